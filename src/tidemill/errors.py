@@ -1,0 +1,132 @@
+"""Every error a user can meet: what happened, where, and what to do next.
+
+    TidemillError
+    ├── ConfigError          the document is wrong                       exit 2
+    ├── EnvironmentProblem   something outside is missing or not allowed  exit 3
+    │   └── SetupError       the database is not ready for capture
+    ├── SourceError          the source stream failed
+    │   ├── ConnectionLost   the peer went away; connect again
+    │   └── PositionLost     what we need is gone at the source; never jump
+    ├── DecodeError          bytes that do not follow the protocol
+    ├── LogError             the change log
+    │   ├── LogFull          no room; capture waits
+    │   └── LogCorrupt       a checksum does not match before the tail
+    ├── CheckpointError      the checkpoint store
+    │   └── CheckpointConflict   someone else moved it
+    └── DeliveryError        a sink did not take a batch
+        └── Refused          ... and never will: retrying is pointless
+
+Whether an error is worth a retry is decided here, in `is_retryable`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TidemillError(Exception):
+    """`what` happened, `where` (component, file, position), and the `fix` to try."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return "\n".join(
+            part for part in (self.what, f"  at {self.where}" if self.where else "", self.fix) if part
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process borders (Spark workers); keyword arguments need help to survive pickling.
+        return (_rebuild, (type(self), self.what, self.where, self.fix))
+
+
+def _rebuild(kind: type[TidemillError], what: str, where: str, fix: str) -> TidemillError:
+    error = kind.__new__(kind)
+    TidemillError.__init__(error, what, where=where, fix=fix)
+    return error
+
+
+class ConfigError(TidemillError):
+    exit_code = 2
+
+
+class EnvironmentProblem(TidemillError):
+    exit_code = 3
+
+
+class SetupError(EnvironmentProblem):
+    pass
+
+
+class SourceError(TidemillError):
+    pass
+
+
+class ConnectionLost(SourceError):
+    pass
+
+
+class PositionLost(SourceError):
+    pass
+
+
+class DecodeError(TidemillError):
+    pass
+
+
+class LogError(TidemillError):
+    pass
+
+
+class LogFull(LogError):
+    pass
+
+
+class LogCorrupt(LogError):
+    pass
+
+
+class CheckpointError(TidemillError):
+    pass
+
+
+class CheckpointConflict(CheckpointError):
+    pass
+
+
+class DeliveryError(TidemillError):
+    pass
+
+
+class Refused(DeliveryError):
+    pass
+
+
+_RETRYABLE: dict[type[BaseException], bool] = {
+    ConfigError: False,
+    EnvironmentProblem: False,
+    PositionLost: False,
+    ConnectionLost: True,
+    SourceError: True,
+    DecodeError: False,
+    LogFull: True,
+    LogCorrupt: False,
+    LogError: True,  # an I/O error of the log's storage: a full disk is freed, a mount comes back
+    CheckpointConflict: False,
+    CheckpointError: True,
+    Refused: False,
+    DeliveryError: True,
+    ConnectionError: True,
+    TimeoutError: True,
+    OSError: True,
+}
+
+
+def is_retryable(error: BaseException) -> bool:
+    """The most specific class in the table decides; what is not in it is not retried."""
+    return next((_RETRYABLE[kind] for kind in type(error).__mro__ if kind in _RETRYABLE), False)

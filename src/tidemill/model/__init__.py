@@ -1,0 +1,1 @@
+"""The nouns: table, types, position, block, delivery. No I/O, no configuration."""

@@ -1,0 +1,73 @@
+"""What a sink is given and what it answers."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tidemill.model.block import Block
+from tidemill.model.position import Offset, Position
+
+
+class Tier(enum.StrEnum):
+    """What a replay of a batch does at the destination."""
+
+    AT_LEAST_ONCE = "at least once"
+    EFFECTIVELY_ONCE = "effectively once"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One lane's share of one batch. A replay has the same identity and the same bytes (invariant 5).
+
+    Iterating gives the blocks in order and may be done again; they are read as they are asked for, so a
+    transaction of any size passes through bounded memory. `start` and `end` bound the whole batch, not the lane.
+    """
+
+    pipeline: str
+    source: str
+    start: Offset
+    end: Offset
+    lane: int
+    lanes: int
+    blocks: Callable[[], Iterator[Block]] = field(repr=False)
+
+    def __iter__(self) -> Iterator[Block]:
+        return self.blocks()
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A sink's word on one delivery. `error` empty means: durable at the destination.
+
+    `skipped` counts events the destination already had (a replay met by an effectively-once sink).
+    """
+
+    sink: str
+    lane: int
+    events: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    encode_seconds: float = 0.0
+    write_seconds: float = 0.0
+    error: str = ""
+    retryable: bool = True
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything before `offset` was delivered as the commit policy asks (invariant 1).
+
+    `position` is where the source resumes if the log is gone. `version` rises by one with each save.
+    """
+
+    offset: Offset
+    position: Position
+    version: int = 0
+    saved_at: str = ""
+    note: str = ""

@@ -1,0 +1,44 @@
+"""Finds the members of a family: a file in `sources/`, `sinks/`, `formats/` or `checkpoints/`, or an entry point.
+
+A member's module has a `component` attribute (its class). The file's name is the `type:` in YAML. Third parties
+add members through the entry point group `tidemill.<family>` without touching this package.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import pkgutil
+from collections.abc import Iterable
+from typing import Any
+
+from tidemill.errors import ConfigError
+
+FAMILIES = ("sources", "formats", "sinks", "checkpoints")
+
+
+def names(family: str) -> list[str]:
+    """Every member's name, sorted. Does not import the members."""
+    package = importlib.import_module(f"tidemill.{family}")
+    built_in = {
+        m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg and not m.name.startswith("_")
+    }
+    return sorted(built_in | {e.name for e in _entry_points(family)})
+
+
+def load(family: str, name: str) -> Any:
+    """The member's class; `ConfigError` with the nearest name if there is none."""
+    for entry in _entry_points(family):
+        if entry.name == name:
+            return entry.load()
+    if name not in names(family):
+        known = names(family)
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f'Did you mean "{near[0]}"? ' if near else ""
+        raise ConfigError(f'no {family[:-1]} is called "{name}"', fix=f"{hint}Known: {', '.join(known)}.")
+    return importlib.import_module(f"tidemill.{family}.{name}").component
+
+
+def _entry_points(family: str) -> Iterable[importlib.metadata.EntryPoint]:
+    return importlib.metadata.entry_points(group=f"tidemill.{family}")
