@@ -36,9 +36,7 @@ class TidemillError(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
-        return "\n".join(
-            part for part in (self.what, f"  at {self.where}" if self.where else "", self.fix) if part
-        )
+        return "\n".join(part for part in (self.what, f"  at {self.where}" if self.where else "", self.fix) if part)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process borders (Spark workers); keyword arguments need help to survive pickling.

@@ -21,9 +21,7 @@ FAMILIES = ("sources", "formats", "sinks", "checkpoints")
 def names(family: str) -> list[str]:
     """Every member's name, sorted. Does not import the members."""
     package = importlib.import_module(f"tidemill.{family}")
-    built_in = {
-        m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg and not m.name.startswith("_")
-    }
+    built_in = {m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg and not m.name.startswith("_")}
     return sorted(built_in | {e.name for e in _entry_points(family)})
 
 

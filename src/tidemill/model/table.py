@@ -14,7 +14,7 @@ from tidemill.model.types import DataType
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`type` says what Arrow holds and how the source calls it; `key` marks the row's identity (ordered by `Table.key`)."""
+    """`type` says what Arrow holds and how the source calls it."""
 
     name: str
     type: DataType
