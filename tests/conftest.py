@@ -1,0 +1,98 @@
+"""Fixtures every test may use: real servers of known versions, a fresh database, one Spark session.
+
+Servers start on first use and live as long as the run. A test that restarts or kills one asks for `private_postgres`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemill.control.servers.postgres import Postgres, embedded_bin, installed_bin
+from tidemill.errors import EnvironmentProblem
+
+# Kernels are compiled once per machine, not once per run; workers of Spark inherit the place.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "numba"))
+
+_VERSIONS: dict[str, Callable[[], Path]] = {"18": embedded_bin, "15": lambda: installed_bin(15)}
+_names = itertools.count(1)
+
+
+def pytest_report_header() -> list[str]:
+    """Which real components this run is about."""
+    from importlib.metadata import version
+
+    found = [f"PostgreSQL {_postgres_version(name)}" for name in _VERSIONS]
+    found += [f"{name} {version(package)}" for name, package in (("Spark", "pyspark"), ("Arrow", "pyarrow"))]
+    return ["servers: " + ", ".join([*found, f"Java {_java_version()}"])]
+
+
+@pytest.fixture(scope="session")
+def postgres18() -> Iterator[Postgres]:
+    yield from _server("18")
+
+
+@pytest.fixture(scope="session")
+def postgres15() -> Iterator[Postgres]:
+    yield from _server("15")
+
+
+@pytest.fixture(params=list(_VERSIONS), ids=lambda name: f"pg{name}")
+def postgres(request: pytest.FixtureRequest) -> Postgres:
+    """Each version in turn: a test that asks for it runs once per version."""
+    server: Postgres = request.getfixturevalue(f"postgres{request.param}")
+    return server
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Iterator[str]:
+    """DSN of an empty database, dropped afterwards with its slots."""
+    with postgres.database(f"test_{next(_names)}") as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def private_postgres() -> Iterator[Postgres]:
+    """A PostgreSQL 18 of the test's own, to be restarted or killed."""
+    with Postgres(durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One local Spark session for the whole run: it takes seconds to start."""
+    session = pytest.importorskip("tidemill.stream.session", reason="the stream is not built yet")
+    built = session.create_session("tidemill-tests", master="local[2]")
+    yield built
+    built.stop()
+
+
+def _server(name: str) -> Iterator[Postgres]:
+    try:
+        bin_dir = _VERSIONS[name]()
+    except EnvironmentProblem as problem:
+        pytest.skip(f"{problem.what}: make services installs it (as root)")
+    with Postgres(bin_dir, durable=False, max_replication_slots=100, max_wal_senders=100) as server:
+        yield server
+
+
+def _postgres_version(name: str) -> str:
+    try:
+        done = subprocess.run([_VERSIONS[name]() / "postgres", "--version"], capture_output=True, text=True)
+    except EnvironmentProblem:
+        return f"{name} (missing)"
+    return done.stdout.split()[2] if done.returncode == 0 else f"{name} (does not run)"
+
+
+def _java_version() -> str:
+    if not shutil.which("java"):
+        return "(missing)"
+    done = subprocess.run(["java", "-version"], capture_output=True, text=True)
+    return done.stderr.split('"')[1] if '"' in done.stderr else "(does not run)"
