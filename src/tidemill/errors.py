@@ -8,6 +8,7 @@
     │   ├── ConnectionLost   the peer went away; connect again
     │   └── PositionLost     what we need is gone at the source; never jump
     ├── DecodeError          bytes that do not follow the protocol
+    ├── RegistryError        the schema registry
     ├── LogError             the change log
     │   ├── LogFull          no room; capture waits
     │   └── LogCorrupt       a checksum does not match before the tail
@@ -77,6 +78,10 @@ class DecodeError(TidemillError):
     pass
 
 
+class RegistryError(TidemillError):
+    pass
+
+
 class LogError(TidemillError):
     pass
 
@@ -112,6 +117,7 @@ _RETRYABLE: dict[type[BaseException], bool] = {
     ConnectionLost: True,
     SourceError: True,
     DecodeError: False,
+    RegistryError: True,
     LogFull: True,
     LogCorrupt: False,
     LogError: True,  # an I/O error of the log's storage: a full disk is freed, a mount comes back

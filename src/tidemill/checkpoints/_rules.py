@@ -1,0 +1,33 @@
+"""The rules every store upholds before it writes: compare-and-set, and never backwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from tidemill.errors import CheckpointConflict
+from tidemill.model.delivery import Checkpoint
+
+
+def succeed(
+    current: Checkpoint | None, checkpoint: Checkpoint, *, expect: int, force: bool, pipeline: str
+) -> Checkpoint:
+    """The checkpoint as it is to be stored after `current`: numbered and dated, or `CheckpointConflict`.
+
+    The caller holds the store's lock between reading `current` and writing the answer.
+    """
+    version = current.version if current else 0
+    if version != expect:
+        raise CheckpointConflict(
+            f"the checkpoint is at version {version}, not at {expect} as expected",
+            where=f'pipeline "{pipeline}"',
+            fix="Another process saved it in between: make sure that one process runs this pipeline, then start again.",
+        )
+    if current and checkpoint.offset < current.offset and not force:
+        raise CheckpointConflict(
+            f"the checkpoint would move backwards, from offset {current.offset} to {checkpoint.offset}",
+            where=f'pipeline "{pipeline}"',
+            fix='If that is meant, stop the pipeline and use "tidemill checkpoints set" with --force.',
+        )
+    saved_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return replace(checkpoint, version=version + 1, saved_at=saved_at)

@@ -1,0 +1,108 @@
+"""One small JSON file per pipeline, replaced atomically: nothing to install, easy to read, safe against a power cut.
+
+Keeps the newest checkpoint only; `sqlite` keeps the past too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+from pydantic import Field
+
+from tidemill.checkpoints._rules import succeed
+from tidemill.component import Component, Config
+from tidemill.errors import CheckpointError
+from tidemill.model.delivery import Checkpoint
+
+
+class FileConfig(Config):
+    path: Path | None = Field(
+        default=None, description="Directory of the checkpoint files; by default inside the pipeline's state directory."
+    )
+
+
+class FileCheckpoints(Component[FileConfig]):
+    Config = FileConfig
+
+    def __init__(self, config: FileConfig, state_dir: Path | None = None) -> None:
+        super().__init__(config)
+        self.directory = config.path or (state_dir or Path(".tidemill")) / "checkpoints"
+
+    def load(self, pipeline: str) -> Checkpoint | None:
+        path = self._path(pipeline)
+        try:
+            return Checkpoint(**orjson.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"the checkpoint file does not hold a checkpoint: {error}",
+                where=str(path),
+                fix='Restore it from a backup, or remove it and set the position with "tidemill checkpoints set".',
+            ) from error
+        except OSError as error:
+            raise _unreachable(path, error) from error
+
+    def save(self, pipeline: str, checkpoint: Checkpoint, *, expect: int, force: bool = False) -> Checkpoint:
+        """Returns when the new file is on disk, directory entry included."""
+        path = self._path(pipeline)
+        try:
+            with self._locked(pipeline):
+                stored = succeed(self.load(pipeline), checkpoint, expect=expect, force=force, pipeline=pipeline)
+                _replace(path, orjson.dumps(asdict(stored), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+                return stored
+        except OSError as error:
+            raise _unreachable(path, error) from error
+
+    def history(self, pipeline: str, limit: int = 20) -> list[Checkpoint]:
+        """Only the newest: this store keeps no past."""
+        newest = self.load(pipeline)
+        return [newest][:limit] if newest else []
+
+    def close(self) -> None:
+        pass
+
+    def _path(self, pipeline: str) -> Path:
+        # A pipeline may be called "a/b" or "..": its name must not choose another directory.
+        return self.directory / f"{urllib.parse.quote(pipeline, safe=' ')}.json"
+
+    @contextmanager
+    def _locked(self, pipeline: str) -> Iterator[None]:
+        """Compare-and-set between processes. The lock has its own file: a replaced file takes its lock along."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self._path(pipeline).with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """A reader sees the old content or the new, never a part; a crash leaves the one or the other."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _unreachable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint file cannot be used: {error.strerror or error}",
+        where=str(path),
+        fix="Check the directory's permissions and free space.",
+    )
+
+
+component = FileCheckpoints

@@ -1,0 +1,169 @@
+"""Which structures each table has had, numbered and kept: what lets an event name its schema (invariant 6).
+
+Capture registers a table whenever its source describes it; the command line and the API read at the same time.
+One SQLite file per source. Nothing is ever removed or renumbered.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tidemill.errors import RegistryError
+from tidemill.model.position import Position
+from tidemill.model.table import Table
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS versions (
+    sequence      INTEGER PRIMARY KEY AUTOINCREMENT,
+    name          TEXT NOT NULL,
+    version       INTEGER NOT NULL,
+    fingerprint   TEXT NOT NULL,
+    position      TEXT NOT NULL,
+    registered_at TEXT NOT NULL,
+    document      BLOB NOT NULL,
+    UNIQUE (name, version),
+    UNIQUE (name, fingerprint)
+)
+"""
+_FIELDS = "sequence, version, fingerprint, position, registered_at, document"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A numbered table, and the source position at which this structure was first met."""
+
+    table: Table
+    position: Position
+    registered_at: str
+
+
+class SchemaRegistry:
+    """Safe between threads and between processes. With `create=False` a missing file is an error, for readers."""
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self.path = path
+        if not create and not path.exists():
+            raise RegistryError(
+                "there is no schema registry here", where=str(path), fix="It is made when the pipeline first runs."
+            )
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+
+    def register(self, table: Table, position: Position) -> Table:
+        """The table with its fingerprint, version and sequence.
+
+        Idempotent: a structure that was registered before, even with others in between, is the same version with
+        the same sequence and keeps its first position. So a replay gives every event the numbers it had.
+        """
+        wanted = table.with_fingerprint()
+        with self._connected() as db:
+            if found := _find(db, "name = ? AND fingerprint = ?", wanted.full_name, wanted.fingerprint):
+                return found.table
+            # IMMEDIATE takes the write lock first: of two processes with the same news, one finds the other's row.
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                if found := _find(db, "name = ? AND fingerprint = ?", wanted.full_name, wanted.fingerprint):
+                    numbered = found.table
+                else:
+                    numbered = _insert(db, wanted, position)
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+            return numbered
+
+    def get(self, name: str, version: int) -> Registration | None:
+        with self._connected() as db:
+            return _find(db, "name = ? AND version = ?", name, version)
+
+    def at(self, name: str, sequence: int) -> Registration | None:
+        """The newest registration of the table whose sequence is not above `sequence`."""
+        with self._connected() as db:
+            return _find(db, "name = ? AND sequence <= ? ORDER BY sequence DESC LIMIT 1", name, sequence)
+
+    def latest(self, name: str) -> Registration | None:
+        with self._connected() as db:
+            return _find(db, "name = ? ORDER BY sequence DESC LIMIT 1", name)
+
+    def history(self, name: str) -> list[Registration]:
+        """Every version of the table, oldest first."""
+        with self._connected() as db:
+            return _all(db, "name = ? ORDER BY sequence", name)
+
+    def tables(self) -> list[Registration]:
+        """The newest version of every table, by name."""
+        with self._connected() as db:
+            return _all(db, "sequence IN (SELECT max(sequence) FROM versions GROUP BY name) ORDER BY name")
+
+    def sequence(self) -> int:
+        """The last number given out, 0 when nothing is registered."""
+        with self._connected() as db:
+            return int(db.execute("SELECT coalesce(max(sequence), 0) FROM versions").fetchone()[0])
+
+    def close(self) -> None:
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                if self._db is None:
+                    self._db = _open(self.path)
+                yield self._db
+            except (sqlite3.Error, OSError) as error:
+                raise RegistryError(
+                    f"the schema registry cannot be used: {error}",
+                    where=str(self.path),
+                    fix="Check that it is a Tidemill registry file, its permissions and the free space.",
+                ) from error
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")  # readers go on while capture writes
+        db.execute("PRAGMA synchronous=FULL")  # a number that blocks already carry must survive a power cut
+        db.execute(_SCHEMA)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _insert(db: sqlite3.Connection, table: Table, position: Position) -> Table:
+    count = db.execute("SELECT count(*) FROM versions WHERE name = ?", (table.full_name,)).fetchone()[0]
+    table = replace(table, version=count + 1)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    cursor = db.execute(
+        "INSERT INTO versions (name, version, fingerprint, position, registered_at, document)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (table.full_name, table.version, table.fingerprint, position, now, table.to_json()),
+    )
+    return replace(table, sequence=cursor.lastrowid or 0)
+
+
+def _find(db: sqlite3.Connection, condition: str, *values: object) -> Registration | None:
+    found = _all(db, condition, *values)
+    return found[0] if found else None
+
+
+def _all(db: sqlite3.Connection, condition: str, *values: object) -> list[Registration]:
+    rows = db.execute(f"SELECT {_FIELDS} FROM versions WHERE {condition}", values)
+    return [
+        Registration(
+            replace(Table.from_json(document), sequence=sequence, version=version, fingerprint=fingerprint),
+            Position(position),
+            at,
+        )
+        for sequence, version, fingerprint, position, at, document in rows
+    ]

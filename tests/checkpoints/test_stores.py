@@ -1,0 +1,99 @@
+"""What is particular to one store."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tidemill.checkpoints.file import FileCheckpoints, FileConfig
+from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
+from tidemill.errors import CheckpointConflict, CheckpointError
+from tidemill.model.delivery import Checkpoint
+from tidemill.model.position import Position
+
+
+def count_up(kind: str, directory: str, rounds: int) -> None:
+    """Adds one to the stored offset `rounds` times, trying again after each lost race."""
+    store = _open(kind, Path(directory))
+    for _ in range(rounds):
+        for _attempt in range(10_000):
+            current = store.load("orders")
+            version, offset = (current.version, current.offset) if current else (0, 0)
+            try:
+                store.save("orders", Checkpoint(offset + 1, Position("p")), expect=version)
+                break
+            except CheckpointConflict:
+                continue
+    store.close()
+
+
+def _open(kind: str, directory: Path) -> FileCheckpoints | SqliteCheckpoints:
+    return FileCheckpoints(FileConfig(), directory) if kind == "file" else SqliteCheckpoints(SqliteConfig(), directory)
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_no_update_is_lost_between_processes(kind: str, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=count_up, args=(kind, str(tmp_path), 20)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    store = _open(kind, tmp_path)
+    final = store.load("orders")
+    store.close()
+    assert final is not None
+    assert (final.offset, final.version) == (60, 60)
+
+
+def test_a_torn_file_is_an_error_that_says_which(tmp_path: Path) -> None:
+    store = FileCheckpoints(FileConfig(), tmp_path)
+    store.save("orders", Checkpoint(1, Position("p")), expect=0)
+    path = tmp_path / "checkpoints" / "orders.json"
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(CheckpointError, match=r"orders\.json"):
+        store.load("orders")
+
+
+def test_a_leftover_of_a_crash_while_saving_does_no_harm(tmp_path: Path) -> None:
+    store = FileCheckpoints(FileConfig(), tmp_path)
+    saved = store.save("orders", Checkpoint(1, Position("p")), expect=0)
+    (tmp_path / "checkpoints" / "orders.new").write_bytes(b'{"off')
+    assert store.load("orders") == saved
+    assert store.save("orders", Checkpoint(2, Position("p")), expect=1).version == 2
+
+
+def test_a_directory_that_cannot_be_made_is_a_checkpoint_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("in the way")
+    with pytest.raises(CheckpointError):
+        FileCheckpoints(FileConfig(), tmp_path).save("orders", Checkpoint(1, Position("p")), expect=0)
+
+
+def test_sqlite_keeps_as_many_as_configured_and_goes_on_counting(tmp_path: Path) -> None:
+    store = SqliteCheckpoints(SqliteConfig(path=tmp_path / "c.sqlite", keep=3))
+    for number in range(10):
+        store.save("orders", Checkpoint(number, Position("p")), expect=number)
+    assert [c.version for c in store.history("orders")] == [10, 9, 8]
+    store.close()
+
+
+def test_sqlite_can_be_read_while_another_process_is_writing(tmp_path: Path) -> None:
+    store = SqliteCheckpoints(SqliteConfig(), tmp_path)
+    saved = store.save("orders", Checkpoint(1, Position("p")), expect=0)
+    other = sqlite3.connect(tmp_path / "checkpoints.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert store.load("orders") == saved
+    other.execute("ROLLBACK")
+    other.close()
+    store.close()
+
+
+def test_a_file_that_is_no_database_is_a_checkpoint_error(tmp_path: Path) -> None:
+    path = tmp_path / "c.sqlite"
+    path.write_bytes(b"something else entirely" * 100)
+    with pytest.raises(CheckpointError, match=r"c\.sqlite"):
+        SqliteCheckpoints(SqliteConfig(path=path)).load("orders")

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidemill.errors import RegistryError
+from tidemill.model.position import Position
+from tidemill.model.table import Column, Table
+from tidemill.model.types import DataType, JsonForm
+from tidemill.schema.registry import SchemaRegistry
+
+BIGINT = DataType("bigint", pa.int64(), JsonForm.NUMBER)
+NUMERIC = DataType("numeric(12,2)", pa.decimal128(12, 2), JsonForm.STRING)
+
+
+def table(name: str = "orders", *columns: str) -> Table:
+    return Table("shop", "public", name, tuple(Column(c, BIGINT) for c in ("id", *columns)), ("id",))
+
+
+def where(lsn: int) -> Position:
+    return Position(f"0/{lsn:X}")
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[SchemaRegistry]:
+    registry = SchemaRegistry(tmp_path / "registry.sqlite")
+    yield registry
+    registry.close()
+
+
+def test_a_new_table_gets_its_first_version_and_the_next_sequence(registry: SchemaRegistry) -> None:
+    orders = registry.register(table(), where(1))
+    items = registry.register(table("items"), where(2))
+    assert (orders.version, orders.sequence) == (1, 1)
+    assert (items.version, items.sequence) == (1, 2)
+    assert len(orders.fingerprint) == 64
+
+
+def test_registering_the_same_structure_again_changes_nothing(registry: SchemaRegistry) -> None:
+    first = registry.register(table(), where(1))
+    again = registry.register(table(), where(9))
+    assert again == first
+    assert registry.history("public.orders")[0].position == where(1)
+    assert registry.sequence() == 1
+
+
+def test_another_structure_is_the_next_version(registry: SchemaRegistry) -> None:
+    registry.register(table(), where(1))
+    second = registry.register(table("orders", "amount"), where(5))
+    assert (second.version, second.sequence) == (2, 2)
+
+
+def test_a_table_that_returns_to_an_earlier_structure_has_that_version_again(registry: SchemaRegistry) -> None:
+    first = registry.register(table(), where(1))
+    registry.register(table("orders", "amount"), where(5))
+    assert registry.register(table(), where(9)) == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"columns": (Column("id", NUMERIC),)},
+        {"columns": (Column("id", BIGINT, nullable=False),)},
+        {"columns": (Column("id", BIGINT, generated=True),)},
+        {"key": ()},
+        {"identity": "full"},
+        {"database": "other"},
+    ],
+)
+def test_whatever_changes_the_structure_changes_the_version(
+    registry: SchemaRegistry, change: dict[str, object]
+) -> None:
+    registry.register(table(), where(1))
+    assert registry.register(replace(table(), **change), where(2)).version == 2  # type: ignore[arg-type]
+
+
+def test_a_lookup_finds_the_greatest_sequence_not_above_the_one_asked(registry: SchemaRegistry) -> None:
+    registry.register(table(), where(1))  # 1
+    registry.register(table("items"), where(2))  # 2
+    registry.register(table("orders", "amount"), where(3))  # 3
+    versions = []
+    for sequence in range(5):
+        found = registry.at("public.orders", sequence)
+        versions.append(found.table.version if found else None)
+    assert versions == [None, 1, 1, 2, 2]
+
+
+def test_a_registration_tells_the_position_it_was_first_met_at(registry: SchemaRegistry) -> None:
+    registry.register(table(), where(1))
+    registry.register(table("orders", "amount"), where(5))
+    assert [(r.table.version, r.position) for r in registry.history("public.orders")] == [(1, "0/1"), (2, "0/5")]
+
+
+def test_what_is_read_back_is_the_table_that_was_registered_types_and_all(registry: SchemaRegistry) -> None:
+    columns = (Column("id", BIGINT, nullable=False), Column("Größe", NUMERIC), Column("sum", NUMERIC, generated=True))
+    stored = registry.register(Table("shop", "Süd", "o.r", columns, ("id",), "full"), where(1))
+    found = registry.get("Süd.o.r", 1)
+    assert found is not None
+    assert found.table == stored
+
+
+def test_listing_gives_each_table_once_at_its_newest(registry: SchemaRegistry) -> None:
+    registry.register(table(), where(1))
+    registry.register(table("items"), where(2))
+    registry.register(table("orders", "amount"), where(3))
+    assert [(r.table.name, r.table.version) for r in registry.tables()] == [("items", 1), ("orders", 2)]
+    latest = registry.latest("public.orders")
+    assert latest is not None
+    assert latest.table.version == 2
+    assert registry.latest("public.nothing") is None
+
+
+def test_numbers_survive_a_restart(tmp_path: Path) -> None:
+    for version in (1, 2, 3):
+        registry = SchemaRegistry(tmp_path / "registry.sqlite")
+        columns = [f"c{n}" for n in range(version)]
+        assert registry.register(table("orders", *columns), where(version)).sequence == version
+        registry.close()
+
+
+def test_a_reader_sees_what_capture_registers_meanwhile(registry: SchemaRegistry) -> None:
+    registry.register(table(), where(1))
+    reader = SchemaRegistry(registry.path, create=False)
+    assert reader.sequence() == 1
+    registry.register(table("items"), where(2))
+    assert reader.sequence() == 2
+    reader.close()
+
+
+def test_a_reader_does_not_make_a_registry_where_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(RegistryError):
+        SchemaRegistry(tmp_path / "registry.sqlite", create=False)
+    assert not (tmp_path / "registry.sqlite").exists()
+
+
+def test_a_file_that_is_no_registry_is_an_error_that_says_which(tmp_path: Path) -> None:
+    path = tmp_path / "registry.sqlite"
+    path.write_bytes(b"something else entirely" * 100)
+    with pytest.raises(RegistryError, match=r"registry\.sqlite"):
+        SchemaRegistry(path).tables()
+
+
+def register_all(path: str) -> None:
+    registry = SchemaRegistry(Path(path))
+    for number in range(20):
+        registry.register(table("orders", *[f"c{n}" for n in range(number)]), where(number))
+    registry.close()
+
+
+def test_processes_that_register_the_same_structures_agree_on_their_numbers(registry: SchemaRegistry) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=register_all, args=(str(registry.path),)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    history = registry.history("public.orders")
+    assert [r.table.version for r in history] == list(range(1, 21))
+    assert [r.table.sequence for r in history] == list(range(1, 21))
