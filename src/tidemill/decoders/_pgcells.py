@@ -1,0 +1,442 @@
+"""Kernels over cells: where each value stands in the buffer, and its bytes as the Arrow type's buffers.
+
+A column's cells are three vectors: `at` (first byte), `size`, and `kind` (the tuple's own letter: `t` text,
+`n` NULL, `u` not sent, 0 no tuple at all). Parsers set `bad` for text their type cannot hold; the caller keeps
+such values as text (the block's `odd` column), so nothing is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tidemill.decoders._pgscan import _be32
+
+TEXT = 116
+NULL = 110
+UNSENT = 117
+ABSENT = 0
+
+_MICROS_PER_DAY = 86_400_000_000
+_MIN_INT64 = np.iinfo(np.int64).min
+_LAST_TENTH = -922_337_203_685_477_580  # below it, another digit overflows 64 bits
+
+
+@njit(cache=True, nogil=True)
+def cut(b: Any, start: Any, fill: Any, columns: Any, at: Any, size: Any, kind: Any) -> Any:
+    """Finds every cell of every tuple. `start` < 0: no tuple. `fill` >= 0: the old tuple that has what the new omits.
+
+    Returns how many cells were not sent. The tuples were walked by `scan`, so bounds hold.
+    """
+    unsent = 0
+    for i in range(len(start)):
+        if start[i] < 0:
+            for j in range(columns):
+                at[j, i], size[j, i], kind[j, i] = 0, 0, ABSENT
+            continue
+        p = start[i] + 2
+        f = fill[i] + 2 if fill[i] >= 0 else np.int64(-1)
+        for j in range(columns):
+            k = b[p]
+            if k == 116:
+                n = _be32(b, p + 1)
+                at[j, i], size[j, i], kind[j, i] = p + 5, n, TEXT
+                p += 5 + n
+            else:
+                at[j, i], size[j, i], kind[j, i] = p, 0, k
+                p += 1
+            if f >= 0:
+                g = b[f]
+                n = _be32(b, f + 1) if g == 116 else np.int64(-4)
+                if k == 117 and g != 117:
+                    at[j, i], size[j, i], kind[j, i] = f + 5, max(n, 0), g
+                    k = g
+                f += 5 + n
+            if k == 117:
+                unsent += 1
+    return unsent
+
+
+@njit(cache=True, nogil=True)
+def validity(kind: Any, bits: Any) -> Any:
+    """Packs `kind == TEXT` into an Arrow validity bitmap; returns the number of nulls."""
+    nulls = 0
+    for i in range(len(kind)):
+        if kind[i] == TEXT:
+            bits[i >> 3] |= np.uint8(1 << (i & 7))
+        else:
+            nulls += 1
+    return nulls
+
+
+@njit(cache=True, nogil=True)
+def copy(b: Any, at: Any, size: Any, offsets: Any, out: Any) -> None:
+    o = 0
+    for i in range(len(at)):
+        offsets[i] = o
+        s, n = at[i], size[i]
+        for k in range(n):
+            out[o + k] = b[s + k]
+        o += n
+    offsets[len(at)] = o
+
+
+@njit(cache=True, nogil=True)
+def integers(b: Any, at: Any, size: Any, kind: Any, low: Any, high: Any, out: Any, bad: Any) -> Any:
+    wrong = 0
+    for i in range(len(at)):
+        if kind[i] != TEXT:
+            out[i] = 0
+            continue
+        p, e = at[i], at[i] + size[i]
+        negative = p < e and b[p] == 45
+        if negative:
+            p += 1
+        ok = p < e and e - p <= 19
+        v = np.int64(0)
+        while ok and p < e:
+            d = np.int64(b[p]) - 48
+            if d < 0 or d > 9 or v < _LAST_TENTH or (v == _LAST_TENTH and d > 8):
+                ok = False
+            else:
+                v = v * 10 - d  # counted downwards: the lowest int64 has no positive twin
+            p += 1
+        if ok and not negative:
+            ok = v != _MIN_INT64
+            v = -v
+        if ok and (v < low or v > high):
+            ok = False
+        out[i] = v if ok else 0
+        if not ok:
+            bad[i] = True
+            wrong += 1
+    return wrong
+
+
+@njit(cache=True, nogil=True)
+def booleans(b: Any, at: Any, size: Any, kind: Any, bits: Any, bad: Any) -> Any:
+    wrong = 0
+    for i in range(len(at)):
+        if kind[i] != TEXT:
+            continue
+        c = b[at[i]] if size[i] == 1 else 0
+        if c == 116:
+            bits[i >> 3] |= np.uint8(1 << (i & 7))
+        elif c != 102:
+            bad[i] = True
+            wrong += 1
+    return wrong
+
+
+@njit(cache=True, nogil=True)
+def decimals(b: Any, at: Any, size: Any, kind: Any, precision: Any, scale: Any, out: Any, bad: Any) -> Any:
+    """Fixed-point text with at most `scale` fraction digits into two's-complement words (precision at most 18)."""
+    wrong = 0
+    for i in range(len(at)):
+        out[i, 0] = 0
+        out[i, 1] = 0
+        if kind[i] != TEXT:
+            continue
+        p, e = at[i], at[i] + size[i]
+        negative = p < e and b[p] == 45
+        if negative:
+            p += 1
+        ok = p < e
+        v = np.int64(0)
+        digits, fraction, point = 0, 0, False
+        while ok and p < e:
+            d = np.int64(b[p]) - 48
+            if b[p] == 46 and not point:
+                point = True
+            elif d < 0 or d > 9:
+                ok = False
+            else:
+                v = v * 10 + d
+                if v > 0:
+                    digits += 1
+                if point:
+                    fraction += 1
+                if digits > 18:
+                    ok = False
+            p += 1
+        if ok and fraction <= scale:
+            for _k in range(scale - fraction):
+                v *= 10
+                if v > 0:
+                    digits += 1
+                if digits > 18:
+                    ok = False
+        elif fraction > scale:
+            ok = False
+        if not ok or digits > precision:
+            bad[i] = True
+            wrong += 1
+            continue
+        if negative:
+            v = -v
+        out[i, 0] = v
+        out[i, 1] = v >> 63
+    return wrong
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _number(b: Any, p: Any, e: Any) -> Any:
+    """(value, next byte) of the digits at p; value -1 if there are none or too many."""
+    v = np.int64(0)
+    q = p
+    while q < e and 48 <= b[q] <= 57:
+        v = v * 10 + (np.int64(b[q]) - 48)
+        q += 1
+        if q - p > 9:
+            return np.int64(-1), q
+    if q == p:
+        v = np.int64(-1)
+    return v, q
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _days(year: Any, month: Any, day: Any) -> Any:
+    """Days since 1970-01-01 in the proleptic Gregorian calendar; year 0 is 1 BC."""
+    y = year - 1 if month <= 2 else year
+    era = y // 400
+    yoe = y - era * 400
+    doy = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    doe = yoe * 365 + yoe // 4 - yoe // 100 + doy
+    return era * 146097 + doe - 719468
+
+
+@njit(cache=True, nogil=True)
+def _date_part(b: Any, p: Any, e: Any) -> Any:
+    """(ok, year, month, day, next byte)."""
+    y, q = _number(b, p, e)
+    if y < 1 or q >= e or b[q] != 45:
+        return False, y, y, y, q
+    m, q = _number(b, q + 1, e)
+    if m < 1 or m > 12 or q >= e or b[q] != 45:
+        return False, y, m, m, q
+    d, q = _number(b, q + 1, e)
+    return 1 <= d <= 31, y, m, d, q
+
+
+@njit(cache=True, nogil=True)
+def _time_part(b: Any, p: Any, e: Any) -> Any:
+    """(microseconds, next byte); microseconds -1 if it is no time of day."""
+    h, q = _number(b, p, e)
+    if h < 0 or h > 24 or q >= e or b[q] != 58:
+        return np.int64(-1), q
+    m, q = _number(b, q + 1, e)
+    if m < 0 or m > 59 or q >= e or b[q] != 58:
+        return np.int64(-1), q
+    s, q = _number(b, q + 1, e)
+    if s < 0 or s > 60:
+        return np.int64(-1), q
+    micros = ((h * 60 + m) * 60 + s) * 1_000_000
+    if q < e and b[q] == 46:
+        f, r = _number(b, q + 1, e)
+        if f < 0 or r - q - 1 > 6:
+            return np.int64(-1), q
+        for _k in range(6 - (r - q - 1)):
+            f *= 10
+        micros += f
+        q = r
+    return micros, q
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_bc(b: Any, p: Any, e: Any) -> Any:
+    return e - p == 3 and b[p] == 32 and b[p + 1] == 66 and b[p + 2] == 67
+
+
+@njit(cache=True, nogil=True)
+def dates(b: Any, at: Any, size: Any, kind: Any, out: Any, bad: Any) -> Any:
+    """`2024-02-29`, `0044-03-15 BC`, five to seven digit years. `infinity` is bad: date32 has no such day."""
+    wrong = 0
+    for i in range(len(at)):
+        out[i] = 0
+        if kind[i] != TEXT:
+            continue
+        e = at[i] + size[i]
+        ok, y, m, d, q = _date_part(b, at[i], e)
+        if ok and _is_bc(b, q, e):
+            y, q = 1 - y, e
+        if not ok or q != e:
+            bad[i] = True
+            wrong += 1
+        else:
+            out[i] = _days(y, m, d)
+    return wrong
+
+
+@njit(cache=True, nogil=True)
+def times(b: Any, at: Any, size: Any, kind: Any, out: Any, bad: Any) -> Any:
+    """`24:00:00` is bad: Arrow's time of day ends before it."""
+    wrong = 0
+    for i in range(len(at)):
+        out[i] = 0
+        if kind[i] != TEXT:
+            continue
+        v, q = _time_part(b, at[i], at[i] + size[i])
+        if v < 0 or v >= _MICROS_PER_DAY or q != at[i] + size[i]:
+            bad[i] = True
+            wrong += 1
+        else:
+            out[i] = v
+    return wrong
+
+
+@njit(cache=True, nogil=True)
+def timestamps(b: Any, at: Any, size: Any, kind: Any, zoned: Any, out: Any, bad: Any) -> Any:
+    """ISO text in UTC (`+00` when zoned). Bad: infinities, and what 64 bits of microseconds since 1970 cannot reach."""
+    wrong = 0
+    for i in range(len(at)):
+        out[i] = 0
+        if kind[i] != TEXT:
+            continue
+        e = at[i] + size[i]
+        ok, y, m, d, q = _date_part(b, at[i], e)
+        v = np.int64(-1)
+        if ok and q < e and b[q] == 32:
+            v, q = _time_part(b, q + 1, e)
+        if v < 0:
+            ok = False
+        if ok and zoned:
+            ok = e - q >= 3 and b[q] == 43 and b[q + 1] == 48 and b[q + 2] == 48
+            q += 3
+        if ok and _is_bc(b, q, e):
+            y, q = 1 - y, e
+        if ok and q == e:
+            days = _days(y, m, d)
+            ok = -106_751_990 < days < 106_751_990
+            out[i] = days * _MICROS_PER_DAY + v if ok else 0
+        else:
+            ok = False
+        if not ok:
+            bad[i] = True
+            wrong += 1
+    return wrong
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _nibble(c: Any) -> Any:
+    if 48 <= c <= 57:
+        return np.int64(c) - 48
+    if 97 <= c <= 102:
+        return np.int64(c) - 87
+    return np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def hexes(b: Any, at: Any, size: Any, kind: Any, offsets: Any, out: Any, bad: Any) -> Any:
+    """bytea in hex form: `\\x` and two digits a byte."""
+    wrong = 0
+    o = 0
+    for i in range(len(at)):
+        offsets[i] = o
+        if kind[i] != TEXT:
+            continue
+        p, e = at[i], at[i] + size[i]
+        ok = size[i] >= 2 and size[i] % 2 == 0 and b[p] == 92 and b[p + 1] == 120
+        first = o
+        p += 2
+        while ok and p < e:
+            hi, lo = _nibble(b[p]), _nibble(b[p + 1])
+            ok = hi >= 0 and lo >= 0
+            out[o] = np.uint8((hi << 4) | lo)
+            o += 1
+            p += 2
+        if not ok:
+            o = first
+            bad[i] = True
+            wrong += 1
+    offsets[len(at)] = o
+    return wrong
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_null(b: Any, p: Any) -> Any:
+    return b[p] == 78 and b[p + 1] == 85 and b[p + 2] == 76 and b[p + 3] == 76
+
+
+@njit(cache=True, nogil=True)
+def elements(b: Any, at: Any, size: Any, kind: Any, comma: Any, offsets: Any, bad: Any,
+             text: Any, e_at: Any, e_size: Any, e_kind: Any) -> Any:  # fmt: skip
+    """Splits one-dimensional array texts (`{1,NULL,"a \\"b\\""}`) into their elements, unescaped into `text`.
+
+    Bad: more dimensions, explicit bounds, or text that is no array. Returns (bad values, elements, bytes of text).
+    """
+    wrong = 0
+    n = 0
+    o = 0
+    for i in range(len(at)):
+        offsets[i] = n
+        if kind[i] != TEXT:
+            continue
+        p, e = at[i], at[i] + size[i]
+        n0, o0 = n, o
+        ok = size[i] >= 2 and b[p] == 123 and b[e - 1] == 125
+        p += 1
+        e -= 1
+        while ok and p < e:
+            begin = o
+            quoted = b[p] == 34
+            if quoted:
+                p += 1
+                while p < e and b[p] != 34:
+                    if b[p] == 92:
+                        p += 1
+                    if p < e:
+                        text[o] = b[p]
+                        o += 1
+                    p += 1
+                ok = p < e
+                p += 1
+            else:
+                while p < e and b[p] != comma:
+                    if b[p] == 123 or b[p] == 34:
+                        ok = False
+                        break
+                    if b[p] == 92:
+                        p += 1
+                    if p < e:
+                        text[o] = b[p]
+                        o += 1
+                    p += 1
+                ok = ok and o > begin
+            e_at[n], e_size[n], e_kind[n] = begin, o - begin, TEXT
+            if not quoted and o - begin == 4 and _is_null(text, begin):
+                e_size[n], e_kind[n] = 0, NULL
+                o = begin
+            n += 1
+            if ok and p < e:
+                ok = b[p] == comma and p + 1 < e
+                p += 1
+        if not ok:
+            n, o = n0, o0
+            bad[i] = True
+            wrong += 1
+    offsets[len(at)] = n
+    return wrong, n, o
+
+
+@njit(cache=True, nogil=True)
+def positions(lsn: Any, offsets: Any, out: Any) -> Any:
+    """LSNs as PostgreSQL writes them: two hexadecimal halves with a slash. `out` has 17 bytes an LSN."""
+    o = 0
+    for i in range(len(lsn)):
+        offsets[i] = o
+        for half in range(2):
+            v = (lsn[i] >> 32) & 0xFFFFFFFF if half == 0 else lsn[i] & 0xFFFFFFFF
+            digits = 1
+            while digits < 8 and v >> (4 * digits):
+                digits += 1
+            for k in range(digits):
+                d = (v >> (4 * (digits - 1 - k))) & 15
+                out[o] = np.uint8(48 + d if d < 10 else 55 + d)
+                o += 1
+            if half == 0:
+                out[o] = 47
+                o += 1
+    offsets[len(lsn)] = o
+    return o

@@ -1,0 +1,83 @@
+"""The rare messages of pgoutput, parsed one at a time: relations, types, pieces of streamed transactions.
+
+Formats: PostgreSQL manual 54.9, "Logical Replication Message Formats".
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from tidemill.errors import DecodeError
+
+
+@dataclass(frozen=True, slots=True)
+class RelationColumn:
+    name: str
+    type_oid: int
+    typmod: int
+    key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as the server announces it before its first row. `identity` is pg_class.relreplident: d, n, f or i."""
+
+    oid: int
+    schema: str
+    name: str
+    identity: str
+    columns: tuple[RelationColumn, ...]
+
+
+class Cursor:
+    """Reads a message field by field; running past its end is a `DecodeError`."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, form: str) -> int:
+        try:
+            (value,) = struct.unpack_from(f">{form}", self._data, self._at)
+        except struct.error as error:
+            raise DecodeError("a replication message ends too early") from error
+        self._at += struct.calcsize(form)
+        return int(value)
+
+    def text(self) -> str:
+        end = self._data.find(b"\0", self._at)
+        if end < 0:
+            raise DecodeError("a name in a replication message has no end")
+        value = self._data[self._at : end]
+        self._at = end + 1
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise DecodeError("a name in a replication message is not UTF-8") from error
+
+
+def relation(message: Cursor) -> Relation:
+    oid, schema, name = message.number("I"), message.text(), message.text()
+    identity = chr(message.number("B"))
+    columns = tuple(_relation_column(message) for _ in range(message.number("H")))
+    # An empty schema stands for pg_catalog (manual 54.9, Relation).
+    return Relation(oid, schema or "pg_catalog", name, identity, columns)
+
+
+def _relation_column(message: Cursor) -> RelationColumn:
+    key = bool(message.number("B") & 1)
+    return RelationColumn(message.text(), message.number("I"), message.number("i"), key)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCommit:
+    xid: int
+    commit_lsn: int
+    end_lsn: int
+    time: int
+
+
+def stream_commit(message: Cursor) -> StreamCommit:
+    xid, _flags = message.number("I"), message.number("B")
+    return StreamCommit(xid, message.number("Q"), message.number("Q"), message.number("q"))

@@ -1,0 +1,430 @@
+"""PostgreSQL's pgoutput (protocol 1 to 4) to blocks. The capture loop feeds it the replication stream as it arrives.
+
+How an UPDATE passes through: `scan` notes where its old and new tuples start; when a gulp is used up, `_blocks` takes
+all rows of one table at once, `cut` finds their cells, `convert` turns each column into an Arrow array, and the
+rows of whole transactions leave as one `Committed`. No step makes a Python object for a row.
+
+A transaction larger than `spill_bytes`, and every transaction that the server streams before its commit, leaves in
+pieces (`Spilled`) and becomes visible only with `SpillCommitted` (invariant 3); memory stays bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.decoders import _pgcells as cells
+from tidemill.decoders import _pgmessages as messages
+from tidemill.decoders import _pgscan as scanning
+from tidemill.decoders._pgcolumns import Cells, convert, texts
+from tidemill.decoders._pgmessages import Relation
+from tidemill.errors import DecodeError
+from tidemill.model.block import COMMIT_TIME, ODD, POSITION, UNCHANGED, Block, Side
+from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
+from tidemill.model.position import Position
+from tidemill.model.table import Column, Table
+from tidemill.model.types import DataType, JsonForm
+
+TWO_THOUSAND = 946_684_800_000_000  # microseconds from 1970 to 2000, where PostgreSQL's clock starts
+
+#: Logical messages (pg_logical_emit_message) are events of this table.
+MESSAGES = Table(
+    "", "", "message",
+    (
+        Column("prefix", DataType("text", pa.string(), JsonForm.STRING), nullable=False),
+        Column("content", DataType("bytea", pa.binary(), JsonForm.BASE64), nullable=False),
+    ),
+).with_fingerprint()  # fmt: skip
+
+Ints = npt.NDArray[np.int64]
+
+
+def format_lsn(lsn: int) -> Position:
+    return Position(f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}")
+
+
+class _Rows:
+    """What `scan` notes, one vector per fact. Reused for the whole connection."""
+
+    def __init__(self, capacity: int) -> None:
+        self.op = np.empty(capacity, np.uint8)
+        self.slot = np.empty(capacity, np.int32)
+        self.old, self.new, self.fill, self.end = (np.empty(capacity, np.int64) for _ in range(4))
+        self.full = np.empty(capacity, np.uint8)
+        self.tx = np.empty(capacity, np.int32)
+        self.sub = np.empty(capacity, np.int64)
+        self.tx_lsn, self.tx_end, self.tx_time, self.tx_id, self.tx_row = (
+            np.empty(capacity + 2, np.int64) for _ in range(5)
+        )
+
+    def vectors(self) -> tuple[npt.NDArray[Any], ...]:
+        rows = (self.op, self.slot, self.old, self.new, self.fill, self.full, self.end, self.tx, self.sub)
+        return (*rows, self.tx_lsn, self.tx_end, self.tx_time, self.tx_id, self.tx_row)
+
+
+@dataclass(slots=True)
+class _Slots:
+    """Relations by oid. A relation that changes gets a new slot: rows noted earlier keep their schema (invariant 6)."""
+
+    tables: list[Table] = field(default_factory=lambda: [MESSAGES])
+    of: dict[int, int] = field(default_factory=dict)
+    oids: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    slot_of: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    width: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
+    keys: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros((1, 1), np.uint8))
+
+    def add(self, table: Table) -> int:
+        self.tables.append(table)
+        self.width = np.array([len(t.columns) for t in self.tables], np.int64)
+        self.keys = np.zeros((len(self.tables), max(1, int(self.width.max()))), np.uint8)
+        for row, t in zip(self.keys, self.tables, strict=True):
+            row[[i for i, c in enumerate(t.columns) if c.name in t.key]] = 1
+        return len(self.tables) - 1
+
+    def point(self, of: dict[int, int]) -> None:
+        self.of = of
+        self.oids = np.array(sorted(of), np.int64)
+        self.slot_of = np.array([of[oid] for oid in sorted(of)], np.int64)
+
+
+class PgOutputDecoder:
+    """One connection's stream. `feed` it the unconsumed bytes, take the changes, then drop `consumed` bytes.
+
+    `tables` answers what the stream does not say (type names, keys) and gives the table its version; it is asked once
+    for each new shape of a relation. `server_message` is given frames that are not CopyData and raises as it sees fit.
+    `mark_events` is how far apart the places are at which a batch may end.
+    """
+
+    def __init__(
+        self,
+        tables: Callable[[Relation, dict[int, str]], Table],
+        server_message: Callable[[str, bytes], None],
+        *,
+        mark_events: int = 1000,
+        spill_bytes: int = 16 << 20,
+        capacity: int = 1 << 17,
+    ) -> None:
+        self._tables = tables
+        self._server_message = server_message
+        self._mark_events = mark_events
+        self._spill_bytes = spill_bytes
+        self._rows = _Rows(capacity)
+        self._state = np.zeros(scanning.STATE_SIZE, np.int64)
+        self._slots = _Slots()
+        self._relations: dict[Relation, int] = {}
+        self._types: dict[int, str] = {}
+        self._known: dict[int, int] = {}  # slots by oid at the start of this feed
+        self._moves: list[tuple[int, int, int]] = []  # (buffer position, oid, slot) announced since
+        self._spilled: dict[int, int] = {}  # open transaction -> events already handed on
+        self._aborted: dict[int, set[int]] = {}
+        self._open_xid = 0  # the transaction between Begin and Commit that is being spilled
+        self._buffer = np.empty(0, np.uint8)
+        self.consumed = 0
+
+    @property
+    def wal_end(self) -> int:
+        """The newest LSN of a keepalive: everything committed before it has been fed."""
+        return int(self._state[scanning.WAL_END])
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is half received, so `wal_end` may be acknowledged once all changes are delivered."""
+        return not self._state[scanning.OPEN] and not self._state[scanning.STREAM]
+
+    def reply_requested(self) -> bool:
+        """Whether the server asked for an answer since the last call."""
+        asked = bool(self._state[scanning.REPLY])
+        self._state[scanning.REPLY] = 0
+        return asked
+
+    def feed(self, data: memoryview | npt.NDArray[np.uint8]) -> Iterator[Change]:
+        """Changes of all that is complete in `data`. Take them all before looking at `consumed`."""
+        self._buffer = np.frombuffer(data, np.uint8)
+        state, self._known, self._moves = self._state, dict(self._slots.of), []
+        self._start(0)
+        while True:
+            slots = self._slots
+            status = scanning.scan(
+                self._buffer, len(self._buffer), state, slots.oids, slots.slot_of, slots.width, slots.keys,
+                *self._rows.vectors(),
+            )  # fmt: skip
+            match status:
+                case scanning.MORE:
+                    break
+                case scanning.FULL:
+                    yield from self._flush(spill_open=int(state[scanning.OPEN_ROW]) == 0)
+                case scanning.CONTROL:
+                    yield from self._control()
+                case scanning.SERVER:
+                    at, end = int(state[scanning.POS]), int(state[scanning.FRAME_END])
+                    self._server_message(chr(self._buffer[at]), self._buffer[at + 5 : end].tobytes())
+                    state[scanning.POS] = end
+                case _:
+                    raise self._broken(int(status))
+        yield from self._flush(spill_open=len(self._buffer) - int(state[scanning.OPEN_AT]) > self._spill_bytes)
+        self.consumed = int(state[scanning.POS])
+
+    def _start(self, position: int) -> None:
+        self._state[[scanning.ROWS, scanning.TXS, scanning.BARRIER]] = 0
+        self._state[scanning.POS] = position
+
+    def _flush(self, *, spill_open: bool) -> Iterator[Change]:
+        """Hands on every noted row that may leave now, and forgets it."""
+        state = self._state
+        rows, txs = int(state[scanning.ROWS]), int(state[scanning.TXS])
+        at, barrier = int(state[scanning.POS]), bool(state[scanning.BARRIER])
+        if state[scanning.STREAM]:
+            yield from self._spill(int(state[scanning.STREAM]), 0, rows, barrier)
+        elif state[scanning.OPEN] and state[scanning.SPILLING]:
+            yield from self._spill(self._open_xid, 0, rows, barrier)
+        elif state[scanning.OPEN]:
+            first = int(state[scanning.OPEN_ROW])
+            yield from self._commit(first, txs - 1, barrier)
+            if spill_open:
+                self._open_xid = int(self._rows.tx_id[txs - 1])
+                state[scanning.SPILLING] = 1
+                yield from self._spill(self._open_xid, first, rows, barrier)
+            else:
+                # Not worth a spill yet: its bytes stay in the buffer and are scanned again with the next gulp.
+                at = int(state[scanning.OPEN_AT])
+                state[scanning.OPEN] = 0
+                self._unlearn(at)
+        else:
+            yield from self._commit(rows, txs, barrier)
+        self._start(at)
+
+    def _unlearn(self, position: int) -> None:
+        """Bytes from `position` on are scanned again: relations announced among them must not be known yet."""
+        self._moves = [move for move in self._moves if move[0] < position]
+        self._slots.point({**self._known, **{oid: slot for _, oid, slot in self._moves}})
+
+    def _commit(self, rows: int, txs: int, barrier: bool) -> Iterator[Committed]:
+        if not txs:
+            return
+        ends = np.append(self._rows.tx_row[1:txs], rows)  # events up to the end of each transaction
+        wanted = np.searchsorted(ends, np.arange(self._mark_events, rows + self._mark_events, self._mark_events))
+        chosen = np.unique(np.append(np.minimum(wanted, txs - 1), txs - 1))
+        marks = tuple((int(ends[i]), format_lsn(int(self._rows.tx_end[i]))) for i in chosen)
+        tx = self._rows.tx[:rows]
+        ordinal = np.arange(rows) - self._rows.tx_row[tx]
+        blocks = self._blocks(0, rows, np.arange(rows), ordinal, committed=True)
+        yield Committed(blocks, rows, marks, barrier)
+
+    def _spill(self, transaction: int, first: int, last: int, barrier: bool) -> Iterator[Spilled]:
+        done = self._spilled.setdefault(transaction, 0)
+        if last > first:
+            place = np.arange(last - first) + done
+            blocks = self._blocks(first, last, place, place, committed=False)
+            self._spilled[transaction] = done + last - first
+            yield Spilled(transaction, blocks, last - first, barrier)
+
+    def _control(self) -> Iterator[Change]:
+        """Relation, Type, the pieces of streamed transactions, and the commit of a spilled one."""
+        state = self._state
+        at, end = int(state[scanning.POS]), int(state[scanning.FRAME_END])
+        kind = chr(self._buffer[at + 30])
+        message = messages.Cursor(self._buffer[at + 31 : end].tobytes())
+        if kind in "RY":
+            if state[scanning.STREAM]:
+                message.number("I")
+            if kind == "R":
+                self._relation(at, messages.relation(message))
+            else:
+                oid, schema, name = message.number("I"), message.text(), message.text()
+                self._types[oid] = f"{schema}.{name}" if schema else name
+            state[scanning.POS] = end
+            return
+        if state[scanning.OPEN] and not state[scanning.SPILLING]:
+            raise DecodeError(f'message "{kind}" inside a transaction')
+        yield from self._flush(spill_open=False)
+        state[scanning.POS] = end
+        match kind:
+            case "S":
+                state[scanning.STREAM] = message.number("I")
+                self._spilled.setdefault(int(state[scanning.STREAM]), 0)
+            case "E":
+                state[scanning.STREAM] = 0
+            case "c":
+                commit = messages.stream_commit(message)
+                yield from self._commit_spill(commit.xid, commit.commit_lsn, commit.end_lsn, commit.time)
+            case "C":  # only met here when its rows were spilled
+                _flags, lsn, end_lsn = message.number("B"), message.number("Q"), message.number("Q")
+                state[[scanning.OPEN, scanning.SPILLING]] = 0
+                yield from self._commit_spill(self._open_xid, lsn, end_lsn, message.number("q"))
+            case "A":
+                yield from self._abort(message.number("I"), message.number("I"))
+            case _:
+                raise DecodeError(
+                    f'the server sent a message of kind "{kind}", which no protocol version up to 4 has here'
+                )
+
+    def _commit_spill(self, xid: int, lsn: int, end_lsn: int, time: int) -> Iterator[Change]:
+        events = self._spilled.pop(xid, 0)
+        aborted = frozenset(self._aborted.pop(xid, set()))
+        if events:
+            position, through = format_lsn(lsn), format_lsn(end_lsn)
+            yield SpillCommitted(xid, position, xid, time + TWO_THOUSAND, through, aborted)
+        else:
+            yield Committed((), 0, ((0, format_lsn(end_lsn)),))
+
+    def _abort(self, xid: int, subxid: int) -> Iterator[Change]:
+        if xid != subxid:
+            self._aborted.setdefault(xid, set()).add(subxid)
+            return
+        self._aborted.pop(xid, None)
+        if self._spilled.pop(xid, 0):
+            yield SpillAborted(xid)
+
+    def _relation(self, at: int, relation: Relation) -> None:
+        if relation not in self._relations:
+            table = self._tables(relation, self._types)
+            if len(table.columns) != len(relation.columns):
+                raise DecodeError(f"table {table.full_name}: {len(relation.columns)} columns announced, not "
+                                  f"{len(table.columns)}")  # fmt: skip
+            self._relations[relation] = self._slots.add(table)
+        slot = self._relations[relation]
+        self._moves.append((at, relation.oid, slot))
+        self._slots.point({**self._slots.of, relation.oid: slot})
+
+    def _blocks(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
+        slot = self._rows.slot[first:last]
+        blocks = []
+        for number in np.flatnonzero(np.bincount(slot)):
+            here = np.flatnonzero(slot == number)
+            meta = self._meta(first + here, offset[here], ordinal[here], committed=committed)
+            table = self._slots.tables[number]
+            columns = (
+                self._message(first + here) if number == scanning.MESSAGE_SLOT else self._images(table, first + here)
+            )
+            batch = pa.RecordBatch.from_pydict({**meta, **columns})
+            blocks.append(Block(table, batch))
+        return tuple(sorted(blocks, key=lambda block: block.batch.column(0)[0].as_py()))
+
+    def _meta(self, rows: Ints, offset: Ints, ordinal: Ints, *, committed: bool) -> dict[str, pa.Array]:
+        meta = {"offset": pa.array(offset.astype(np.uint64)), "op": pa.array(self._rows.op[rows])}
+        if committed:
+            txs, index = _runs(self._rows.tx[rows])
+            time, xid = self._rows.tx_time[txs], self._rows.tx_id[txs]
+            timed = time != scanning.NO_TIME
+            times = pa.array(np.where(timed, time + TWO_THOUSAND, 0)[index], mask=~timed[index])
+            meta["position"] = pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), self._lsns(txs)).cast(
+                POSITION
+            )
+            meta["tx_id"] = pa.array(xid[index].astype(np.uint64), mask=xid[index] == 0)
+            meta["commit_time"] = times.cast(COMMIT_TIME)
+        else:
+            meta["subtx"] = pa.array(self._rows.sub[rows].astype(np.uint32))
+        meta["ordinal"] = pa.array(ordinal.astype(np.uint32))
+        return meta
+
+    def _lsns(self, txs: npt.NDArray[np.int32]) -> pa.Array:
+        offsets, data = np.empty(len(txs) + 1, np.int32), np.empty(17 * len(txs), np.uint8)
+        size = cells.positions(self._rows.tx_lsn[txs], offsets, data)
+        return pa.Array.from_buffers(
+            pa.string(), len(txs), [None, pa.py_buffer(offsets), pa.py_buffer(data[:size].copy())]
+        )
+
+    def _images(self, table: Table, rows: Ints) -> dict[str, pa.Array]:
+        """`key`, `before`, `after`, and the side columns, each only if some row has it."""
+        notes, nothing = self._rows, np.full(len(rows), -1, np.int64)
+        old, whole = notes.old[rows], notes.full[rows] == 1
+        columns: dict[str, pa.Array] = {}
+        odd: list[tuple[Ints, Side, int, pa.Array]] = []
+        keys = [i for i, c in enumerate(table.columns) if c.name in table.key]
+        every = list(range(len(table.columns)))
+        images = (
+            ("key", Side.KEY, np.where(whole, -1, old), nothing, keys),
+            ("before", Side.BEFORE, np.where(whole, old, -1), nothing, every),
+            ("after", Side.AFTER, notes.new[rows], notes.fill[rows], every),
+        )
+        for name, side, start, fill, wanted in images:
+            present = start >= 0
+            if not wanted or not present.any():
+                continue
+            at, size, kind = self._cut(start, fill, len(table.columns))
+            children = []
+            for j in wanted:
+                column = Cells(self._buffer, at[j], size[j], kind[j])
+                array, bad = convert(column, table.columns[j].type)
+                children.append(array)
+                if bad is not None:
+                    where = np.nonzero(bad)[0]
+                    odd.append((where, side, j, texts(column.take(where))))
+            fields = [pa.field(table.columns[j].name, table.columns[j].type.arrow) for j in wanted]
+            mask = None if present.all() else pa.array(~present)
+            columns[name] = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+            if side is Side.AFTER and (kind == cells.UNSENT).any():
+                columns["unchanged"] = _unchanged(kind)
+        if odd:
+            columns["odd"] = _odd(odd, len(rows))
+        return columns
+
+    def _cut(self, start: Ints, fill: Ints, columns: int) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
+        shape = (columns, len(start))
+        at, size, kind = np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(shape, np.uint8)
+        cells.cut(self._buffer, start, fill, columns, at, size, kind)
+        return at, size, kind
+
+    def _message(self, rows: Ints) -> dict[str, pa.Array]:
+        """Logical messages: prefix and content. They are few, so one by one is fine."""
+        prefixes, contents = [], []
+        for at, end in zip(self._rows.new[rows], self._rows.end[rows], strict=True):
+            body = self._buffer[at + 9 : end].tobytes()  # after flags and LSN
+            cursor = messages.Cursor(body)
+            prefixes.append(cursor.text())
+            size = cursor.number("I")
+            content = body[len(body) - size :] if size else b""
+            if len(prefixes[-1].encode()) + 5 + size != len(body):
+                raise DecodeError("a logical message does not end where its length says")
+            contents.append(content)
+        return {"after": pa.StructArray.from_arrays([pa.array(prefixes, pa.string()), pa.array(contents, pa.binary())],
+                                                    names=["prefix", "content"])}  # fmt: skip
+
+    def _broken(self, status: int) -> DecodeError:
+        at = int(self._state[scanning.POS])
+        head = self._buffer[at : at + 40].tobytes().hex()
+        what = {
+            scanning.BAD_FRAME: "a frame of the replication stream is malformed",
+            scanning.BAD_MESSAGE: "a replication message does not follow the protocol",
+            scanning.UNKNOWN_RELATION: "a row belongs to a relation that was never announced",
+        }[status]
+        # The head holds protocol fields, no row values: frame, LSNs, clock and the first bytes of the message.
+        return DecodeError(
+            what, where=f"frame {head[:62]}", fix="Restart the pipeline; if it repeats, report the frame."
+        )
+
+
+def _runs(sorted_values: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], Ints]:
+    """Distinct values of a sorted vector, and for each element which of them it is."""
+    fresh = np.empty(len(sorted_values), np.bool_)
+    fresh[:1] = True
+    np.not_equal(sorted_values[1:], sorted_values[:-1], out=fresh[1:])
+    return sorted_values[fresh], np.cumsum(fresh) - 1
+
+
+def _pairs(row: Ints, rows: int) -> pa.Buffer:
+    """List offsets for items whose owning rows are given, sorted."""
+    return pa.array(np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int32))
+
+
+def _unchanged(kind: npt.NDArray[np.uint8]) -> pa.Array:
+    row, column = np.nonzero((kind == cells.UNSENT).T)
+    offsets = _pairs(row, kind.shape[1])
+    none = np.bincount(row, minlength=kind.shape[1]) == 0
+    return pa.ListArray.from_arrays(offsets, pa.array(column.astype(np.uint16)), mask=pa.array(none)).cast(UNCHANGED)
+
+
+def _odd(found: list[tuple[Ints, Side, int, pa.Array]], rows: int) -> pa.Array:
+    row = np.concatenate([where for where, *_ in found])
+    order = np.argsort(row, kind="stable")
+    side = np.concatenate([np.full(len(where), int(side), np.uint8) for where, side, _, _ in found])[order]
+    column = np.concatenate([np.full(len(where), j, np.uint16) for where, _, j, _ in found])[order]
+    text = pa.concat_arrays([texts for *_, texts in found]).take(pa.array(order))
+    items = pa.StructArray.from_arrays([pa.array(side), pa.array(column), text], fields=list(ODD.value_type))
+    none = np.bincount(row, minlength=rows) == 0
+    return pa.ListArray.from_arrays(_pairs(row[order], rows), items, mask=pa.array(none)).cast(ODD)
