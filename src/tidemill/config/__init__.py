@@ -1,0 +1,19 @@
+"""YAML to validated pipelines. `load` is the way in; `json_schema` and `masked` are for showing."""
+
+from tidemill.config.jsonschema import json_schema
+from tidemill.config.pipeline import Pipeline, load, load_all
+from tidemill.config.problem import DocumentError, Problem
+from tidemill.config.secrets import mask_dsn, masked
+from tidemill.config.spec import PipelineSpec
+
+__all__ = [
+    "DocumentError",
+    "Pipeline",
+    "PipelineSpec",
+    "Problem",
+    "json_schema",
+    "load",
+    "load_all",
+    "mask_dsn",
+    "masked",
+]

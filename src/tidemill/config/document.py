@@ -1,0 +1,208 @@
+"""Reads YAML into plain data and remembers the line of every path. Several documents in a file are several pipelines.
+
+Stricter than PyYAML: a key given twice is refused, keys are text, and scalars follow YAML 1.2 (`on` and `no` are
+words, `12:30` is not a number), as in the other tools that read such documents.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+
+from tidemill.config.expand import Expanded, expand
+from tidemill.config.problem import DocumentError, Path, Problem
+from tidemill.errors import ConfigError
+
+_MAX_NODES = 100_000  # far above any real document: stops aliases that multiply themselves
+
+_PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One YAML document. `lines` maps a path to the line where its key (or list item) stands."""
+
+    file: str
+    data: Any
+    lines: Mapping[Path, int]
+
+    def line(self, path: Path) -> int:
+        """The line of the path, or of the nearest thing around it that is in the file."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def problem(self, path: Path, what: str, fix: str = "") -> Problem:
+        return Problem(self.file, self.line(path), path, what, fix)
+
+
+def read(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> list[Document]:
+    file = FilePath(path)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError("the file is not UTF-8 text", where=str(file), fix=f"Byte {error.start} is wrong.") from error
+    except OSError as error:
+        raise ConfigError(
+            f"the file cannot be read: {error.strerror or error}", where=str(file), fix="Check the path."
+        ) from error
+    return parse(text, str(file), os.environ if environment is None else environment)
+
+
+def parse(text: str, file: str, environment: Mapping[str, str]) -> list[Document]:
+    """Documents that are not empty; `DocumentError` if variables are missing or the text is not YAML."""
+    expanded = expand(text, environment, file)
+    if expanded.problems:
+        raise DocumentError.of(expanded.problems)
+    loader = _Loader(expanded.text)
+    try:
+        documents = [
+            document for node in _compose(loader) if (document := _Builder(file, expanded, loader).document(node))
+        ]
+    except yaml.YAMLError as error:
+        raise DocumentError.of([_syntax(error, expanded, file)]) from error
+    finally:
+        loader.dispose()
+    if not documents:
+        raise ConfigError("the file holds no pipeline", where=file, fix="It needs `metadata:` and `spec:`.")
+    return documents
+
+
+def _compose(loader: _Loader) -> Iterator[yaml.Node]:
+    while loader.check_node():
+        node = loader.get_node()
+        if node is not None:
+            yield node
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with the scalars of YAML 1.2's core schema."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own shape)
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("merge", r"<<", "<"),
+):  # fmt: skip
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})\\Z"), list(_first))
+
+
+def _construct_int(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    text = node.value
+    return int(text, 8) if text.startswith("0o") else int(text, 16) if text.startswith("0x") else int(text)
+
+
+def _construct_float(_: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    text = node.value.lower()
+    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+
+
+class _Builder:
+    """Walks the node tree once: data, lines, and what is wrong with the keys."""
+
+    def __init__(self, file: str, expanded: Expanded, loader: _Loader) -> None:
+        self.file = file
+        self.expanded = expanded
+        self.loader = loader
+        self.lines: dict[Path, int] = {}
+        self.problems: list[Problem] = []
+        self.open: set[int] = set()
+        self.nodes = 0
+
+    def document(self, node: yaml.Node) -> Document | None:
+        self.lines[()] = self._line(node)
+        data = self._value(node, ())
+        if self.problems:
+            raise DocumentError.of(self.problems)
+        return None if data is None else Document(self.file, data, self.lines)
+
+    def _line(self, node: yaml.Node) -> int:
+        return self.expanded.line(node.start_mark.line)
+
+    def _problem(self, node: yaml.Node, path: Path, what: str, fix: str) -> None:
+        self.problems.append(Problem(self.file, self._line(node), path, what, fix))
+
+    def _value(self, node: yaml.Node, path: Path) -> Any:
+        self.nodes += 1
+        if id(node) in self.open or self.nodes > _MAX_NODES:
+            what = "an alias (*name) contains itself" if id(node) in self.open else "the document is too large"
+            raise DocumentError.of([Problem(self.file, self._line(node), path, what, "Use fewer aliases.")])
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN:
+            self._problem(node, path, f"the tag {node.tag} means nothing here", "Remove the tag.")
+        self.open.add(id(node))
+        try:
+            match node:
+                case yaml.MappingNode():
+                    return self._mapping(node, path)
+                case yaml.SequenceNode():
+                    items = []
+                    for index, item in enumerate(node.value):
+                        self.lines[(*path, index)] = self._line(item)
+                        items.append(self._value(item, (*path, index)))
+                    return items
+                case _:
+                    return self.loader.construct_object(node)
+        finally:
+            self.open.discard(id(node))
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        merged: list[yaml.Node] = []
+        for key_node, value_node in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                merged += value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+                continue
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
+                self._problem(key_node, path, "a key is not text", "Put it in quotes.")
+                continue
+            key = str(key_node.value)
+            if key in data:
+                first = self.lines[(*path, key)]
+                self._problem(
+                    key_node, (*path, key), f'the key "{key}" is given twice', f"Line {first} has it already."
+                )
+                continue
+            self.lines[(*path, key)] = self._line(key_node)
+            data[key] = self._value(value_node, (*path, key))
+        for source in merged:
+            if not isinstance(source, yaml.MappingNode):
+                self._problem(source, path, "<< does not name a mapping", "Merge only mappings: <<: *name")
+                continue
+            self._merge(source, path, data)
+        return data
+
+    def _merge(self, source: yaml.MappingNode, path: Path, data: dict[str, Any]) -> None:
+        """Keys that are written out win over merged ones, and keep their lines."""
+        own = {place: line for place, line in self.lines.items() if place[: len(path)] == path}
+        inherited = self._value(source, path)
+        for key, value in inherited.items():
+            if key not in data:
+                data[key] = value
+        kept = {place: line for place, line in own.items() if len(place) == len(path) or place[len(path)] in data}
+        self.lines.update(kept)
+
+
+def _syntax(error: yaml.YAMLError, expanded: Expanded, file: str) -> Problem:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    line = expanded.line(mark.line) if mark else 0
+    what = getattr(error, "problem", None) or str(error)
+    fix = "Check the indentation and the quotes of this line."
+    source = expanded.text.split("\n")[mark.line] if mark else ""
+    if re.search(r"\$\{[^}\"']*\}", source):
+        fix = 'Inside { } and [ ], YAML wants templates in quotes: "${source.table}".'
+    return Problem(file, line, (), f"this is not YAML: {what}", fix)

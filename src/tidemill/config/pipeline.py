@@ -1,0 +1,106 @@
+"""A pipeline ready to run: its checked spec, where its state lives, and its components when asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from tidemill import registry
+from tidemill.component import CheckpointStore, Component, Sink
+from tidemill.config.document import read
+from tidemill.config.problem import DocumentError, Problem
+from tidemill.config.resolve import resolve
+from tidemill.config.secrets import masked
+from tidemill.config.spec import PipelineSpec
+from tidemill.config.spec import Sink as SinkSpec
+from tidemill.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """`state_path` is absolute: capture, driver and workers may have different working directories."""
+
+    name: str
+    tenant: str | None
+    file: str
+    spec: PipelineSpec
+    state_path: Path
+
+    @property
+    def log_uri(self) -> str:
+        uri = self.spec.log.uri
+        if uri is None:
+            return str(self.state_path / "log")
+        return uri if "://" in uri else str(Path(uri).absolute())
+
+    @property
+    def spark_path(self) -> Path:
+        """Spark's own checkpoint directory: it pins batch boundaries, ours is the truth."""
+        return self.state_path / "spark"
+
+    def build_source(self) -> Any:
+        """Not connected yet."""
+        return component("sources", self.spec.source.type)(self.spec.source.config)
+
+    def build_sinks(self) -> list[Sink]:
+        """In the order of the document, not connected yet."""
+        return [self.build_sink(sink) for sink in self.spec.sinks]
+
+    def build_sink(self, sink: SinkSpec) -> Sink:
+        return cast(Sink, component("sinks", sink.type)(sink.config))
+
+    def build_checkpoints(self) -> CheckpointStore:
+        part = self.spec.checkpoints
+        return cast(CheckpointStore, component("checkpoints", part.type)(part.config, state_dir=self.state_path))
+
+    def masked(self) -> dict[str, Any]:
+        """The document as resolved, defaults included and secrets hidden. Only this is ever shown."""
+        return {"metadata": {"name": self.name, "tenant": self.tenant}, "spec": masked(self.spec)}
+
+
+def component(family: str, name: str) -> Callable[..., Component[Any]]:
+    """The class; checkpoint stores also take `state_dir`."""
+    return cast(Callable[..., Component[Any]], registry.load(family, name))
+
+
+def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> list[Pipeline]:
+    """Every pipeline of a file, or one `DocumentError` with all that is wrong in it."""
+    return load_all([path], environment)
+
+
+def load_all(paths: Sequence[str | os.PathLike[str]], environment: Mapping[str, str] | None = None) -> list[Pipeline]:
+    """Several files as one set: mistakes of all of them are reported together, and names are unique across them."""
+    pipelines: list[Pipeline] = []
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            documents = read(path, environment)
+        except DocumentError as error:
+            problems += error.problems
+            continue
+        except ConfigError as error:
+            problems.append(Problem(str(path), 0, (), error.what, error.fix))
+            continue
+        for document in documents:
+            checked, found = resolve(document)
+            problems += found
+            if checked is None:
+                continue
+            name, spec = checked.metadata.name, checked.spec
+            twin = next((p for p in pipelines if p.name == name), None)
+            if twin:
+                problems.append(
+                    document.problem(
+                        ("metadata", "name"),
+                        f'two pipelines are called "{name}"',
+                        f"The other one is in {twin.file}; they would share one state directory.",
+                    )
+                )
+            state = Path(spec.state_dir).expanduser().absolute() / name
+            pipelines.append(Pipeline(name, checked.metadata.tenant, document.file, spec, state))
+    if problems:
+        raise DocumentError.of(problems)
+    return pipelines

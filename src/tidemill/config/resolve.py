@@ -1,0 +1,150 @@
+"""From a YAML document to a checked `PipelineDocument`, with every problem found in one pass.
+
+Components are resolved first: the registry gives the class for a `type:`, its `Config` checks the `config:`. Then
+the frame around them is checked, then what only several fields together can get wrong. Each step works on the raw
+data and goes on after a failure, so that a user sees all mistakes at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from pydantic import ValidationError
+
+from tidemill import registry
+from tidemill.component import Config
+from tidemill.config.document import Document
+from tidemill.config.explain import explain
+from tidemill.config.problem import Path, Problem, suggest
+from tidemill.config.spec import PipelineDocument
+from tidemill.errors import ConfigError
+
+# Types that documents of the reference systems name and a later version brings.
+_PLANNED = {
+    "sources": {"mysql", "mariadb", "turso", "sqlite"},
+    "sinks": {"redis", "clickhouse", "starrocks", "s3", "http", "pgstream", "postgres", "delta", "iceberg"},
+    "checkpoints": {"postgres", "s3"},
+}
+
+
+def resolve(document: Document) -> tuple[PipelineDocument | None, list[Problem]]:
+    """The pipeline, or None with the problems that are in its way."""
+    data = document.data
+    if not isinstance(data, dict):
+        return None, [document.problem((), "a pipeline is a mapping", "It needs `metadata:` and `spec:`.")]
+    problems: list[Problem] = []
+    spec = data.get("spec")
+    if isinstance(spec, dict):
+        spec = _resolve_components(spec, document, problems)
+        data = {**data, "spec": spec}
+        _cross_check(spec, document, problems)
+    try:
+        result = PipelineDocument.model_validate(data)
+    except ValidationError as error:
+        problems += explain(error, PipelineDocument, document, ())
+        return None, problems
+    return (None if problems else result), problems
+
+
+def _resolve_components(spec: dict[str, Any], document: Document, problems: list[Problem]) -> dict[str, Any]:
+    """A copy of the spec in which every `config:` is an instance of its component's model."""
+    resolved = dict(spec)
+    if "source" in spec:
+        resolved["source"] = _component("sources", spec["source"], ("spec", "source"), document, problems)
+    if isinstance(spec.get("sinks"), list):
+        resolved["sinks"] = [
+            _component("sinks", sink, ("spec", "sinks", index), document, problems)
+            for index, sink in enumerate(spec["sinks"])
+        ]
+    checkpoints = spec.get("checkpoints", {})
+    if isinstance(checkpoints, dict):
+        checkpoints = {"type": "file", **checkpoints}
+    resolved["checkpoints"] = _component("checkpoints", checkpoints, ("spec", "checkpoints"), document, problems)
+    return resolved
+
+
+def _component(family: str, part: Any, at: Path, document: Document, problems: list[Problem]) -> Any:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        # The frame says what is wrong; a placeholder keeps it from complaining about `config` as well.
+        return {**part, "config": Config()} if isinstance(part, dict) else part
+    name = part["type"]
+    settings = part.get("config")
+    settings = {} if settings is None else settings  # `config:` left empty means: all defaults
+    try:
+        model: type[Config] = registry.load(family, name).Config
+    except ConfigError as error:
+        problems.append(document.problem((*at, "type"), *_unknown(family, name, error)))
+        return {**part, "config": Config()}
+    except ImportError as error:
+        problems.append(
+            document.problem(
+                (*at, "type"),
+                f'{family.removesuffix("s")} "{name}" needs a package that is not installed: {error.name}',
+                f'Install it: pip install "tidemill[{name}]".',
+            )
+        )
+        return {**part, "config": Config()}
+    try:
+        return {**part, "config": model.model_validate(settings)}
+    except ValidationError as error:
+        problems += explain(error, model, document, (*at, "config"))
+    except ConfigError as error:
+        problems.append(document.problem((*at, "config"), error.what, error.fix))
+    return {**part, "config": Config()}
+
+
+def _unknown(family: str, name: str, error: ConfigError) -> tuple[str, str]:
+    if name in _PLANNED.get(family, ()):
+        kind = {"checkpoints": "checkpoint store"}.get(family, family.removesuffix("s"))
+        return f'the {kind} "{name}" is not in this version', suggest("", registry.names(family), noun="There are")
+    return error.what, error.fix
+
+
+def _cross_check(spec: dict[str, Any], document: Document, problems: list[Problem]) -> None:
+    """What is wrong only when fields are seen together. Parts of the wrong shape are left to the frame."""
+
+    def add(path: Path, what: str, fix: str) -> None:
+        problems.append(document.problem(("spec", *path), what, fix))
+
+    sinks = [s for s in spec["sinks"] if isinstance(s, dict)] if isinstance(spec.get("sinks"), list) else []
+    configs = [s.get("config") for s in sinks]
+    ids = [getattr(c, "id", None) for c in configs]
+    for index, name in enumerate(ids):
+        if name is not None and Counter(ids[:index])[name]:
+            first = document.line(("spec", "sinks", ids.index(name), "config", "id"))
+            add(("sinks", index, "config", "id"), f'two sinks have the id "{name}"', f"Line {first} has it already.")
+
+    policy = spec.get("commit_policy")
+    policy = policy if isinstance(policy, dict) else {}
+    mode, quorum = policy.get("mode", "required"), policy.get("quorum")
+    if mode == "quorum" and quorum is None:
+        add(("commit_policy",), '"quorum" is missing', f"Mode quorum needs a number from 1 to {len(sinks)}.")
+    elif mode == "quorum" and isinstance(quorum, int) and sinks and quorum > len(sinks):
+        add(
+            ("commit_policy", "quorum"),
+            f"a quorum of {quorum} is more than the number of sinks, {len(sinks)}",
+            f"Give a number from 1 to {len(sinks)}.",
+        )
+    elif mode in ("all", "required") and quorum is not None:
+        add(("commit_policy", "quorum"), f"mode {mode} has no quorum", "Remove it, or set mode: quorum.")
+    if mode == "required" and sinks and all(getattr(c, "required", True) is False for c in configs):
+        add(
+            ("commit_policy",) if policy else ("sinks",),
+            "no sink is required, so nothing would hold the checkpoint back",
+            "Mark one sink `required: true`, or set commit_policy.mode to all or quorum.",
+        )
+
+    sharding, spark = spec.get("sharding"), spec.get("spark")
+    sharding, spark = (part if isinstance(part, dict) else {} for part in (sharding, spark))
+    if sharding.get("mode") == "table" and sharding.get("key") is not None:
+        add(("sharding", "key"), "mode table does not use a key", "Remove it, or set mode: hash.")
+    if sharding.get("count") and spark.get("lanes") and sharding["count"] != spark["lanes"]:
+        add(("spark", "lanes"), "differs from sharding.count, which means the same", "Give one of them.")
+
+    # Invariant 7: what would be ignored is refused.
+    if spec.get("processors"):
+        add(("processors",), "processors are not in this version", "Remove them: events pass unchanged.")
+    sensing = spec.get("schema_sensing")
+    if isinstance(sensing, dict) and sensing.get("enabled") is True:
+        add(("schema_sensing", "enabled"), "schema sensing is not in this version", "Set enabled: false.")

@@ -1,0 +1,74 @@
+"""Shows a configuration without its secrets. Everything that prints or serves a spec goes through `masked`.
+
+Hidden are: `SecretStr` fields; the password inside fields marked `json_schema_extra={"secret": True}` (a DSN stays
+readable otherwise); and, in free-form maps such as `client_conf`, values whose key sounds like a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+MASK = "***"
+
+_SECRET_KEY = re.compile(
+    r"pass(word|wd|phrase)|secret|token|credential|private|jaas|\.key$|(access|api|account)[._-]?key", re.IGNORECASE
+)
+# The user part may be empty (redis://:pw@host). The password runs to the last "@": people paste passwords that hold
+# an "@" or a "/" unescaped, and hiding a little too much is the better mistake.
+_URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][\w+.-]*://[^\s:/?#@]*):\S*@")
+_PAIR_PASSWORD = re.compile(r"(?P<head>\b\w*(?:password|passwd|secret|token)\s*=\s*)('(?:\\.|[^'\\])*'|[^\s&;]+)", re.I)
+
+
+def masked(value: Any) -> Any:
+    """JSON-ready data; models become dictionaries with every field, also those left at their default."""
+    match value:
+        case SecretStr() | SecretBytes():
+            return MASK
+        case BaseModel():
+            fields = type(value).model_fields
+            return {name: _field(info, getattr(value, name)) for name, info in fields.items()}
+        case Mapping():
+            return {str(key): MASK if _sounds_secret(key, item) else masked(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [masked(item) for item in value]
+        case _:
+            return to_jsonable_python(value)
+
+
+def mask_dsn(dsn: str) -> str:
+    """A URL or `key=value` string without its password. Text that is neither is hidden as a whole."""
+    if "://" not in dsn and "=" not in dsn:
+        return MASK
+    without = _URL_PASSWORD.sub(rf"\g<head>:{MASK}@", dsn)
+    return _PAIR_PASSWORD.sub(rf"\g<head>{MASK}", without)
+
+
+def is_secret(info: FieldInfo) -> bool:
+    extra = info.json_schema_extra
+    return (isinstance(extra, dict) and bool(extra.get("secret"))) or _mentions_secret(info.annotation)
+
+
+def _mentions_secret(annotation: Any) -> bool:
+    return annotation in (SecretStr, SecretBytes) or any(_mentions_secret(inner) for inner in get_args(annotation))
+
+
+def sounds_secret(key: str) -> bool:
+    return bool(_SECRET_KEY.search(key))
+
+
+def _sounds_secret(key: object, value: object) -> bool:
+    return isinstance(value, str) and sounds_secret(str(key))
+
+
+def _field(info: FieldInfo, value: Any) -> Any:
+    if value is None or not is_secret(info):
+        return masked(value)
+    if isinstance(value, str):
+        return mask_dsn(value)
+    return [mask_dsn(item) if isinstance(item, str) else MASK for item in value] if isinstance(value, list) else MASK

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.config.conftest import PIPELINE
+from tidemill import config
+
+
+@pytest.mark.parametrize(
+    ("dsn", "shown"),
+    [
+        ("postgresql://u:p@h:5432/db?sslmode=require", "postgresql://u:***@h:5432/db?sslmode=require"),
+        ("postgresql://u:p@ss:w/rd@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:p%40@[::1]:5432/db", "postgresql://u:***@[::1]:5432/db"),
+        ("redis://:secret@h:6379", "redis://:***@h:6379"),
+        ("postgresql://u@h/db", "postgresql://u@h/db"),
+        ("postgresql://h/db?user=u&password=p&x=1", "postgresql://h/db?user=u&password=***&x=1"),
+        ("host=h user=u password=p dbname=d", "host=h user=u password=*** dbname=d"),
+        ("host=h password = 'a \\' b' dbname=d", "host=h password = *** dbname=d"),
+        ("sslpassword=x host=h", "sslpassword=*** host=h"),
+        ("a:1,b:2", "***"),
+        ("", "***"),
+    ],
+)
+def test_only_the_password_of_a_dsn_is_hidden(dsn: str, shown: str) -> None:
+    assert config.mask_dsn(dsn) == shown
+
+
+def test_no_secret_is_left_in_a_shown_pipeline(write: Callable[..., Path]) -> None:
+    base = PIPELINE.replace("id: p,", "id: p, password: HIDE-1,").replace(
+        "{id: b}", "{id: b, client_conf: {sasl.password: HIDE-2, ssl.key.pem: HIDE-3, client.id: seen}}"
+    )
+    base = base.replace("croak", "HIDE-4").replace("ssl.key.pem", "ssl.keystore.key")
+    extra = '  spark: {conf: {spark.hadoop.fs.s3a.secret.key: "HIDE-5", spark.app: seen-too}}\n'
+    (pipeline,) = config.load(write(extra, base=base))
+    shown = json.dumps(pipeline.masked())
+    assert "HIDE" not in shown
+    assert "pond://frog:***@127.0.0.1/lake" in shown
+    assert "seen" in shown
+    assert "seen-too" in shown
+    assert pipeline.spec.source.config.password.get_secret_value() == "HIDE-1"  # type: ignore[attr-defined]
