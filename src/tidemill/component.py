@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from tidemill.model.block import Block
+from tidemill.model.change import Change
 from tidemill.model.delivery import Checkpoint, Delivery, Receipt, Tier
+from tidemill.model.position import Position
+from tidemill.model.table import Table
 
 
 class Config(BaseModel):
@@ -53,6 +56,57 @@ class Component(Generic[ConfigT]):
     def doctor(self) -> Iterable[Check]:
         """Looks, touches nothing. Raises nothing: what it meets is a failed check."""
         return ()
+
+
+class Schemas(Protocol):
+    """Numbers table versions; kept across restarts."""
+
+    def register(self, table: Table, position: Position) -> Table: ...
+
+
+class Decoder(Protocol):
+    """Turns one connection's bytes into changes. `consumed` is valid once `feed` is exhausted."""
+
+    @property
+    def consumed(self) -> int: ...
+
+    def feed(self, data: memoryview) -> Iterator[Change]: ...
+
+
+class Source(Protocol):
+    """A database's change stream. Lives in the capture process, used by one thread.
+
+    `start` may be called again after a `ConnectionLost`; each call gives the decoder of the new connection.
+    """
+
+    def setup(self) -> None:
+        """Prepares the database; idempotent. `SetupError` says what is missing and who can grant it."""
+
+    def start(self, after: Position | None, schemas: Schemas, *, told: Position | None, mark_events: int) -> Decoder:
+        """Streams what committed after `after`. `told` is the last position this pipeline acknowledged: a source that
+        was moved beyond both has lost changes, which is a `PositionLost` (invariant 7)."""
+
+    def read(self) -> memoryview:
+        """All unconsumed bytes. Waits a moment for more; may return what was there before."""
+
+    def release(self, consumed: int) -> None:
+        """The first `consumed` bytes of the last `read` are done with."""
+
+    def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
+        """What the database should be told now, None while there is nothing to say or it was told a moment ago.
+
+        Never beyond `delivered` (invariant 2), except that a source which is `caught_up` (everything decoded so far is
+        delivered) and idle may move on, so that the database need not keep its log for nothing."""
+
+    def acknowledge(self, position: Position) -> None:
+        """Tells the database that it may forget what is before `position`, as returned by `due`."""
+
+    def lag_bytes(self) -> int | None:
+        """How much of its log the database still keeps for us, if it says."""
+
+    def doctor(self) -> Iterable[Check]: ...
+
+    def close(self) -> None: ...
 
 
 class Sink(Protocol):

@@ -1,0 +1,120 @@
+"""The capture process of one pipeline: `python -m tidemill.capture FILE --pipeline NAME`. `tidemill run` starts it.
+
+It stops on SIGTERM, SIGINT, or when its standard input closes: if the supervisor is killed, nobody holds the source's
+slot any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from tidemill import config
+from tidemill.capture.backoff import Backoff
+from tidemill.capture.loop import Capture, Limits
+from tidemill.capture.status import StatusFile, read_told, write_told
+from tidemill.config.pipeline import Pipeline
+from tidemill.errors import TidemillError, is_retryable
+from tidemill.log.entry import Tail
+from tidemill.log.writer import LogWriter
+from tidemill.model.position import Position
+from tidemill.schema.registry import SchemaRegistry
+from tidemill.telemetry import events
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tidemill.capture")
+    parser.add_argument("file")
+    parser.add_argument("--pipeline", required=True)
+    parser.add_argument("--log-json", action="store_true")
+    options = parser.parse_args()
+    events.configure(json=options.log_json)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
+    pipeline = next(p for p in config.load(options.file) if p.name == options.pipeline)
+    pipeline.state_path.mkdir(parents=True, exist_ok=True)
+    status = StatusFile(pipeline.state_path)
+    try:
+        run(pipeline, stop, status)
+    except TidemillError as error:
+        status.trouble(error)
+        status.update(stage="failed", exit_code=error.exit_code)
+        events.fail("capture.failed", error=error.what, where=error.where, fix=error.fix)
+        return error.exit_code
+    status.update(stage="stopped")
+    return 0
+
+
+def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
+    """Sets the source up, then captures until `stop`."""
+    spec, state = pipeline.spec, pipeline.state_path
+    status.update(stage="setup")
+    source = pipeline.build_source()
+    _patiently(source.setup, stop, status)
+    schemas = SchemaRegistry(state / "registry.sqlite")
+    log = LogWriter.open(pipeline.log_uri, spec.log, base=_checkpoint(pipeline))
+    ahead = spec.log.max_bytes
+    if spec.batch.max_inflight is not None:
+        ahead = min(ahead, spec.batch.max_inflight * spec.batch.max_bytes)
+    limits = Limits(ahead, max(1, min(1000, spec.batch.max_events // 8)), spec.ack == "logged")
+
+    def progress(visible: int) -> None:
+        tail = log.tail
+        status.update(
+            stage="cdc", events=status.count(visible), offset=tail.offset, position=tail.position,
+            lag_bytes=source.lag_bytes(), error={},
+        )  # fmt: skip
+
+    def told(position: Position) -> None:
+        write_told(state, position)
+        progress(0)
+
+    try:
+        Capture(
+            source, log, schemas, limits, stop,
+            told=read_told(state), on_told=told, on_progress=progress, on_trouble=status.trouble,
+        ).run()  # fmt: skip
+    finally:
+        log.close()
+        schemas.close()
+
+
+def _checkpoint(pipeline: Pipeline) -> Tail | None:
+    """Where an empty log begins: after what was delivered, so that offsets keep their meaning (invariant 5)."""
+    store = pipeline.build_checkpoints()
+    try:
+        saved = store.load(pipeline.name)
+    finally:
+        store.close()
+    return Tail(saved.offset, saved.position) if saved else None
+
+
+def _patiently(step: Callable[[], None], stop: threading.Event, status: StatusFile) -> None:
+    """A database that is not up yet is waited for; one that refuses is an error."""
+    backoff = Backoff()
+    while not stop.is_set():
+        try:
+            step()
+            return
+        except TidemillError as error:
+            if not is_retryable(error):
+                raise
+            status.trouble(error)
+            events.warn("capture.setup_waits", error=error.what, where=error.where)
+            stop.wait(backoff.next())
+
+
+def _watch_parent(stop: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""LOOP ONE. bytes -> changes -> change log, and the acknowledgement back.
+
+    source.read() -> decoder.feed() -> log.append() -> source.acknowledge(what the stream has delivered)
+
+It shares nothing with the stream but the log: what was delivered, it reads there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from tidemill.capture.backoff import Backoff
+from tidemill.component import Source
+from tidemill.errors import LogError, TidemillError, is_retryable
+from tidemill.log.writer import LogWriter
+from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
+from tidemill.model.position import Position
+from tidemill.schema.registry import SchemaRegistry
+from tidemill.telemetry import events
+from tidemill.telemetry.points import point
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`ahead_bytes`: how far capture may run ahead of delivery. `mark_events`: how finely batches can be cut."""
+
+    ahead_bytes: int
+    mark_events: int = 1000
+    ack_when_logged: bool = False
+
+
+class Capture:
+    """Runs until `stop` is set. `told` survives restarts: it proves that nobody else moved the source's position."""
+
+    def __init__(
+        self,
+        source: Source,
+        log: LogWriter,
+        schemas: SchemaRegistry,
+        limits: Limits,
+        stop: threading.Event,
+        *,
+        told: Position | None = None,
+        on_told: Callable[[Position], None] = lambda position: None,
+        on_progress: Callable[[int], None] = lambda events: None,
+        on_trouble: Callable[[TidemillError], None] = lambda error: None,
+    ) -> None:
+        self._source, self._log, self._schemas, self._limits, self._stop = source, log, schemas, limits, stop
+        self._told, self._on_told = told, on_told
+        self._on_progress, self._on_trouble = on_progress, on_trouble
+        self._open: set[int] = set()  # transactions of this connection that are partly in the log, invisible
+        self._backoff = Backoff()
+
+    def run(self) -> None:
+        """Connects, streams, and connects again after what `is_retryable` calls passing. Raises the rest."""
+        while not self._stop.is_set():
+            try:
+                self._stream()
+            except TidemillError as error:
+                if not is_retryable(error):
+                    raise
+                wait = self._backoff.next()
+                events.warn("capture.interrupted", error=error.what, where=error.where, retry_seconds=round(wait, 1))
+                self._on_trouble(error)
+                self._stop.wait(wait)
+            finally:
+                for transaction in self._open:
+                    self._log.drop_spill(SpillAborted(transaction))
+                self._open.clear()
+                self._source.close()
+
+    def _stream(self) -> None:
+        after = self._log.tail.position or None
+        decoder = self._source.start(after, self._schemas, told=self._told, mark_events=self._limits.mark_events)
+        events.emit("capture.connected", position=after or "start")
+        while not self._stop.is_set():
+            for change in decoder.feed(self._source.read()):
+                self._store(change)
+            self._source.release(decoder.consumed)
+            self._acknowledge()
+            self._backoff.reset()
+
+    def _store(self, change: Change) -> None:
+        """Into the log, waiting as long as it has no room. Nothing is given up: a full disk only makes it wait."""
+        while not self._stop.is_set():
+            try:
+                if self._log.undelivered_bytes() <= self._limits.ahead_bytes:
+                    self._apply(change)
+                    return
+            except LogError as error:
+                if not is_retryable(error):
+                    raise
+                events.warn("capture.log_refused", error=error.what, where=error.where)
+                self._on_trouble(error)
+                self._stop.wait(self._backoff.next())
+            self._acknowledge()  # the server ends a connection that stays silent
+            self._stop.wait(0.02)
+
+    def _apply(self, change: Change) -> None:
+        visible = 0
+        match change:
+            case Committed():
+                if change.events:
+                    point("capture.before_append")
+                    visible = self._log.append(change).rows
+                    point("capture.appended")
+            case Spilled():
+                self._open.add(change.transaction)
+                self._log.spill(change)
+                point("capture.spilled")
+            case SpillCommitted():
+                visible = self._log.commit_spill(change).rows
+                self._open.discard(change.transaction)
+                point("capture.spill_committed")
+            case SpillAborted():
+                self._log.drop_spill(change)
+                self._open.discard(change.transaction)
+            case _:
+                assert_never(change)
+        self._on_progress(visible)
+
+    def _acknowledge(self) -> None:
+        # Invariant 2: only what a checkpoint covers, or with `ack: logged` what the log has on disk.
+        delivered = self._log.tail if self._limits.ack_when_logged else self._log.acknowledged()
+        caught_up = delivered is not None and delivered.offset == self._log.tail.offset
+        position = (delivered.position or None) if delivered else None
+        told = self._source.due(position, caught_up=caught_up)
+        if told is None:
+            return
+        if told != self._told:
+            self._on_told(told)  # noted before it is said: a crash in between must not look like somebody else's doing
+            self._told = told
+        self._source.acknowledge(told)

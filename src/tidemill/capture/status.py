@@ -1,0 +1,87 @@
+"""What the capture process says of itself, in one small file that the supervisor and the command line read.
+
+`capture.json` in the pipeline's state directory, replaced atomically. `told.json` beside it is state, not status: the
+last position the source was told, on disk before it is said.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tidemill.errors import TidemillError
+from tidemill.model.position import Position
+
+_STATUS, _TOLD = "capture.json", "told.json"
+_INTERVAL = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureStatus:
+    """`stage` is init, setup, cdc, stopped or failed. `error` is the last trouble, empty when all is well."""
+
+    pid: int
+    stage: str = "init"
+    events: int = 0
+    offset: int = 0
+    position: str = ""
+    lag_bytes: int | None = None
+    error: dict[str, str] = field(default_factory=dict)
+    exit_code: int = 0
+    time: float = 0.0
+
+
+class StatusFile:
+    """Written at most a few times a second, and at once when the stage changes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / _STATUS
+        self._status = CaptureStatus(os.getpid())
+        self._written = 0.0
+
+    def update(self, *, now: bool = False, **changes: Any) -> None:
+        stage = self._status.stage
+        self._status = replace(self._status, **changes, time=time.time())
+        if now or self._status.stage != stage or self._status.time - self._written > _INTERVAL:
+            self._written = self._status.time
+            _replace(self._path, orjson.dumps(asdict(self._status)))
+
+    def count(self, events: int) -> int:
+        return self._status.events + events
+
+    def trouble(self, error: TidemillError) -> None:
+        self.update(now=True, error={"what": error.what, "where": error.where, "fix": error.fix})
+
+
+def read_status(directory: Path) -> CaptureStatus | None:
+    """None before the first capture process has written."""
+    try:
+        return CaptureStatus(**orjson.loads((directory / _STATUS).read_bytes()))
+    except FileNotFoundError:
+        return None
+
+
+def read_told(directory: Path) -> Position | None:
+    try:
+        return Position(orjson.loads((directory / _TOLD).read_bytes())["position"])
+    except FileNotFoundError:
+        return None
+
+
+def write_told(directory: Path, position: Position) -> None:
+    _replace(directory / _TOLD, orjson.dumps({"position": position}), durable=True)
+
+
+def _replace(path: Path, content: bytes, *, durable: bool = False) -> None:
+    draft = path.with_suffix(".new")
+    with draft.open("wb") as file:
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    draft.replace(path)
