@@ -1,0 +1,223 @@
+"""`tidemill demo`: a PostgreSQL of its own, a shop under load, a pipeline to files, the events as they arrive.
+
+The pipeline is an ordinary document, run by the same code as `tidemill run`. Afterwards the files are replayed
+into tables and compared with the database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from tidemill import config
+from tidemill.control import console
+from tidemill.control.arrivals import Arrivals, differences
+from tidemill.control.demoview import View, summary
+from tidemill.control.servers.postgres import Postgres
+from tidemill.control.shop import KEYS, Shop
+from tidemill.errors import DeliveryError, EnvironmentProblem
+
+app = typer.Typer()
+
+PIPELINE = """\
+# Written by `tidemill demo`. Point the dsn at your own database and it is yours.
+metadata: {name: shop}
+spec:
+  source:
+    type: postgres
+    config:
+      id: shop
+      dsn: ${DEMO_DSN}
+      tables: [shop.customers, shop.products, shop.orders, shop.order_items]
+  sinks:
+    - type: files
+      config: {id: files, path: ${DEMO_FILES}}
+  state_dir: ${DEMO_STATE}
+"""
+_START_TIMEOUT = 120.0
+_DRAIN_TIMEOUT = 60.0
+_REFRESH = 0.2
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long the shop is under load.", min=1)] = 15,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the files and the log in ./tidemill-demo.")] = False,
+    as_json: console.AsJson = False,
+) -> None:
+    """Watch changes of a real PostgreSQL arrive through Spark. Needs nothing and leaves nothing behind."""
+    kept = Path("tidemill-demo").absolute()
+    if keep and kept.exists():
+        raise EnvironmentProblem(f"{kept} is there already", fix="Remove it, or run the demo without --keep.")
+    # A terminated demo still takes its servers with it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    with contextlib.ExitStack() as cleaning:
+        directory = kept if keep else Path(cleaning.enter_context(_scratch()))
+        directory.mkdir(exist_ok=True)
+        out = Console(quiet=as_json, highlight=False)
+        server = cleaning.enter_context(Postgres(durable=False))
+        facts, view = _Play(server, directory, seconds, out).perform()
+        facts["directory"] = str(kept) if keep else None
+    facts["next"] = _what_next(keep)
+    out.print(summary(view, facts))
+    if as_json:
+        console.show_json(facts)
+    if not facts["equal"]:
+        raise typer.Exit(1)
+
+
+class _Play:
+    """One performance. The pipeline and the shop's customers have a thread each; this one looks on."""
+
+    def __init__(self, server: Postgres, directory: Path, seconds: float, out: Console) -> None:
+        self._directory = directory
+        self._seconds = seconds
+        self._out = out
+        self._dsn = server.dsn()
+        self._shop = Shop(self._dsn)
+        self._arrivals = Arrivals(directory / "files", KEYS)
+        self._view = View(self._shop, self._arrivals, f"PostgreSQL {server.version} and Spark on this machine")
+        self._stop = threading.Event()
+        self._failure: list[BaseException] = []
+
+    def perform(self) -> tuple[dict[str, Any], View]:
+        self._shop.create()
+        self._view.done.append("PostgreSQL is up, the shop has four tables")
+        runner = self._thread(self._run, self._pipelines())
+        customers = self._thread(self._shop.serve, self._stop, self._seconds)
+        with self._screen(), _stderr_to(self._directory / "run.log"):
+            try:
+                runner.start()
+                self._shop.open()
+                self._watch("capture and Spark are starting (about ten seconds)", self._caught_up, _START_TIMEOUT)
+                start = self._view.start = time.monotonic()
+                customers.start()
+                self._watch("the shop is open", lambda: not customers.is_alive(), self._seconds + _DRAIN_TIMEOUT)
+                self._watch("the last events are on their way", self._caught_up, _DRAIN_TIMEOUT)
+                elapsed = time.monotonic() - start
+            finally:
+                self._stop.set()
+                for thread in (customers, runner):
+                    if thread.ident:
+                        thread.join(_DRAIN_TIMEOUT)
+        self._raise_failure()
+        return self._facts(elapsed), self._view
+
+    def _pipelines(self) -> list[config.Pipeline]:
+        document = self._directory / "pipeline.yaml"
+        document.write_text(PIPELINE)
+        places = {
+            "DEMO_DSN": self._dsn,
+            "DEMO_FILES": str(self._directory / "files"),
+            "DEMO_STATE": str(self._directory / "state"),
+        }
+        return config.load(document, {**os.environ, **places})
+
+    def _run(self, pipelines: list[config.Pipeline]) -> None:
+        from tidemill.control.run import run_pipelines  # Spark is loaded here, while the screen already shows something
+
+        run_pipelines(pipelines, stop=self._stop)
+
+    def _thread(self, target: Callable[..., None], *arguments: Any) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                target(*arguments)
+            except BaseException as error:  # noqa: BLE001  raised again by the thread that looks on
+                self._failure.append(error)
+
+        return threading.Thread(target=guarded, name=target.__name__, daemon=True)
+
+    def _caught_up(self) -> bool:
+        return self._arrivals.total >= self._shop.committed.total()
+
+    def _watch(self, stage: str, over: Callable[[], bool], timeout: float) -> None:
+        """Keeps the screen current until `over`; what goes wrong in a thread goes wrong here."""
+        self._view.stage = stage
+        if not self._out.is_terminal:
+            self._out.print(stage)
+        start = last_tick = time.monotonic()
+        while not over():
+            time.sleep(_REFRESH)
+            self._arrivals.poll()
+            self._raise_failure()
+            now = time.monotonic()
+            if now - start > timeout:
+                missing = self._shop.committed.total() - self._arrivals.total
+                raise DeliveryError(f"{missing:,} events did not arrive within {timeout:.0f} s", where=stage)
+            if now - last_tick >= 1:
+                last_tick += 1
+                self._view.tick()
+                if not self._out.is_terminal and self._arrivals.total:
+                    self._out.print(self._view.line(), soft_wrap=True)
+
+    def _raise_failure(self) -> None:
+        if self._failure:
+            raise self._failure[0]
+
+    @contextlib.contextmanager
+    def _screen(self) -> Iterator[None]:
+        if not self._out.is_terminal or self._out.quiet:
+            yield
+            return
+        with Live(get_renderable=self._view.frame, console=self._out, refresh_per_second=8, transient=True):
+            yield
+
+    def _facts(self, elapsed: float) -> dict[str, Any]:
+        arrivals, shop = self._arrivals, self._shop
+        wrong = sum(differences(arrivals.tables.get(name, {}), shop.rows(name), key) for name, key in KEYS.items())
+        return {
+            "events": arrivals.total,
+            "committed": shop.committed.total(),
+            "duplicates": max(0, arrivals.total - shop.committed.total()),
+            "seconds": round(elapsed, 1),
+            "events_per_second": round(arrivals.total / elapsed, 1),
+            "peak_events_per_second": max([*self._view.rates, 0]),
+            "delay_seconds": round(arrivals.delay() or 0, 3),
+            "transactions": shop.transactions,
+            "rolled_back": shop.rolled_back,
+            "files": arrivals.files,
+            "bytes": arrivals.bytes,
+            "differences": wrong,
+            "equal": wrong == 0 and arrivals.total == shop.committed.total(),
+        }
+
+
+def _what_next(kept: bool) -> list[str]:
+    look = (
+        [
+            "less -S $(find tidemill-demo/files -name '*.jsonl' | head -1)",
+            "tidemill log stats tidemill-demo/state/shop/log",
+        ]
+        if kept
+        else ["tidemill demo --keep    keep pipeline, events and log in ./tidemill-demo"]
+    )
+    return [*look, "tidemill --help         everything else"]
+
+
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="tidemill-demo-", ignore_cleanup_errors=True)
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """The JVM and capture inherit standard error; their warnings would tear the screen apart."""
+    saved = os.dup(2)
+    try:
+        with path.open("ab") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
