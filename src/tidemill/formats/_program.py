@@ -1,0 +1,333 @@
+"""Writes the programs that `_assemble` runs: which constant text and which column follow each other in a document.
+
+A `Program` is built per block, because its steps hold addresses of the block's buffers; it keeps those alive until
+it has run. Values nested in lists and structs are rendered first, by programs of their own, one per level.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from tidemill.errors import Refused
+from tidemill.formats._assemble import SLACK, Slot, Step, assemble
+from tidemill.model.types import JsonForm
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """One text per row: `data[ends[i]:ends[i + 1]]`."""
+
+    data: pa.Buffer
+    ends: np.ndarray[Any, np.dtype[np.int64]]
+
+    def array(self, valid: np.ndarray[Any, np.dtype[np.bool_]] | None = None) -> pa.Array:
+        bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        return pa.Array.from_buffers(
+            pa.large_binary(), len(self.ends) - 1, [bitmap, pa.py_buffer(self.ends), self.data]
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """Exact texts that replace values: `index[row]` is a place in `texts`, or -1."""
+
+    index: np.ndarray[Any, np.dtype[np.int32]]
+    texts: pa.StringArray
+
+
+_FIXED: dict[pa.DataType, tuple[Step, int, int]] = {  # step, bytes of a value, longest text
+    pa.int8(): (Step.INT8, 1, 4),
+    pa.int16(): (Step.INT16, 2, 6),
+    pa.int32(): (Step.INT32, 4, 11),
+    pa.int64(): (Step.INT64, 8, 20),
+    pa.uint8(): (Step.UINT8, 1, 3),
+    pa.uint16(): (Step.UINT16, 2, 5),
+    pa.uint32(): (Step.UINT32, 4, 10),
+    pa.uint64(): (Step.UINT64, 8, 20),
+    pa.float32(): (Step.FLOAT32, 4, 26),
+    pa.float64(): (Step.FLOAT64, 8, 26),
+    pa.date32(): (Step.DATE, 4, 20),
+    pa.time64("us"): (Step.TIME, 8, 20),
+    pa.timestamp("us"): (Step.TIMESTAMP, 8, 36),
+}
+_NARROWED = {pa.float16(): pa.float32(), pa.date64(): pa.date32(), pa.string_view(): pa.large_string()}
+_NULL_SIZE = 8
+
+
+class Program:
+    """Steps in order. Text given to `text` is written before the step that follows it."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._steps: list[dict[Slot, int]] = []
+        self._prefixes: list[bytes] = []
+        self._pending = b""
+        self._alive: list[Any] = []
+        self._fixed = 0  # longest row, apart from values of variable size
+        self._usual = 0  # typical row, likewise
+        self._variable = 0  # bytes of all values of variable size
+
+    def text(self, text: bytes) -> None:
+        self._pending += text
+
+    def jump_if_null(self, array: pa.Array) -> int:
+        """Returns the step whose target `land` sets."""
+        return self._add(Step.JUMP_IF_NULL, **self._validity(array))
+
+    def jump(self) -> int:
+        return self._add(Step.JUMP)
+
+    def land(self, jumps: Iterable[int]) -> None:
+        self._flush()
+        for jump in jumps:
+            self._steps[jump][Slot.PARAMETER] = len(self._steps)
+
+    def close(self, text: bytes) -> None:
+        """Ends a list of fields that each wrote a comma behind themselves."""
+        self._flush()
+        self._pending = text
+        self._add(Step.CLOSE)
+
+    def mark(self) -> None:
+        self._add(Step.MARK)
+
+    def size(self, *, less: int) -> None:
+        """Writes how many bytes were written since the mark, without `less` and the text just before."""
+        self._add(Step.SIZE, 20, PARAMETER=less + len(self._pending))
+
+    def lookup(self, index: np.ndarray[Any, np.dtype[np.int32]], texts: Texts, *, bare: bool = False) -> None:
+        """Copies `texts[index[row]]`; `bare` leaves out its first and last byte, the quotes. -1 is null."""
+        absent = index < 0
+        slots = self._bitmap(~absent) if absent.any() else {}
+        index = np.ascontiguousarray(index, np.int32)
+        self._alive += [index, texts]
+        longest = int(np.diff(texts.ends).max(initial=0))
+        self._add(
+            Step.LOOKUP, longest + _NULL_SIZE, DATA=texts.data.address, OFFSETS=index.ctypes.data,
+            CHILD=texts.ends.ctypes.data, PARAMETER=int(bare), **slots,
+        )  # fmt: skip
+
+    def names(
+        self, label: bytes, lists: pa.ListArray, names: Texts, *, omit: np.ndarray[Any, np.dtype[np.uint8]]
+    ) -> None:
+        """The label and a list of names by their numbers, in the rows that `omit` does not leave out."""
+        self._flush()
+        self.text(label)
+        numbers = lists.flatten().to_numpy(zero_copy_only=False)
+        picked = names.array().take(pa.array(numbers, pa.int64()))
+        sizes = pa.compute.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+        ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._alive += [picked, ends, omit]
+        buffers = picked.buffers()
+        self._variable += picked.nbytes
+        self._add(
+            Step.LARGE_LIST, 2, DATA=_address(buffers[2]), OFFSETS=ends.ctypes.data, CHILD=buffers[1].address,
+            OMIT=omit.ctypes.data,
+        )  # fmt: skip
+
+    def value(self, array: pa.Array, form: JsonForm) -> None:
+        self._value(array, form, {})
+
+    def field(
+        self,
+        name: str,
+        array: pa.Array,
+        form: JsonForm,
+        *,
+        odd: Odd | None = None,
+        omit: np.ndarray[Any, np.dtype[np.uint8]] | None = None,
+    ) -> None:
+        """A member of an object, with a comma behind it that `close` takes back after the last."""
+        slots = {"TAIL": ord(",")}
+        if omit is not None:
+            self._flush()  # what was pending is not left out with the field
+            self._alive.append(omit)
+            slots["OMIT"] = omit.ctypes.data
+        self.text(quoted(name) + b":")
+        if odd is not None:
+            buffers = odd.texts.buffers()
+            self._alive.append(odd)
+            self._variable += odd.texts.nbytes
+            slots |= {
+                "ODD": odd.index.ctypes.data,
+                "ODD_OFFSETS": buffers[1].address + 4 * odd.texts.offset,
+                "ODD_DATA": _address(buffers[2]),
+            }
+        self._value(array, form, slots)
+
+    def _value(self, array: pa.Array, form: JsonForm, slots: dict[str, int]) -> None:
+        kind = array.type
+        if pa.types.is_dictionary(kind):
+            return self._value(array.dictionary_decode(), form, slots)
+        if plainer := _NARROWED.get(kind) or _plainer(kind):
+            return self._value(array.cast(plainer), form, slots)
+        slots |= self._validity(array)
+        self._alive.append(array)
+        at, buffers = array.offset, array.buffers()
+        if pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None:
+            self._add(Step.TIMESTAMP_UTC, 36, DATA=buffers[1].address + 8 * at, **slots)
+        elif kind in _FIXED:
+            step, width, longest = _FIXED[kind]
+            self._add(step, max(longest, _NULL_SIZE), DATA=_address(buffers[1]) + width * at, **slots)
+        elif pa.types.is_boolean(kind):
+            self._add(Step.BOOL, _NULL_SIZE, DATA=_address(buffers[1]), PARAMETER=at, **slots)
+        elif pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind):
+            step, width = (Step.DECIMAL128, 16) if pa.types.is_decimal128(kind) else (Step.DECIMAL256, 32)
+            longest = kind.precision + abs(kind.scale) + 5
+            self._add(step, longest, DATA=_address(buffers[1]) + width * at, PARAMETER=kind.scale, **slots)
+        elif step_of := _variable_step(kind, form):
+            step, width = step_of
+            self._variable += _span(buffers[1], at, len(array), width)
+            self._add(step, _NULL_SIZE, DATA=_address(buffers[2]), OFFSETS=_address(buffers[1]) + width * at, **slots)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            self._list(array, slots)
+        elif pa.types.is_struct(kind):
+            self._texts(_render_struct(array), slots)
+        elif pa.types.is_null(kind):
+            self._texts(Texts(pa.py_buffer(b""), np.zeros(len(array) + 1, np.int64)), slots | self._nothing())
+        else:
+            raise Refused(f"a column of type {kind} has no JSON form", fix="Leave the column out of the publication.")
+        return None
+
+    def _list(self, array: pa.Array, slots: dict[str, int]) -> None:
+        wide = pa.types.is_large_list(array.type)
+        offsets = array.offsets.to_numpy()
+        first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+        # Only the part of the child that this slice uses is rendered; its texts are numbered from `first`.
+        texts = render(array.values.slice(first, last - first), _form_of(array.type.value_type))
+        self._alive.append(texts)
+        self._variable += int(texts.ends[-1]) + last - first
+        self._add(
+            Step.LARGE_LIST if wide else Step.LIST, _NULL_SIZE, DATA=texts.data.address,
+            OFFSETS=_address(array.buffers()[1]) + (8 if wide else 4) * array.offset,
+            CHILD=texts.ends.ctypes.data - 8 * first, **slots,
+        )  # fmt: skip
+
+    def _texts(self, texts: Texts, slots: dict[str, int]) -> None:
+        self._alive.append(texts)
+        self._variable += int(texts.ends[-1])
+        self._add(Step.LARGE_JSON, _NULL_SIZE, DATA=texts.data.address, OFFSETS=texts.ends.ctypes.data, **slots)
+
+    def _validity(self, array: pa.Array) -> dict[str, int]:
+        if not array.null_count or array.buffers()[0] is None:
+            return {}
+        self._alive.append(array)
+        return {"VALID": array.buffers()[0].address, "VALID_BIT": array.offset}
+
+    def _bitmap(self, valid: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, int]:
+        bits = np.packbits(valid, bitorder="little")
+        self._alive.append(bits)
+        return {"VALID": bits.ctypes.data, "VALID_BIT": 0}
+
+    def _nothing(self) -> dict[str, int]:
+        return self._bitmap(np.zeros(self._rows, np.bool_))
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._add(Step.TEXT)
+
+    def _add(self, step: Step, longest: int = 0, **slots: int) -> int:
+        self._steps.append({Slot.STEP: int(step)} | {Slot[name]: value for name, value in slots.items()})
+        self._prefixes.append(self._pending)
+        self._fixed += len(self._pending) + longest + 1
+        self._usual += len(self._pending) + min(longest, 12) + 1
+        self._pending = b""
+        return len(self._steps) - 1
+
+    def run(self) -> Texts:
+        """The documents of all rows, one behind the other in one buffer."""
+        self._flush()
+        matrix = np.zeros((len(self._steps), len(Slot)), np.int64)
+        constants = np.frombuffer(b"".join(self._prefixes) + bytes(8), np.uint8)
+        at = constants.ctypes.data
+        for line, (step, prefix) in enumerate(zip(self._steps, self._prefixes, strict=True)):
+            for slot, number in step.items():
+                matrix[line, slot] = number
+            matrix[line, Slot.PREFIX], matrix[line, Slot.PREFIX_SIZE] = at, len(prefix)
+            at += len(prefix)
+        rows, fixed = self._rows, self._fixed + SLACK
+        ends = np.zeros(rows + 1, np.int64)
+        scratch, wanted = np.empty(320, np.uint8), np.zeros(1, np.int64)
+        out = pa.allocate_buffer(self._usual * rows + self._variable + self._variable // 16 + 2 * fixed)
+        done = 0
+        while True:
+            done = assemble(
+                matrix, fixed, done, out.address, out.address + out.size, ends, scratch.ctypes.data, wanted
+            )  # fmt: skip
+            used = int(ends[done])
+            if done == rows:
+                return Texts(out.slice(0, used), ends)
+            expected = used * rows // done if done else 0
+            larger = pa.allocate_buffer(max(out.size, expected) * 5 // 4 + int(wanted[0]))
+            ctypes.memmove(larger.address, out.address, used)
+            out = larger
+
+
+def render(array: pa.Array, form: JsonForm) -> Texts:
+    """Every value of a column as JSON text; NULL is `null`."""
+    program = Program(len(array))
+    program.value(array, form)
+    return program.run()
+
+
+@functools.lru_cache(maxsize=1024)
+def quoted(name: str) -> bytes:
+    return orjson.dumps(name)
+
+
+def _render_struct(array: pa.StructArray) -> Texts:
+    program = Program(len(array))
+    program.text(b"{")
+    for number, field in enumerate(array.type):
+        program.field(field.name, array.field(number), _form_of(field.type))
+    program.close(b"}")
+    return program.run()
+
+
+def _form_of(kind: pa.DataType) -> JsonForm:
+    """Elements have no form of their own: bytes are base64, and for the rest the Arrow type says it."""
+    return JsonForm.BASE64 if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else JsonForm.STRING
+
+
+def _plainer(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_type)
+    if pa.types.is_time(kind) and kind != pa.time64("us"):
+        return pa.time64("us")
+    if pa.types.is_timestamp(kind) and kind.unit != "us":
+        return pa.timestamp("us", kind.tz)
+    return None
+
+
+def _variable_step(kind: pa.DataType, form: JsonForm) -> tuple[Step, int] | None:
+    large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    if not large and not pa.types.is_string(kind) and not pa.types.is_binary(kind):
+        return None
+    if form is JsonForm.RAW:
+        step = Step.JSON
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        step = Step.STRING
+    else:
+        step = Step.BINARY
+    return (Step(step + 1), 8) if large else (step, 4)
+
+
+def _span(offsets: pa.Buffer | None, at: int, rows: int, width: int) -> int:
+    if offsets is None or not rows:
+        return 0
+    ends = np.frombuffer(offsets, np.int32 if width == 4 else np.int64)
+    return int(ends[at + rows] - ends[at])
+
+
+def _address(buffer: pa.Buffer | None) -> int:
+    return 0 if buffer is None else int(buffer.address)
