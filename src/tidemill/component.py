@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from tidemill.model.block import Block
 from tidemill.model.change import Change
@@ -132,8 +132,10 @@ class Sink(Protocol):
 class SinkConfig(Config):
     """Fields every sink has; each sink's model extends it."""
 
-    id: str
-    required: bool = True
+    id: str = Field(min_length=1, description="The sink's name in receipts, metrics and errors; unique in a pipeline.")
+    required: bool = Field(
+        default=True, description="Whether the checkpoint waits for this sink (commit policy `required`)."
+    )
 
 
 class Format(Protocol):

@@ -13,7 +13,8 @@ from tidemill.config import json_schema
 
 Schema = dict[str, Any]
 _TYPES: dict[str, Any] = {
-    "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int, "number": (int, float),
+    "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int,
+    "number": (int, float),
 }  # fmt: skip
 
 
@@ -23,8 +24,9 @@ def errors(value: Any, schema: Any, root: Schema, at: str = "") -> Iterator[str]
         return
     known = {
         "title", "description", "default", "format", "writeOnly", "secret", "$defs", "$schema", "type", "enum", "const",
-        "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "anyOf", "allOf", "if", "then", "$ref",
-        "pattern", "minimum", "maximum", "exclusiveMinimum", "maxLength", "minLength", "examples", "prefixItems", "propertyNames",
+        "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "anyOf", "allOf",
+        "if", "then", "$ref", "pattern", "minimum", "maximum", "exclusiveMinimum", "maxLength", "minLength", "examples",
+        "prefixItems", "propertyNames",
     }  # fmt: skip
     assert set(schema) <= known, set(schema) - known
     if "$ref" in schema:
@@ -67,7 +69,7 @@ def check(text: str) -> list[str]:
 
 def test_a_right_document_passes() -> None:
     assert check(PIPELINE) == []
-    assert check(PIPELINE + "  commit_policy: {mode: quorum, quorum: 1}\n  checkpoints: {type: sqlite, config: {keep: 5}}\n") == []  # fmt: skip
+    assert check(PIPELINE + "  checkpoints: {type: sqlite, config: {keep: 5}}\n  commit_policy: {mode: all}\n") == []
 
 
 @pytest.mark.parametrize(

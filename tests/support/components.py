@@ -38,8 +38,6 @@ class Pond(Component[PondConfig]):
 
 
 class BucketConfig(SinkConfig):
-    id: str = Field(description="The sink's name.")
-    required: bool = Field(default=True, description="Whether the checkpoint waits for it.")
     topic: str = Field(default="${source.table}", description="Where events go.")
     client_conf: dict[str, str] = Field(default={}, description="Settings of the client library.")
 
@@ -56,13 +54,11 @@ class Bucket(Component[BucketConfig]):
 
 
 class BarrelConfig(SinkConfig):
-    id: str = Field(description="The sink's name.")
-    required: bool = Field(default=True, description="Whether the checkpoint waits for it.")
     litres: int = Field(description="How large.")
     tls: Tls = Field(default=Tls(), description="Encryption.")
 
 
-class Barrel(Bucket):
+class Barrel(Component[BarrelConfig]):
     Config = BarrelConfig
 
 

@@ -48,8 +48,8 @@ def _branch(definitions: dict[str, Schema], part: str, family: str) -> None:
     for name in names:
         try:
             model: type[BaseModel] = registry.load(family, name).Config
-        except ImportError:
-            continue
+        except ModuleNotFoundError:
+            continue  # its driver is an extra that is not installed
         branch: Schema = {"properties": {"config": {"$ref": _hoist(definitions, f"{family}.{name}", model)}}}
         if any(info.is_required() for info in model.model_fields.values()):
             branch["required"] = ["config"]

@@ -37,6 +37,11 @@ class Pipeline:
         return uri if "://" in uri else str(Path(uri).absolute())
 
     @property
+    def source_id(self) -> str:
+        """Part of every event's identity (invariant 4)."""
+        return str(getattr(self.spec.source.config, "id", self.name))
+
+    @property
     def spark_path(self) -> Path:
         """Spark's own checkpoint directory: it pins batch boundaries, ours is the truth."""
         return self.state_path / "spark"

@@ -77,6 +77,8 @@ def _component(family: str, part: Any, at: Path, document: Document, problems: l
         problems.append(document.problem((*at, "type"), *_unknown(family, name, error)))
         return {**part, "config": Config()}
     except ImportError as error:
+        if (error.name or "tidemill").startswith("tidemill"):
+            raise  # a mistake of ours, not a missing driver
         problems.append(
             document.problem(
                 (*at, "type"),

@@ -17,12 +17,15 @@ from pydantic_core import to_jsonable_python
 MASK = "***"
 
 _SECRET_KEY = re.compile(
-    r"pass(word|wd|phrase)|secret|token|credential|private|jaas|\.key$|(access|api|account)[._-]?key", re.IGNORECASE
+    r"pass(word|wd|phrase)|secret|token|credential|private|\.pem$|jaas|\.key$|(access|api|account)[._-]?key",
+    re.IGNORECASE,
 )
 # The user part may be empty (redis://:pw@host). The password runs to the last "@": people paste passwords that hold
 # an "@" or a "/" unescaped, and hiding a little too much is the better mistake.
 _URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][\w+.-]*://[^\s:/?#@]*):\S*@")
-_PAIR_PASSWORD = re.compile(r"(?P<head>\b\w*(?:password|passwd|secret|token)\s*=\s*)('(?:\\.|[^'\\])*'|[^\s&;]+)", re.I)
+_PAIR_PASSWORD = re.compile(
+    r"(?P<head>\b\w*(?:password|passwd|secret|secret_key|token)\s*=\s*)('(?:\\.|[^'\\])*'|[^\s&;]+)", re.I
+)
 
 
 def masked(value: Any) -> Any:
@@ -37,6 +40,8 @@ def masked(value: Any) -> Any:
             return {str(key): MASK if _sounds_secret(key, item) else masked(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
             return [masked(item) for item in value]
+        case str() if "://" in value:
+            return mask_dsn(value)  # a URL in a field nobody marked may still carry a password
         case _:
             return to_jsonable_python(value)
 
@@ -71,4 +76,6 @@ def _field(info: FieldInfo, value: Any) -> Any:
         return masked(value)
     if isinstance(value, str):
         return mask_dsn(value)
-    return [mask_dsn(item) if isinstance(item, str) else MASK for item in value] if isinstance(value, list) else MASK
+    if isinstance(value, list | tuple):
+        return [mask_dsn(item) if isinstance(item, str) else MASK for item in value]
+    return dict.fromkeys(value, MASK) if isinstance(value, Mapping) else MASK

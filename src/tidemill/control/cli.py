@@ -1,0 +1,95 @@
+"""`tidemill`: the table of commands, and what happens when one fails.
+
+A command lives in its own module (`control/validate.py`, ...) that has a Typer `app`; it is imported when the
+command is called, so that `tidemill --help` starts at once and `tidemill validate` never loads Spark. To add a
+command, write its module and a line in `COMMANDS`.
+
+Exit codes: 0 ok, 1 runtime, 2 configuration or usage, 3 environment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from tidemill import __version__
+from tidemill.control import console
+from tidemill.errors import TidemillError
+
+COMMANDS = {
+    "demo": "Watch it work: a PostgreSQL, a small shop under load, a pipeline, the events as they arrive.",
+    "run": "Run the pipelines of one or more files until stopped.",
+    "validate": "Check pipeline files and show what they resolve to.",
+    "doctor": "Check that everything a pipeline needs is there; each failure says how to mend it.",
+    "schema": "Print the JSON Schema of pipeline files, for editors.",
+    "log": "Look inside the change log: ls, cat, stats.",
+    "checkpoints": "See or move how far a pipeline has come: show, history, set.",
+    "bench": "Measure speed against the database's own client.",
+}
+
+
+class Commands(TyperGroup):
+    """Lists commands from the table alone; imports a command's module when it is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, about in COMMANDS.items():
+            if importlib.util.find_spec(f"tidemill.control.{name}"):
+                self.add_command(TyperCommand(name, help=about))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
+            command = get_command(importlib.import_module(f"tidemill.control.{name}").app)
+            command.name = name
+        return name, command, rest
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tidemill {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def tidemill(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+    ),
+) -> None:
+    """Change data capture on Spark: one YAML file, every change in order, nothing lost."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Never shows a traceback for an error that has an explanation. With --json, the error is JSON too."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = get_command(app).main(args=given, prog_name="tidemill", standalone_mode=False)
+    except TidemillError as error:
+        console.show_error(error, as_json="--json" in given)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader of our output (`head`) has gone. Nothing more can be said; do not fail again at exit.
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115
+        code = 0
+    except Exception as error:  # Typer's own usage errors show themselves; the rest is not ours
+        if not hasattr(error, "exit_code"):
+            raise
+        show = getattr(error, "show", None)
+        if show:
+            show()
+        code = error.exit_code
+    raise SystemExit(code if isinstance(code, int) else 0)

@@ -1,0 +1,75 @@
+"""How commands speak: tables for people, JSON for programs, errors in three parts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.errors import TidemillError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def show_json(value: Any) -> None:
+    """One document, indented for the eye; keys keep their order."""
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode() + "\n")
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+    """Numbers are aligned right. Text is printed as it is: a `[` in a table's name is not markup."""
+    content = [[*row] for row in rows]
+    table = Table(box=None, pad_edge=False, title=escape(title) or None, title_justify="left", header_style="bold")
+    for index, name in enumerate(columns):
+        numeric = bool(content) and all(isinstance(row[index], int | float) for row in content)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in content:
+        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row))
+    # A pipe has no width: a row stays on its line, for grep and awk.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+
+
+def say(text: str, style: str = "") -> None:
+    Console(soft_wrap=True).print(Text(text, style=style))
+
+
+def warn(text: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(Text(text, style="yellow"))
+
+
+def show_error(error: TidemillError, *, as_json: bool) -> None:
+    """What, where, fix: to standard error; as JSON to standard output, where a program reads its answer."""
+    if as_json:
+        show_json({"error": _as_data(error)})
+        return
+    out = Console(stderr=True, soft_wrap=True)
+    out.print(Text(f"error: {error.what}", style="bold red"))
+    if error.where:
+        out.print(Text(f"  at {error.where}", style="dim"))
+    if error.fix:
+        out.print(Text(error.fix))
+
+
+def _as_data(error: TidemillError) -> dict[str, Any]:
+    data: dict[str, Any] = {"kind": type(error).__name__, "what": error.what, "where": error.where, "fix": error.fix}
+    problems = getattr(error, "problems", ())
+    if problems:
+        data["problems"] = [{**asdict(p), "path": list(p.path), "where": p.where} for p in problems]
+    return data
+
+
+def human_bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

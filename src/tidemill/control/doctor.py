@@ -1,0 +1,61 @@
+"""`tidemill doctor [FILE…]`: is everything there that a pipeline needs? Looks, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemill.control import console
+
+if TYPE_CHECKING:
+    from tidemill.component import Check
+
+app = typer.Typer()
+
+_STYLE = {"pass": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@app.command()
+def doctor(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Pipeline files; without one, only this machine.", show_default=False)
+    ] = None,
+    as_json: console.AsJson = False,
+) -> None:
+    """Check this machine and, for each pipeline, its source, sinks, checkpoint store and change log.
+
+    Exit code 3 if a check fails.
+    """
+    from tidemill import config
+    from tidemill.control.examine import machine, pipeline
+
+    # The document is read first: a mistake in it (exit code 2) makes the rest pointless.
+    pipelines = config.load_all(files) if files else []
+    report: list[tuple[str, list[Check]]] = [("this machine", list(machine()))]
+    report += [(f"pipeline {p.name}", list(pipeline(p))) for p in pipelines]
+    failed = sum(check.outcome == "fail" for _, checks in report for check in checks)
+    if as_json:
+        console.show_json(
+            {
+                "ok": not failed,
+                "checks": [{"subject": subject, **asdict(check)} for subject, checks in report for check in checks],
+            }
+        )
+    else:
+        for subject, checks in report:
+            _show(subject, checks)
+        console.say(f"{failed} failed" if failed else "all is well", style="bold red" if failed else "green")
+    if failed:
+        raise typer.Exit(3)
+
+
+def _show(subject: str, checks: Iterable[Check]) -> None:
+    console.say(subject, style="bold")
+    for check in checks:
+        console.say(f"  {check.outcome:4}  {check.name}: {check.detail}", style=_STYLE[check.outcome])
+        if check.fix:
+            console.say(f"        {check.fix}")

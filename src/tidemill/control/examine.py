@@ -1,0 +1,137 @@
+"""The checks behind `tidemill doctor`. Each one passes, warns or fails; none raises, none changes anything."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tidemill.component import Check, Outcome
+from tidemill.config import Pipeline, mask_dsn
+from tidemill.control.console import human_bytes
+from tidemill.errors import TidemillError
+
+_JAVA = 17  # what Spark 4 asks for
+_LITTLE_SPACE = 1 << 30
+
+
+def machine() -> Iterator[Check]:
+    """Python, Java and Spark."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    yield Check("Python", Outcome.PASS, version)
+    yield java()
+    yield spark()
+
+
+def pipeline(subject: Pipeline) -> Iterator[Check]:
+    """Whatever the components say about themselves, then the places this pipeline writes to."""
+    spec = subject.spec
+    yield from _component(f"source {spec.source.type}", subject.build_source)
+    for sink in spec.sinks:
+        label = f"sink {getattr(sink.config, 'id', '?')} ({sink.type})"
+        yield from _component(label, partial(subject.build_sink, sink))
+    yield from _component(f"checkpoints {spec.checkpoints.type}", subject.build_checkpoints)
+    if spec.checkpoints.type == "memory":
+        yield Check(
+            "checkpoints",
+            Outcome.WARN,
+            "kept in memory: a restart begins anew",
+            "Use `checkpoints: {type: file}` unless that is meant.",
+        )
+    yield directory("state directory", subject.state_path)
+    yield log(subject)
+
+
+def java() -> Check:
+    """The Java that Spark would start: JAVA_HOME first, then the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    fix = f"Install a Java runtime {_JAVA} or newer (OpenJDK is fine) and set JAVA_HOME to it."
+    command = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if command is None:
+        return Check("Java", Outcome.FAIL, "not found", fix)
+    try:
+        answer = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("Java", Outcome.FAIL, f"{command} does not run: {error}", fix)
+    found = re.search(r'version "(?:1\.)?(\d+)([^"]*)"', answer.stderr + answer.stdout)
+    if not found:
+        return Check("Java", Outcome.WARN, f"{command} does not tell its version", fix)
+    detail = f"{found[1]}{found[2]} at {command}"
+    return Check("Java", Outcome.PASS, detail) if int(found[1]) >= _JAVA else Check("Java", Outcome.FAIL, detail, fix)
+
+
+def spark() -> Check:
+    try:
+        import pyspark  # noqa: F401
+    except Exception as error:  # noqa: BLE001  a broken installation fails in many ways
+        return Check("Spark", Outcome.FAIL, f"PySpark cannot be imported: {error}", "Install Tidemill again with pip.")
+    version = importlib.metadata.version("pyspark")
+    pandas = importlib.metadata.version("pandas")
+    if int(pandas.split(".")[0]) >= 3:
+        return Check("Spark", Outcome.FAIL, f"PySpark {version} with pandas {pandas}", 'Run: pip install "pandas<3"')
+    return Check("Spark", Outcome.PASS, f"PySpark {version}")
+
+
+def log(subject: Pipeline) -> Check:
+    uri = subject.log_uri
+    if "://" not in uri:
+        return directory("change log", Path(uri), wanted=subject.spec.log.max_bytes)
+    from pyarrow import fs
+
+    shown = mask_dsn(uri)
+
+    try:
+        system, path = fs.FileSystem.from_uri(uri)
+        info = system.get_file_info(path)
+    except Exception as error:  # noqa: BLE001  every file system has errors of its own
+        return Check("change log", Outcome.FAIL, f"{shown}: {error}", "Check the URI and the credentials for it.")
+    found = "is there" if info.type != fs.FileType.NotFound else "will be made"
+    return Check("change log", Outcome.PASS, f"{shown} {found}")
+
+
+def directory(name: str, path: Path, wanted: int = 0) -> Check:
+    """May we write there, or make it? `wanted` bytes may come to lie in it."""
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    if not existing.is_dir():
+        return Check(name, Outcome.FAIL, f"{existing} is not a directory", "Give another state_dir or log.uri.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Check(
+            name, Outcome.FAIL, f"{existing} is not writable", f"Give user {os.getuid()} the right to write in it."
+        )
+    free = shutil.disk_usage(existing).free
+    if free < max(wanted, _LITTLE_SPACE):
+        return Check(
+            name,
+            Outcome.WARN,
+            f"{path}: {human_bytes(free)} free" + (f", the log may take {human_bytes(wanted)}" if wanted else ""),
+            "Free some space, or lower log.max_bytes: capture waits when the log is full.",
+        )
+    return Check(name, Outcome.PASS, f"{path}, {human_bytes(free)} free")
+
+
+def _component(label: str, build: Callable[[], Any]) -> Iterator[Check]:
+    try:
+        component = build()
+    except (TidemillError, ImportError) as error:
+        fix = getattr(error, "fix", "") or "Install the extra that this component needs."
+        yield Check(label, Outcome.FAIL, getattr(error, "what", str(error)), fix)
+        return
+    try:
+        examine: Callable[[], Iterable[Check]] = getattr(component, "doctor", tuple)
+        for check in examine():
+            yield Check(f"{label}: {check.name}", check.outcome, check.detail, check.fix)
+    except Exception as error:  # noqa: BLE001  a check that breaks is a failed check, not the end of the examination
+        yield Check(
+            label, Outcome.FAIL, f"the check itself broke: {type(error).__name__}: {error}", "Please report this."
+        )
+    finally:
+        close = getattr(component, "close", None)
+        if close is not None:
+            close()

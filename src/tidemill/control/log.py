@@ -1,0 +1,160 @@
+"""`tidemill log ls|cat|stats`: look inside the change log. Reads only; safe while the pipeline runs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidemill.control import console, target
+
+if TYPE_CHECKING:
+    from tidemill.log.entry import Entry
+
+app = typer.Typer(no_args_is_help=True)
+
+Target = Annotated[str, typer.Argument(help="A pipeline file, or a log's directory or URI.", show_default=False)]
+First = Annotated[int, typer.Option("--from", min=0, help="First offset to show.")]
+
+
+@app.callback()
+def inspect() -> None:
+    """Look inside the change log."""
+
+
+@app.command()
+def ls(
+    log: Target,
+    first: First = 0,
+    limit: Annotated[int, typer.Option(min=1, help="How many appends to show.")] = 50,
+    pipeline: target.Which = None,
+    as_json: console.AsJson = False,
+) -> None:
+    """List appends: one or more whole source transactions each, in order."""
+    from tidemill.log.reader import LogReader
+
+    entries = list(islice(LogReader(target.log_of(log, pipeline)[0]).entries(first), limit))
+    if as_json:
+        console.show_json({"appends": [_describe(entry) for entry in entries]})
+        return
+    console.show_table(
+        ("offset", "events", "bytes", "written", "through", "barrier", "tables"),
+        (
+            (
+                entry.base,
+                entry.rows,
+                entry.bytes,
+                _time(entry.written_at),
+                entry.marks[-1][1] if entry.marks else "",
+                "yes" if entry.barrier else "",
+                ", ".join(f"{table} {rows}" for table, rows in _tables(entry).items()),
+            )
+            for entry in entries
+        ),
+    )
+
+
+@app.command()
+def cat(
+    log: Target,
+    first: First = 0,
+    last: Annotated[int | None, typer.Option("--to", help="Stop before this offset.", show_default=False)] = None,
+    table: Annotated[str | None, typer.Option(help="Only this table; * and ? match, as in public.*")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many events to print.")] = 20,
+    pipeline: target.Which = None,
+    as_json: console.AsJson = False,
+) -> None:
+    """Print events, one JSON document a line, in order of their offsets; --json changes nothing."""
+    from tidemill.control.events import events
+    from tidemill.log.reader import LogReader
+
+    uri, source = target.log_of(log, pipeline)
+    reader = LogReader(uri)
+
+    def wanted(name: str) -> bool:
+        return table is None or fnmatchcase(name, table)
+
+    for _, line in islice(events(reader, first, last, wanted, source), limit):
+        sys.stdout.write(line + "\n")
+
+
+@app.command()
+def stats(log: Target, pipeline: target.Which = None, as_json: console.AsJson = False) -> None:
+    """Count what the log holds, by table, and how much of it is not delivered yet."""
+    from tidemill.config import mask_dsn
+    from tidemill.control.move import delivered as delivered_mark
+    from tidemill.log.reader import LogReader
+
+    uri, _ = target.log_of(log, pipeline)
+    reader = LogReader(uri)
+    head, tail = reader.head(), reader.tail()
+    rows: Counter[str] = Counter()
+    size: Counter[str] = Counter()
+    appends = barriers = 0
+    oldest = newest = None
+    for entry in reader.entries(head):
+        appends += 1
+        barriers += entry.barrier
+        oldest = entry.written_at if oldest is None else oldest
+        newest = entry.written_at
+        for block in entry.blocks:
+            rows[block.table] += block.rows
+            size[block.table] += block.size
+    delivered = delivered_mark(uri)
+    reached = max(delivered.offset, head) if delivered else head
+    summary: dict[str, Any] = {
+        "uri": mask_dsn(uri) if "://" in uri else uri,
+        "head": head,
+        "tail": tail.offset,
+        "position": tail.position,
+        "delivered": delivered.offset if delivered else None,
+        "undelivered_events": max(0, tail.offset - reached),
+        "appends": appends,
+        "barriers": barriers,
+        "bytes": sum(size.values()),
+        "oldest": _time(oldest),
+        "newest": _time(newest),
+    }
+    if as_json:
+        tables = [{"table": name, "events": count, "bytes": size[name]} for name, count in rows.most_common()]
+        console.show_json({**summary, "tables": tables})
+        return
+    console.show_table(("", ""), [(key.replace("_", " "), _plain(value)) for key, value in summary.items()])
+    console.say("")
+    console.show_table(("table", "events", "bytes"), [(n, count, size[n]) for n, count in rows.most_common()])
+
+
+def _describe(entry: Entry) -> dict[str, Any]:
+    return {
+        "offset": entry.base,
+        "events": entry.rows,
+        "bytes": entry.bytes,
+        "written_at": _time(entry.written_at),
+        "barrier": entry.barrier,
+        "transactions": len(entry.marks),
+        "through": entry.marks[-1][1] if entry.marks else None,
+        "tables": dict(_tables(entry)),
+        "segments": sorted({block.segment for block in entry.blocks}),
+    }
+
+
+def _tables(entry: Entry) -> Counter[str]:
+    rows: Counter[str] = Counter()
+    for block in entry.blocks:
+        rows[block.table] += block.rows
+    return rows
+
+
+def _time(epoch_ms: int | None) -> str:
+    if epoch_ms is None:
+        return ""
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _plain(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)

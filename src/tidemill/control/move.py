@@ -1,0 +1,172 @@
+"""Moves a pipeline's checkpoint by hand: the checkpoint itself, the log's delivered mark, and Spark's directory.
+
+All three must agree afterwards. The order matters if we are killed in between: the mark goes back before the
+checkpoint and forward after it, so that the source is never told of more than a checkpoint covers (invariant 2);
+Spark's directory goes first, because without it the stream starts from our checkpoint, whatever that is.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tidemill.config import Pipeline
+from tidemill.errors import CheckpointError, ConfigError
+from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
+from tidemill.log.delivered import acknowledge
+from tidemill.log.entry import Tail
+from tidemill.log.local import LocalStore
+from tidemill.log.reader import LogReader
+from tidemill.log.store import open_store
+from tidemill.model.delivery import Checkpoint
+from tidemill.model.position import Offset, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """`current` is what was read while planning; if it has moved since, the store refuses.
+
+    `afresh` means that the log is empty and the position comes from the operator.
+    """
+
+    current: Checkpoint | None
+    to: Tail
+    afresh: bool = False
+
+    @property
+    def replayed(self) -> int:
+        return max(0, self.current.offset - self.to.offset) if self.current else 0
+
+    @property
+    def skipped(self) -> int:
+        return max(0, self.to.offset - self.current.offset) if self.current and not self.afresh else 0
+
+    @property
+    def consequence(self) -> str:
+        if self.afresh:
+            before = f" instead of {self.current.position}" if self.current else ""
+            return f"capture resumes at {self.to.position}{before}: changes in between come again, or never"
+        if self.current and self.replayed:
+            return f"{self.replayed:,} events before offset {self.current.offset:,} are delivered again"
+        if self.current and self.skipped:
+            return f"{self.skipped:,} events from offset {self.current.offset:,} on are never delivered"
+        return f"delivery begins at offset {self.to.offset:,}, position {self.to.position}"
+
+
+def plan(pipeline: Pipeline, *, offset: Offset | None, since: str | None, position: str | None) -> Move:
+    """Where the checkpoint would go: an end of a transaction that the log has. Changes nothing."""
+    reader = LogReader(pipeline.log_uri)
+    head, tail = reader.head(), reader.tail()
+    with closing(pipeline.build_checkpoints()) as store:
+        current = store.load(pipeline.name)
+    if position is not None:
+        return _afresh(pipeline, current, tail, offset, Position(position), empty=head == tail.offset)
+    if (offset is None) == (since is None):
+        raise ConfigError(
+            "where to is not said", where=f"pipeline {pipeline.name}", fix="Give either an offset or --since."
+        )
+    if since is not None:
+        offset = _transaction_before(reader, reader.offset_at(_epoch_ms(since)))
+    if offset is None or not head <= offset <= tail.offset:
+        raise CheckpointError(
+            f"the log does not have offset {offset}: it holds {head} to {tail.offset}",
+            where=pipeline.log_uri,
+            fix="Choose an offset in that range, or raise log.retention_seconds to keep more for the next time.",
+        )
+    before = _transaction_before(reader, offset)
+    if before != offset:
+        # Invariant 3: a batch never begins inside a source transaction.
+        raise CheckpointError(
+            f"offset {offset} is inside a source transaction",
+            where=pipeline.log_uri,
+            fix=f"That transaction begins at {before}.",
+        )
+    return Move(current, Tail(offset, reader.position_at(offset)))
+
+
+def _afresh(
+    pipeline: Pipeline, current: Checkpoint | None, tail: Tail, offset: Offset | None, to: Position, *, empty: bool
+) -> Move:
+    if not empty:
+        raise ConfigError(
+            "--position is only for an empty log: this one knows the position of each offset",
+            where=pipeline.log_uri,
+            fix="Leave --position out, or move the log's directory away first.",
+        )
+    used = max(tail.offset, current.offset if current else 0)
+    if offset is not None and offset < used:
+        # Invariant 5: sinks that know an offset would take the new event for the old one.
+        raise CheckpointError(
+            f"offsets before {used} already name other events", where=pipeline.log_uri, fix="Leave the offset out."
+        )
+    return Move(current, Tail(used if offset is None else offset, to), afresh=True)
+
+
+def move(pipeline: Pipeline, intended: Move, *, note: str) -> Checkpoint:
+    """Raises `LogError` if the pipeline runs."""
+    to, uri = intended.to, pipeline.log_uri
+    with _stopped(uri):
+        shutil.rmtree(pipeline.spark_path, ignore_errors=True)
+        mark = delivered(uri)
+        if mark is not None and to.offset < mark.offset:
+            acknowledge(uri, to)
+        with closing(pipeline.build_checkpoints()) as store:
+            stored = store.save(
+                pipeline.name,
+                Checkpoint(to.offset, to.position, note=note),
+                expect=intended.current.version if intended.current else 0,
+                force=True,
+            )
+        acknowledge(uri, to)
+        if intended.afresh:
+            Bookmark(open_store(uri), POSITION).put(to)
+    return stored
+
+
+def delivered(uri: str) -> Tail | None:
+    """The log's mark of what the stream has delivered."""
+    return Bookmark(open_store(uri), ACKNOWLEDGED).get()
+
+
+@contextmanager
+def _stopped(uri: str) -> Iterator[None]:
+    """Holds the log writer's lock, so that no capture runs or starts meanwhile.
+
+    An object store has no such lock (taking it would push a running writer out); there the checkpoint's version
+    stops a stream that still runs.
+    """
+    store = open_store(uri)
+    if not isinstance(store, LocalStore):
+        yield
+        return
+    store.lock()
+    try:
+        yield
+    finally:
+        store.close()
+
+
+def _transaction_before(reader: LogReader, offset: Offset) -> Offset:
+    """The last end of a transaction at or before the offset."""
+    for entry in reader.entries(offset):
+        if entry.base <= offset < entry.base + entry.rows:
+            ends = (entry.base + events for events, _ in entry.marks)
+            return max((end for end in ends if end <= offset), default=entry.base)
+        break
+    return offset
+
+
+def _epoch_ms(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(
+            f'"{text}" is not a time',
+            where="--since",
+            fix="Write it as 2026-01-31T12:00:00Z; without a zone it is UTC.",
+        ) from error
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)

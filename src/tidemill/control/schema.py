@@ -1,0 +1,32 @@
+"""`tidemill schema`: the JSON Schema that makes editors complete and check pipeline files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemill.control import console
+
+app = typer.Typer()
+
+
+@app.command()
+def schema(
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead.")] = None,
+    as_json: console.AsJson = False,
+) -> None:
+    """Print the JSON Schema of pipeline files; --json changes nothing, it is JSON already.
+
+    Editors with the YAML language server take it by a first line in the pipeline file:
+    # yaml-language-server: $schema=./tidemill.schema.json
+    """
+    import orjson
+
+    from tidemill.config import json_schema
+
+    if output is None:
+        console.show_json(json_schema())
+    else:
+        output.write_bytes(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -1,0 +1,35 @@
+"""`tidemill validate FILE…`: reads pipeline files as `run` would, and shows what they resolve to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemill.control import console
+
+app = typer.Typer()
+
+
+@app.command()
+def validate(
+    files: Annotated[list[Path], typer.Argument(help="Pipeline files.", show_default=False)],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only say whether the files are right.")] = False,
+    as_json: console.AsJson = False,
+) -> None:
+    """Check pipeline files and show what they resolve to, defaults included, secrets hidden. Connects to nothing."""
+    import yaml
+
+    from tidemill import config
+
+    pipelines = config.load_all(files)
+    if as_json:
+        console.show_json({"pipelines": [{"file": p.file, **p.masked()} for p in pipelines]})
+        return
+    for pipeline in pipelines:
+        console.say(f"{pipeline.file}: pipeline {pipeline.name} is right", style="green")
+        if not quiet:
+            console.say(
+                yaml.safe_dump(pipeline.masked(), sort_keys=False, allow_unicode=True, default_flow_style=False)
+            )

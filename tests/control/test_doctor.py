@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.config.conftest import PIPELINE
+from tests.support.components import register
+from tests.support.terminal import Terminal
+from tidemill.component import Outcome
+from tidemill.control import examine
+
+
+@pytest.fixture
+def tidemill(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    register(monkeypatch)
+    return Terminal(capsys)
+
+
+def pipeline(tmp_path: Path, dsn: str = "pond://wet", extra: str = "") -> Path:
+    file = tmp_path / "orders.yaml"
+    text = PIPELINE.replace("pond://frog:croak@127.0.0.1/lake", dsn)
+    file.write_text(text + f"  state_dir: {tmp_path}/state\n  log: {{max_bytes: 1000}}\n" + extra)
+    return file
+
+
+def fake_java(tmp_path: Path, version: str) -> Path:
+    java = tmp_path / "jvm" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return tmp_path / "jvm"
+
+
+def test_all_is_well_with_a_source_that_says_so(tidemill: Terminal, tmp_path: Path) -> None:
+    answer = tidemill("doctor", pipeline(tmp_path), "--json")
+    assert answer.code == 0
+    outcomes = {check["name"]: check["outcome"] for check in answer.json["checks"]}
+    assert outcomes["source pond: water"] == "pass"
+    assert {"Python", "Java", "Spark", "state directory", "change log"} <= set(outcomes)
+    assert not (tmp_path / "state").exists()  # it looks and touches nothing
+
+
+def test_a_failed_check_is_exit_code_3_and_says_its_fix(tidemill: Terminal, tmp_path: Path) -> None:
+    answer = tidemill("doctor", pipeline(tmp_path, "pond://dry"))
+    assert answer.code == 3
+    assert "fail  source pond: water" in answer.out
+    assert "Open the gate." in answer.out
+    assert "1 failed" in answer.out
+
+
+def test_a_check_that_breaks_is_a_failed_check_and_the_rest_goes_on(tidemill: Terminal, tmp_path: Path) -> None:
+    answer = tidemill("doctor", pipeline(tmp_path, "pond://broken"), "--json")
+    assert answer.code == 3
+    checks = {check["name"]: check for check in answer.json["checks"]}
+    assert "no water" in checks["source pond"]["detail"]
+    assert "change log" in checks
+
+
+def test_a_wrong_document_is_exit_code_2(tidemill: Terminal, tmp_path: Path) -> None:
+    assert tidemill("doctor", pipeline(tmp_path, extra="  ack: never\n")).code == 2
+
+
+def test_checkpoints_in_memory_are_warned_about(tidemill: Terminal, tmp_path: Path) -> None:
+    answer = tidemill("doctor", pipeline(tmp_path, extra="  checkpoints: {type: memory}\n"))
+    assert answer.code == 0
+    assert "begins anew" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("version", "outcome"),
+    [
+        ("17.0.15", Outcome.PASS),
+        ("21", Outcome.PASS),
+        ("11.0.2", Outcome.FAIL),
+        ("1.8.0_402", Outcome.FAIL),
+    ],
+)
+def test_java_is_new_enough_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, outcome: Outcome
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, version)))
+    check = examine.java()
+    assert check.outcome == outcome
+    assert bool(check.fix) == (outcome is Outcome.FAIL)
+
+
+def test_no_java_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert examine.java().outcome == Outcome.FAIL
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    assert "does not run" in examine.java().detail
+
+
+def test_a_place_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    assert examine.directory("x", tmp_path / "file" / "below").outcome == Outcome.FAIL
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as root every directory is writable
+    assert examine.directory("x", tmp_path / "new").outcome == Outcome.FAIL
+
+
+def test_little_space_is_a_warning(tmp_path: Path) -> None:
+    check = examine.directory("x", tmp_path, wanted=1 << 60)
+    assert check.outcome == Outcome.WARN
+    assert "log.max_bytes" in check.fix
