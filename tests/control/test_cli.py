@@ -118,3 +118,9 @@ def test_schema_prints_or_writes_the_same_json(tidemill: Terminal, tmp_path: Pat
     assert tidemill("schema").json == json_schema()
     tidemill("schema", "--output", tmp_path / "s.json")
     assert (tmp_path / "s.json").read_text() == tidemill("schema", "--json").out
+
+
+def test_a_reader_that_goes_away_leaves_no_traceback() -> None:
+    command = f"{sys.executable} -c 'from tidemill.control.cli import main; main([\"schema\"])' | head -n 1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("{\n", "")

@@ -105,3 +105,17 @@ def test_little_space_is_a_warning(tmp_path: Path) -> None:
     check = examine.directory("x", tmp_path, wanted=1 << 60)
     assert check.outcome == Outcome.WARN
     assert "log.max_bytes" in check.fix
+
+
+def test_a_real_database_is_examined(tidemill: Terminal, tmp_path: Path, database: str) -> None:
+    file = tmp_path / "real.yaml"
+    source = f"{{type: postgres, config: {{id: d, dsn: '{database}', tables: [public.nowhere]}}}}"
+    sinks = "[{type: bucket, config: {id: b}}]"
+    file.write_text(
+        f"metadata: {{name: real}}\nspec: {{source: {source}, sinks: {sinks}, state_dir: {tmp_path}/state}}\n"
+    )
+    answer = tidemill("doctor", file, "--json")
+    assert answer.code == 3  # the table is missing
+    checks = [check for check in answer.json["checks"] if check["name"].startswith("source postgres")]
+    assert {"pass", "fail"} <= {check["outcome"] for check in checks}
+    assert any("nowhere" in check["detail"] + check["fix"] for check in checks if check["outcome"] == "fail")

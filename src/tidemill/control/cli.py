@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -72,24 +71,10 @@ def tidemill(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Never shows a traceback for an error that has an explanation. With --json, the error is JSON too."""
+    """Always ends in `SystemExit`. An error that has an explanation shows no traceback; with --json it is JSON too."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = get_command(app).main(args=given, prog_name="tidemill", standalone_mode=False)
+        get_command(app).main(args=given, prog_name="tidemill")
     except TidemillError as error:
         console.show_error(error, as_json="--json" in given)
-        code = error.exit_code
-    except KeyboardInterrupt:
-        code = 128 + signal.SIGINT
-    except BrokenPipeError:
-        # The reader of our output (`head`) has gone. Nothing more can be said; do not fail again at exit.
-        sys.stdout = open("/dev/null", "w")  # noqa: SIM115
-        code = 0
-    except Exception as error:  # Typer's own usage errors show themselves; the rest is not ours
-        if not hasattr(error, "exit_code"):
-            raise
-        show = getattr(error, "show", None)
-        if show:
-            show()
-        code = error.exit_code
-    raise SystemExit(code if isinstance(code, int) else 0)
+        raise SystemExit(error.exit_code) from None
