@@ -1,0 +1,130 @@
+"""Fills in what the stream does not say about a table: type names, element types, the primary key, NOT NULL.
+
+The stream decides which columns there are and in which order (invariant 6); the catalog, which may be ahead of the
+stream, only adds to them. What it no longer knows gets a safe answer: text, nullable, no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import psycopg
+
+from tidemill.decoders import pgtypes
+from tidemill.decoders._pgmessages import Relation, RelationColumn
+from tidemill.errors import ConnectionLost
+from tidemill.model.table import Column, Table
+from tidemill.model.types import DataType
+from tidemill.sources._pg_errors import translated
+
+_IDENTITY = {"d": "key", "i": "key", "f": "full", "n": "nothing"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """`element` is set for true arrays only: int2vector and its like have elements, but not an array's text."""
+
+    name: str
+    base: int
+    base_typmod: int
+    element: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Attribute:
+    not_null: bool
+    generated: bool
+    primary: bool
+
+
+class Catalog:
+    """Describes relations as the decoder meets them. Connects when first asked, and again if that connection broke."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection], where: str) -> None:
+        self._connect = connect
+        self._where = where
+        self._db: psycopg.Connection | None = None
+        self._types: dict[tuple[int, int], _Type | None] = {}
+
+    def describe(self, relation: Relation, type_names: Mapping[int, str]) -> Table:
+        """The table, not yet numbered. `type_names` are the names that Type messages gave, for types dropped since."""
+        try:
+            return self._describe(relation, type_names)
+        except ConnectionLost:  # an idle connection may have been cut; a new one tells whether the server is there
+            self.close()
+            return self._describe(relation, type_names)
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _describe(self, relation: Relation, type_names: Mapping[int, str]) -> Table:
+        if self._db is None:
+            self._db = self._connect()
+        with translated(self._where):
+            known = self._attributes(relation.oid)
+            columns = tuple(self._column(c, relation, known.get(c.name), type_names) for c in relation.columns)
+        return Table(
+            self._db.info.dbname, relation.schema, relation.name, columns, _key(relation, known), _identity(relation)
+        )
+
+    def _column(
+        self, column: RelationColumn, relation: Relation, known: _Attribute | None, type_names: Mapping[int, str]
+    ) -> Column:
+        kind = self._data_type(column.type_oid, column.typmod, type_names)
+        in_key = column.key and relation.identity in "di"  # key columns are NOT NULL; FULL marks every column
+        not_null = in_key or bool(known and known.not_null)
+        return Column(column.name, kind, nullable=not not_null, generated=bool(known and known.generated))
+
+    def _data_type(self, oid: int, typmod: int, type_names: Mapping[int, str]) -> DataType:
+        found = self._type(oid, typmod)
+        if found is None:
+            return pgtypes.data_type(0, -1, type_names.get(oid, f"oid {oid}"))
+        if found.base:
+            # The base says how to read it; the domain is what the source calls it.
+            return replace(self._data_type(found.base, found.base_typmod, type_names), native=found.name)
+        element = self._data_type(found.element, typmod, type_names) if found.element else None
+        return pgtypes.data_type(oid, typmod, found.name, element=element)
+
+    def _type(self, oid: int, typmod: int) -> _Type | None:
+        if (oid, typmod) not in self._types:
+            assert self._db is not None
+            row = self._db.execute(
+                """
+                SELECT format_type(t.oid, %(typmod)s), t.typbasetype, t.typtypmod,
+                       CASE WHEN e.typarray = t.oid THEN e.oid ELSE 0 END
+                FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem WHERE t.oid = %(oid)s
+                """,
+                {"oid": oid, "typmod": typmod},
+            ).fetchone()
+            self._types[oid, typmod] = _Type(*row) if row else None
+        return self._types[oid, typmod]
+
+    def _attributes(self, relation: int) -> dict[str, _Attribute]:
+        assert self._db is not None
+        rows = self._db.execute(
+            """
+            SELECT a.attname, a.attnotnull, a.attgenerated <> '', coalesce(a.attnum = ANY (i.indkey), false)
+            FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+            WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+            """,
+            [relation],
+        )
+        return {name: _Attribute(not_null, generated, primary) for name, not_null, generated, primary in rows}
+
+
+def _key(relation: Relation, known: Mapping[str, _Attribute]) -> tuple[str, ...]:
+    """In the order of the table's columns, which the stream gives, so that a replay has the same key."""
+    if relation.identity in "di":
+        return tuple(c.name for c in relation.columns if c.key)
+    primary = {name for name, attribute in known.items() if attribute.primary}
+    sent = [c.name for c in relation.columns if c.name in primary]
+    return tuple(sent) if len(sent) == len(primary) else ()  # a key that lost a column since is no key
+
+
+def _identity(relation: Relation) -> str:
+    if relation.identity == "d" and not any(c.key for c in relation.columns):
+        return "nothing"  # "default" means the primary key, and there is none
+    return _IDENTITY.get(relation.identity, "nothing")

@@ -1,0 +1,129 @@
+"""Two ways to one server: psycopg for ordinary queries, and a logged-in bare socket for the replication stream.
+
+libpq reads the dsn (URI or keywords, environment, password file, several hosts) and finds the server; the stream
+follows it to the same host with the same credentials, so there is one place that knows how to connect. pg8000 does
+SCRAM and TLS on a socket that Python owns, which can be taken over once it is logged in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pg8000.exceptions
+import pg8000.native
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from tidemill.sources._pg_errors import refused
+
+if TYPE_CHECKING:
+    from tidemill.sources.postgres import PostgresConfig
+
+# Everything that changes how a value is printed, so that the same row gives the same text on every server
+# and at every time. Given in the startup packet, they also hold in a WAL sender.
+SESSION = {
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "iso_8601",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "xmlbinary": "base64",
+    "lc_monetary": "C",
+    "search_path": "",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+}
+
+
+def connect(config: PostgresConfig) -> psycopg.Connection:
+    """An ordinary connection in autocommit. Its search path is empty, so type names come qualified."""
+    given: dict[str, Any] = {k: v for k, v in conninfo_to_dict(config.dsn).items() if k != "replication"}
+    for name in ("sslmode", "sslrootcert", "sslcert", "sslkey"):
+        if value := getattr(config, name):
+            given[name] = str(value)
+    given |= {"application_name": config.application_name, "connect_timeout": max(2, int(config.connect_timeout))}
+    try:
+        db = psycopg.connect(**given, autocommit=True)
+    except psycopg.OperationalError as error:
+        raise refused(str(error), config.where, error.sqlstate or "") from error
+    db.execute("SELECT set_config('search_path', '', false), set_config('lock_timeout', %s, false)",
+               [str(int(config.lock_timeout * 1000))])  # fmt: skip
+    return db
+
+
+def login(config: PostgresConfig, like: psycopg.Connection) -> tuple[socket.socket, bytes]:
+    """A socket on which the server waits for a replication command, and bytes of it that were read ahead."""
+    known = {o.keyword.decode(): o.val.decode() for o in like.pgconn.info if o.val is not None}
+    info = like.info
+    sock = _reach(config, info.hostaddr or info.host, info.port)
+    try:
+        session = pg8000.native.Connection(
+            info.user, host=info.host, port=info.port, database=info.dbname, password=info.password or None, sock=sock,
+            ssl_context=False if info.host.startswith("/") else tls(known),
+            application_name=config.application_name, replication="database", startup_params=SESSION,
+        )  # fmt: skip
+    except pg8000.exceptions.DatabaseError as error:
+        sock.close()
+        fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+        raise refused(str(fields.get("M", error)), config.where, str(fields.get("C", ""))) from error
+    except (pg8000.exceptions.InterfaceError, OSError, ValueError) as error:
+        sock.close()
+        raise refused(str(error), config.where) from error
+    return _take_over(session)
+
+
+def _take_over(session: Any) -> tuple[socket.socket, bytes]:
+    # pg8000 reads through a buffered file; what it read beyond the login (a notice, rarely) must not be lost.
+    sock: socket.socket = session._usock
+    sock.setblocking(False)
+    ahead = b""
+    with contextlib.suppress(ssl.SSLWantReadError, BlockingIOError):
+        ahead = session._sock.peek()
+    session._sock.close()  # the file, not the socket: the socket closes when both have been closed
+    return sock, bytes(ahead)
+
+
+def _reach(config: PostgresConfig, host: str, port: int) -> socket.socket:
+    try:
+        if host.startswith("/"):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(config.connect_timeout)
+            sock.connect(f"{host}/.s.PGSQL.{port}")
+            return sock
+        sock = socket.create_connection((host, port), config.connect_timeout)
+    except OSError as error:
+        raise refused(str(error), config.where) from error
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # We report to the server every second, so an unanswered segment shows a dead peer sooner than keepalives would;
+    # a server that is merely busy still answers on this level, and is not mistaken for a dead one.
+    for name, value in (("TCP_USER_TIMEOUT", int(config.network_timeout * 1000)), ("TCP_KEEPIDLE", 10),
+                        ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):  # fmt: skip
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return sock
+
+
+def tls(known: dict[str, str]) -> ssl.SSLContext | bool | None:
+    """pg8000's word for an sslmode: False is plain, None is TLS if the server has it, a context is TLS or nothing."""
+    mode, root = known.get("sslmode", "prefer"), known.get("sslrootcert", "")
+    if mode == "disable":
+        return False
+    if mode in ("allow", "prefer"):
+        return None
+    context = ssl.create_default_context(cafile=root if root not in ("", "system") else None)
+    # Since 3.13 Python refuses authorities without a key usage extension; libpq accepts them.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = mode == "verify-full"
+    # As libpq does: `require` together with a root certificate verifies it.
+    if mode == "require" and not root:
+        context.verify_mode = ssl.CERT_NONE
+    if known.get("sslcert"):
+        context.load_cert_chain(known["sslcert"], known.get("sslkey"), known.get("sslpassword"))
+    return context

@@ -1,0 +1,166 @@
+"""What can keep PostgreSQL from being captured: one type for each thing a person has to do something else about.
+
+SetupError
+├── LoginRefused           password, pg_hba.conf, role or database
+├── TlsFailed              no TLS, or a certificate that is not trusted
+├── ServerTooOld
+├── WalLevelTooLow
+├── NoFreeSlot             max_replication_slots
+├── NoFreeSender           max_wal_senders
+├── NoReplicationPrivilege
+├── TableMissing
+├── NoReplicaIdentity
+├── PublicationProblem
+├── SlotMismatch           the slot is of another plugin or database
+├── SlotInUse
+└── ServerBusy             a lock or an old transaction is in the way
+PositionLost
+└── SlotLost               the slot is gone, or the WAL it needs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
+
+
+class LoginRefused(SetupError):
+    pass
+
+
+class TlsFailed(SetupError):
+    pass
+
+
+class ServerTooOld(SetupError):
+    pass
+
+
+class WalLevelTooLow(SetupError):
+    pass
+
+
+class NoFreeSlot(SetupError):
+    pass
+
+
+class NoFreeSender(SetupError):
+    pass
+
+
+class NoReplicationPrivilege(SetupError):
+    pass
+
+
+class TableMissing(SetupError):
+    pass
+
+
+class NoReplicaIdentity(SetupError):
+    pass
+
+
+class PublicationProblem(SetupError):
+    pass
+
+
+class SlotMismatch(SetupError):
+    pass
+
+
+class SlotInUse(SetupError):
+    pass
+
+
+class ServerBusy(SetupError):
+    pass
+
+
+class SlotLost(PositionLost):
+    pass
+
+
+RESYNC = (
+    'The changes in between are gone at the source. Run "tidemill resync" to load the tables again and go on from now.'
+)
+
+# libpq gives no SQLSTATE for a refused connection, only the server's words.
+_LOGIN = ("password authentication failed", "no pg_hba.conf entry", "does not exist", "no password supplied",
+          "authentication failed", "is not permitted to log in")  # fmt: skip
+_TLS = ("certificate", "server does not support SSL", "Server refuses SSL", "SSL error", "sslmode", "no encryption")
+
+
+def refused(message: str, where: str, sqlstate: str = "") -> TidemillError:
+    """A connection that could not be made: worth a retry only if the server may simply be away for a while."""
+    message = message.strip()
+    if "must be superuser or replication role" in message or "permission denied to start WAL sender" in message:
+        return privilege_missing(where)
+    if sqlstate == "53300" and "max_wal_senders" in message:
+        return no_free_sender(where)
+    if sqlstate.startswith(("28", "3D")) or any(words in message for words in _LOGIN):
+        fix = "Check user, password and database of the dsn, and that pg_hba.conf lets this host in."
+        return LoginRefused(f"the server refused the login: {message}", where=where, fix=fix)
+    if any(words in message for words in _TLS):
+        fix = "Check sslmode, and that sslrootcert is the authority that signed the server's certificate."
+        return TlsFailed(f"no trusted connection: {message}", where=where, fix=fix)
+    return ConnectionLost(
+        f"the server cannot be reached: {message}", where=where, fix="Check host, port and the server."
+    )
+
+
+def from_server(sqlstate: str, message: str, where: str) -> TidemillError:
+    """An error the server sent, by what it means for us."""
+    if sqlstate == "55006" or "is active for PID" in message:
+        return SlotInUse(message, where=where, fix=IN_USE_FIX)
+    lost = ("already been removed", "can no longer", "invalidat", "cannot read from logical replication slot")
+    if any(words in message for words in lost) or (sqlstate == "42704" and "replication slot" in message):
+        return SlotLost(message, where=where, fix=RESYNC)
+    if sqlstate == "42704" and "publication" in message:
+        fix = "It must have existed at the position being read. If it was dropped, changes were missed: resync."
+        return PublicationProblem(message, where=where, fix=fix)
+    if sqlstate == "42501":
+        return SetupError(message, where=where, fix="Grant the role what the message names.")
+    if not sqlstate or sqlstate[:2] in ("08", "57"):  # connection exceptions; operator intervention (shutdown, kill)
+        return ConnectionLost(message, where=where, fix="The connection is made again.")
+    return SourceError(f"{message} (SQLSTATE {sqlstate})", where=where, fix="See the server's log for its context.")
+
+
+IN_USE_FIX = (
+    "Another process reads this slot. Stop it, or give this source a slot of its own; if the process is dead,"
+    " end its session with pg_terminate_backend."
+)
+
+
+def privilege_missing(where: str) -> NoReplicationPrivilege:
+    return NoReplicationPrivilege(
+        "the role may not use replication", where=where,
+        fix="Run as a superuser: ALTER ROLE ... REPLICATION (on Amazon RDS: GRANT rds_replication TO ...).",
+    )  # fmt: skip
+
+
+def no_free_sender(where: str) -> NoFreeSender:
+    return NoFreeSender(
+        "all WAL senders are taken", where=where, fix="Raise max_wal_senders and restart PostgreSQL, or stop a replica."
+    )
+
+
+@contextmanager
+def translated(where: str, denied: type[SetupError] = SetupError, remedy: str = "") -> Iterator[None]:
+    """Errors of ordinary queries as ours; a missing privilege becomes `denied`, with `remedy` as its fix."""
+    try:
+        yield
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction) as error:
+        raise denied(_words(error), where=where, fix=remedy or "Grant the role what the message names.") from error
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
+        fix = "A session holds a lock or an old transaction is open: see pg_stat_activity, then try again."
+        raise ServerBusy(_words(error), where=where, fix=fix) from error
+    except psycopg.Error as error:
+        raise from_server(error.sqlstate or "", _words(error), where) from error
+
+
+def _words(error: psycopg.Error) -> str:
+    return error.diag.message_primary or str(error).strip()

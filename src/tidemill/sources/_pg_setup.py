@@ -1,0 +1,280 @@
+"""Makes a database ready for capture, in order, each step its own error; what is ready already is left alone.
+
+    server and privileges -> tables exist -> REPLICA IDENTITY -> publication -> missing tables added -> slot
+
+The slot comes last: from its first moment on, all that it keeps can be decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from tidemill.model.position import Position
+from tidemill.sources import _pg_errors as errors
+from tidemill.sources import _pg_slot
+from tidemill.sources import _pg_tables as tables
+from tidemill.sources._pg_lsn import format_lsn
+from tidemill.sources._pg_tables import Found
+
+if TYPE_CHECKING:
+    from tidemill.sources.postgres import PostgresConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """`did` says what was changed in the database (empty the second time), `notes` what a person may want to know."""
+
+    tables: tuple[str, ...]
+    slot: str
+    publication: str
+    position: Position
+    did: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def prepare(db: psycopg.Connection, config: PostgresConfig, after: Position | None) -> Prepared:
+    did: list[str] = []
+    notes: list[str] = []
+    with errors.translated(config.where):
+        # Two processes that set up the same source at once take turns.
+        db.execute("SELECT pg_advisory_lock(hashtext('tidemill'), hashtext(%s))", [config.slot_name])
+        check_version(db, config)
+        check_wal_level(db, config)
+        slot = _pg_slot.read(db, config.slot_name)
+        if slot is None and after is not None:
+            raise errors.SlotLost(
+                f'replication slot "{config.slot_name}" is gone',
+                where=f"{config.where}, last position {after}",
+                fix=errors.RESYNC,
+            )
+        if slot is None:
+            check_free_slot(db, config)
+        check_privilege(db, config)
+        found = tables.find(db, config.tables, config.where)
+        publication = Publication.read(db, config.publication_name)
+        if publication is None and after is not None:
+            raise errors.PublicationProblem(
+                f'publication "{config.publication_name}" is gone',
+                where=f"{config.where}, last position {after}",
+                fix=f"Changes made without it cannot be read. {errors.RESYNC}",
+            )
+        _identities(db, config, found, publication, did, notes)
+        _publish(db, config, found, publication, did, notes)
+        if slot is None:
+            _pg_slot.create(db, config)
+            did.append(f'created replication slot "{config.slot_name}"')
+            slot = _pg_slot.read(db, config.slot_name)
+        assert slot is not None
+        _pg_slot.verify(db, slot, config)
+        db.execute("SELECT pg_advisory_unlock_all()")
+    names = tuple(t.full_name for t in found)
+    return Prepared(names, config.slot_name, config.publication_name, format_lsn(slot.confirmed), tuple(did),
+                    tuple(notes))  # fmt: skip
+
+
+def check_version(db: psycopg.Connection, config: PostgresConfig) -> None:
+    if db.info.server_version < 140000:
+        raise errors.ServerTooOld(
+            f"PostgreSQL {db.info.server_version // 10000} is too old",
+            where=config.where,
+            fix="Upgrade it to 14 or newer.",
+        )
+
+
+def check_wal_level(db: psycopg.Connection, config: PostgresConfig) -> None:
+    level = setting(db, "wal_level")
+    if level != "logical":
+        raise errors.WalLevelTooLow(
+            f"wal_level is {level}, not logical", where=config.where,
+            fix="ALTER SYSTEM SET wal_level = logical, then restart PostgreSQL"
+                " (on Amazon RDS: rds.logical_replication = 1).",
+        )  # fmt: skip
+
+
+def check_free_slot(db: psycopg.Connection, config: PostgresConfig) -> None:
+    limit, used = int(setting(db, "max_replication_slots")), _count(db, "pg_replication_slots")
+    if used >= limit:
+        idle = [r[0] for r in db.execute("SELECT slot_name FROM pg_replication_slots WHERE NOT active ORDER BY 1")]
+        hint = f" Unused now: {', '.join(idle[:5])}." if idle else ""
+        raise errors.NoFreeSlot(
+            f"all {limit} replication slots are taken", where=config.where,
+            fix=f"Drop a slot that nobody needs, or raise max_replication_slots and restart PostgreSQL.{hint}",
+        )  # fmt: skip
+    if _count(db, "pg_stat_replication") >= int(setting(db, "max_wal_senders")):
+        raise errors.no_free_sender(config.where)
+
+
+def check_privilege(db: psycopg.Connection, config: PostgresConfig) -> None:
+    # Amazon RDS grants replication through membership of a role of its own.
+    row = db.execute(
+        """
+        SELECT r.rolreplication OR r.rolsuper OR EXISTS (
+            SELECT FROM pg_roles m WHERE m.rolname = 'rds_replication' AND pg_has_role(r.oid, m.oid, 'member'))
+        FROM pg_roles r WHERE r.rolname = current_user
+        """
+    ).fetchone()
+    if not row or not row[0]:
+        raise errors.privilege_missing(config.where)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a table, or one partition of it, logs of old rows. `usable` means that UPDATE and DELETE work once it is
+    published: without an identity the server refuses them, to everybody."""
+
+    table: Found
+    schema: str
+    name: str
+    setting: str
+    usable: bool
+
+
+def identities(db: psycopg.Connection, found: Sequence[Found]) -> list[Identity]:
+    """Of every table and every partition: a partition does not inherit the setting of its parent."""
+    by_oid = {t.oid: t for t in found}
+    rows = db.execute(
+        """
+        SELECT t.root, n.nspname, c.relname, c.relreplident::text,
+               CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS (
+                   SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+                   AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END) END
+        FROM (SELECT r AS root, coalesce(p.relid::oid, r) AS oid
+              FROM unnest(%s::oid[]) r LEFT JOIN pg_partition_tree(r::regclass) p ON true) t
+        JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relkind IN ('r', 'p') ORDER BY 2, 3
+        """,
+        [list(by_oid)],
+    )
+    return [Identity(by_oid[root], schema, name, value, ok) for root, schema, name, value, ok in rows]
+
+
+def _identities(
+    db: psycopg.Connection, config: PostgresConfig, found: Sequence[Found], publication: Publication | None,
+    did: list[str], notes: list[str],
+) -> None:  # fmt: skip
+    for identity in identities(db, found):
+        name = f"{identity.schema}.{identity.name}"
+        statement = sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(
+            sql.Identifier(identity.schema, identity.name)
+        )
+        text = statement.as_string(db)
+        if config.replica_identity == "keep":
+            if identity.usable:
+                continue
+            if publication and publication.has(identity.table):
+                notes.append(f"{name} has no replica identity: the server refuses its updates and deletes")
+                continue
+            raise errors.NoReplicaIdentity(
+                f"{name} has no key and no replica identity: once published, its updates and deletes would fail",
+                where=config.where,
+                fix=f"Add a primary key, or run: {text}; or set replica_identity: auto.",
+            )
+        if identity.setting == "f" or (identity.usable and config.replica_identity == "auto"):
+            continue
+        with errors.translated(config.where, errors.NoReplicaIdentity, f"Run as the table's owner: {text}"):
+            db.execute(statement)
+        did.append(f"set replica identity of {name} to full")
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    all_tables: bool
+    via_root: bool
+    generated: bool
+    missing_kinds: tuple[str, ...]
+    tables: dict[int, str]
+    schemas: frozenset[str]
+
+    def has(self, table: Found) -> bool:
+        return self.all_tables or table.oid in self.tables or table.schema in self.schemas
+
+    @classmethod
+    def read(cls, db: psycopg.Connection, name: str) -> Publication | None:
+        version = db.info.server_version
+        generated = "pubgencols = 's'" if version >= 180000 else "false"
+        row = db.execute(
+            "SELECT oid, puballtables, pubviaroot, pubinsert, pubupdate, pubdelete, pubtruncate, "
+            f"{generated} FROM pg_publication WHERE pubname = %s".encode(),
+            [name],
+        ).fetchone()
+        if row is None:
+            return None
+        oid, everything, via_root, *kinds, stored = row
+        members = db.execute(
+            "SELECT c.oid, n.nspname || '.' || c.relname FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE r.prpubid = %s",
+            [oid],
+        ).fetchall()
+        schemas: list[tuple[str]] = []
+        if version >= 150000:
+            schemas = db.execute(
+                "SELECT n.nspname FROM pg_publication_namespace p JOIN pg_namespace n ON n.oid = p.pnnspid"
+                " WHERE p.pnpubid = %s",
+                [oid],
+            ).fetchall()
+        lacking = tuple(k for k, on in zip(("insert", "update", "delete", "truncate"), kinds, strict=True) if not on)
+        return cls(everything, via_root, stored, lacking, dict(members), frozenset(s for (s,) in schemas))
+
+
+def _publish(
+    db: psycopg.Connection, config: PostgresConfig, found: Sequence[Found], publication: Publication | None,
+    did: list[str], notes: list[str],
+) -> None:  # fmt: skip
+    name = sql.Identifier(config.publication_name)
+    if publication is None:
+        _change(db, config, sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})").format(
+            name, _listed(found), _options(db, config)))  # fmt: skip
+        did.append(f'created publication "{config.publication_name}" for {len(found)} tables')
+        return
+    if publication.via_root != config.publish_via_partition_root:
+        raise errors.PublicationProblem(
+            f'publication "{config.publication_name}" has publish_via_partition_root = {publication.via_root},'
+            f" the configuration says {config.publish_via_partition_root}".lower(),
+            where=config.where,
+            fix="ALTER PUBLICATION ... SET (publish_via_partition_root = ...), or change the configuration.",
+        )
+    missing = [t for t in found if not publication.has(t)]
+    if missing:
+        _change(db, config, sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, _listed(missing)))
+        did.append(f'added to publication "{config.publication_name}": {", ".join(t.full_name for t in missing)}')
+    wanted = {t.oid for t in found}
+    extra = [full_name for oid, full_name in publication.tables.items() if oid not in wanted]
+    if extra:
+        notes.append(f"the publication has more tables, which are captured too: {', '.join(sorted(extra))}")
+    if publication.missing_kinds:
+        notes.append(f"the publication leaves out: {', '.join(publication.missing_kinds)}")
+    if db.info.server_version >= 180000 and not publication.generated:
+        notes.append("the publication leaves out generated columns (publish_generated_columns = none)")
+
+
+def _options(db: psycopg.Connection, config: PostgresConfig) -> sql.Composable:
+    # Before 18, pgoutput never sent generated columns.
+    generated = ", publish_generated_columns = stored" if db.info.server_version >= 180000 else ""
+    via_root = "true" if config.publish_via_partition_root else "false"
+    return sql.SQL(f"publish_via_partition_root = {via_root}{generated}")
+
+
+def _change(db: psycopg.Connection, config: PostgresConfig, statement: sql.Composed) -> None:
+    text = statement.as_string(db)
+    remedy = f"Run as the tables' owner with CREATE on the database (or a superuser): {text}"
+    with errors.translated(config.where, errors.PublicationProblem, remedy):
+        db.execute(statement)
+
+
+def _listed(found: Sequence[Found]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in found)
+
+
+def setting(db: psycopg.Connection, name: str) -> str:
+    row = db.execute("SELECT setting FROM pg_settings WHERE name = %s", [name]).fetchone()
+    return str(row[0]) if row else ""
+
+
+def _count(db: psycopg.Connection, view: str) -> int:
+    row = db.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier("pg_catalog", view))).fetchone()
+    return int(row[0]) if row else 0

@@ -1,0 +1,291 @@
+"""PostgreSQL 14 to 18 through logical replication (pgoutput).
+
+The capture loop calls it:
+
+    source.setup(after)                      once per start; idempotent
+    source.start(after, told)                connects; again after ConnectionLost
+    view = source.read()                     bytes of the stream, for the decoder
+    source.consumed(n)
+    source.keepalive(wal_end, asked)         what the decoder saw
+    source.acknowledge(position)             only what a checkpoint covers (invariant 2)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from pydantic import Field, field_validator
+
+from tidemill.component import Check, Component, Config
+from tidemill.errors import ConfigError, ConnectionLost
+from tidemill.model.position import Position
+from tidemill.sources import _pg_setup, _pg_slot
+from tidemill.sources import _pg_stream as wire
+from tidemill.sources._pg_catalog import Catalog
+from tidemill.sources._pg_connect import connect, login
+from tidemill.sources._pg_doctor import examine
+from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
+from tidemill.sources._pg_lsn import format_lsn, parse_lsn
+from tidemill.sources._pg_tables import Pattern
+
+
+class PostgresConfig(Config):
+    id: str = Field(min_length=1, description="Name of the source, part of every event.")
+    dsn: str = Field(
+        description="How to connect: a URI or keywords, as libpq takes them.", json_schema_extra={"secret": True}
+    )
+    tables: tuple[str, ...] = Field(
+        default=(),
+        description='Tables to capture: schema.table, schema.*, schema.prefix%, "Quoted"."name"; none means all.',
+    )
+    slot: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9_]{1,63}$",
+        description="Replication slot; by default made from the id. Created if missing, never dropped.",
+    )
+    publication: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=63,
+        description="Publication; by default made from the id. Created if missing; tables are added, never dropped.",
+    )
+    start_position: str = Field(
+        default="earliest",
+        description="Where a source without a position begins: earliest (all that the slot has), latest, or an LSN.",
+    )
+    streaming: bool = Field(
+        default=True, description="Let the server send large transactions while they are still open."
+    )
+    messages: bool = Field(default=True, description="Capture logical messages (pg_logical_emit_message).")
+    origin: Literal["any", "none"] = Field(
+        default="any", description="none leaves out changes that were themselves replicated (PostgreSQL 16+)."
+    )
+    replica_identity: Literal["auto", "full", "keep"] = Field(
+        default="auto",
+        description="auto sets FULL on tables that have no usable key; full sets it on all; keep changes nothing.",
+    )
+    publish_via_partition_root: bool = Field(
+        default=True, description="Changes of partitions appear as changes of the partitioned table."
+    )
+    failover: bool = Field(default=False, description="Make a slot that follows a failover (PostgreSQL 17+).")
+    sslmode: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] | None = Field(
+        default=None, description="Overrides sslmode of the dsn."
+    )
+    sslrootcert: Path | None = Field(default=None, description="Certificate authorities that may sign the server's.")
+    sslcert: Path | None = Field(default=None, description="Our certificate, for servers that ask for one.")
+    sslkey: Path | None = Field(default=None, description="Private key of sslcert.")
+    heartbeat: float = Field(
+        default=10, ge=0, description="Seconds of silence after which the server is asked how far it is; 0 never asks."
+    )
+    feedback: float = Field(default=1, gt=0, description="Seconds between reports to the server.")
+    connect_timeout: float = Field(default=10, gt=0, description="Seconds to wait for a connection.")
+    network_timeout: float = Field(default=30, gt=0, description="Seconds without an answer that mean a dead peer.")
+    lock_timeout: float = Field(
+        default=10, ge=0, description="Seconds the setup waits for a lock on a table; 0 waits for ever."
+    )
+    setup_timeout: float = Field(
+        default=300, ge=0, description="Seconds the setup waits for open transactions when it makes the slot."
+    )
+    slot_wait: float | None = Field(
+        default=None,
+        ge=0,
+        description="Seconds to wait for a slot that our last connection still holds; by default wal_sender_timeout.",
+    )
+    reconnect_delay: float = Field(default=0.5, gt=0, description="Seconds before the first attempt to reconnect.")
+    reconnect_max_delay: float = Field(default=30, gt=0, description="Longest pause between attempts to reconnect.")
+    gather_ms: float = Field(default=50, ge=0, description="How long a busy stream is gathered before it is decoded.")
+
+    @field_validator("dsn")
+    @classmethod
+    def _dsn_is_readable(cls, value: str) -> str:
+        try:
+            conninfo_to_dict(value)
+        except psycopg.ProgrammingError:
+            # The parser's message may quote the dsn, and with it the password.
+            raise ValueError("not a PostgreSQL connection URI or keyword string") from None
+        return value
+
+    @field_validator("tables")
+    @classmethod
+    def _tables_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            _as_value_error(lambda text=text: Pattern.parse(text))  # type: ignore[misc]
+        return value
+
+    @field_validator("start_position")
+    @classmethod
+    def _start_is_a_position(cls, value: str) -> str:
+        if value not in ("earliest", "latest"):
+            _as_value_error(lambda: parse_lsn(value))
+        return value
+
+    @property
+    def slot_name(self) -> str:
+        return self.slot or _pg_slot.default_name(self.id)
+
+    @property
+    def publication_name(self) -> str:
+        return self.publication or _pg_slot.default_name(self.id)
+
+    @property
+    def application_name(self) -> str:
+        return f"tidemill {self.slot_name}"[:63]
+
+    @property
+    def where(self) -> str:
+        return f'source "{self.id}"'
+
+
+def _as_value_error(parse: Callable[[], object]) -> None:
+    try:
+        parse()
+    except ConfigError as error:
+        raise ValueError(f"{error.what}. {error.fix}") from None
+
+
+class PostgresSource(Component[PostgresConfig]):
+    """One stream of one database. For one thread."""
+
+    Config = PostgresConfig
+
+    def __init__(self, config: PostgresConfig) -> None:
+        super().__init__(config)
+        self.catalog = Catalog(lambda: connect(config), config.where)
+        self._stream: wire.Stream | None = None
+        self._flushed = 0  # what the caller acknowledged
+        self._confirmed = 0  # what the server already has as confirmed
+        self._wal_end = 0  # how far the server says it has sent
+        self._reported = 0.0
+        self._heard = 0.0
+
+    def setup(self, after: Position | None = None) -> _pg_setup.Prepared:
+        """Makes the database ready; a second call changes nothing.
+
+        With `after` (a position we already have), a missing slot or publication is an error: a new one would skip
+        what happened since (invariant 7).
+        """
+        with connect(self.config) as db:
+            return _pg_setup.prepare(db, self.config, after)
+
+    def start(self, after: Position | None, told: Position | None = None) -> Position:
+        """Connects and streams what was committed after `after`; answers where the stream begins.
+
+        `after` is the end of the log, or the checkpoint; `told` is the last position acknowledged to the server,
+        written down before it was sent. Without either, `start_position` decides. May be called again at any time.
+        """
+        self.close()
+        config = self.config
+        with connect(config) as db, translated(config.where):
+            slot = _pg_slot.read(db, config.slot_name)
+            if slot is None:
+                raise SlotLost(f'replication slot "{config.slot_name}" is gone', where=config.where, fix=RESYNC)
+            _pg_slot.verify(db, slot, config)
+            _pg_slot.wait_until_free(db, config)
+            slot = _pg_slot.read(db, config.slot_name) or slot  # its last reader may have moved it
+            end = _pg_slot.wal_end(db)
+            known = after or told
+            if known is None:
+                begin = _pg_slot.first_position(slot, config.start_position, end, config)
+            else:
+                begin = _pg_slot.resume(slot, known, told, end, config)
+            sock, ahead = login(config, db)
+            stream = wire.Stream(sock, config.where, ahead, wire.Pace(gather=config.gather_ms / 1000))
+            try:
+                stream.begin(self._command(begin, db.info.server_version), config.network_timeout)
+            except BaseException:
+                stream.close()
+                raise
+        self._stream = stream
+        self._flushed, self._confirmed, self._wal_end = 0, slot.confirmed, begin
+        self._reported = self._heard = time.monotonic()
+        return format_lsn(begin)
+
+    def read(self, wait: float = 0.2) -> memoryview:
+        """Bytes of the stream not yet consumed: CopyData frames, the last one maybe cut. Empty after a quiet `wait`.
+
+        Holds until the next call. Keeps the connection alive, so call it at least every few seconds (or `acknowledge`).
+        """
+        stream = self._streaming()
+        self._report_if_due()
+        return stream.read(wait)
+
+    def consumed(self, count: int) -> None:
+        if count:
+            self._heard = time.monotonic()
+        self._streaming().consumed(count)
+
+    def keepalive(self, wal_end: int, reply_requested: bool) -> None:
+        """What the decoder saw in keepalives: how far the server has sent, and whether it waits for an answer."""
+        self._wal_end = max(self._wal_end, wal_end)
+        if reply_requested:
+            # The server asks when it is stopping, and does not stop before all it sent is confirmed, which may take
+            # as long as a sink is down. An answer without a flush position lets it go by what we received;
+            # nothing is lost, since the slot does not move by it.
+            self._report(self._flushed if self._flushed > self._confirmed else 0)
+
+    def acknowledge(self, position: Position | None = None) -> None:
+        """Everything up to `position` may be forgotten by the server. Sent with the next report; never goes back.
+
+        The caller gives only what a checkpoint covers (invariant 2). Without a position, only keeps the connection
+        alive.
+        """
+        if position is not None:
+            self._flushed = max(self._flushed, parse_lsn(position))
+        self._report_if_due()
+
+    def server_message(self, kind: str, body: bytes) -> None:
+        """For frames that the decoder meets and that are no data: raises what they mean."""
+        wire.server_message(kind, body, self.config.where)
+
+    def close(self) -> None:
+        """Sends the last acknowledgement and hangs up. The slot stays."""
+        if self._stream is not None:
+            with contextlib.suppress(ConnectionLost):
+                if self._flushed > self._confirmed:
+                    self._report(self._flushed)
+            self._stream.close()
+            self._stream = None
+        self.catalog.close()
+
+    def doctor(self) -> Iterable[Check]:
+        return examine(self.config)
+
+    def _report_if_due(self) -> None:
+        now = time.monotonic()
+        if now - self._reported >= self.config.feedback:
+            quiet = self.config.heartbeat and now - self._heard >= self.config.heartbeat
+            self._report(self._flushed, ask=bool(quiet))
+
+    def _report(self, flushed: int, *, ask: bool = False) -> None:
+        # Servers before 18 would let a confirmed position go back.
+        if flushed <= self._confirmed:
+            flushed = self._confirmed if flushed else 0
+        self._streaming().status(max(self._wal_end, flushed), flushed, reply=ask)
+        self._reported = time.monotonic()
+        self._confirmed = max(self._confirmed, flushed)
+
+    def _command(self, begin: int, version: int) -> str:
+        options = {
+            "proto_version": "4" if version >= 160000 else "3" if version >= 150000 else "2",
+            "publication_names": '"' + self.config.publication_name.replace('"', '""') + '"',
+            "streaming": "on" if self.config.streaming else "off",
+            "messages": "true" if self.config.messages else "false",
+        }
+        if version >= 160000:
+            options["origin"] = self.config.origin
+        given = ", ".join("{} '{}'".format(name, value.replace("'", "''")) for name, value in options.items())
+        return f'START_REPLICATION SLOT "{self.config.slot_name}" LOGICAL {format_lsn(begin)} ({given})'
+
+    def _streaming(self) -> wire.Stream:
+        if self._stream is None:
+            raise RuntimeError("start() was not called")
+        return self._stream
+
+
+component = PostgresSource
