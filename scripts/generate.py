@@ -46,8 +46,8 @@ def type_page() -> str:
     head = [
         "# PostgreSQL types\n",
         NOTE,
-        "Nothing is lost: what an Arrow type cannot hold (`numeric` NaN, `infinity`, years before Christ) travels beside",
-        "its column as exact text, and what a JSON number cannot carry is a string.\n",
+        "Nothing is lost: what an Arrow type cannot hold (`numeric` NaN, `infinity`, years before Christ) travels",
+        "beside its column as exact text, and what a JSON number cannot carry is a string.\n",
         "| PostgreSQL | Arrow | JSON | |",
         "|---|---|---|---|",
         "| `numeric(p,s)`, p up to 38 | `decimal128(p, s)` | string | |",
