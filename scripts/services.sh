@@ -26,7 +26,7 @@ from tidemill.errors import EnvironmentProblem
 try:
     from tidemill.control.servers.kafka import fetch_jars
 
-    fetch_jars(Path(".services"))
+    fetch_jars(Path(".services") / "kafka")
 except EnvironmentProblem as problem:
     print(f"No Kafka broker ({problem.what}): librdkafka's mock cluster stands in.")
 END

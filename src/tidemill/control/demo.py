@@ -128,7 +128,9 @@ class _Play:
     def _run(self, pipelines: list[config.Pipeline]) -> None:
         from tidemill.control.run import run_pipelines  # Spark is loaded here, while the screen already shows something
 
-        run_pipelines(pipelines, stop=self._stop)
+        errors = run_pipelines(pipelines, stop=self._stop, quiet=True)
+        if errors:
+            raise errors[0]
 
     def _thread(self, target: Callable[..., None], *arguments: Any) -> threading.Thread:
         def guarded() -> None:

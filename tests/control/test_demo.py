@@ -1,0 +1,75 @@
+"""`tidemill demo`, as a newcomer runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COMMAND = (str(Path(sys.executable).with_name("tidemill")), "demo")
+
+
+def test_the_demo_delivers_every_change_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = _demo(tmp_path, "--seconds", "4", "--json")
+    facts = json.loads(done.stdout)
+    assert facts["equal"], facts
+    assert facts["events"] == facts["committed"] > 2_000
+    assert facts["duplicates"] == facts["differences"] == 0
+    assert facts["rolled_back"] > 0
+    assert _left_in(tmp_path) == []
+
+
+def test_without_a_terminal_the_demo_prints_plain_lines(tmp_path: Path) -> None:
+    done = _demo(tmp_path, "--seconds", "3", "--keep")
+    assert "\x1b" not in done.stdout
+    assert "the files equal the database row by row" in done.stdout
+    kept = tmp_path / "tidemill-demo"
+    assert list(kept.rglob("*.jsonl"))
+    assert (kept / "pipeline.yaml").exists()
+    again = subprocess.run([*COMMAND, "--keep"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 3
+    assert "is there already" in again.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_stopped_takes_its_servers_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    demo = subprocess.Popen([*COMMAND, "--seconds", "60"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+    pid_file = _wait_for(tmp_path, "tidemill-postgres-*/data/postmaster.pid")
+    postmaster = int(pid_file.read_text().split()[0])
+    time.sleep(1)
+    demo.send_signal(number)
+    demo.communicate(timeout=120)
+    assert demo.returncode == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(postmaster, 0)
+    assert _left_in(tmp_path) == []
+
+
+def _demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def _left_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith("tidemill-")]
+
+
+def _wait_for(folder: Path, pattern: str) -> Path:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for found in folder.glob(pattern):
+            if found.read_text().strip():
+                return found
+        time.sleep(0.05)
+    raise AssertionError(f"{pattern} never appeared")
