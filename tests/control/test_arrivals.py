@@ -15,10 +15,13 @@ KEYS = {"goods": ("sku",)}
 
 def test_events_replay_into_the_rows_they_describe(tmp_path: Path) -> None:
     follow = Arrivals(tmp_path, KEYS)
-    _write(tmp_path / "1.jsonl", _event("insert", after={"sku": "a", "price": "1.50", "facts": {"kg": 2}}))
+    _write(tmp_path / "_tidemill" / "draft.jsonl", _event("insert", after={"sku": "not yet published"}))
+    _write(
+        tmp_path / "shop.goods" / "1.jsonl", _event("insert", after={"sku": "a", "price": "1.50", "facts": {"kg": 2}})
+    )
     follow.poll()
     _write(
-        tmp_path / "2.jsonl",
+        tmp_path / "shop.goods" / "2.jsonl",
         _event("insert", after={"sku": "b", "price": "2.00", "facts": None}),
         _event("update", after={"sku": "a", "price": "1.75", "facts": None}, unchanged=["facts"]),
         _event("delete", before={"sku": "b"}),
@@ -43,7 +46,7 @@ def test_events_replay_into_the_rows_they_describe(tmp_path: Path) -> None:
 )
 def test_any_difference_is_seen(tmp_path: Path, database: list[dict[str, Any]]) -> None:
     follow = Arrivals(tmp_path, KEYS)
-    _write(tmp_path / "1.jsonl", _event("insert", after={"sku": "a", "price": "1.50"}))
+    _write(tmp_path / "shop.goods" / "1.jsonl", _event("insert", after={"sku": "a", "price": "1.50"}))
     follow.poll()
     assert differences(follow.tables["goods"], database, KEYS["goods"]) == 1
 
@@ -53,4 +56,5 @@ def _event(op: str, **fields: Any) -> dict[str, Any]:
 
 
 def _write(path: Path, *events: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))

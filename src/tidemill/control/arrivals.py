@@ -15,7 +15,7 @@ Event = dict[str, Any]
 
 
 class Arrivals:
-    """Follows a directory of JSON lines. Only whole files appear in it, so each is read once, in the order of names.
+    """Follows the directory of a files sink. Only whole files appear in it; their names sort by offset.
 
     `keys` names each table's key columns; `tables` is what a consumer who applies the events has now.
     """
@@ -51,9 +51,9 @@ class Arrivals:
                 _apply(self.tables.setdefault(table, {}), event, self._keys[table])
 
     def _new_files(self) -> list[Path]:
-        found = [p for p in self._directory.rglob("*.jsonl") if p not in self._seen]
+        found = [path for path in self._directory.glob("[!_]*/*.jsonl") if path not in self._seen]
         self._seen.update(found)
-        return sorted(found)
+        return sorted(found, key=lambda path: path.name)
 
     def _read(self, path: Path) -> Iterator[Event]:
         content = path.read_bytes()
