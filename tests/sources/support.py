@@ -60,6 +60,21 @@ def pump(source: PostgresSource) -> list[bytes]:
     return found
 
 
+def pump_until_lost(source: PostgresSource, seconds: float = 30) -> None:
+    """Turns the loop until the connection's end raises, or until nothing came of it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        pump(source)
+
+
+def end_session(dsn: str, settings: PostgresConfig) -> None:
+    """Ends the session that reads the source's slot."""
+    execute(
+        dsn,
+        f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{settings.slot_name}'",
+    )
+
+
 def messages(source: PostgresSource, kinds: str, count: int, seconds: float = 20) -> list[bytes]:
     """The next `count` pgoutput messages of these kinds."""
     found: list[bytes] = []

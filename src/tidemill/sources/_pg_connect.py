@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pg8000.exceptions
@@ -57,15 +59,33 @@ def connect(config: PostgresConfig) -> psycopg.Connection:
     return db
 
 
-def login(config: PostgresConfig, like: psycopg.Connection) -> tuple[socket.socket, bytes]:
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where libpq ended up and with what: of several hosts the one that answered, the password from wherever it was."""
+
+    host: str
+    address: str
+    port: int
+    user: str
+    database: str
+    password: str | None = field(repr=False)
+    options: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, db: psycopg.Connection) -> Endpoint:
+        options = {o.keyword.decode(): o.val.decode() for o in db.pgconn.info if o.val is not None}
+        info = db.info
+        address = info.hostaddr or info.host
+        return cls(info.host, address, info.port, info.user, info.dbname, info.password or None, options)
+
+
+def login(config: PostgresConfig, to: Endpoint) -> tuple[socket.socket, bytes]:
     """A socket on which the server waits for a replication command, and bytes of it that were read ahead."""
-    known = {o.keyword.decode(): o.val.decode() for o in like.pgconn.info if o.val is not None}
-    info = like.info
-    sock = _reach(config, info.hostaddr or info.host, info.port)
+    sock = _reach(config, to.address, to.port)
     try:
         session = pg8000.native.Connection(
-            info.user, host=info.host, port=info.port, database=info.dbname, password=info.password or None, sock=sock,
-            ssl_context=False if info.host.startswith("/") else tls(known),
+            to.user, host=to.host, port=to.port, database=to.database, password=to.password, sock=sock,
+            ssl_context=False if to.host.startswith("/") else tls(to.options),
             application_name=config.application_name, replication="database", startup_params=SESSION,
         )  # fmt: skip
     except pg8000.exceptions.DatabaseError as error:
@@ -110,7 +130,7 @@ def _reach(config: PostgresConfig, host: str, port: int) -> socket.socket:
     return sock
 
 
-def tls(known: dict[str, str]) -> ssl.SSLContext | bool | None:
+def tls(known: Mapping[str, str]) -> ssl.SSLContext | bool | None:
     """pg8000's word for an sslmode: False is plain, None is TLS if the server has it, a context is TLS or nothing."""
     mode, root = known.get("sslmode", "prefer"), known.get("sslrootcert", "")
     if mode == "disable":

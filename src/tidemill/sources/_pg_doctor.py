@@ -12,7 +12,7 @@ from tidemill.errors import ConfigError, TidemillError
 from tidemill.sources import _pg_errors as errors
 from tidemill.sources import _pg_setup as setup
 from tidemill.sources import _pg_slot, _pg_tables
-from tidemill.sources._pg_connect import connect, login
+from tidemill.sources._pg_connect import Endpoint, connect, login
 from tidemill.sources._pg_tables import Found
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _settings(db: psycopg.Connection) -> Iterator[Check]:
 def _stream(db: psycopg.Connection, config: PostgresConfig) -> Check:
     """A login for replication, which pg_hba.conf and max_wal_senders may refuse although queries work."""
     try:
-        sock, _ = login(config, db)
+        sock, _ = login(config, Endpoint.of(db))
         sock.close()
     except TidemillError as error:
         return Check("replication login", Outcome.FAIL, error.what, error.fix)

@@ -89,9 +89,9 @@ RESYNC = (
 )
 
 # libpq gives no SQLSTATE for a refused connection, only the server's words.
-_LOGIN = ("password authentication failed", "no pg_hba.conf entry", "does not exist", "no password supplied",
-          "authentication failed", "is not permitted to log in")  # fmt: skip
-_TLS = ("certificate", "server does not support SSL", "Server refuses SSL", "SSL error", "sslmode", "no encryption")
+_LOGIN = ("authentication failed", "pg_hba.conf", "no password supplied", "is not permitted to log in",
+          "FATAL:  role", "FATAL:  database")  # fmt: skip
+_TLS = ("certificate", "server does not support SSL", "Server refuses SSL", "SSL error", "sslmode")
 
 
 def refused(message: str, where: str, sqlstate: str = "") -> TidemillError:

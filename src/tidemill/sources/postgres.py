@@ -2,11 +2,11 @@
 
 The capture loop calls it:
 
-    source.setup(after)                      once per start; idempotent
-    source.start(after, told)                connects; again after ConnectionLost
+    source.setup(after)                      once per process; idempotent
+    decoder = source.open(after, schemas)    connects; again after ConnectionLost
     view = source.read()                     bytes of the stream, for the decoder
     source.consumed(n)
-    source.keepalive(wal_end, asked)         what the decoder saw
+    source.due(delivered)                    what the server may be told now
     source.acknowledge(position)             only what a checkpoint covers (invariant 2)
 """
 
@@ -22,13 +22,16 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Config
+from tidemill.component import Check, Component, Config, Schemas
+from tidemill.decoders._pgmessages import Relation
+from tidemill.decoders.pgoutput import PgOutputDecoder
 from tidemill.errors import ConfigError, ConnectionLost
 from tidemill.model.position import Position
+from tidemill.model.table import Table
 from tidemill.sources import _pg_setup, _pg_slot
 from tidemill.sources import _pg_stream as wire
 from tidemill.sources._pg_catalog import Catalog
-from tidemill.sources._pg_connect import connect, login
+from tidemill.sources._pg_connect import Endpoint, connect, login
 from tidemill.sources._pg_doctor import examine
 from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
@@ -38,7 +41,9 @@ from tidemill.sources._pg_tables import Pattern
 class PostgresConfig(Config):
     id: str = Field(min_length=1, description="Name of the source, part of every event.")
     dsn: str = Field(
-        description="How to connect: a URI or keywords, as libpq takes them.", json_schema_extra={"secret": True}
+        repr=False,
+        description="How to connect: a URI or keywords, as libpq takes them.",
+        json_schema_extra={"secret": True},
     )
     tables: tuple[str, ...] = Field(
         default=(),
@@ -135,7 +140,8 @@ class PostgresConfig(Config):
 
     @property
     def application_name(self) -> str:
-        return f"tidemill {self.slot_name}"[:63]
+        """Tells our own sessions from others in pg_stat_activity. ASCII, as the server would make it anyway."""
+        return _pg_slot.default_name(self.id)
 
     @property
     def where(self) -> str:
@@ -163,6 +169,8 @@ class PostgresSource(Component[PostgresConfig]):
         self._wal_end = 0  # how far the server says it has sent
         self._reported = 0.0
         self._heard = 0.0
+        self._decoder: PgOutputDecoder | None = None
+        self._told_at = 0.0
 
     def setup(self, after: Position | None = None) -> _pg_setup.Prepared:
         """Makes the database ready; a second call changes nothing.
@@ -172,6 +180,37 @@ class PostgresSource(Component[PostgresConfig]):
         """
         with connect(self.config) as db:
             return _pg_setup.prepare(db, self.config, after)
+
+    def open(
+        self, after: Position | None, schemas: Schemas, *, told: Position | None = None, mark_events: int = 1000
+    ) -> PgOutputDecoder:
+        """Connects (see `start`) and gives the decoder of this connection; tables are numbered as it meets them."""
+        begin = self.start(after, told)
+
+        def describe(relation: Relation, type_names: dict[int, str]) -> Table:
+            return schemas.register(self.catalog.describe(relation, type_names), after or begin)
+
+        self._decoder = PgOutputDecoder(describe, self.server_message, mark_events=mark_events)
+        return self._decoder
+
+    def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
+        """Answers the server's questions on the way. A caught-up stream moves on to where the server says it has sent
+        everything: nothing lies between, so that an idle database need not keep WAL that others write."""
+        decoder = self._decoder
+        assert decoder is not None, "open() was not called"
+        self.keepalive(decoder.wal_end, decoder.reply_requested())
+        target = parse_lsn(delivered) if delivered else 0
+        if caught_up and decoder.idle:
+            target = max(target, decoder.wal_end)
+        self._report_if_due()
+        if target <= self._flushed or time.monotonic() - self._told_at < self.config.feedback:
+            return None
+        self._told_at = time.monotonic()
+        return format_lsn(target)
+
+    def lag_bytes(self) -> int | None:
+        """From what the server was told to what it says it has sent."""
+        return max(0, self._wal_end - max(self._flushed, self._confirmed)) if self._stream else None
 
     def start(self, after: Position | None, told: Position | None = None) -> Position:
         """Connects and streams what was committed after `after`; answers where the stream begins.
@@ -194,7 +233,7 @@ class PostgresSource(Component[PostgresConfig]):
                 begin = _pg_slot.first_position(slot, config.start_position, end, config)
             else:
                 begin = _pg_slot.resume(slot, known, told, end, config)
-            sock, ahead = login(config, db)
+            sock, ahead = login(config, Endpoint.of(db))
             stream = wire.Stream(sock, config.where, ahead, wire.Pace(gather=config.gather_ms / 1000))
             try:
                 stream.begin(self._command(begin, db.info.server_version), config.network_timeout)

@@ -1,0 +1,103 @@
+"""The configuration model, and what `doctor` sees on real servers."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from pydantic import ValidationError
+
+from tests.sources.support import config, execute, opened, query
+from tidemill.component import Outcome
+from tidemill.control.servers.postgres import Postgres
+from tidemill.sources.postgres import PostgresConfig, PostgresSource
+
+
+def outcomes(source: PostgresSource) -> dict[str, Outcome]:
+    checks = list(source.doctor())
+    assert all(check.fix for check in checks if check.outcome is not Outcome.PASS)
+    return {check.name: check.outcome for check in checks}
+
+
+def test_a_source_that_is_ready_passes_every_check(database: str) -> None:
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY)")
+    source = PostgresSource(config(database, "a"))
+    source.setup()
+    found = outcomes(source)
+    assert set(found.values()) == {Outcome.PASS}
+    assert len(found) >= 10
+
+
+def test_the_doctor_changes_nothing_and_warns_of_what_the_setup_will_do(database: str) -> None:
+    execute(database, "CREATE TABLE a (t text)", "CREATE TABLE b (id int PRIMARY KEY, large text)")
+    found = outcomes(PostgresSource(config(database, "a", "b")))
+    warned = {name for name, outcome in found.items() if outcome is Outcome.WARN}
+    assert warned == {"replica identity", "large values", "publication"}
+    assert query(database, "SELECT count(*) FROM pg_publication") == [(0,)]
+    assert query(database, "SELECT relreplident FROM pg_class WHERE relname = 'a'") == [("d",)]
+
+
+def test_a_running_source_is_not_reported_as_a_slot_in_use(database: str) -> None:
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY)")
+    with opened(config(database, "a")) as source:
+        source.setup()
+        source.start(None)
+        assert outcomes(source)["slot"] is Outcome.PASS
+        other = PostgresSource(config(database, "a", id="x", slot=source.config.slot_name))
+        assert outcomes(other)["slot"] is Outcome.FAIL
+
+
+def test_what_would_stop_the_setup_fails(database: str) -> None:
+    role = f"weak_{psycopg.conninfo.conninfo_to_dict(database)['dbname']}"
+    execute(database, "CREATE TABLE a (t text)", f"CREATE ROLE {role} LOGIN")
+    weak = database.replace("postgres@", f"{role}@")
+    found = outcomes(PostgresSource(config(weak, "a", replica_identity="keep")))
+    failed = {name for name, outcome in found.items() if outcome is Outcome.FAIL}
+    assert failed == {"privilege", "replica identity", "replication login"}
+    assert outcomes(PostgresSource(config(database, "missing")))["tables"] is Outcome.FAIL
+    execute(database, f"DROP ROLE {role}")
+
+
+def test_a_server_that_is_away_is_one_failed_check() -> None:
+    source = PostgresSource(config("postgresql://x@127.0.0.1:1/x", connect_timeout=2))
+    assert outcomes(source) == {"connection": Outcome.FAIL}
+
+
+def test_wal_level_and_slots_are_looked_at() -> None:
+    settings = {"wal_level": "replica", "max_replication_slots": 0, "wal_sender_timeout": "5s"}
+    with Postgres(durable=False, **settings) as server:  # type: ignore[arg-type]
+        server.query("CREATE TABLE a (id int PRIMARY KEY)")
+        found = outcomes(PostgresSource(config(server.dsn(), "a")))
+    assert found["wal_level"] is Outcome.FAIL
+    assert found["slot"] is Outcome.FAIL
+    assert found["wal_sender_timeout"] is Outcome.WARN
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("tables", ["a.b.c"], "not a table name"),
+        ("tables", ['public."open'], "not a table name"),
+        ("slot", "Upper-Case", "pattern"),
+        ("start_position", "yesterday", "16/B374D848"),
+        ("dsn", "postgresql://user:hunter2@[bad", "connection URI"),
+        ("sslmode", "maybe", "verify-full"),
+        ("replica_identity", "some", "auto"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_is_right(field: str, value: object, words: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        PostgresConfig.model_validate({"id": "x", "dsn": "dbname=x", field: value})
+    messages = " ".join(error["msg"] for error in caught.value.errors(include_input=False))
+    assert words in messages
+    assert "hunter2" not in messages
+
+
+def test_names_are_made_from_the_id_unless_given() -> None:
+    made = PostgresConfig(id="Orders-PG.eu", dsn="dbname=x")
+    assert made.slot_name == made.publication_name == "tidemill_orders_pg_eu"
+    given = PostgresConfig(id="x", dsn="dbname=x", slot="mine", publication='My "own"')
+    assert (given.slot_name, given.publication_name) == ("mine", 'My "own"')
+
+
+def test_every_field_has_a_description() -> None:
+    assert [name for name, field in PostgresConfig.model_fields.items() if not field.description] == []

@@ -1,0 +1,346 @@
+"""The stream of a real server: where it begins, what is acknowledged, and how it ends."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import psycopg
+import pytest
+
+from tests.sources.support import (
+    commit_end,
+    config,
+    end_session,
+    execute,
+    messages,
+    opened,
+    pump,
+    pump_until_lost,
+    query,
+)
+from tidemill.control.servers.postgres import Postgres
+from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, is_retryable
+from tidemill.model.position import Position
+from tidemill.sources import _pg_errors as errors
+from tidemill.sources._pg_lsn import format_lsn, parse_lsn
+from tidemill.sources.postgres import PostgresSource
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+
+
+def confirmed(dsn: str, source: PostgresSource) -> int:
+    rows = query(
+        dsn,
+        f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{source.config.slot_name}'",
+    )
+    return parse_lsn(rows[0][0])
+
+
+def confirm(dsn: str, source: PostgresSource, lsn: int) -> None:
+    """Turns the loop until the server has the acknowledgement."""
+    deadline = time.monotonic() + 20
+    while confirmed(dsn, source) < lsn:
+        assert time.monotonic() < deadline
+        pump(source)
+
+
+def test_changes_arrive_and_only_what_is_acknowledged_is_forgotten(database: str) -> None:
+    execute(database, TABLE)
+    with opened(config(database, "t", feedback=0.1)) as source:
+        begin = source.setup().position
+        assert source.start(None) == begin
+        execute(database, "INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
+        first, second = (commit_end(m) for m in messages(source, "C", 2))
+        for _ in range(5):
+            pump(source)
+        assert confirmed(database, source) == parse_lsn(begin)
+        source.acknowledge(format_lsn(first))
+        confirm(database, source, first)
+        assert confirmed(database, source) == first
+        source.start(format_lsn(first), format_lsn(first))
+        assert commit_end(messages(source, "C", 1)[0]) == second
+
+
+def test_a_restart_after_a_position_gives_what_follows_it_and_no_more(database: str) -> None:
+    execute(database, TABLE)
+    with opened(config(database, "t")) as source:
+        source.setup()
+        source.start(None)
+        execute(database, *(f"INSERT INTO t VALUES ({n}, 'x')" for n in range(5)))
+        ends = [commit_end(m) for m in messages(source, "C", 5)]
+        for number, end in enumerate(ends[:-1]):
+            source.start(format_lsn(end))
+            assert [commit_end(m) for m in messages(source, "C", 4 - number)] == ends[number + 1 :]
+
+
+def test_an_acknowledgement_never_goes_back(database: str) -> None:
+    execute(database, TABLE)
+    with opened(config(database, "t", feedback=0.05)) as source:
+        source.setup()
+        source.start(None)
+        execute(database, "INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
+        first, second = (commit_end(m) for m in messages(source, "C", 2))
+        source.acknowledge(format_lsn(second))
+        confirm(database, source, second)
+        source.acknowledge(format_lsn(first))
+        for _ in range(5):
+            pump(source)
+        source.start(format_lsn(second), format_lsn(second))
+        source.acknowledge(format_lsn(first))
+        for _ in range(5):
+            pump(source)
+        assert confirmed(database, source) == second
+
+
+def test_a_slot_that_someone_else_read_is_a_lost_position(database: str) -> None:
+    execute(database, TABLE)
+    with opened(config(database, "t")) as source:
+        begin = source.setup().position
+        execute(database, "INSERT INTO t VALUES (1, 'a')")
+        execute(
+            database, f"SELECT pg_replication_slot_advance('{source.config.slot_name}', pg_current_wal_insert_lsn())"
+        )
+        with pytest.raises(PositionLost, match="someone else") as caught:
+            source.start(begin)
+        assert "resync" in caught.value.fix
+        # What we acknowledged ourselves is no loss: an idle source is acknowledged past its last change.
+        source.start(begin, format_lsn(confirmed(database, source)))
+
+
+def test_latest_skips_what_the_slot_kept_and_earliest_does_not(database: str) -> None:
+    execute(database, TABLE)
+    for start, expected in (("earliest", [b"1", b"2"]), ("latest", [b"2"])):
+        with opened(config(database, "t", start_position=start)) as source:
+            source.setup()
+            execute(database, "TRUNCATE t", "INSERT INTO t VALUES (1, 'a')")
+            source.start(None)
+            execute(database, "INSERT INTO t VALUES (2, 'b')")
+            rows = messages(source, "I", len(expected))
+            assert [row[13:14] for row in rows] == expected
+        execute(database, f"SELECT pg_drop_replication_slot('{source.config.slot_name}')")
+
+
+def test_a_start_position_outside_what_the_slot_has_is_refused(database: str) -> None:
+    execute(database, TABLE)
+    with opened(config(database, "t", start_position="0/1")) as source:
+        source.setup()
+        with pytest.raises(SetupError, match="earliest"):
+            source.start(None)
+
+
+def test_a_slot_in_use_by_another_program_is_an_error_that_names_it(database: str) -> None:
+    execute(database, TABLE)
+    settings = config(database, "t")
+    with opened(settings) as source, opened(config(database, "t", id="x", slot=settings.slot_name)) as other:
+        other.setup()
+        other.start(None)
+        with pytest.raises(errors.SlotInUse, match='"tidemill_x"'):
+            source.setup()
+        with pytest.raises(errors.SlotInUse, match="pg_terminate_backend") as caught:
+            source.start(None)
+        assert not is_retryable(caught.value)
+
+
+def test_a_slot_that_our_own_last_connection_still_holds_is_waited_for(database: str) -> None:
+    execute(database, TABLE)
+    settings = config(database, "t", slot_wait=0.3)
+    with opened(settings) as before, opened(settings) as source:
+        source.setup()
+        before.start(None)
+        with pytest.raises(errors.SlotInUse):
+            source.start(None)
+        patient = PostgresSource(settings.model_copy(update={"slot_wait": 10}))
+        end_session(database, settings)
+        patient.start(None)
+        patient.close()
+
+
+def test_a_session_that_the_server_ends_is_a_lost_connection_that_can_be_made_again(database: str) -> None:
+    execute(database, TABLE)
+    with opened(config(database, "t")) as source:
+        source.setup()
+        source.start(None)
+        end_session(database, source.config)
+        with pytest.raises(ConnectionLost) as caught:
+            pump_until_lost(source)
+        assert is_retryable(caught.value)
+        source.start(None)
+        execute(database, "INSERT INTO t VALUES (1, 'a')")
+        assert len(messages(source, "I", 1)) == 1
+
+
+def test_a_server_that_is_killed_is_a_lost_connection_and_streams_again_after_its_return(
+    private_postgres: Postgres,
+) -> None:
+    dsn = private_postgres.dsn()
+    execute(dsn, TABLE)
+    with opened(config(dsn, "t")) as source:
+        source.setup()
+        source.start(None)
+        execute(dsn, "INSERT INTO t VALUES (1, 'a')")
+        end = commit_end(messages(source, "C", 1)[0])
+        private_postgres.kill()
+        with pytest.raises(ConnectionLost):
+            pump_until_lost(source)
+        with pytest.raises(ConnectionLost):
+            source.start(format_lsn(end))
+        private_postgres.start()
+        source.start(format_lsn(end))
+        execute(dsn, "INSERT INTO t VALUES (2, 'b')")
+        assert messages(source, "I", 1)[0][13:14] == b"2"
+
+
+def test_the_server_can_be_stopped_while_nothing_is_acknowledged(private_postgres: Postgres) -> None:
+    dsn = private_postgres.dsn()
+    execute(dsn, TABLE)
+    with opened(config(dsn, "t")) as source:
+        source.setup()
+        source.start(None)
+        execute(dsn, "INSERT INTO t VALUES (1, 'a')")
+        messages(source, "C", 1)
+        process = private_postgres._process
+        assert process is not None
+        process.send_signal(2)
+        with pytest.raises(ConnectionLost):
+            pump_until_lost(source)
+        process.wait(20)
+        private_postgres.start()
+        source.start(None)
+        assert len(messages(source, "I", 1)) == 1
+
+
+def test_an_idle_slot_can_follow_what_other_databases_write(postgres: Postgres, database: str) -> None:
+    execute(database, TABLE)
+    with opened(config(database, "t", feedback=0.1, heartbeat=0.2)) as source:
+        begin = parse_lsn(source.setup().position)
+        source.start(None)
+        with postgres.connect() as db:
+            db.execute("SELECT pg_logical_emit_message(false, 'x', repeat('y', 100000))")
+            db.execute("SELECT txid_current()")
+        deadline = time.monotonic() + 20
+        while source._wal_end < begin + 100_000:
+            assert time.monotonic() < deadline
+            pump(source)
+        source.acknowledge(format_lsn(source._wal_end))
+        confirm(database, source, begin + 100_000)
+
+
+def test_a_slot_whose_wal_was_removed_is_a_lost_position() -> None:
+    with Postgres(durable=False, max_slot_wal_keep_size="1MB", max_wal_size="32MB", min_wal_size="32MB") as server:
+        dsn = server.dsn()
+        execute(dsn, TABLE)
+        with opened(config(dsn, "t")) as source:
+            begin = source.setup().position
+            with psycopg.connect(dsn, autocommit=True) as db:
+                for _ in range(8):
+                    db.execute(
+                        "SELECT pg_logical_emit_message(false, 'x', repeat('y', 1000000)) FROM generate_series(1, 8)"
+                    )
+                    db.execute("SELECT pg_switch_wal()")
+                    db.execute("CHECKPOINT")
+            with pytest.raises(errors.SlotLost, match="was invalidated"):
+                source.setup(after=begin)
+            with pytest.raises(errors.SlotLost, match="max_slot_wal_keep_size") as caught:
+                source.start(begin)
+            assert not is_retryable(caught.value)
+            outcomes = {check.name: check.outcome for check in source.doctor()}
+            assert outcomes["slot"] == "fail"
+            assert outcomes["max_slot_wal_keep_size"] == "warn"
+
+
+def test_a_row_larger_than_the_buffer_passes_and_the_buffer_shrinks_again(database: str) -> None:
+    execute(database, TABLE)
+    with opened(config(database, "t")) as source:
+        source.setup()
+        source.start(None)
+        size = 70 << 20
+        execute(database, f"INSERT INTO t VALUES (1, repeat('x', {size}))", "INSERT INTO t VALUES (2, 'b')")
+        large = messages(source, "I", 1, 60)[0]
+        assert len(large) > size
+        assert source._stream is not None
+        for _ in range(3):
+            pump(source)
+        assert len(source._stream._buffer) == 64 << 20
+
+
+def test_settings_of_the_role_do_not_change_how_values_are_printed(database: str) -> None:
+    database_name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    execute(
+        database,
+        "CREATE TABLE p (id int PRIMARY KEY, f float8, d date, i interval, b bytea, z timestamptz)",
+        *(f"ALTER DATABASE {database_name} SET {name}" for name in (
+            "extra_float_digits = -5", "DateStyle = 'German'", "IntervalStyle = 'postgres_verbose'",
+            "bytea_output = 'escape'", "TimeZone = 'Asia/Tokyo'", "statement_timeout = '500ms'")),
+    )  # fmt: skip
+    with opened(config(database, "p")) as source:
+        source.setup()
+        source.start(None)
+        execute(database, "INSERT INTO p VALUES (1, 0.1::float8 + 0.2, '2024-02-03', '1 day 2 hours', '\\x00ff',"
+                          " '2024-02-03 04:05:06+00')")  # fmt: skip
+        row, at, values = messages(source, "I", 1)[0], 8, []
+        for _ in range(6):
+            size = struct.unpack_from(">I", row, at + 1)[0]
+            values.append(row[at + 5 : at + 5 + size].decode())
+            at += 5 + size
+    assert values == ["1", "0.30000000000000004", "2024-02-03", "P1DT2H", "\\x00ff", "2024-02-03 04:05:06+00"]
+
+
+def test_large_transactions_are_streamed_before_they_commit(database: str) -> None:
+    database_name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    execute(database, TABLE, f"ALTER DATABASE {database_name} SET logical_decoding_work_mem = '64kB'")
+    with opened(config(database, "t")) as source:
+        source.setup()
+        source.start(None)
+        with psycopg.connect(database) as writer:
+            writer.execute("INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 20000) n")
+            assert messages(source, "S", 1)
+
+
+def test_the_first_change_after_a_silence_is_not_held_back(postgres18: Postgres) -> None:
+    with postgres18.database("latency") as dsn:
+        execute(dsn, TABLE)
+        with opened(config(dsn, "t", gather_ms=5000)) as source, psycopg.connect(dsn, autocommit=True) as writer:
+            source.setup()
+            source.start(None)
+            time.sleep(0.2)
+            pump(source)
+            source._stream._last_data = -1e9  # type: ignore[union-attr]
+            began = time.monotonic()
+            writer.execute("INSERT INTO t VALUES (1, 'a')")
+            while not source.read(1):
+                pass
+            assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ("C57P01", ConnectionLost),
+        ("C58P01\0Mrequested WAL segment 0000 has already been removed", PositionLost),
+        ('C55000\0Mcannot read from logical replication slot "x"', PositionLost),
+        ('C55000\0Mcan no longer access replication slot "x"', PositionLost),
+        ('C42704\0Mreplication slot "x" does not exist', PositionLost),
+        ('C42704\0Mpublication "x" does not exist', errors.PublicationProblem),
+        ('C55006\0Mreplication slot "x" is active for PID 1', errors.SlotInUse),
+        ("CXX000\0Msomething else", SourceError),
+    ],
+)
+def test_an_error_in_the_stream_becomes_the_error_it_means(fields: str, kind: type[Exception]) -> None:
+    source = PostgresSource(config("dbname=x"))
+    with pytest.raises(kind):
+        source.server_message("E", fields.encode() + b"\0\0")
+
+
+def test_notices_are_let_pass_and_the_end_of_the_copy_is_a_lost_connection() -> None:
+    source = PostgresSource(config("dbname=x"))
+    source.server_message("N", b"SNOTICE\0Mhello\0\0")
+    source.server_message("S", b"TimeZone\0UTC\0")
+    for kind in "cCZ":
+        with pytest.raises(ConnectionLost):
+            source.server_message(kind, b"")
+
+
+@pytest.mark.parametrize("text", ["0/0", "16/B374D848", "FFFFFFFF/FFFFFFFF"])
+def test_a_position_survives_parsing_and_printing(text: str) -> None:
+    assert format_lsn(parse_lsn(text)) == Position(text)
