@@ -15,6 +15,7 @@ import pytest
 from tests.support.blocks import make_block
 from tidemill import config
 from tidemill.component import Outcome
+from tidemill.formats.json import JsonFormat
 from tidemill.model.delivery import Delivery
 
 ROOT = Path(__file__).parent.parent.parent
@@ -57,6 +58,14 @@ def test_the_sink_in_the_contributing_guide_delivers(tmp_path: Path) -> None:
     assert [orjson.loads(line)["offset"] for line in written.splitlines()] == list(range(10))
     assert [check.outcome for check in sink.doctor()] == [Outcome.PASS]
     sink.close()
+
+
+def test_the_page_of_events_names_exactly_the_fields_there_are() -> None:
+    page = (ROOT / "docs" / "events.md").read_text().partition("## Debezium")[0]
+    cells = re.findall(r"^\| (`.*?) \|", page, re.M)
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    event = orjson.loads(JsonFormat().encode(make_block(1), "shop")[0].as_py())
+    assert named - {"unchanged"} == event.keys()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
