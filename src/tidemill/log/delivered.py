@@ -1,0 +1,69 @@
+"""What the stream tells the log after a checkpoint is saved: how far it has delivered, and what may go."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+from tidemill.log.bookmark import ACKNOWLEDGED, Bookmark
+from tidemill.log.config import LogConfig
+from tidemill.log.entry import Tail, index_name
+from tidemill.log.index import unpack
+from tidemill.log.store import Store, open_store
+from tidemill.model.position import Offset
+
+# Enough for the first record of nearly every index; the rest is read when it is not.
+_FIRST_RECORD = 64 << 10
+
+
+def acknowledge(uri: str | Store, delivered: Tail) -> None:
+    """Call only after the checkpoint is saved (invariants 1 and 2).
+
+    Not waited for on disk: if a power failure takes it back, capture merely acknowledges less to the source.
+    """
+    Bookmark(open_store(uri), ACKNOWLEDGED).put(delivered, durable=False)
+
+
+def trim(uri: str | Store, before: Offset, config: LogConfig, *, now: float | None = None) -> int:
+    """Removes whole segments that end at or before `before` and are past retention; returns the bytes freed.
+
+    Oldest first and the index before its data, so that a trim that is killed leaves a log that begins later and
+    never one with a hole. The newest segment stays: it says where the log ends.
+    """
+    store = open_store(uri)
+    names = store.names()
+    bases = [int(name[:-4]) for name in names if name.endswith(".idx")]
+    delivered = [(base, following) for base, following in pairwise(bases) if following <= before]
+    kept = 0
+    if config.retention_bytes:
+        kept = sum(_bytes(store, names, base) for base, _ in delivered)
+    moment = time.time() if now is None else now
+    freed = 0
+    for base, following in delivered:
+        began = _first_written_at(store, following)
+        if began is None:
+            break  # the writer is about to begin the next segment; until then this one says where the log ends
+        size = _bytes(store, names, base)
+        too_much = 0 < config.retention_bytes <= kept - size
+        too_old = 0 < config.retention_seconds < moment - began / 1000
+        if not (too_much or too_old) and (config.retention_bytes or config.retention_seconds):
+            break
+        for name in [index_name(base), *_data(names, base)]:
+            store.remove(name)
+        kept -= size
+        freed += size
+    return freed
+
+
+def _data(names: list[str], base: Offset) -> list[str]:
+    return [name for name in names if name.startswith(f"{base:020d}") and name.endswith(".seg")]
+
+
+def _bytes(store: Store, names: list[str], base: Offset) -> int:
+    return sum(store.size(name) or 0 for name in [index_name(base), *_data(names, base)])
+
+
+def _first_written_at(store: Store, base: Offset) -> int | None:
+    name = index_name(base)
+    found = unpack(store.read(name, 0, _FIRST_RECORD)) or unpack(store.read(name))
+    return None if found is None else int(found[0]["written_at"])

@@ -1,0 +1,217 @@
+"""The log in a local directory: files that grow, memory-mapped by readers."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemill.errors import LogCorrupt, LogError
+from tidemill.log.store import LOCK
+
+# A mapped file keeps its disk space when it is trimmed, so only few stay mapped.
+_MAPS = 2
+# Linux refuses more in one call (IOV_MAX).
+_VECTORS = 1024
+
+
+class LocalStore:
+    appends = True
+
+    def __init__(self, directory: str, *, fsync: bool = True) -> None:
+        self.label = directory
+        self._directory = Path(directory)
+        self._fsync = fsync
+        self._files: dict[str, int] = {}
+        self._uncut: set[str] = set()
+        self._maps: OrderedDict[str, pa.Buffer] = OrderedDict()
+        self._lock: int | None = None
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self._directory))
+        except FileNotFoundError:
+            return []
+
+    def size(self, name: str) -> int | None:
+        try:
+            return os.stat(self._directory / name).st_size
+        except FileNotFoundError:
+            return None
+
+    def signature(self, name: str) -> Hashable:
+        try:
+            stat = os.stat(self._directory / name)
+        except FileNotFoundError:
+            return None
+        return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        try:
+            with open(self._directory / name, "rb", buffering=0) as file:
+                file.seek(at)
+                return file.read() if size is None else file.read(size)
+        except FileNotFoundError:
+            return b""
+
+    def view(self, name: str, at: int, size: int) -> pa.Buffer:
+        mapped = self._maps.get(name)
+        if mapped is None or mapped.size < at + size:
+            mapped = self._map(name)
+            if mapped.size < at + size:
+                fix = "Restore the log from a copy, or move it away: capture then resumes from the checkpoint."
+                what = f"{name} has {mapped.size} bytes where its index says {at + size}"
+                raise LogCorrupt(what, where=self.label, fix=fix)
+        self._maps.move_to_end(name)
+        return mapped.slice(at, size)
+
+    def _map(self, name: str) -> pa.Buffer:
+        try:
+            with pa.memory_map(str(self._directory / name)) as file:
+                mapped = file.read_buffer()
+        except FileNotFoundError as error:
+            fix = "What it held was delivered and trimmed; raise retention_seconds or retention_bytes to keep it."
+            raise LogError(f"{name} is not in the log any more", where=self.label, fix=fix) from error
+        except OSError as error:
+            raise LogError(f"{name} cannot be read: {error}", where=self.label) from error
+        self._maps[name] = mapped
+        while len(self._maps) > _MAPS:
+            self._maps.popitem(last=False)
+        return mapped
+
+    def write(self, name: str, at: int, buffers: Sequence[pa.Buffer | bytes]) -> None:
+        with self._failing(f"cannot write {name}"):
+            new = name not in self._files
+            file = self._open(name)
+            if at == 0 or name in self._uncut:
+                os.ftruncate(file, at)
+                self._uncut.discard(name)
+            try:
+                _write_all(file, at, [memoryview(buffer).cast("B") for buffer in buffers])
+                if self._fsync:
+                    os.fdatasync(file)
+                    if new:
+                        self._sync_directory()
+            except BaseException:
+                self._uncut.add(name)
+                with suppress(OSError):
+                    os.ftruncate(file, at)
+                    self._uncut.discard(name)
+                raise
+
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        with self._failing(f"cannot write {name}"):
+            passing = self._directory / f"{name}.tmp"
+            try:
+                file = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+                try:
+                    _write_all(file, 0, [memoryview(data)])
+                    if durable and self._fsync:
+                        os.fdatasync(file)
+                finally:
+                    os.close(file)
+                os.replace(passing, self._directory / name)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(passing)
+                raise
+            if durable and self._fsync:
+                self._sync_directory()
+
+    def cut(self, name: str, size: int) -> None:
+        if size == 0:
+            self.remove(name)
+            return
+        with self._failing(f"cannot shorten {name}"):
+            file = self._open(name)
+            os.ftruncate(file, size)
+            if self._fsync:
+                os.fdatasync(file)
+
+    def move(self, old: str, new: str) -> None:
+        with self._failing(f"cannot rename {old}"):
+            os.rename(self._directory / old, self._directory / new)
+            self.release(new)
+            self._maps.pop(old, None)
+            if old in self._files:
+                self._files[new] = self._files.pop(old)
+            if self._fsync:
+                self._sync_directory()
+
+    def remove(self, name: str) -> None:
+        self.release(name)
+        with self._failing(f"cannot remove {name}"), suppress(FileNotFoundError):
+            os.unlink(self._directory / name)
+
+    def release(self, name: str) -> None:
+        self._uncut.discard(name)
+        self._maps.pop(name, None)
+        if name in self._files:
+            os.close(self._files.pop(name))
+
+    def lock(self) -> None:
+        with self._failing("cannot make the log's directory"):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(file, 32, 0).decode(errors="replace").strip()
+            os.close(file)
+            fix = "Only one capture may run per pipeline. Stop the other one; a lock of a dead process frees itself."
+            raise LogError(f"another process writes this log (pid {holder})", where=self.label, fix=fix) from error
+        os.ftruncate(file, 0)
+        # On a full disk the lock still holds; only the message of a second writer is poorer.
+        with suppress(OSError):
+            os.pwrite(file, str(os.getpid()).encode(), 0)
+        self._lock = file
+
+    def check_lock(self) -> None:
+        """The kernel keeps the lock while the process lives."""
+
+    def close(self) -> None:
+        for name in list(self._files):
+            self.release(name)
+        self._maps.clear()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _open(self, name: str) -> int:
+        if name not in self._files:
+            self._files[name] = os.open(self._directory / name, os.O_RDWR | os.O_CREAT, 0o666)
+        return self._files[name]
+
+    def _sync_directory(self) -> None:
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            fix = "Free some space; nothing is lost, the write is tried again." if full else ""
+            raise LogError(f"{what}: {error.strerror or error}", where=self.label, fix=fix) from error
+
+
+def _write_all(file: int, at: int, views: list[memoryview]) -> None:
+    """All bytes, although the kernel may take fewer per call (and takes at most 2 GiB)."""
+    views = [view for view in views if view.nbytes]
+    while views:
+        written = os.pwritev(file, views[:_VECTORS], at)
+        at += written
+        while views and written >= views[0].nbytes:
+            written -= views.pop(0).nbytes
+        if written:
+            views[0] = views[0][written:]

@@ -1,0 +1,129 @@
+"""The log in an object store, or any file system of pyarrow.fs: whole objects, never added to.
+
+An object store cannot refuse a second writer; the newest one wins, and the older one finds out before it makes
+its next append visible.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import time
+import uuid
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from tidemill.errors import LogError
+from tidemill.log.store import LOCK
+
+# Objects carry whole seconds as their time of change, too coarse to see one by; they are read this often instead.
+_LOOKS_PER_SECOND = 4
+
+
+class ObjectStore:
+    appends = False
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str, *, label: str = "") -> None:
+        self.label = label or path
+        self._fs = filesystem
+        self._path = path
+        self._token = b""
+
+    def names(self) -> list[str]:
+        with self._failing("cannot list the log"):
+            infos = self._fs.get_file_info(pafs.FileSelector(self._path, allow_not_found=True))
+        return sorted(info.base_name for info in infos if info.type == pafs.FileType.File)
+
+    def size(self, name: str) -> int | None:
+        with self._failing(f"cannot look at {name}"):
+            info = self._fs.get_file_info(self._at(name))
+        return int(info.size) if info.type == pafs.FileType.File else None
+
+    def signature(self, name: str) -> Hashable:
+        return int(time.monotonic() * _LOOKS_PER_SECOND)
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        try:
+            with self._fs.open_input_file(self._at(name)) as file:
+                return file.read_at(file.size() - at if size is None else size, at)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise LogError(f"cannot read {name}: {error}", where=self.label) from error
+
+    def view(self, name: str, at: int, size: int) -> pa.Buffer:
+        data = self.read(name, at, size)
+        if len(data) < size:
+            fix = "If it was delivered and trimmed, raise retention_seconds or retention_bytes to keep it."
+            raise LogError(f"{name} has not the {at + size} bytes that are needed", where=self.label, fix=fix)
+        return pa.py_buffer(data)
+
+    def write(self, name: str, at: int, buffers: Sequence[pa.Buffer | bytes]) -> None:
+        if at:
+            raise ValueError("an object cannot be added to")
+        with self._failing(f"cannot write {name}"):
+            try:
+                with self._fs.open_output_stream(self._at(name)) as file:
+                    for buffer in buffers:
+                        file.write(buffer)
+            except OSError:
+                self._remove(name)
+                raise
+
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        with self._failing(f"cannot write {name}"), self._fs.open_output_stream(self._at(name)) as file:
+            file.write(data)
+
+    def cut(self, name: str, size: int) -> None:
+        if size:
+            raise ValueError("an object cannot be shortened")
+        self.remove(name)
+
+    def move(self, old: str, new: str) -> None:
+        with self._failing(f"cannot rename {old}"):
+            self._fs.move(self._at(old), self._at(new))
+
+    def remove(self, name: str) -> None:
+        with self._failing(f"cannot remove {name}"):
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._fs.delete_file(self._at(name))
+        except FileNotFoundError:
+            pass
+        except OSError:
+            if self.size(name) is not None:
+                raise
+
+    def release(self, name: str) -> None:
+        pass
+
+    def lock(self) -> None:
+        self._token = f"{os.getpid()} {uuid.uuid4()}".encode()
+        with self._failing("cannot make the log's directory"):
+            self._fs.create_dir(self._path, recursive=True)
+        self.replace(LOCK, self._token)
+
+    def check_lock(self) -> None:
+        holder = self.read(LOCK)
+        if holder != self._token:
+            who = holder.decode(errors="replace").split(" ")[0]
+            fix = "Only one capture may run per pipeline; the newest one goes on, this one stops."
+            raise LogError(f"another process (pid {who}) has taken over this log", where=self.label, fix=fix)
+
+    def close(self) -> None:
+        pass
+
+    def _at(self, name: str) -> str:
+        return posixpath.join(self._path, name)
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LogError(f"{what}: {error}", where=self.label) from error

@@ -1,0 +1,126 @@
+"""Reads the log: for the stream's planner (in the driver), its tasks (in workers), and `tidemill log`.
+
+Any number of readers, in any process, while the writer writes. Memory does not grow with the log's history.
+"""
+
+from __future__ import annotations
+
+import bisect
+import zlib
+from collections.abc import Iterator
+
+from tidemill.errors import LogCorrupt, LogError
+from tidemill.log import codec
+from tidemill.log.bookmark import POSITION, Bookmark
+from tidemill.log.entry import ORIGIN, BlockRef, Entry, Tail
+from tidemill.log.index import Append, Index, trimmed
+from tidemill.log.store import Store, open_store
+from tidemill.model.block import Block
+from tidemill.model.position import Offset, Position
+
+
+class LogReader:
+    def __init__(self, uri: str | Store) -> None:
+        self._store = open_store(uri)
+        self._index = Index(self._store)
+        self._resting = Bookmark(self._store, POSITION)
+
+    def head(self) -> Offset:
+        """The oldest offset that can still be read; the tail's when there is none."""
+        bases = self._index.bases()
+        return bases[0] if bases else self.tail().offset
+
+    def tail(self) -> Tail:
+        """Where the log ends now. Cheap: a few looks at file sizes when nothing came."""
+        resting = self._resting.get()
+        tail = self._index.refresh(resting or ORIGIN)
+        return resting if resting is not None and resting.offset == tail.offset else tail
+
+    def plan(self, start: Offset, *, max_events: int, max_bytes: int, respect_tx: bool = True) -> Offset:
+        """The end of the batch that begins at `start`; `start` itself when nothing is there.
+
+        It ends where a transaction ends, and holds at least one even if that is larger than the limits, unless
+        `respect_tx` is False: then one that does not fit is cut (invariant 3). An append with a schema change or
+        TRUNCATE is a batch of its own, whatever its size.
+        """
+        self._check(start)
+        end, events, size = start, 0, 0
+        for append in self._index.appends(start):
+            if append.barrier:
+                return append.end if end == start else end
+            here = append.end - end
+            weight = append.bytes / (append.end - append.base)
+            room = min(max_events - events, int((max_bytes - size) / weight))
+            if here > room:
+                return self._cut(append, start, end, room, respect_tx)
+            end, events, size = append.end, events + here, size + int(here * weight)
+        return end
+
+    def _cut(self, append: Append, start: Offset, end: Offset, room: int, respect_tx: bool) -> Offset:
+        """Ends the batch inside this append, at most `room` events after `end` where that is possible."""
+        marks = [append.base + events for events, _ in self._index.entry(append).marks]
+        fits = bisect.bisect_right(marks, end + room)
+        if fits and marks[fits - 1] > end:
+            return marks[fits - 1]
+        if end > start:
+            return end
+        if not respect_tx:
+            return end + max(room, 1)
+        return marks[bisect.bisect_right(marks, end)]
+
+    def refs(self, start: Offset, end: Offset) -> list[BlockRef]:
+        """Of every block with offsets in the range, in the log's order, clipped to it."""
+        self._check(start, end)
+        return [ref for entry in self._entries(start, end) for ref in entry.refs(start, end)]
+
+    def read(self, ref: BlockRef) -> Block:
+        """Local files are memory-mapped: only `offset` and a spill's constants take memory of their own."""
+        buffer = self._store.view(ref.segment, ref.at, ref.size)
+        if zlib.crc32(buffer) != ref.crc:
+            raise LogCorrupt(
+                f"a block of {ref.table} does not match its checksum (offsets {ref.first} to {ref.last})",
+                where=f"{self._store.label}/{ref.segment}, byte {ref.at}",
+                fix="Restore the log from a copy, or move it away: capture then resumes from the checkpoint.",
+            )
+        return codec.load(buffer, ref.base, ref.constants, first=ref.first, last=ref.last)
+
+    def position_at(self, offset: Offset) -> Position:
+        """Where the source resumes when everything before `offset` was delivered: the last transaction's end."""
+        tail = self._check(offset)
+        if offset == tail.offset:
+            return tail.position
+        return next(self.entries(offset)).position_at(offset)
+
+    def entries(self, start: Offset = 0) -> Iterator[Entry]:
+        """From the append that holds `start`, or from the head if that is later."""
+        return self._entries(max(start, self.head()), self.tail().offset)
+
+    def offset_at(self, epoch_ms: int) -> Offset:
+        """Everything that was logged at or after this time stands at or behind this offset.
+
+        What was committed after it was logged after it, so that a replay from here misses nothing committed since.
+        """
+        head, tail = self.head(), self.tail()
+        if head == tail.offset:
+            return head
+        appends = self._index.appends(self._index.begun_before(epoch_ms))
+        return next((append.base for append in appends if append.written_at >= epoch_ms), tail.offset)
+
+    def _entries(self, start: Offset, end: Offset) -> Iterator[Entry]:
+        for append in self._index.appends(start):
+            if append.base >= end:
+                return
+            yield self._index.entry(append)
+
+    def _check(self, start: Offset, end: Offset | None = None) -> Tail:
+        tail = self.tail()
+        if max(start, end or 0) > tail.offset:
+            raise LogError(
+                f"offset {max(start, end or 0)} is asked for, but the log ends at {tail.offset}",
+                where=self._store.label,
+                fix="Is this the log that the checkpoint belongs to?",
+            )
+        head = self._index.head()
+        if head is not None and start < head:
+            raise trimmed(start, head, self._store)
+        return tail

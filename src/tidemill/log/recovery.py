@@ -1,0 +1,129 @@
+"""What a writer does first: find where the log ends, and clear away what a killed one left half done."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from dataclasses import dataclass
+
+from tidemill.errors import LogCorrupt, LogError
+from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
+from tidemill.log.entry import ORIGIN, Entry, Tail, index_name, segment_name
+from tidemill.log.index import SegmentIndex
+from tidemill.log.spill import PREFIX
+from tidemill.log.store import Store
+from tidemill.model.position import Offset
+
+# With fsync an append's data is on disk before its index record, so this is for logs written without; a huge
+# transaction need not be read all over again.
+_CHECKED_BYTES = 64 << 20
+
+_MOVE_AWAY = "Move the log away: capture then resumes from the checkpoint, and nothing is lost."
+
+_events = logging.getLogger("tidemill.log")
+
+
+@dataclass(slots=True)
+class OpenSegment:
+    """The segment that is being written: where it begins, and how long its two files are."""
+
+    base: Offset
+    bytes: int = 0
+    index_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    tail: Tail
+    written_at: int
+    segment: OpenSegment | None
+
+
+def recover(store: Store, base: Tail | None) -> Recovered:
+    """`base` is the checkpoint: where an empty log begins, and where no other may end before."""
+    names = store.names()
+    found, torn = _find_tail(store, [int(name[:-4]) for name in names if name.endswith(".idx")])
+    resting = Bookmark(store, POSITION)
+    noted = resting.get()
+    if found.segment is None:
+        known = [tail for tail in (noted, base, found.tail) if tail is not None]
+        tail = max(known, key=lambda tail: tail.offset)
+    else:
+        tail = noted if noted is not None and noted.offset == found.tail.offset else found.tail
+    _refuse_to_go_back(store, tail, base)
+
+    # Nothing was touched until here, so that a log that is refused can still be looked at.
+    for segment in torn:
+        _events.warning("torn segment removed", extra={"log": store.label, "segment": segment})
+        store.remove(index_name(segment))
+    if found.segment is None:
+        if tail != noted:
+            resting.put(tail)
+    elif store.appends:
+        _cut(store, index_name(found.segment.base), found.segment.index_bytes)
+        _cut(store, segment_name(found.segment.base), found.segment.bytes)
+    _remove_leftovers(store)
+    return Recovered(tail, found.written_at, found.segment)
+
+
+def _find_tail(store: Store, bases: list[Offset]) -> tuple[Recovered, list[Offset]]:
+    """The last whole append, and the segments behind it that have none."""
+    lost = ORIGIN
+    torn: list[Offset] = []
+    for base in reversed(bases):
+        index = SegmentIndex(store, base)
+        index.refresh()
+        for number in reversed(range(len(index))):
+            entry = index.entry(number)
+            if _whole(store, entry):
+                at, size = index.place(number)
+                end = max(ref.at + ref.size for ref in entry.blocks)
+                return Recovered(entry.tail, entry.written_at, OpenSegment(base, end, at + size)), torn
+            lost = Tail(entry.base, entry.since)
+        torn.append(base)
+    return Recovered(lost, 0, None), torn
+
+
+def _cut(store: Store, name: str, end: int) -> None:
+    there = store.size(name) or 0
+    if there > end:
+        _events.warning("torn tail cut", extra={"log": store.label, "file": name, "bytes": there - end})
+        store.cut(name, end)
+
+
+def _whole(store: Store, entry: Entry) -> bool:
+    checked = 0
+    for ref in reversed(entry.blocks):
+        try:
+            buffer = store.view(ref.segment, ref.at, ref.size)
+        except LogCorrupt:
+            return False
+        except LogError:
+            if store.size(ref.segment) is None:
+                return False
+            raise
+        if checked < _CHECKED_BYTES and zlib.crc32(buffer) != ref.crc:
+            return False
+        checked += ref.size
+    return True
+
+
+def _remove_leftovers(store: Store) -> None:
+    """Open transactions of a dead writer, data whose index record was never written, trimming cut short."""
+    names = store.names()
+    indexed = {name[:20] for name in names if name.endswith(".idx")}
+    for name in names:
+        if name.startswith(PREFIX) or (name.endswith(".seg") and name[:20] not in indexed):
+            store.remove(name)
+
+
+def _refuse_to_go_back(store: Store, tail: Tail, base: Tail | None) -> None:
+    """Offsets that were delivered may never name other events (invariant 5)."""
+    delivered = [mark for mark in (base, Bookmark(store, ACKNOWLEDGED).get()) if mark is not None]
+    furthest = max((mark.offset for mark in delivered), default=0)
+    if furthest > tail.offset:
+        raise LogCorrupt(
+            f"the log ends at offset {tail.offset}, but events before {furthest} were delivered from it",
+            where=store.label,
+            fix=_MOVE_AWAY,
+        )

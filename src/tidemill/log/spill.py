@@ -1,0 +1,192 @@
+"""A transaction written to the log while it is still open at the source, so that its size costs no memory.
+
+It lives in files of its own that no index names. Its commit gives them a segment's name, and its index record
+makes it visible; until then nobody sees it, and a writer that opens the log removes what a dead one left behind.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.errors import LogError
+from tidemill.log import codec
+from tidemill.log.entry import BlockRef, Constants, segment_name
+from tidemill.log.store import Store
+from tidemill.model.block import Block
+from tidemill.model.change import Spilled
+from tidemill.model.position import Offset
+
+PREFIX = "spill-"
+
+
+def place(
+    blocks: Iterable[Block], segment: str, at: int, base: Offset, barrier: bool = False
+) -> tuple[list[BlockRef], list[pa.Buffer]]:
+    """The blocks' bytes, one behind the other from `at` on, and their references."""
+    refs: list[BlockRef] = []
+    buffers: list[pa.Buffer] = []
+    for block in blocks:
+        if not block.rows:
+            continue
+        buffer = codec.dump(block)
+        offsets = block.batch.column(0)
+        ref = BlockRef(
+            segment, at, buffer.size, zlib.crc32(buffer), base, base + offsets[0].as_py(),
+            base + offsets[-1].as_py() + 1, block.table.full_name, block.table.version, block.table.fingerprint,
+            block.rows, barrier,
+        )  # fmt: skip
+        refs.append(ref)
+        buffers.append(buffer)
+        at += buffer.size
+    return refs, buffers
+
+
+class Spill:
+    """Blocks of one open transaction. Where files grow there is one; in an object store, one object per piece."""
+
+    def __init__(self, store: Store, transaction: int, label: str = "") -> None:
+        self.transaction = transaction
+        self.events = 0
+        self.barrier = False
+        self.refs: list[BlockRef] = []
+        self._store = store
+        self._label = label or f"{PREFIX}{transaction}"
+        self._pieces: dict[str, int] = {}
+        """Files and how long they are."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(ref.size for ref in self.refs)
+
+    def add(self, piece: Spilled) -> None:
+        """A piece that counts from 0 again is the source starting over after a reconnect: what was there goes."""
+        blocks = [block for block in piece.blocks if block.rows]
+        first = min((block.batch.column(0)[0].as_py() for block in blocks), default=self.events)
+        if first == 0 and self.events:
+            self.drop()
+        elif first != self.events:
+            raise LogError(
+                f"transaction {self.transaction} goes on at its event {first}, but {self.events} events of it are here",
+                where=self._store.label,
+                fix="Reconnect to the source: it sends an open transaction from its beginning.",
+            )
+        self.write(blocks)
+        self.events += piece.events
+        self.barrier |= piece.barrier
+
+    def write(self, blocks: Iterable[Block]) -> None:
+        name, at = self._next()
+        refs, buffers = place(blocks, name, at, 0)
+        if refs:
+            try:
+                self._store.write(name, at, buffers)
+            except BaseException:
+                if at == 0:
+                    with suppress(LogError):
+                        self._store.remove(name)
+                raise
+            self._pieces[name] = refs[-1].at + refs[-1].size
+            self.refs += refs
+
+    def drop(self) -> None:
+        for name in self._pieces:
+            self._store.remove(name)
+        self.events, self.barrier, self.refs, self._pieces = 0, False, [], {}
+
+    def blocks(self) -> Iterator[Block]:
+        for ref in self.refs:
+            yield codec.load_spilled(self._store.view(ref.segment, ref.at, ref.size))
+
+    def without(self, aborted: frozenset[int]) -> Spill:
+        """A copy, block by block, without the rows of rolled-back subtransactions, `offset` and `ordinal` dense again;
+        itself when none of its rows was rolled back.
+
+        Reads twice: the rows of one transaction interleave between blocks, so how many are gone before a row is only
+        known when all were seen. That takes a byte of memory per event.
+        """
+        gone = np.zeros(self.events, bool)
+        rolled_back = np.array(sorted(aborted), np.uint32)
+        for block in self.blocks():
+            gone[_offsets(block)[np.isin(_subtx(block), rolled_back)]] = True
+        if not gone.any():
+            return self
+        edges = np.flatnonzero(np.diff(gone, prepend=False, append=False))
+        starts, ends = edges[::2], edges[1::2]
+        lost = np.concatenate([[0], np.cumsum(ends - starts)])
+        kept = Spill(self._store, self.transaction, f"{PREFIX}{self.transaction}-kept")
+        try:
+            for block in self.blocks():
+                old = _offsets(block)
+                stays = ~gone[old]
+                if stays.any():
+                    new = old[stays] - lost[np.searchsorted(starts, old[stays])]
+                    kept.write([_renumbered(block, stays, new)])
+        except BaseException:
+            kept.drop()
+            raise
+        kept.events = self.events - int(lost[-1])
+        kept.barrier = self.barrier
+        return kept
+
+    def adopt(self, base: Offset, constants: Constants) -> tuple[BlockRef, ...]:
+        """Gives the files the names of the segment at `base`. `disown` undoes it."""
+        names = {}
+        try:
+            for number, old in enumerate(list(self._pieces)):
+                new = segment_name(base) if self._store.appends else f"{base:020d}-{number:06d}.seg"
+                self._store.move(old, new)
+                names[old] = new
+        except LogError:
+            self._rename(names)
+            self.disown()
+            raise
+        self._rename(names)
+        return tuple(
+            replace(
+                ref, base=base, first=base + ref.first, last=base + ref.last, barrier=self.barrier,
+                position=constants.position, tx_id=constants.tx_id, commit_time=constants.commit_time,
+            )
+            for ref in self.refs
+        )  # fmt: skip
+
+    def disown(self) -> None:
+        names = {}
+        for number, old in enumerate(list(self._pieces)):
+            if not old.startswith(PREFIX):
+                new = f"{self._label}.seg" if self._store.appends else f"{self._label}-{number:06d}.seg"
+                self._store.move(old, new)
+                names[old] = new
+        self._rename(names)
+
+    def _rename(self, names: dict[str, str]) -> None:
+        self._pieces = {names.get(name, name): size for name, size in self._pieces.items()}
+        self.refs = [replace(ref, segment=names.get(ref.segment, ref.segment)) for ref in self.refs]
+
+    def _next(self) -> tuple[str, int]:
+        if self._store.appends:
+            name = f"{self._label}.seg"
+            return name, self._pieces.get(name, 0)
+        return f"{self._label}-{len(self._pieces):06d}.seg", 0
+
+
+def _offsets(block: Block) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return block.batch.column("offset").to_numpy().astype(np.int64)
+
+
+def _subtx(block: Block) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    return block.batch.column("subtx").to_numpy()
+
+
+def _renumbered(block: Block, stays: np.ndarray[tuple[int], np.dtype[np.bool_]], new: np.ndarray) -> Block:
+    batch = block.batch if stays.all() else block.batch.filter(pa.array(stays))
+    columns = list(batch.columns)
+    for name in ("offset", "ordinal"):
+        column = batch.schema.get_field_index(name)
+        columns[column] = pa.array(new).cast(batch.schema.field(column).type)
+    return Block(block.table, pa.record_batch(columns, schema=batch.schema))

@@ -1,0 +1,90 @@
+"""Where the log's files live. `LocalStore` grows files in a directory; `ObjectStore` puts whole objects.
+
+Both give the writer the same promise: `write` and `replace` have happened durably and wholly when they return,
+and when they raise `LogError` the file is as it was before, so the same call may be tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from tidemill.errors import ConfigError
+
+LOCK = "writer.lock"
+
+
+class Store(Protocol):
+    label: str
+    """For messages: the URI without its credentials."""
+
+    appends: bool
+    """Whether `write` may add to a file that is there. If not, each append is a segment of its own."""
+
+    def names(self) -> list[str]:
+        """Every file, sorted; none when the log does not exist yet."""
+
+    def size(self, name: str) -> int | None:
+        """None: there is no such file. Cheap: the idle reader asks every few milliseconds."""
+
+    def signature(self, name: str) -> Hashable:
+        """Differs when a file made by `replace` may have changed."""
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        """What is there of the range; empty when the file is not there."""
+
+    def view(self, name: str, at: int, size: int) -> pa.Buffer:
+        """The range without copying it where that is possible; `LogError` when the file is gone or shorter."""
+
+    def write(self, name: str, at: int, buffers: Sequence[pa.Buffer | bytes]) -> None:
+        """Makes the file end with these bytes from `at` on."""
+
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """A reader sees the old bytes or the new ones, never a mixture."""
+
+    def cut(self, name: str, size: int) -> None:
+        """Shortens the file; at 0 it is removed."""
+
+    def move(self, old: str, new: str) -> None: ...
+
+    def remove(self, name: str) -> None:
+        """Does nothing when there is no such file."""
+
+    def release(self, name: str) -> None:
+        """The writer is done with this file."""
+
+    def lock(self) -> None:
+        """Makes this process the log's only writer, or raises `LogError`."""
+
+    def check_lock(self) -> None:
+        """Raises `LogError` if another writer has taken over."""
+
+    def close(self) -> None: ...
+
+
+def open_store(uri: str | Store, *, fsync: bool = True) -> Store:
+    """A plain path and `file://` are a directory; every other scheme is whatever pyarrow.fs makes of it."""
+    from tidemill.log.local import LocalStore
+    from tidemill.log.objects import ObjectStore
+
+    if not isinstance(uri, str):
+        return uri
+    if "://" not in uri:
+        return LocalStore(uri, fsync=fsync)
+    try:
+        filesystem, path = pafs.FileSystem.from_uri(uri)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        fix = "Give a directory, or a URI that pyarrow.fs understands: file://, s3://, gs://, hdfs://."
+        raise ConfigError(f"the change log's URI cannot be opened: {error}", where=masked(uri), fix=fix) from error
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        return LocalStore(path, fsync=fsync)
+    return ObjectStore(filesystem, path, label=masked(uri))
+
+
+def masked(uri: str) -> str:
+    """Without user, password and options, any of which may be a secret."""
+    return re.sub(r"\?.*$", "", re.sub(r"//[^/]*@", "//", uri))
