@@ -15,7 +15,10 @@ find_python() {
 python=$(find_python)
 
 if command -v uv >/dev/null 2>&1; then
-  [ -x "$venv/bin/python" ] && suits "$venv/bin/python" || uv venv --quiet --clear --python "${python:->=3.11}" "$venv"
+  if ! suits "$venv/bin/python"; then
+    rm -rf "$venv"
+    uv venv --quiet --python "${python:->=3.11}" "$venv"
+  fi
   echo "Installing into $venv (uv)"
   uv pip install --quiet --python "$venv/bin/python" --require-hashes -r requirements.lock
   uv pip install --quiet --python "$venv/bin/python" --no-deps -e .
@@ -36,7 +39,9 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     exit 3
   fi
 fi
-[ -x "$venv/bin/pip" ] && suits "$venv/bin/python" || "$python" -m venv --clear "$venv"
+if ! suits "$venv/bin/python" || [ ! -x "$venv/bin/pip" ]; then
+  "$python" -m venv --clear "$venv"
+fi
 echo "Installing into $venv (pip; the first time takes a few minutes)"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -e .
