@@ -1,0 +1,41 @@
+"""Encodes every event, then forgets it: for benches, and for running a pipeline without a destination."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tidemill.component import Component, SinkConfig
+from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.sinks._lines import Encoding, LinesConfig
+
+
+class BlackholeConfig(LinesConfig):
+    pass
+
+
+class BlackholeSink(Component[BlackholeConfig]):
+    """Counts over its life what its receipts say one by one."""
+
+    Config: ClassVar[type[SinkConfig]] = BlackholeConfig
+    config: BlackholeConfig
+    tier: ClassVar[Tier] = Tier.AT_LEAST_ONCE
+
+    def __init__(self, config: BlackholeConfig) -> None:
+        super().__init__(config)
+        self.events = 0
+        self.bytes = 0
+
+    def write(self, delivery: Delivery) -> Receipt:
+        encoding = Encoding(delivery, self.config.envelope)
+        for block in delivery:
+            for _ in encoding.lines(block):
+                pass
+        self.events += encoding.events
+        self.bytes += encoding.bytes
+        return encoding.receipt(self.config.id)
+
+    def close(self) -> None:
+        pass
+
+
+component = BlackholeSink

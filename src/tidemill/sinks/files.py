@@ -1,0 +1,174 @@
+"""Files of events: JSON lines or Parquet, in a directory or any `pyarrow.fs` URI.
+
+    <path>/<schema>.<table>/<start>-<end>-<lane>of<lanes>.jsonl
+
+One file per table, batch and lane, named by the batch's offsets (invariant 5) and published by a rename: a reader sees
+a file wholly or not at all, and a replay writes the same bytes under the same name. `_filejournal` says how a
+batch that comes again with another plan leaves nothing of the first attempt behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from tidemill.component import Check, Component, Outcome, SinkConfig
+from tidemill.errors import DeliveryError, Refused
+from tidemill.model.block import Block
+from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.table import Table
+from tidemill.sinks._filejournal import Journal, Share
+from tidemill.sinks._filestore import Store
+from tidemill.sinks._filewriters import LinesWriter, ParquetWriter
+from tidemill.sinks._lines import Encoding
+
+
+class FilesConfig(SinkConfig):
+    path: str = Field(
+        min_length=1, description="A directory, or a URI (s3://bucket/prefix, hdfs://...). Belongs to this sink alone."
+    )
+    format: Literal["json", "parquet"] = Field(
+        default="json", description="JSON lines, or Parquet with a typed column per field."
+    )
+    envelope: Literal["native", "debezium"] = Field(
+        default="native", description="Shape of an event in JSON: docs/events.md."
+    )
+    compression: Literal["none", "gzip", "zstd"] = Field(
+        default="none", description="Of JSON lines (.gz, .zst) or of Parquet's pages."
+    )
+    rewind: Literal["refuse", "replace"] = Field(
+        default="refuse",
+        description="When events come again that finished files have, because the checkpoint was moved back: stop, or "
+        "replace these files.",
+    )
+
+    @model_validator(mode="after")
+    def _parquet_has_no_envelope(self) -> FilesConfig:
+        if self.format == "parquet" and self.envelope != "native":
+            raise ValueError("envelope is for JSON; Parquet has columns of its own. Remove one of the two.")
+        return self
+
+    @property
+    def suffix(self) -> str:
+        if self.format == "parquet":
+            return ".parquet"
+        return {"none": ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}[self.compression]
+
+
+class FilesSink(Component[FilesConfig]):
+    Config: ClassVar[type[SinkConfig]] = FilesConfig
+    config: FilesConfig
+    tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
+
+    def __init__(self, config: FilesConfig) -> None:
+        super().__init__(config)
+        self._journal: Journal | None = None
+        self._store: Store | None = None
+
+    def write(self, delivery: Delivery) -> Receipt:
+        try:
+            return self._write(delivery)
+        except Refused as error:
+            raise Refused(error.what, where=error.where or self._where(), fix=error.fix) from error
+        except (OSError, pa.ArrowException) as error:
+            # Never the exception's own words for Arrow's: they may quote a value.
+            what = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            raise DeliveryError(
+                f"cannot write the batch's files: {what}", where=self._where(),
+                fix="Check the space, the permissions and the reachability of the path; the batch is tried again.",
+            ) from error  # fmt: skip
+
+    def doctor(self) -> Iterable[Check]:
+        try:
+            problem = Store.at(self.config.path).probe()
+        except (OSError, ValueError, pa.ArrowException) as error:
+            problem = str(error)
+        if problem:
+            fix = "Set path to a directory that can be written, or to a URI whose credentials are in the environment."
+            yield Check("path", Outcome.FAIL, f"{self.config.path}: {problem}", fix)
+        else:
+            yield Check("path", Outcome.PASS, self.config.path)
+
+    def close(self) -> None:
+        self._journal = self._store = None
+
+    def _write(self, delivery: Delivery) -> Receipt:
+        store, journal = self._opened()
+        journal.begin(delivery, self.config.id)
+        encoding = Encoding(delivery, self.config.envelope)
+        drafts = _Drafts(self.config, store, journal, delivery, encoding)
+        with drafts:
+            for block in delivery:
+                if block.rows:
+                    drafts.write(block)
+        journal.note(delivery, list(drafts.names))
+        for name, draft in drafts.names.items():
+            store.publish(draft, name)
+        return encoding.receipt(self.config.id)
+
+    def _opened(self) -> tuple[Store, Journal]:
+        if self._store is None or self._journal is None:
+            self._store = Store.at(self.config.path)
+            self._journal = Journal(self._store, self.config.rewind)
+        return self._store, self._journal
+
+    def _where(self) -> str:
+        return f'sink "{self.config.id}", {self.config.path}'
+
+
+class _Drafts:
+    """The files of one delivery while they are written; `names` says which draft becomes which file."""
+
+    def __init__(
+        self, config: FilesConfig, store: Store, journal: Journal, delivery: Delivery, encoding: Encoding
+    ) -> None:
+        self.names: dict[str, str] = {}
+        self._config = config
+        self._store = store
+        self._journal = journal
+        self._delivery = delivery
+        self._encoding = encoding
+        self._writers: dict[str, LinesWriter | ParquetWriter] = {}
+
+    def write(self, block: Block) -> None:
+        name = file_name(block.table, Share.of(self._delivery), self._config)
+        if name not in self._writers:
+            self.names[name] = self._journal.draft(self._delivery, len(self.names))
+            self._writers[name] = self._open(self.names[name], block.table)
+        self._writers[name].write(block)
+
+    def _open(self, draft: str, table: Table) -> LinesWriter | ParquetWriter:
+        compression = self._config.compression
+        if self._config.format == "parquet":
+            stream = self._store.create(draft)
+            return ParquetWriter(stream, self._encoding, table, self._delivery.source, compression)
+        return LinesWriter(self._store.create(draft, None if compression == "none" else compression), self._encoding)
+
+    def __enter__(self) -> _Drafts:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for writer in self._writers.values():
+            # After a failure the drafts are worthless, and closing them may fail the same way again.
+            with contextlib.suppress(OSError, pa.ArrowException) if kind else contextlib.nullcontext():
+                writer.close()
+
+
+def file_name(table: Table, share: Share, config: FilesConfig) -> str:
+    """A Parquet file has one schema, so its name has the table's version; JSON lines of several may share a file."""
+    version = f"-v{table.version}" if config.format == "parquet" else ""
+    return f"{folder_name(table)}/{share}{version}{config.suffix}"
+
+
+def folder_name(table: Table) -> str:
+    """The table's full name; what a path cannot hold, or a reader would skip, is percent-encoded."""
+    name = re.sub(r"[\x00-\x1f\x7f%/\\:*?\"<>|]", lambda m: f"%{ord(m.group()):02X}", table.full_name)
+    return f"%{ord(name[0]):02X}{name[1:]}" if name[0] in "._" else name
+
+
+component = FilesSink
