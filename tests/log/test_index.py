@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.log.conftest import OpenStore
-from tests.support.blocks import make_change, position
+from tests.support.blocks import make_change, make_spill, position
 from tidemill.log import LogConfig, LogReader, LogWriter, Tail
 from tidemill.log import index as index_module
 from tidemill.log.backlog import Backlog
+from tidemill.log.codec import dump
 from tidemill.log.entry import Entry
 from tidemill.log.index import pack, scan
 from tidemill.model.position import Position
@@ -51,6 +54,28 @@ def test_looking_at_an_idle_log_reads_no_file(tmp_path: Path, monkeypatch: pytes
     for _ in range(10):
         assert reader.tail() == Tail(5, position(1))
     writer.close()
+
+
+def test_a_process_that_writes_and_reads_a_log_never_imports_pandas(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from tidemill.log import LogConfig, LogReader, LogWriter, Tail
+from tidemill.log import codec
+from tidemill.model.change import Committed, SpillCommitted, Spilled
+import pyarrow as pa
+reader = LogReader({str(tmp_path / "log")!r})
+spilled = codec.load_spilled(pa.memory_map({str(tmp_path / "spilled")!r}).read_buffer())
+writer = LogWriter.open({str(tmp_path / "log")!r}, LogConfig())
+for aborted in ((), (8,)):
+    writer.spill(Spilled(7, (spilled,), 4))
+    writer.commit_spill(SpillCommitted(7, "0/1", 7, 0, "0/1", frozenset(aborted)))
+blocks = [reader.read(ref) for ref in reader.refs(0, 6)]
+writer.append(Committed((codec.load(codec.dump(blocks[0])),), 4, ((4, "0/2"),)))
+assert sum(block.rows for block in blocks) == 6
+assert "pandas" not in sys.modules
+"""
+    (tmp_path / "spilled").write_bytes(dump(make_spill(7, 4, subtx=[7, 8, 7, 8]).blocks[0]))
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_a_record_survives_the_way_through_its_line() -> None:

@@ -11,8 +11,9 @@ import functools
 import numpy as np
 import pyarrow as pa
 
+from tidemill.log.columns import column, one_string, values
 from tidemill.log.entry import Constants
-from tidemill.model.block import COMMIT_TIME, META, POSITION, Block
+from tidemill.model.block import COMMIT_TIME, META, Block
 from tidemill.model.position import Offset
 from tidemill.model.table import Table
 
@@ -38,13 +39,13 @@ def load(
 ) -> Block:
     """The block with absolute offsets, and of it only `first <= offset < last`. Copies no column but `offset`."""
     table, batch = _open(buffer)
-    offsets = batch.column("offset").to_numpy()
+    offsets = values(batch.column("offset"), np.uint64)
     if first is not None and last is not None:
         bounds = np.array([max(first, base) - base, max(last, base) - base], np.uint64)
         low, high = (int(i) for i in offsets.searchsorted(bounds))
         batch, offsets = batch.slice(low, high - low), offsets[low:high]
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns["offset"] = pa.array(offsets + np.uint64(base))
+    columns["offset"] = column(offsets + np.uint64(base), pa.uint64())
     if constants is not None:
         columns.pop(_SPILL_ONLY, None)
         columns |= _repeated(constants, batch.num_rows)
@@ -71,11 +72,9 @@ def _table(text: bytes) -> Table:
 
 
 def _repeated(constants: Constants, rows: int) -> dict[str, pa.Array]:
-    times = pa.py_buffer(np.full(rows, constants.commit_time, np.int64))
+    places = column(np.zeros(rows, np.int32), pa.int32())
     return {
-        "position": pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), [constants.position]).cast(
-            POSITION
-        ),
-        "tx_id": pa.array(np.full(rows, constants.tx_id, np.uint64)),
-        "commit_time": pa.Array.from_buffers(COMMIT_TIME, rows, [None, times]),
+        "position": pa.DictionaryArray.from_arrays(places, one_string(constants.position)),
+        "tx_id": column(np.full(rows, constants.tx_id, np.uint64), pa.uint64()),
+        "commit_time": column(np.full(rows, constants.commit_time, np.int64), COMMIT_TIME),
     }

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidemill.errors import LogError
 from tidemill.log import codec
+from tidemill.log.columns import column, values
 from tidemill.log.entry import BlockRef, Constants, segment_name
 from tidemill.log.store import Store
 from tidemill.model.block import Block
@@ -176,17 +177,17 @@ class Spill:
 
 
 def _offsets(block: Block) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return block.batch.column("offset").to_numpy().astype(np.int64)
+    return values(block.batch.column("offset"), np.uint64).astype(np.int64)
 
 
 def _subtx(block: Block) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    return block.batch.column("subtx").to_numpy()
+    return values(block.batch.column("subtx"), np.uint32)
 
 
 def _renumbered(block: Block, stays: np.ndarray[tuple[int], np.dtype[np.bool_]], new: np.ndarray) -> Block:
-    batch = block.batch if stays.all() else block.batch.filter(pa.array(stays))
+    batch = block.batch if stays.all() else block.batch.take(column(np.flatnonzero(stays), pa.int64()))
     columns = list(batch.columns)
     for name in ("offset", "ordinal"):
-        column = batch.schema.get_field_index(name)
-        columns[column] = pa.array(new).cast(batch.schema.field(column).type)
+        place = batch.schema.get_field_index(name)
+        columns[place] = column(new, pa.int64()).cast(batch.schema.field(place).type)
     return Block(block.table, pa.record_batch(columns, schema=batch.schema))
