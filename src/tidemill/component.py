@@ -76,21 +76,22 @@ class Decoder(Protocol):
 class Source(Protocol):
     """A database's change stream. Lives in the capture process, used by one thread.
 
-    `start` may be called again after a `ConnectionLost`; each call gives the decoder of the new connection.
+    `open` may be called again after a `ConnectionLost`; each call gives the decoder of the new connection.
     """
 
-    def setup(self) -> None:
-        """Prepares the database; idempotent. `SetupError` says what is missing and who can grant it."""
+    def setup(self, after: Position | None = None) -> object:
+        """Prepares the database; idempotent. `SetupError` says what is missing and who can grant it. With `after`, what
+        an earlier run prepared must still be there: made anew, it would skip changes (invariant 7)."""
 
-    def start(self, after: Position | None, schemas: Schemas, *, told: Position | None, mark_events: int) -> Decoder:
+    def open(self, after: Position | None, schemas: Schemas, *, told: Position | None, mark_events: int) -> Decoder:
         """Streams what committed after `after`. `told` is the last position this pipeline acknowledged: a source that
         was moved beyond both has lost changes, which is a `PositionLost` (invariant 7)."""
 
     def read(self) -> memoryview:
         """All unconsumed bytes. Waits a moment for more; may return what was there before."""
 
-    def release(self, consumed: int) -> None:
-        """The first `consumed` bytes of the last `read` are done with."""
+    def consumed(self, count: int) -> None:
+        """The first `count` bytes of the last `read` are done with."""
 
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
         """What the database should be told now, None while there is nothing to say or it was told a moment ago.

@@ -22,13 +22,11 @@ Whether an error is worth a retry is decided here, in `is_retryable`, and nowher
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class TidemillError(Exception):
     """`what` happened, `where` (component, file, position), and the `fix` to try."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
         super().__init__(what)

@@ -1,19 +1,18 @@
-"""The capture process of one pipeline: `python -m tidemill.capture FILE --pipeline NAME`. `tidemill run` starts it.
+"""The capture process of one pipeline: `python -m tidemill.capture`, started by `tidemill run`.
 
-It stops on SIGTERM, SIGINT, or when its standard input closes: if the supervisor is killed, nobody holds the source's
-slot any more.
+It gets its pipeline, pickled, on standard input (a command line or a file would show secrets). It stops on SIGTERM,
+SIGINT, or when its standard input closes: if the supervisor is killed, nobody holds the source's slot any more.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+import pickle
 import signal
 import sys
 import threading
 from collections.abc import Callable
 
-from tidemill import config
 from tidemill.capture.backoff import Backoff
 from tidemill.capture.loop import Capture, Limits
 from tidemill.capture.status import StatusFile, read_told, write_told
@@ -27,17 +26,12 @@ from tidemill.telemetry import events
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tidemill.capture")
-    parser.add_argument("file")
-    parser.add_argument("--pipeline", required=True)
-    parser.add_argument("--log-json", action="store_true")
-    options = parser.parse_args()
-    events.configure(json=options.log_json)
+    events.configure(json=os.environ.get("TIDEMILL_LOG") == "json")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    pipeline: Pipeline = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
-    pipeline = next(p for p in config.load(options.file) if p.name == options.pipeline)
     pipeline.state_path.mkdir(parents=True, exist_ok=True)
     status = StatusFile(pipeline.state_path)
     try:
@@ -56,9 +50,9 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     spec, state = pipeline.spec, pipeline.state_path
     status.update(stage="setup")
     source = pipeline.build_source()
-    _patiently(source.setup, stop, status)
     schemas = SchemaRegistry(state / "registry.sqlite")
     log = LogWriter.open(pipeline.log_uri, spec.log, base=_checkpoint(pipeline))
+    _patiently(lambda: source.setup(log.tail.position or None), stop, status)
     ahead = spec.log.max_bytes
     if spec.batch.max_inflight is not None:
         ahead = min(ahead, spec.batch.max_inflight * spec.batch.max_bytes)
@@ -95,7 +89,7 @@ def _checkpoint(pipeline: Pipeline) -> Tail | None:
     return Tail(saved.offset, saved.position) if saved else None
 
 
-def _patiently(step: Callable[[], None], stop: threading.Event, status: StatusFile) -> None:
+def _patiently(step: Callable[[], object], stop: threading.Event, status: StatusFile) -> None:
     """A database that is not up yet is waited for; one that refuses is an error."""
     backoff = Backoff()
     while not stop.is_set():
@@ -111,7 +105,7 @@ def _patiently(step: Callable[[], None], stop: threading.Event, status: StatusFi
 
 
 def _watch_parent(stop: threading.Event) -> None:
-    while os.read(sys.stdin.fileno(), 4096):
+    while sys.stdin.buffer.read(4096):
         pass
     stop.set()
 

@@ -74,12 +74,12 @@ class Capture:
 
     def _stream(self) -> None:
         after = self._log.tail.position or None
-        decoder = self._source.start(after, self._schemas, told=self._told, mark_events=self._limits.mark_events)
+        decoder = self._source.open(after, self._schemas, told=self._told, mark_events=self._limits.mark_events)
         events.emit("capture.connected", position=after or "start")
         while not self._stop.is_set():
             for change in decoder.feed(self._source.read()):
                 self._store(change)
-            self._source.release(decoder.consumed)
+            self._source.consumed(decoder.consumed)
             self._acknowledge()
             self._backoff.reset()
 

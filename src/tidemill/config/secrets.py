@@ -46,6 +46,15 @@ def masked(value: Any) -> Any:
             return to_jsonable_python(value)
 
 
+def revealed(config: BaseModel) -> dict[str, Any]:
+    """Plain values with the secrets in them, for a worker that builds the component again. Never shown, never logged."""
+    return {
+        name: value.get_secret_value() if isinstance(value, SecretStr | SecretBytes) else to_jsonable_python(value)
+        for name in type(config).model_fields
+        if (value := getattr(config, name)) is not None
+    }
+
+
 def mask_dsn(dsn: str) -> str:
     """A URL or `key=value` string without its password. Text that is neither is hidden as a whole."""
     if "://" not in dsn and "=" not in dsn:

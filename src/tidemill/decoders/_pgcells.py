@@ -20,17 +20,18 @@ UNSENT = 117
 ABSENT = 0
 
 _MICROS_PER_DAY = 86_400_000_000
+_NO_DAY = np.int64(1) << 31  # what date32 cannot hold
 _MIN_INT64 = np.iinfo(np.int64).min
 _LAST_TENTH = -922_337_203_685_477_580  # below it, another digit overflows 64 bits
 
 
 @njit(cache=True, nogil=True)
-def cut(b: Any, start: Any, fill: Any, columns: Any, at: Any, size: Any, kind: Any) -> Any:
-    """Finds every cell of every tuple. `start` < 0: no tuple. `fill` >= 0: the old tuple that has what the new omits.
+def cut(b: Any, start: Any, fill: Any, columns: Any, at: Any, size: Any, kind: Any) -> None:
+    """Finds every cell of every tuple. `start` < 0: no tuple. `fill` >= 0: the old tuple, for what the new one omits.
 
-    Returns how many cells were not sent. The tuples were walked by `scan`, so bounds hold.
+    An omitted value is never NULL, so where the old tuple has NULL it is a mere key and does not know the value.
+    The tuples were walked by `scan`, so bounds hold.
     """
-    unsent = 0
     for i in range(len(start)):
         if start[i] < 0:
             for j in range(columns):
@@ -48,15 +49,13 @@ def cut(b: Any, start: Any, fill: Any, columns: Any, at: Any, size: Any, kind: A
                 at[j, i], size[j, i], kind[j, i] = p, 0, k
                 p += 1
             if f >= 0:
-                g = b[f]
-                n = _be32(b, f + 1) if g == 116 else np.int64(-4)
-                if k == 117 and g != 117:
-                    at[j, i], size[j, i], kind[j, i] = f + 5, max(n, 0), g
-                    k = g
-                f += 5 + n
-            if k == 117:
-                unsent += 1
-    return unsent
+                if b[f] == 116:
+                    n = _be32(b, f + 1)
+                    if k == 117:
+                        at[j, i], size[j, i], kind[j, i] = f + 5, n, TEXT
+                    f += 5 + n
+                else:
+                    f += 1
 
 
 @njit(cache=True, nogil=True)
@@ -143,14 +142,14 @@ def decimals(b: Any, at: Any, size: Any, kind: Any, precision: Any, scale: Any, 
         negative = p < e and b[p] == 45
         if negative:
             p += 1
-        ok = p < e
+        ok = p < e and b[e - 1] != 46
         v = np.int64(0)
         digits, fraction, point = 0, 0, False
         while ok and p < e:
             d = np.int64(b[p]) - 48
             if b[p] == 46 and not point:
                 point = True
-            elif d < 0 or d > 9:
+            elif d < 0 or d > 9 or digits == 18:
                 ok = False
             else:
                 v = v * 10 + d
@@ -158,19 +157,13 @@ def decimals(b: Any, at: Any, size: Any, kind: Any, precision: Any, scale: Any, 
                     digits += 1
                 if point:
                     fraction += 1
-                if digits > 18:
-                    ok = False
             p += 1
-        if ok and fraction <= scale:
+        if fraction > scale or (v > 0 and digits + scale - fraction > precision):
+            ok = False
+        if ok:
             for _k in range(scale - fraction):
                 v *= 10
-                if v > 0:
-                    digits += 1
-                if digits > 18:
-                    ok = False
-        elif fraction > scale:
-            ok = False
-        if not ok or digits > precision:
+        if not ok:
             bad[i] = True
             wrong += 1
             continue
@@ -261,11 +254,12 @@ def dates(b: Any, at: Any, size: Any, kind: Any, out: Any, bad: Any) -> Any:
         ok, y, m, d, q = _date_part(b, at[i], e)
         if ok and _is_bc(b, q, e):
             y, q = 1 - y, e
-        if not ok or q != e:
+        days = _days(y, m, d) if ok and q == e else _NO_DAY
+        if -_NO_DAY < days < _NO_DAY:
+            out[i] = days
+        else:
             bad[i] = True
             wrong += 1
-        else:
-            out[i] = _days(y, m, d)
     return wrong
 
 

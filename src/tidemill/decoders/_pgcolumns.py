@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.decoders import _pgcells as cells
+from tidemill.decoders.pgtypes import delimiter
 from tidemill.errors import DecodeError
 from tidemill.model.types import DataType
 
 Mask = npt.NDArray[np.bool_]
+_PLAIN_NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +63,17 @@ def texts(column: Cells) -> pa.Array:
 
 
 def _copied(column: Cells) -> tuple[pa.Buffer, pa.Buffer]:
+    offsets = np.empty(len(column) + 1, np.int32)
+    data = np.empty(_bytes_of(column), np.uint8)
+    cells.copy(column.buffer, column.at, column.size, offsets, data)
+    return pa.py_buffer(offsets), pa.py_buffer(data)
+
+
+def _bytes_of(column: Cells) -> int:
     total = int(column.size.sum())
     if total > np.iinfo(np.int32).max:
         raise DecodeError("one column of a block is larger than 2 GiB", fix="Lower the capture's gulp size.")
-    offsets = np.empty(len(column) + 1, np.int32)
-    data = np.empty(total, np.uint8)
-    cells.copy(column.buffer, column.at, column.size, offsets, data)
-    return pa.py_buffer(offsets), pa.py_buffer(data)
+    return total
 
 
 def _validity(kind: npt.NDArray[np.uint8], bad: Mask | None = None) -> tuple[int, pa.Buffer | None]:
@@ -121,7 +128,7 @@ def _moment(kernel: Callable[..., int], dtype: type) -> Callable[..., tuple[pa.A
 
 def _bytes(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     offsets, bad = np.empty(len(column) + 1, np.int32), np.zeros(len(column), np.bool_)
-    data = np.empty(int(column.size.sum()) // 2 + 1, np.uint8)
+    data = np.empty(_bytes_of(column) // 2 + 1, np.uint8)
     wrong = cells.hexes(column.buffer, column.at, column.size, column.kind, offsets, data, bad)
     nulls, bits = _validity(column.kind, bad if wrong else None)
     buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(data[: int(offsets[-1])].copy())]
@@ -138,26 +145,37 @@ def _through_text(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | N
     try:
         return array.cast(arrow), None
     except pa.ArrowInvalid:
-        # Rare (numeric NaN in a wide decimal): find the offenders one by one, keep the rest.
-        bad = np.zeros(len(column), np.bool_)
-        for i, value in enumerate(array):
-            try:
-                value.cast(arrow)
-            except pa.ArrowInvalid:
-                bad[i] = True
-        good = pa.compute.if_else(pa.array(bad), pa.scalar(None, pa.string()), array)
-        return good.cast(arrow), bad
+        pass
+    # What is not a plain number (numeric NaN in a wide decimal) is no decimal.
+    bad = pc.fill_null(pc.invert(pc.match_substring_regex(array, _PLAIN_NUMBER)), False).to_numpy(zero_copy_only=False)
+    try:
+        return _without(array, bad).cast(arrow), bad
+    except pa.ArrowInvalid:
+        # No server sends this; find the offenders one by one, keep the rest.
+        bad = np.array([not _fits(value, arrow) for value in array], np.bool_)
+        return _without(array, bad).cast(arrow), bad
+
+
+def _without(array: pa.Array, bad: Mask) -> pa.Array:
+    return pc.if_else(pa.array(bad), pa.scalar(None, pa.string()), array)
+
+
+def _fits(value: pa.Scalar, arrow: pa.DataType) -> bool:
+    try:
+        value.cast(arrow)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _list(column: Cells, kind: DataType) -> tuple[pa.Array, Mask | None]:
     """One-dimensional arrays with the usual bounds become lists; other shapes stay text."""
-    room = int(column.size.sum()) + 1
+    room = _bytes_of(column) + 1
     offsets, bad = np.empty(len(column) + 1, np.int32), np.zeros(len(column), np.bool_)
     text = np.empty(room, np.uint8)
     at, size, kinds = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint8)
-    comma = ord(";") if kind.native.startswith("box") else ord(",")  # pg_type.typdelim: only box differs
     wrong, count, _ = cells.elements(
-        column.buffer, column.at, column.size, column.kind, comma, offsets, bad, text, at, size, kinds
+        column.buffer, column.at, column.size, column.kind, delimiter(kind.arrow), offsets, bad, text, at, size, kinds
     )
     element = DataType("", kind.arrow.value_type, kind.json)
     values, odd = convert(Cells(text, at[:count], size[:count], kinds[:count]), element)

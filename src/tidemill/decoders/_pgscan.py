@@ -41,6 +41,7 @@ MESSAGE_SLOT = 0  # the pseudo relation of logical messages
 NO_TIME = np.iinfo(np.int64).min
 
 _ABSENT = np.int64(-1)
+_LARGEST_FRAME = 0x3FFFFFFF  # PQ_LARGE_MESSAGE_LIMIT: waiting for more than a server ever sends would be for ever
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -68,12 +69,11 @@ def skip_tuple(b: Any, p: Any, end: Any, columns: Any) -> Any:
         if p >= end:
             return _ABSENT
         kind = b[p]
-        if kind == 116 or kind == 98:  # t, b
+        if kind == 116:  # t; b is never sent, because we never ask for `binary`
             if p + 5 > end:
                 return _ABSENT
-            size = _be32(b, p + 1)
-            p += 5 + size
-            if size > end or p > end:
+            p += 5 + _be32(b, p + 1)
+            if p > end:
                 return _ABSENT
         elif kind == 110 or kind == 117:  # n, u
             p += 1
@@ -83,16 +83,19 @@ def skip_tuple(b: Any, p: Any, end: Any, columns: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _compare_keys(b: Any, old: Any, new: Any, columns: Any, keys: Any, full: Any) -> Any:
-    """(key differs, new row has values that neither tuple carries). Both tuples were walked before."""
+def _compare_keys(b: Any, old: Any, new: Any, columns: Any, keys: Any) -> Any:
+    """(key differs, new row has values that neither tuple carries). Both tuples were walked before.
+
+    The old key also comes, unchanged, when a part of it is stored out of line.
+    """
     p, q = old + 2, new + 2
     differs = False
     missing = False
     for j in range(columns):
         k, m = b[p], b[q]
-        lp = _be32(b, p + 1) if (k == 116 or k == 98) else np.int64(-1)
-        lq = _be32(b, q + 1) if (m == 116 or m == 98) else np.int64(-1)
-        if m == 117 and not (full and k != 117):
+        lp = _be32(b, p + 1) if k == 116 else np.int64(-1)
+        lq = _be32(b, q + 1) if m == 116 else np.int64(-1)
+        if m == 117 and k != 116:
             missing = True
         if keys[j] and m != 117:
             if lp != lq:
@@ -129,7 +132,7 @@ def scan(
             return MORE
         size = _be32(b, p + 1)
         end = p + 1 + size
-        if size < 4:
+        if size < 4 or size > _LARGEST_FRAME:
             s[POS], s[ROWS], s[TXS] = p, r, t
             return BAD_FRAME
         if end > n:
@@ -168,7 +171,7 @@ def scan(
                 s[OPEN], s[OPEN_AT], s[OPEN_ROW] = 1, p, r
                 t += 1
         elif c == 67:  # C: flags, commit LSN, end LSN, commit time
-            if not s[OPEN] or end - m != 25:
+            if not s[OPEN] or s[STREAM] or end - m != 25:
                 status = BAD_MESSAGE
             elif s[SPILLING]:
                 status = CONTROL
@@ -245,14 +248,13 @@ def scan(
                             what = OP_INSERT if c == 73 else (OP_UPDATE if c == 85 else OP_DELETE)
                             moved, missing = False, False
                             if what == OP_UPDATE and old_at >= 0:
-                                moved, missing = _compare_keys(b, old_at, new_at, width[k], keys[k], whole)
-                            filler = old_at if whole else _ABSENT
+                                moved, missing = _compare_keys(b, old_at, new_at, width[k], keys[k])
                             if moved and not missing:
                                 # One key leaves, another arrives; each must be in order with its own key's rows.
                                 op[r], slot[r], old[r], new[r], fill[r], full[r] = OP_DELETE, k, old_at, -1, -1, whole
                                 end_of[r], tx[r], sub[r] = end, t - 1, xid
                                 r += 1
-                                op[r], slot[r], old[r], new[r], fill[r], full[r] = OP_INSERT, k, -1, new_at, filler, 0
+                                op[r], slot[r], old[r], new[r], fill[r], full[r] = OP_INSERT, k, -1, new_at, old_at, 0
                             else:
                                 if moved:
                                     s[BARRIER] = 1
@@ -261,7 +263,7 @@ def scan(
                                     k,
                                     old_at,
                                     new_at,
-                                    filler,
+                                    old_at,
                                     whole,
                                 )
                             end_of[r], tx[r], sub[r] = end, t - 1, xid

@@ -144,9 +144,9 @@ class PgOutputDecoder:
 
     def feed(self, data: memoryview | npt.NDArray[np.uint8]) -> Iterator[Change]:
         """Changes of all that is complete in `data`. Take them all before looking at `consumed`."""
-        self._buffer = np.frombuffer(data, np.uint8)
+        self._buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
         state, self._known, self._moves = self._state, dict(self._slots.of), []
-        self._start(0)
+        state[scanning.POS] = 0
         while True:
             slots = self._slots
             status = scanning.scan(
@@ -177,7 +177,7 @@ class PgOutputDecoder:
         """Hands on every noted row that may leave now, and forgets it."""
         state = self._state
         rows, txs = int(state[scanning.ROWS]), int(state[scanning.TXS])
-        at, barrier = int(state[scanning.POS]), bool(state[scanning.BARRIER])
+        at, barrier, first = int(state[scanning.POS]), bool(state[scanning.BARRIER]), 0
         if state[scanning.STREAM]:
             yield from self._spill(int(state[scanning.STREAM]), 0, rows, barrier)
         elif state[scanning.OPEN] and state[scanning.SPILLING]:
@@ -197,6 +197,8 @@ class PgOutputDecoder:
         else:
             yield from self._commit(rows, txs, barrier)
         self._start(at)
+        if barrier and rows == first and (state[scanning.STREAM] or state[scanning.SPILLING]):
+            state[scanning.BARRIER] = 1  # of a table that changed; its first row is still to come
 
     def _unlearn(self, position: int) -> None:
         """Bytes from `position` on are scanned again: relations announced among them must not be known yet."""
@@ -239,7 +241,8 @@ class PgOutputDecoder:
                 self._types[oid] = f"{schema}.{name}" if schema else name
             state[scanning.POS] = end
             return
-        if state[scanning.OPEN] and not state[scanning.SPILLING]:
+        # A streamed transaction's piece, commit or abort stands between transactions, and "E" alone ends a piece.
+        if (kind == "E") != bool(state[scanning.STREAM]) or (kind != "C" and state[scanning.OPEN]):
             raise DecodeError(f'message "{kind}" inside a transaction')
         yield from self._flush(spill_open=False)
         state[scanning.POS] = end
@@ -288,6 +291,8 @@ class PgOutputDecoder:
                                   f"{len(table.columns)}")  # fmt: skip
             self._relations[relation] = self._slots.add(table)
         slot = self._relations[relation]
+        if self._slots.of.get(relation.oid, slot) != slot:
+            self._state[scanning.BARRIER] = 1  # the table changed its shape here
         self._moves.append((at, relation.oid, slot))
         self._slots.point({**self._slots.of, relation.oid: slot})
 

@@ -62,22 +62,34 @@ BUILT_IN: dict[int, tuple[str, pa.DataType, JsonForm, str]] = {
 }
 
 _NUMERIC = 1700
+_DELIMITER = b"tidemill.delimiter"
 
 
-def data_type(oid: int, typmod: int, native: str, *, element: DataType | None = None) -> DataType:
-    """The type of a column. Domains come resolved to their base; `element` is given for arrays.
+def data_type(oid: int, typmod: int, native: str, *, element: DataType | None = None, delimiter: str = ",") -> DataType:
+    """The type of a column. Domains come resolved to their base; `element` is given for arrays, with what stands
+    between them (`pg_type.typdelim` of the element: a semicolon for boxes, a comma for all others PostgreSQL has).
 
     >>> data_type(1700, ((12 << 16) | 2) + 4, "numeric(12,2)").arrow
     Decimal128Type(decimal128(12, 2))
     """
     if element is not None:
-        return DataType(native, pa.list_(element.arrow), JsonForm.ARRAY)
+        return DataType(native, pa.list_(_item(element.arrow, delimiter)), JsonForm.ARRAY)
     if oid == _NUMERIC and typmod >= 4:
         return DataType(native, _decimal(typmod - 4), JsonForm.STRING)
     if oid in BUILT_IN:
         _, arrow, form, _ = BUILT_IN[oid]
         return DataType(native, arrow, form)
     return DataType(native, pa.string(), JsonForm.STRING)
+
+
+def delimiter(array: pa.DataType) -> int:
+    """The byte between the elements of an array's text."""
+    return ord((array.value_field.metadata or {}).get(_DELIMITER, b","))
+
+
+def _item(arrow: pa.DataType, delimiter: str) -> pa.Field:
+    # In the Arrow type, because a domain over an array has a name that says nothing of its elements.
+    return pa.field("item", arrow, metadata=None if delimiter == "," else {_DELIMITER: delimiter})
 
 
 def _decimal(modifier: int) -> pa.DataType:

@@ -1,0 +1,91 @@
+"""The capture process of one pipeline, as its supervisor sees it: started, watched, started again."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import time
+
+from tidemill.capture.backoff import Backoff
+from tidemill.capture.status import CaptureStatus, read_status
+from tidemill.config.pipeline import Pipeline
+from tidemill.errors import SourceError, TidemillError
+from tidemill.telemetry import events
+
+_STOP_SECONDS = 20.0
+
+
+class CaptureProcess:
+    """A process that was killed is started again, with backoff; one that gave up says why."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._process: subprocess.Popen[bytes] | None = None
+        self._backoff = Backoff()
+        self._start_at = 0.0
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        process = subprocess.Popen([sys.executable, "-m", "tidemill.capture"], stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        try:
+            pickle.dump(self._pipeline, process.stdin)
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died at once; `watch` tells why
+        self._process = process
+
+    def watch(self) -> CaptureStatus | None:
+        """Called again and again. Raises what made capture give up; a crash is only a restart."""
+        status = read_status(self._pipeline.state_path)
+        if self._process is None:
+            if time.monotonic() >= self._start_at:
+                self.start()
+            return status
+        code = self._process.poll()
+        if code is None:
+            if time.monotonic() - self._start_at > 30:
+                self._backoff.reset()
+            return status
+        if code > 0:
+            raise _reason(self._pipeline, code, status if status and status.pid == self._process.pid else None)
+        wait = self._backoff.next()
+        self._start_at = time.monotonic() + wait
+        self.restarts += 1
+        events.warn("capture.restarted", pipeline=self._pipeline.name, exit_code=code, after_seconds=round(wait, 1))
+        self._close_pipe()
+        self._process = None
+        return status
+
+    def stop(self) -> None:
+        """Lets it finish its append; returns when it is gone."""
+        if self._process is None:
+            return
+        self._close_pipe()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def _close_pipe(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+def _reason(pipeline: Pipeline, code: int, status: CaptureStatus | None) -> TidemillError:
+    if status is None or not status.error:
+        return SourceError(
+            f"the capture process ended with code {code}",
+            where=f"pipeline {pipeline.name}",
+            fix="Its last lines on standard error say why; it is safe to start again.",
+        )
+    error = SourceError(status.error["what"], where=status.error["where"], fix=status.error["fix"])
+    error.exit_code = code
+    return error

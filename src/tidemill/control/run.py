@@ -1,0 +1,118 @@
+"""`tidemill run FILE…`: runs pipelines until stopped, and shows how they do.
+
+A terminal gets a live table; anything else gets a line now and then (`--json`: one object per line). The first
+SIGINT or SIGTERM drains: what was captured is delivered and checkpointed. A second one stops at once. Nothing is lost
+either way.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemill.control import console
+from tidemill.control.status import PipelineStatus, State
+from tidemill.errors import ConfigError, TidemillError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidemill.config import Pipeline
+
+app = typer.Typer()
+
+_WATCH_SECONDS = 0.1
+
+
+@app.command()
+def run(
+    files: Annotated[list[Path], typer.Argument(help="Pipeline files.", show_default=False)],
+    drain: Annotated[float, typer.Option(help="Seconds that a stop may take to deliver what was captured.")] = 30,
+    interval: Annotated[float, typer.Option(help="Seconds between lines when there is no terminal.")] = 5,
+    as_json: console.AsJson = False,
+) -> None:
+    """Run the pipelines of one or more files until stopped (Ctrl-C drains; twice stops at once)."""
+    from tidemill import config
+    from tidemill.control.runview import Lines, LiveTable
+
+    pipelines = config.load_all(files)
+    stop, hurry = threading.Event(), threading.Event()
+
+    def on_signal(number: int, frame: object) -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    with ExitStack() as stack:
+        live = sys.stdout.isatty() and not as_json
+        view = stack.enter_context(LiveTable()) if live else Lines(interval, as_json=as_json)
+        errors = run_pipelines(pipelines, stop=stop, hurry=hurry, on_status=view.show, drain_seconds=drain, quiet=live)
+    if errors:
+        for error in errors[1:]:
+            console.show_error(error, as_json=as_json)
+        raise errors[0]
+
+
+def run_pipelines(
+    pipelines: Sequence[Pipeline],
+    *,
+    stop: threading.Event,
+    hurry: threading.Event | None = None,
+    on_status: Callable[[list[PipelineStatus]], None] = lambda statuses: None,
+    drain_seconds: float = 30,
+    quiet: bool = False,
+) -> list[TidemillError]:
+    """Runs until `stop` is set or no pipeline is left running; returns what made pipelines fail.
+
+    Pipelines share one Spark session; one that fails leaves the others alone.
+    """
+    from tidemill.control.supervisor import PipelineRun
+    from tidemill.stream.session import warm_up
+    from tidemill.telemetry import events
+
+    if quiet:
+        for pipeline in pipelines:
+            pipeline.state_path.mkdir(parents=True, exist_ok=True)
+        events.configure(stream=(pipelines[0].state_path / "events.log").open("a"))
+    else:
+        events.configure()
+    spark = _session(pipelines)
+    runs = [PipelineRun(pipeline, spark) for pipeline in pipelines]
+    hurry = hurry or threading.Event()
+    try:
+        for each in runs:
+            each.start()
+        warm_up(spark)  # while capture connects
+        while not stop.wait(_WATCH_SECONDS):
+            on_status([each.watch() for each in runs])
+            if all(each.status.state is State.FAILED for each in runs):
+                break
+        for each in runs:
+            each.stop(drain_seconds=0 if hurry.is_set() else drain_seconds)
+            on_status([each.status for each in runs])
+    finally:
+        for each in runs:
+            each.stop(drain_seconds=0)
+        spark.stop()
+    return [each.error for each in runs if each.error is not None]
+
+
+def _session(pipelines: Sequence[Pipeline]) -> SparkSession:
+    """One for all of them; pipelines that ask for different clusters need different processes."""
+    from tidemill.stream.session import create_session
+
+    masters = sorted({pipeline.spec.spark.master for pipeline in pipelines})
+    if len(masters) > 1:
+        raise ConfigError(
+            f"the pipelines name different Spark masters: {', '.join(masters)}",
+            fix="Run them with one `tidemill run` for each master.",
+        )
+    conf = {key: value for pipeline in pipelines for key, value in pipeline.spec.spark.conf.items()}
+    return create_session("tidemill", master=masters[0], conf=conf)

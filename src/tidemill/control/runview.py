@@ -1,0 +1,86 @@
+"""How `tidemill run` shows its pipelines: a live table, or lines."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from types import TracebackType
+
+import orjson
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.control.console import human_bytes
+from tidemill.control.status import PipelineStatus, State
+
+_STYLE = {State.RUNNING: "green", State.FAILED: "bold red", State.STOPPING: "yellow"}
+
+
+class LiveTable:
+    """One row a pipeline, redrawn in place; errors below it."""
+
+    def __init__(self) -> None:
+        self._live = Live(console=Console(), refresh_per_second=8, transient=False)
+
+    def __enter__(self) -> LiveTable:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, statuses: list[PipelineStatus]) -> None:
+        self._live.update(_table(statuses))
+
+
+class Lines:
+    """A line a pipeline: when its state or stage changes, and every `interval` seconds."""
+
+    def __init__(self, interval: float, *, as_json: bool) -> None:
+        self._interval, self._as_json = interval, as_json
+        self._shown: dict[str, tuple[float, tuple[str, ...]]] = {}
+
+    def show(self, statuses: list[PipelineStatus]) -> None:
+        now = time.monotonic()
+        for status in statuses:
+            looks = (status.state, status.stage, status.error.get("what", ""))
+            at, before = self._shown.get(status.name, (0.0, ()))
+            if looks != before or now - at >= self._interval:
+                self._shown[status.name] = (now, looks)
+                print(orjson.dumps(asdict(status)).decode() if self._as_json else _line(status), flush=True)
+
+
+def _table(statuses: list[PipelineStatus]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("pipeline", "state", "stage"):
+        table.add_column(name)
+    for name in ("events", "events/s", "lag events", "lag s", "lag bytes", "batch ms"):
+        table.add_column(name, justify="right")
+    table.add_column("sinks")
+    for s in statuses:
+        sinks = Text(" ").join(Text(k.id, style="red" if k.error else "green") for k in s.sinks)
+        table.add_row(
+            s.name, Text(s.state, style=_STYLE.get(s.state, "")), s.stage,
+            f"{s.events:,}", f"{s.events_per_second:,.0f}",
+            f"{s.lag_events:,}", f"{s.lag_seconds:.1f}", _bytes(s), f"{s.batch_seconds * 1000:.0f}", sinks,
+        )  # fmt: skip
+        if s.error:
+            table.add_row("", Text(s.error["what"], style="red"))
+    return table
+
+
+def _line(s: PipelineStatus) -> str:
+    sinks = " ".join(f"{k.id}:{'failing' if k.error else 'ok'}" for k in s.sinks)
+    text = (
+        f"{s.name} {s.state} {s.stage} events={s.events} rate={s.events_per_second:.0f}/s lag={s.lag_events}ev "
+        f"{s.lag_seconds:.1f}s {_bytes(s)} batch={s.batch_seconds * 1000:.0f}ms {sinks}"
+    )
+    return f"{text} error: {s.error['what']}" if s.error else text
+
+
+def _bytes(s: PipelineStatus) -> str:
+    return "-" if s.lag_bytes is None else human_bytes(s.lag_bytes)

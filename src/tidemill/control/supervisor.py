@@ -1,0 +1,168 @@
+"""Keeps one pipeline running: its capture process and its stream, and one honest state for both.
+
+A process that was killed is started again; an error that a retry may mend is retried with backoff; anything else makes
+the pipeline `failed`, with the error kept, and its other half stopped: no dead pipeline says running.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidemill.capture.backoff import Backoff
+from tidemill.capture.status import CaptureStatus
+from tidemill.config.pipeline import Pipeline
+from tidemill.config.secrets import revealed
+from tidemill.control.capturing import CaptureProcess
+from tidemill.control.status import PipelineStatus, Rate, SinkStatus, State
+from tidemill.errors import TidemillError, is_retryable
+from tidemill.log.reader import LogReader
+from tidemill.stream.loop import StreamLoop
+from tidemill.stream.report import BatchReport
+from tidemill.telemetry import events
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class PipelineRun:
+    """`start`, then `watch` again and again, then `stop`. For one thread; batches report from Spark's."""
+
+    def __init__(self, pipeline: Pipeline, spark: SparkSession) -> None:
+        self.pipeline = pipeline
+        self._capture = CaptureProcess(pipeline)
+        self._spark = spark
+        self._stream: StreamLoop | None = None
+        self._stream_at = 0.0
+        self._backoff = Backoff()
+        self._log = LogReader(pipeline.log_uri)
+        self._store = pipeline.build_checkpoints()
+        self._rate = Rate()
+        self._delivered = 0
+        self._newest_commit = 0.0
+        self._sinks = {sink.config.id: SinkStatus(sink.config.id) for sink in pipeline.build_sinks()}
+        self.status = PipelineStatus(pipeline.name, State.CREATED, sinks=tuple(self._sinks.values()))
+        self.error: TidemillError | None = None
+
+    def start(self) -> None:
+        self.pipeline.state_path.mkdir(parents=True, exist_ok=True)
+        self._capture.start()
+        self.status = replace(self.status, state=State.RUNNING)
+        events.emit("pipeline.started", pipeline=self.pipeline.name)
+
+    def watch(self) -> PipelineStatus:
+        """Looks after both halves. Raises nothing: a failure is a state."""
+        if self.status.state is State.RUNNING:
+            try:
+                capture = self._capture.watch()
+                self._watch_stream()
+            except TidemillError as error:
+                self._fail(error)
+            else:
+                self._measure(capture)
+        return self.status
+
+    def stop(self, *, drain_seconds: float) -> None:
+        """Capture first; then what the log holds is delivered, for at most `drain_seconds`, and checkpointed."""
+        if self.status.state not in (State.RUNNING, State.FAILED):
+            return
+        if self.status.state is State.RUNNING:
+            self.status = replace(self.status, state=State.STOPPING)
+        self._capture.stop()
+        if self._stream is not None:
+            deadline = time.monotonic() + drain_seconds
+            while self._stream.running and self._waiting() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self._stream.stop()
+        if self.status.state is State.STOPPING:
+            self.status = replace(self.status, state=State.STOPPED, lag_events=self._waiting())
+        events.emit("pipeline.stopped", pipeline=self.pipeline.name, undelivered=self._waiting())
+
+    def _watch_stream(self) -> None:
+        if self._stream is None:
+            if time.monotonic() >= self._stream_at:
+                self._stream = self._new_stream()
+                self._stream.start()
+            return
+        if self._stream.running:
+            return
+        try:
+            self._stream.await_end(0)
+        except TidemillError as failure:
+            self._stream = None
+            if not is_retryable(failure):
+                raise
+            self._restart_stream(failure)
+
+    def _restart_stream(self, failure: TidemillError) -> None:
+        wait = self._backoff.next()
+        self._stream_at = time.monotonic() + wait
+        self.status = replace(self.status, error=_described(failure))
+        events.warn("stream.restarted", pipeline=self.pipeline.name, error=failure.what, after_seconds=round(wait, 1))
+
+    def _new_stream(self) -> StreamLoop:
+        pipeline, spec = self.pipeline, self.pipeline.spec
+        return StreamLoop(
+            pipeline.name,
+            pipeline.source_id,
+            pipeline.log_uri,
+            [(sink.type, revealed(sink.config)) for sink in spec.sinks],
+            store=self._store,
+            spark=self._spark,
+            spark_dir=pipeline.spark_path,
+            batch=spec.batch,
+            sharding=spec.sharding,
+            policy=spec.commit_policy,
+            log=spec.log,
+            lanes=spec.lanes,
+            on_batch=self._on_batch,
+        )
+
+    def _on_batch(self, report: BatchReport) -> None:
+        self._backoff.reset()
+        self._rate.add(report.events)
+        self._delivered += report.events
+        self._newest_commit = report.newest_commit or self._newest_commit
+        for sink in self._sinks.values():
+            receipts = [r for r in report.receipts if r.sink == sink.id]
+            error = next((r.error for r in receipts if not r.ok), "")
+            self._sinks[sink.id] = SinkStatus(sink.id, sink.events + sum(r.events for r in receipts if r.ok), error)
+        self.status = replace(
+            self.status,
+            batches=self.status.batches + 1,
+            batch_seconds=report.seconds,
+            position=report.position,
+            error={},
+        )
+
+    def _measure(self, capture: CaptureStatus | None) -> None:
+        waiting = self._waiting()
+        lag = max(0.0, time.time() - self._newest_commit) if waiting and self._newest_commit else 0.0
+        trouble = (capture.error if capture else {}) or self.status.error
+        self.status = replace(
+            self.status,
+            stage=capture.stage if capture else "init",
+            events=self._delivered,
+            events_per_second=self._rate.per_second(),
+            lag_bytes=capture.lag_bytes if capture else None,
+            lag_events=waiting,
+            lag_seconds=lag,
+            capture_restarts=self._capture.restarts,
+            sinks=tuple(self._sinks.values()),
+            error=trouble,
+        )
+
+    def _waiting(self) -> int:
+        """Events in the log that are not delivered yet."""
+        return max(0, self._log.tail().offset - self._stream.checkpoint.offset) if self._stream else 0
+
+    def _fail(self, error: TidemillError) -> None:
+        self.error = error
+        self.status = replace(self.status, state=State.FAILED, error=_described(error))
+        events.fail("pipeline.failed", pipeline=self.pipeline.name, error=error.what, where=error.where, fix=error.fix)
+        self.stop(drain_seconds=0)
+
+
+def _described(error: TidemillError) -> dict[str, str]:
+    return {"what": error.what, "where": error.where, "fix": error.fix}
