@@ -316,6 +316,15 @@ def test_the_debezium_envelope_has_its_postgresql_fields() -> None:
     assert (first["op"], second["op"], second["source"]["lsn"], second["source"]["snapshot"]) == ("r", "u", 1, "false")
 
 
+def test_a_logical_message_stands_in_its_own_field_of_the_debezium_envelope() -> None:
+    arrays = {"prefix": pa.array(["audit"]), "content": pa.array([b"\0hi"])}
+    block = block_of(arrays, {"content": JsonForm.BASE64}, op=pa.array([int(Op.MESSAGE)], pa.uint8()))
+    (document,) = documents(block, "debezium")
+    assert (document["op"], document["message"]) == ("m", {"prefix": "audit", "content": "AGhp"})
+    assert not {"before", "after"} & document.keys()
+    assert documents(block)[0]["after"] == document["message"]
+
+
 def test_a_position_that_is_no_lsn_has_no_number() -> None:
     block = make_block(3, positions=["binlog.000001:4", "0/", "/1"])
     assert [d["source"]["lsn"] for d in documents(block, "debezium")] == [None] * 3

@@ -146,8 +146,10 @@ def test_lanes_that_clean_up_at_the_same_time_do_not_take_each_others_files(tmp_
 
 def test_a_replay_with_the_same_bounds_but_other_sharding_leaves_no_file_of_the_first(tmp_path: Path) -> None:
     blocks = make_events(40)
-    write_all(tmp_path, make_deliveries(blocks, 0, 40, deal=by_offset))
-    write_all(tmp_path, make_deliveries(blocks, 0, 40, deal=by_table))
+    write_all(tmp_path, make_deliveries(blocks, 0, 40, lanes=3, deal=by_offset))
+    assert len(published(tmp_path)) == 6
+    write_all(tmp_path, make_deliveries(blocks, 0, 40, lanes=3, deal=by_table))
+    assert len(published(tmp_path)) == 2
     assert offsets(tmp_path) == list(range(40))
 
 

@@ -2,6 +2,9 @@
 
 A program is a matrix of 64-bit integers, one line per step; what a step reads it finds by address. One compiled
 kernel therefore serves every table, and a new table costs no compilation. `_program` writes programs.
+
+Numba's cache of compiled kernels looks at this file only: after a change to `_numbers`, `_strings` or `_memory`, touch
+it, or the old code runs on. An installed package has no such trouble, its files are all of one age.
 """
 
 from __future__ import annotations

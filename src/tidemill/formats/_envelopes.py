@@ -67,9 +67,12 @@ def debezium(block: Block, source: str, tail: bytes) -> Program:
     }
     lsn = _lsn(meta)
     p = Program(block.rows)
-    p.text(b'{"before":')
-    _old_image(p, block, rare)
-    p.text(b',"after":')
+    if Op.MESSAGE in meta.op:  # a block of messages holds nothing else
+        p.text(b'{"message":')
+    else:
+        p.text(b'{"before":')
+        _old_image(p, block, rare)
+        p.text(b',"after":')
     _image(p, block, Side.AFTER, rare, b"null")
     p.text(b',"source":{"version":' + quoted(__version__) + b',"connector":"postgresql","name":')
     p.text(quoted(source) + b",")
