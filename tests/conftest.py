@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.services.kafka import kafka, kafka_label, private_kafka, topic
 from tidemill.control.servers.postgres import Postgres, embedded_bin, installed_bin
 from tidemill.errors import EnvironmentProblem
+
+__all__ = ["kafka", "private_kafka", "topic"]  # fixtures of tests/services
 
 # Kernels are compiled once per machine, not once per run; workers of Spark inherit the place.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "numba"))
@@ -31,7 +34,7 @@ def pytest_report_header() -> list[str]:
 
     found = [f"PostgreSQL {_postgres_version(name)}" for name in _VERSIONS]
     found += [f"{name} {version(package)}" for name, package in (("Spark", "pyspark"), ("Arrow", "pyarrow"))]
-    return ["servers: " + ", ".join([*found, f"Java {_java_version()}"])]
+    return ["servers: " + ", ".join([*found, f"Java {_java_version()}"]), f"kafka: {kafka_label()}"]
 
 
 @pytest.fixture(scope="session")
@@ -68,8 +71,9 @@ def private_postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One local Spark session for the whole run: it takes seconds to start."""
-    session = pytest.importorskip("tidemill.stream.session", reason="the stream is not built yet")
-    built = session.create_session("tidemill-tests", master="local[2]")
+    from tidemill.stream.session import create_session
+
+    built = create_session("tidemill-tests", master="local[2]", scratch=tmp_path_factory.mktemp("spark"))
     yield built
     built.stop()
 

@@ -1,0 +1,129 @@
+"""Routing templates: `${source.schema}.${source.table}` or `orders-${after.region:-unknown}` for topics, streams, keys.
+
+    ${source.id}          the source's id                      same for every row of a block
+    ${source.database}    (or ${database})                     "
+    ${source.schema}      (or ${schema})                       "
+    ${source.table}       (or ${table})                        "
+    ${op}                 insert, update, delete, ...          per row
+    ${after.<column>}     the row's value; of a deleted row, the old value
+    ${before.<column>}    the old row's value
+    ${key.<column>}       the key's value
+    ${...:-default}       the default where the value is NULL or was not sent
+
+A template of the first kind costs one string per block; the others are rendered with Arrow, never row by row.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.errors import ConfigError, Refused
+from tidemill.model.block import Block, Op
+from tidemill.model.table import Table
+
+_REFERENCE = re.compile(r"\$\{(?P<name>[^}:]*)(?P<default>:-[^}]*)?\}")
+_ALIASES = {"database": "source.database", "schema": "source.schema", "table": "source.table"}
+_OF_BLOCK = ("source.id", "source.database", "source.schema", "source.table")
+# Where a row's value is looked for: a deleted row has no `after`, an inserted one no `before`.
+_IMAGES = {"after": ("after", "before", "key"), "before": ("before", "key"), "key": ("key", "before", "after")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A literal (`name` empty) or a reference with its default (None: a missing value is an error)."""
+
+    text: str = ""
+    name: str = ""
+    default: str | None = None
+
+
+class Template:
+    """Parsed once; `ConfigError` names an unknown reference and the nearest known one."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._parts = tuple(_parse(text))
+        names = [p.name for p in self._parts if p.name]
+        self.is_literal = not names
+        self.is_constant = all(name in _OF_BLOCK for name in names)
+
+    def constant(self, table: Table, source: str) -> str:
+        """The one value all rows of a block share. Only for `is_constant` templates."""
+        return "".join(p.text if not p.name else _of_block(p, table, source) for p in self._parts)
+
+    def render(self, block: Block, source: str) -> pa.Array:
+        """One string per row, never null: `Refused` when a value is missing and the template has no default for it."""
+        pieces: list[pa.Array | pa.Scalar] = []
+        for part in self._parts:
+            if not part.name:
+                pieces.append(pa.scalar(part.text))
+            elif part.name in _OF_BLOCK:
+                pieces.append(pa.scalar(_of_block(part, block.table, source)))
+            else:
+                pieces.append(_of_rows(part, block))
+        joined = pc.binary_join_element_wise(*pieces, pa.scalar(""))
+        return joined if isinstance(joined, pa.Array) else pa.repeat(joined, block.rows)
+
+
+def _parse(text: str) -> list[_Part]:
+    parts, end = [], 0
+    for match in _REFERENCE.finditer(text):
+        if match.start() > end:
+            parts.append(_Part(text[end : match.start()]))
+        name = _ALIASES.get(match["name"], match["name"])
+        image, _, column = name.partition(".")
+        if not (name in _OF_BLOCK or name == "op" or (image in _IMAGES and column)):
+            known = [*_OF_BLOCK, "op", "after.<column>", "before.<column>", "key.<column>"]
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean ${{{near[0]}}}? " if near else ""
+            raise ConfigError(f'the template "{text}" names "{name}"', fix=f"{hint}Known: {', '.join(known)}.")
+        default = match["default"]
+        parts.append(_Part(name=name, default=None if default is None else default[2:]))
+        end = match.end()
+    if "${" in text[end:]:
+        raise ConfigError(f'the template "{text}" has a "${{" that is not closed', fix='Close it with "}".')
+    if end < len(text):
+        parts.append(_Part(text[end:]))
+    return parts
+
+
+def _of_block(part: _Part, table: Table, source: str) -> str:
+    match part.name:
+        case "source.id":
+            value = source
+        case "source.database":
+            value = table.database
+        case "source.schema":
+            value = table.schema
+        case _:
+            value = table.name
+    return value or part.default or ""
+
+
+def _of_rows(part: _Part, block: Block) -> pa.Array:
+    if part.name == "op":
+        labels = pa.array([None, *(op.label for op in Op)], pa.string())
+        return labels.take(block.batch.column("op"))
+    image, _, column = part.name.partition(".")
+    found = [s[column] for s in map(block.struct, _IMAGES[image]) if s is not None and column in s]
+    try:
+        texts = [pc.cast(values, pa.string()) for values in found]
+    except pa.ArrowException as error:
+        raise Refused(
+            f'"{column}" of {block.table.full_name} cannot be part of a name: {error}',
+            fix="Route by a column of text, number, date or boolean type.",
+        ) from error
+    if part.default is not None:
+        texts.append(pa.repeat(pa.scalar(part.default), block.rows))
+    values = pc.coalesce(*texts) if texts else pa.nulls(block.rows, pa.string())
+    if values.null_count:
+        raise Refused(
+            f"{values.null_count} of {block.rows} rows of {block.table.full_name} have no value for ${{{part.name}}}",
+            fix=f"Give a default: ${{{part.name}:-other}}. For deletes, REPLICA IDENTITY FULL sends the old row.",
+        )
+    return values

@@ -1,0 +1,91 @@
+"""What `tidemill doctor` asks of Kafka: are brokers there, may the topic be written, how large may a message be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tidemill.component import Check, Outcome
+from tidemill.model.template import Template
+
+if TYPE_CHECKING:
+    from tidemill.sinks.kafka import KafkaConfig
+
+_TIMEOUT = 10.0
+log = logging.getLogger("tidemill.sinks.kafka")
+
+
+def examine(config: KafkaConfig, topic: Template) -> Iterator[Check]:
+    try:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+    except ImportError:
+        yield Check("client", Outcome.FAIL, "confluent-kafka is not installed", "pip install 'tidemill[kafka]'")
+        return
+    complaints: list[str] = []
+    settings = {**config.connection_settings(), "error_cb": lambda error: complaints.append(error.str())}
+    try:
+        admin = AdminClient(settings, logger=log)
+    except KafkaException as error:
+        yield Check("client_conf", Outcome.FAIL, error.args[0].str(), "Mend client_conf.")
+        return
+    try:
+        cluster = admin.list_topics(timeout=_TIMEOUT)
+    except KafkaException as error:
+        admin.poll(0.1)  # brings what the connections complained of
+        reason = complaints[0] if complaints else error.args[0].str()
+        fix = "Are the brokers up, and do security.protocol, sasl.* and ssl.* fit?"
+        yield Check("brokers", Outcome.FAIL, f"{config.brokers}: {reason}", fix)
+        return
+    yield Check("brokers", Outcome.PASS, f"{len(cluster.brokers)} of cluster {cluster.cluster_id}")
+    broker = _broker_settings(admin, next(iter(cluster.brokers)))
+    yield _topic(config, topic, cluster, broker)
+    yield _size(config, broker)
+    if config.exactly_once:
+        there = config.positions_topic in cluster.topics
+        yield Check(
+            "positions topic", Outcome.PASS, f'"{config.positions_topic}" ' + ("exists" if there else "will be made")
+        )
+
+
+def _topic(config: KafkaConfig, topic: Template, cluster: Any, broker: dict[str, str]) -> Check:
+    creates = broker.get("auto.create.topics.enable") == "true"
+    if not topic.is_literal:
+        if creates:
+            return Check("topic", Outcome.PASS, f'"{config.topic}": brokers create topics on first use')
+        fix = "Create the topics before their first event, or set auto.create.topics.enable=true."
+        return Check("topic", Outcome.WARN, f'"{config.topic}": brokers do not create topics', fix)
+    from tidemill.sinks.kafka import topic_name
+
+    name = topic_name(config.topic)
+    if name in cluster.topics:
+        return Check("topic", Outcome.PASS, f'"{name}" has {len(cluster.topics[name].partitions)} partitions')
+    if creates:
+        return Check("topic", Outcome.PASS, f'"{name}" will be created by the first message')
+    fix = "Create the topic, or let brokers do it: auto.create.topics.enable=true."
+    return Check("topic", Outcome.FAIL, f'"{name}" does not exist', fix)
+
+
+def _size(config: KafkaConfig, broker: dict[str, str]) -> Check:
+    ours = int(config.client_conf.get("message.max.bytes", 1_000_000))
+    theirs = int(broker.get("message.max.bytes", 0))
+    if not theirs:
+        fix = "Grant DESCRIBE_CONFIGS on the cluster, or compare message.max.bytes by hand."
+        return Check("message size", Outcome.WARN, "the broker's limit could not be read", fix)
+    if ours > theirs:
+        fix = f"Raise message.max.bytes of the brokers, or lower it in client_conf to {theirs}."
+        return Check("message size", Outcome.WARN, f"client sends up to {ours} bytes, brokers take {theirs}", fix)
+    return Check("message size", Outcome.PASS, f"events up to {ours} bytes")
+
+
+def _broker_settings(admin: Any, broker: int) -> dict[str, str]:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    try:
+        resource = ConfigResource(ResourceType.BROKER, str(broker))
+        found = admin.describe_configs([resource], request_timeout=_TIMEOUT)[resource].result()
+    except KafkaException:  # not allowed to look: the checks then say so
+        return {}
+    return {name: entry.value for name, entry in found.items() if entry.value is not None}

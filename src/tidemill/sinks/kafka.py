@@ -1,0 +1,310 @@
+"""Kafka: one message per event, keyed by the primary key, so that a key's events stay in order in one partition.
+
+Idempotent producer with `acks=all`: `write` returns when every message of the delivery is acknowledged by all in-sync
+replicas. With `exactly_once` each lane's share of a batch is one transaction, which also records what it delivered
+(`_kafka_positions`); a consumer with `isolation.level=read_committed` sees every event once, whatever was killed when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, field_validator
+
+from tidemill.component import Check, Component, SinkConfig
+from tidemill.errors import ConfigError
+from tidemill.model.block import Block, Op
+from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.template import Template
+from tidemill.sinks import _kafka_errors as errors
+from tidemill.sinks import _kafka_positions as positions
+from tidemill.sinks._librdkafka import KafkaFailure, Messages, Producer
+
+log = logging.getLogger("tidemill.sinks.kafka")
+
+Header = Literal["op", "table", "schema_version", "source"]
+
+# What the guarantees stand on. A user's value for one of these would quietly take them away.
+_OURS = {
+    "acks": "a message counts as delivered only when all in-sync replicas have it",
+    "request.required.acks": "a message counts as delivered only when all in-sync replicas have it",
+    "enable.idempotence": "a retry inside the client must not repeat or reorder messages",
+    "transactional.id": "it names the lane; set exactly_once",
+    "delivery.report.only.error": "the sink counts failed messages through it",
+    "bootstrap.servers": "it is called brokers",
+    "metadata.broker.list": "it is called brokers",
+}
+_CONNECTION = re.compile(
+    r"(bootstrap|security|sasl|ssl|enable\.ssl|socket|client|broker|reconnect|api|https|debug)\b.*"
+)
+
+
+class KafkaConfig(SinkConfig):
+    brokers: str = Field(description="Brokers to ask first: host:port, several with commas.", min_length=1)
+    topic: str = Field(
+        description="Topic, or a template: ${source.schema}.${source.table}, orders-${after.region:-other}.",
+        min_length=1,
+    )
+    exactly_once: bool = Field(default=False, description="Write each lane's share of a batch as one transaction.")
+    format: Literal["json"] = Field(default="json", description="Wire format of the message's value and key.")
+    envelope: Literal["native", "debezium"] = Field(default="native", description="Shape of the event in the message.")
+    compression: Literal["none", "lz4", "zstd", "snappy", "gzip"] = Field(
+        default="lz4", description="Compression of message batches."
+    )
+    headers: tuple[Header, ...] = Field(
+        default=("op", "table", "schema_version"), description="Headers every message carries; [] for none."
+    )
+    delivery_timeout_seconds: float = Field(
+        default=120.0, gt=0, description="How long to wait for a broker before the batch fails and is tried again."
+    )
+    positions_topic: str = Field(
+        default="tidemill-positions",
+        description="Compacted topic of what was delivered, for exactly_once; made if missing.",
+    )
+    client_conf: dict[str, str] = Field(
+        default_factory=dict,
+        description="Settings of librdkafka, passed on as they are (security.protocol, sasl.*, linger.ms, ...).",
+        json_schema_extra={"secret": True},
+    )
+
+    @field_validator("topic")
+    @classmethod
+    def _topic_parses(cls, text: str) -> str:
+        try:
+            Template(text)
+        except ConfigError as error:
+            raise ValueError(f"{error.what}. {error.fix}") from error
+        return text
+
+    @field_validator("client_conf")
+    @classmethod
+    def _keeps_guarantees(cls, settings: dict[str, str]) -> dict[str, str]:
+        for name in settings:
+            if name in _OURS:
+                raise ValueError(f'"{name}" is set by the sink: {_OURS[name]}. Remove it.')
+        return settings
+
+    def client_settings(self) -> dict[str, str]:
+        """librdkafka's settings: ours below, the user's over them, the guarantees on top."""
+        timeout = str(round(self.delivery_timeout_seconds * 1000))
+        return {
+            "client.id": "tidemill",
+            "partitioner": "murmur2_random",  # Java clients find the same partition for the same key
+            "compression.type": self.compression,
+            "message.timeout.ms": timeout,
+            # The end of a delivery flushes at once, so lingering costs no latency and makes fuller batches.
+            "linger.ms": "50",
+            "reconnect.backoff.max.ms": "1000",  # a broker that is back is used again soon
+            "queue.buffering.max.messages": "500000",
+            "queue.buffering.max.kbytes": "65536",
+            **({"transaction.timeout.ms": str(min(int(timeout), 900_000))} if self.exactly_once else {}),
+            **self.client_conf,
+            "bootstrap.servers": self.brokers,
+            "acks": "all",
+            "enable.idempotence": "true",
+        }
+
+    def connection_settings(self) -> dict[str, str]:
+        """The part of it that consumers and admin clients understand."""
+        return {k: v for k, v in self.client_settings().items() if _CONNECTION.fullmatch(k)}
+
+
+class KafkaSink(Component[KafkaConfig]):
+    Config: ClassVar[type[SinkConfig]] = KafkaConfig
+    config: KafkaConfig
+
+    def __init__(self, config: KafkaConfig) -> None:
+        super().__init__(config)
+        self._topic = Template(config.topic)
+        self._patience = config.delivery_timeout_seconds + 5  # librdkafka gives up on a message first, with a reason
+        self._producer: Producer | None = None
+        self._lanes: dict[str, _Lane] = {}
+
+    @property
+    def tier(self) -> Tier:
+        return Tier.EFFECTIVELY_ONCE if self.config.exactly_once else Tier.AT_LEAST_ONCE
+
+    def write(self, delivery: Delivery) -> Receipt:
+        began = time.perf_counter()
+        receipt = self._write_transaction(delivery) if self.config.exactly_once else self._write_plain(delivery)
+        return dataclasses.replace(receipt, write_seconds=time.perf_counter() - began - receipt.encode_seconds)
+
+    def close(self) -> None:
+        for producer in (self._producer, *(lane.producer for lane in self._lanes.values())):
+            if producer is not None:
+                producer.close()
+        self._producer, self._lanes = None, {}
+
+    def doctor(self) -> Iterable[Check]:
+        from tidemill.sinks._kafka_doctor import examine
+
+        return examine(self.config, self._topic)
+
+    def _write_plain(self, delivery: Delivery) -> Receipt:
+        """One producer for all lanes that come to this worker."""
+        if self._producer is None or self._producer.pid != os.getpid():
+            self._producer = Producer(self.config.client_settings())
+        sending = _Sending(self.config, self._topic, self._producer, delivery, self._patience)
+        with self._dropped_on_failure(self._producer):
+            for block in delivery:
+                sending.send(block)
+            self._producer.flush(self._patience)
+        return sending.receipt()
+
+    def _write_transaction(self, delivery: Delivery) -> Receipt:
+        name = f"tidemill/{delivery.pipeline}/{self.config.id}/{delivery.lane}"
+        kept = self._lanes.get(name)
+        if kept is None or kept.producer.pid != os.getpid():
+            return self._transaction(delivery, name, self._open_lane(delivery, name))
+        try:
+            return self._transaction(delivery, name, kept)
+        except errors.Fenced:
+            # Another worker had this lane since: whatever it delivered is read back before we go on.
+            log.debug("%s was written by another worker; taking it over", name)
+        return self._transaction(delivery, name, self._open_lane(delivery, name))
+
+    def _transaction(self, delivery: Delivery, name: str, lane: _Lane) -> Receipt:
+        sending = _Sending(self.config, self._topic, lane.producer, delivery, self._patience)
+        share = positions.Share(delivery, name, lane.delivered)
+        with self._dropped_on_failure(lane.producer):
+            for block in delivery:
+                rows = lane.delivered.fresh(delivery, block)
+                if rows is not None:
+                    sending.skipped += block.rows - len(rows)
+                    block = block.take(rows)
+                if not block.rows:
+                    continue
+                if not share.events:
+                    lane.producer.begin()
+                share.note(block)
+                sending.send(block)
+            if share.events:
+                records = share.records()
+                lane.send_records(records, self.config.positions_topic, self._patience)
+                lane.producer.commit(self._patience)
+                lane.delivered.records.update(records)
+        return sending.receipt()
+
+    def _open_lane(self, delivery: Delivery, name: str) -> _Lane:
+        """Fences whoever wrote this lane before, then learns what it delivered: in this order nothing slips between."""
+        producer = Producer({**self.config.client_settings(), "transactional.id": name})
+        settings, topic = self.config.connection_settings(), self.config.positions_topic
+        with self._dropped_on_failure(producer):
+            producer.init_transactions(self._patience)
+            with errors.explained(self._where()):
+                count = positions.ensure_topic(settings, topic, log)
+                prefix = f"tidemill/{delivery.pipeline}/{self.config.id}/"
+                home = delivery.lane % count
+                delivered = positions.read_back(settings, topic, prefix, home, self._patience, log)
+        self._lanes[name] = _Lane(producer, delivered, home)
+        return self._lanes[name]
+
+    @contextlib.contextmanager
+    def _dropped_on_failure(self, producer: Producer) -> Iterator[None]:
+        """A producer that failed may still hold messages of the failed delivery: the next attempt gets a new one."""
+        try:
+            yield
+        except BaseException as error:
+            self._lanes = {name: lane for name, lane in self._lanes.items() if lane.producer is not producer}
+            if producer is self._producer:
+                self._producer = None
+            if self.config.exactly_once:
+                producer.try_abort()  # else read_committed consumers wait for its timeout
+            producer.close()
+            if isinstance(error, KafkaFailure):
+                raise errors.explain(error, producer.last_problem, self._where()) from error
+            raise
+
+    def _where(self) -> str:
+        return f'sink "{self.config.id}", brokers {self.config.brokers}'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Lane:
+    """A transactional producer, what its lane has delivered, and the partition where its records live."""
+
+    producer: Producer
+    delivered: positions.Delivered
+    home: int
+
+    def send_records(self, records: Mapping[str, positions.Record], topic: str, patience: float) -> None:
+        keys = pa.array([key.encode() for key in records], pa.large_binary())
+        values = pa.array([record.encode() for record in records.values()], pa.large_binary())
+        none = np.zeros(len(keys), np.uint8)
+        messages = Messages(values, keys, [self.producer.topic(topic)], none.astype(np.int64), [0], none)
+        self.producer.send(messages, patience, partition=self.home)
+
+
+class _Sending:
+    """One delivery on its way: encodes blocks, hands them to the producer, counts."""
+
+    def __init__(
+        self, config: KafkaConfig, topic: Template, producer: Producer, delivery: Delivery, patience: float
+    ) -> None:
+        from tidemill.formats.json import JsonFormat
+
+        self.skipped = 0
+        self._config = config
+        self._topic = topic
+        self._producer = producer
+        self._delivery = delivery
+        self._patience = patience
+        self._format = JsonFormat(envelope=config.envelope)
+        self._events = 0
+        self._bytes = 0
+        self._encode_seconds = 0.0
+
+    def send(self, block: Block) -> None:
+        began = time.perf_counter()
+        values = self._format.encode(block, self._delivery.source)
+        keys = self._format.encode_key(block)
+        topics, topic_of = self._route(block)
+        headers, headers_of = self._describe(block)
+        self._encode_seconds += time.perf_counter() - began
+        self._events += block.rows
+        self._bytes += values.nbytes + keys.nbytes
+        self._producer.send(Messages(values, keys, topics, topic_of, headers, headers_of), self._patience)
+
+    def receipt(self) -> Receipt:
+        return Receipt(
+            self._config.id, self._delivery.lane, self._events, self._bytes, self.skipped,
+            encode_seconds=self._encode_seconds,
+        )  # fmt: skip
+
+    def _route(self, block: Block) -> tuple[list[int], np.ndarray[Any, Any]]:
+        source = self._delivery.source
+        if self._topic.is_constant:
+            name = topic_name(self._topic.constant(block.table, source))
+            return [self._producer.topic(name)], np.zeros(block.rows, np.int64)
+        rendered = self._topic.render(block, source).dictionary_encode()
+        topics = [self._producer.topic(topic_name(text)) for text in rendered.dictionary.to_pylist()]
+        return topics, rendered.indices.to_numpy().astype(np.int64)
+
+    def _describe(self, block: Block) -> tuple[list[int], np.ndarray[Any, Any]]:
+        """One set of headers per kind of change: built once, copied by librdkafka."""
+        ops = block.batch.column("op").to_numpy()
+        handles = [0] * (max(Op) + 1)
+        for op in np.unique(ops).tolist():
+            facts = {
+                "op": Op(op).label, "table": block.table.full_name, "schema_version": block.table.fingerprint,
+                "source": self._delivery.source,
+            }  # fmt: skip
+            handles[op] = self._producer.headers(tuple((name, facts[name].encode()) for name in self._config.headers))
+        return handles, ops
+
+
+def topic_name(text: str) -> str:
+    """A name Kafka accepts: letters, digits, dot, underscore and dash, at most 249 of them."""
+    return re.sub(r"[^a-zA-Z0-9._-]", "_", text)[:249]
+
+
+component = KafkaSink

@@ -1,0 +1,1 @@
+"""Servers beside PostgreSQL, as fixtures: a test imports the ones it wants."""
