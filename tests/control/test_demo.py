@@ -55,7 +55,7 @@ def test_a_demo_that_is_stopped_takes_its_servers_with_it(tmp_path: Path, number
 def _demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TMPDIR": str(folder)}
     done = subprocess.run(
-        [*COMMAND, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        [*COMMAND, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done

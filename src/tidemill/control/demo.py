@@ -46,8 +46,8 @@ spec:
       config: {id: files, path: ${DEMO_FILES}}
   state_dir: ${DEMO_STATE}
 """
-_START_TIMEOUT = 120.0
-_DRAIN_TIMEOUT = 60.0
+_START_TIMEOUT = 300.0  # the first run compiles its kernels
+_DRAIN_TIMEOUT = 120.0
 _REFRESH = 0.2
 
 
@@ -82,11 +82,11 @@ class _Play:
     """One performance. The pipeline and the shop's customers have a thread each; this one looks on."""
 
     def __init__(self, server: Postgres, directory: Path, seconds: float, out: Console) -> None:
+        self._server = server
         self._directory = directory
         self._seconds = seconds
         self._out = out
-        self._dsn = server.dsn()
-        self._shop = Shop(self._dsn)
+        self._shop = Shop(server.dsn())
         self._arrivals = Arrivals(directory / "files", KEYS)
         self._view = View(self._shop, self._arrivals, f"PostgreSQL {server.version} and Spark on this machine")
         self._stop = threading.Event()
@@ -100,8 +100,10 @@ class _Play:
         with self._screen(), _stderr_to(self._directory / "run.log"):
             try:
                 runner.start()
+                # What is committed before the slot exists is not a change to be captured.
+                self._watch("capture and Spark are starting (about ten seconds)", self._captured, _START_TIMEOUT)
                 self._shop.open()
-                self._watch("capture and Spark are starting (about ten seconds)", self._caught_up, _START_TIMEOUT)
+                self._watch("the first events are on their way", self._caught_up, _START_TIMEOUT)
                 start = self._view.start = time.monotonic()
                 customers.start()
                 self._watch("the shop is open", lambda: not customers.is_alive(), self._seconds + _DRAIN_TIMEOUT)
@@ -113,13 +115,14 @@ class _Play:
                     if thread.ident:
                         thread.join(_DRAIN_TIMEOUT)
         self._raise_failure()
+        self._view.start = 0.0
         return self._facts(elapsed), self._view
 
     def _pipelines(self) -> list[config.Pipeline]:
         document = self._directory / "pipeline.yaml"
         document.write_text(PIPELINE)
         places = {
-            "DEMO_DSN": self._dsn,
+            "DEMO_DSN": self._server.dsn(),
             "DEMO_FILES": str(self._directory / "files"),
             "DEMO_STATE": str(self._directory / "state"),
         }
@@ -140,6 +143,9 @@ class _Play:
                 self._failure.append(error)
 
         return threading.Thread(target=guarded, name=target.__name__, daemon=True)
+
+    def _captured(self) -> bool:
+        return bool(self._server.query("SELECT 1 FROM pg_replication_slots WHERE active"))
 
     def _caught_up(self) -> bool:
         return self._arrivals.total >= self._shop.committed.total()
