@@ -101,8 +101,9 @@ class Spill:
         self.events, self.barrier, self.refs, self._pieces = 0, False, [], {}
 
     def blocks(self) -> Iterator[Block]:
+        """Read and not mapped: pages of a mapped file would count as the capture process's memory."""
         for ref in self.refs:
-            yield codec.load_spilled(self._store.view(ref.segment, ref.at, ref.size))
+            yield codec.load_spilled(pa.py_buffer(self._store.read(ref.segment, ref.at, ref.size)))
 
     def without(self, aborted: frozenset[int]) -> Spill:
         """A copy, block by block, without the rows of rolled-back subtransactions, `offset` and `ordinal` dense again;
