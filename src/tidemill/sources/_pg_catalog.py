@@ -29,6 +29,7 @@ class _Type:
     base: int
     base_typmod: int
     element: int
+    delimiter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Catalog:
             # The base says how to read it; the domain is what the source calls it.
             return replace(self._data_type(found.base, found.base_typmod, type_names), native=found.name)
         element = self._data_type(found.element, typmod, type_names) if found.element else None
-        return pgtypes.data_type(oid, typmod, found.name, element=element)
+        return pgtypes.data_type(oid, typmod, found.name, element=element, delimiter=found.delimiter)
 
     def _type(self, oid: int, typmod: int) -> _Type | None:
         if (oid, typmod) not in self._types:
@@ -94,7 +95,7 @@ class Catalog:
             row = self._db.execute(
                 """
                 SELECT format_type(t.oid, %(typmod)s), t.typbasetype, t.typtypmod,
-                       CASE WHEN e.typarray = t.oid THEN e.oid ELSE 0 END
+                       CASE WHEN e.typarray = t.oid THEN e.oid ELSE 0 END, coalesce(e.typdelim::text, ',')
                 FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem WHERE t.oid = %(oid)s
                 """,
                 {"oid": oid, "typmod": typmod},

@@ -1,0 +1,80 @@
+"""However the network cuts the stream, and wherever the decoder must stop and hand on, the events are the same."""
+
+from __future__ import annotations
+
+import random
+from itertools import repeat
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.decoders import goldens
+from tests.support.pgstream import Row, decode, rows, tables_of
+from tidemill.model.change import Committed, Spilled
+
+STREAMS = goldens.load()
+SMALL = [pair for pair in STREAMS if len(pair[1].data) < 2_000]
+LARGE = [pair for pair in STREAMS if len(pair[1].data) >= 2_000]
+WHOLE = {goldens.label(pair): rows(decode(pair[1].data, tables_of(pair[0].keys))) for pair in STREAMS}
+
+# Spilling begins at once, after a while, or never; the row vectors are nearly always, sometimes, or never full.
+limits = {"spill_bytes": st.sampled_from([0, 100, 5_000, 1 << 24]), "capacity": st.sampled_from([2, 3, 7, 64, 1 << 12])}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(SMALL), st.lists(st.integers(1, 120), max_size=60), *limits.values())
+def test_any_split_gives_the_same_events(
+    pair: tuple[goldens.Golden, goldens.Stream], chunks: list[int], spill_bytes: int, capacity: int
+) -> None:
+    _same(pair, chunks, spill_bytes, capacity)
+
+
+@pytest.mark.parametrize("pair", SMALL, ids=map(goldens.label, SMALL))
+def test_byte_by_byte_gives_the_same_events(pair: tuple[goldens.Golden, goldens.Stream]) -> None:
+    chunks = [1] * len(pair[1].data)
+    _same(pair, chunks, spill_bytes=0, capacity=2)
+    _same(pair, chunks, spill_bytes=1 << 24, capacity=1 << 12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(LARGE), st.integers(0, 2**32), st.integers(50, 20_000), *limits.values())
+def test_any_split_of_large_transactions_gives_the_same_events(
+    pair: tuple[goldens.Golden, goldens.Stream], seed: int, mean: int, spill_bytes: int, capacity: int
+) -> None:
+    pick = random.Random(seed)
+    chunks = [pick.randint(mean // 2, mean * 2) for _ in range(len(pair[1].data) // mean + 1)]
+    _same(pair, chunks, spill_bytes, max(capacity, 64))
+
+
+def test_a_transaction_larger_than_the_limit_leaves_in_pieces() -> None:
+    golden, stream = next(pair for pair in STREAMS if pair[0].name == "large_but_not_streamed")
+    changes = decode(stream.data, tables_of(golden.keys), repeat(3_000), spill_bytes=5_000)
+    pieces = [change for change in changes if isinstance(change, Spilled)]
+    assert len(pieces) > 5
+    assert max(piece.events for piece in pieces) < 200
+    assert len({piece.transaction for piece in pieces}) == 1
+
+
+def test_a_transaction_with_more_rows_than_there_is_room_for_leaves_in_pieces() -> None:
+    golden, stream = next(pair for pair in STREAMS if pair[0].name == "large_but_not_streamed")
+    changes = decode(stream.data, tables_of(golden.keys), capacity=100)
+    assert [c.events for c in changes if isinstance(c, Spilled)] == [99, 99, 99, 99, 99, 99, 6]
+
+
+def _same(pair: tuple[goldens.Golden, goldens.Stream], chunks: list[int], spill_bytes: int, capacity: int) -> None:
+    golden, stream = pair
+    changes = decode(stream.data, tables_of(golden.keys), chunks, spill_bytes=spill_bytes, capacity=capacity)
+    assert _first_difference(rows(changes), WHOLE[goldens.label(pair)]) is None
+    assert goldens.has_barrier(changes) == golden.barrier
+    for change in changes:
+        if isinstance(change, Committed):
+            events = [mark for mark, _ in change.marks]
+            assert events == sorted(events)
+            assert events[-1] == change.events == sum(block.rows for block in change.blocks)
+
+
+def _first_difference(found: list[Row], wanted: list[Row]) -> tuple[Row, Row] | int | None:
+    if found == wanted:
+        return None
+    return next((pair for pair in zip(found, wanted, strict=False) if pair[0] != pair[1]), len(found))

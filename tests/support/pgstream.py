@@ -1,0 +1,222 @@
+"""Replication streams as bytes, and decoded changes as plain rows.
+
+`record` takes what a real server sends on a slot; `rows` does to a decoder's changes what the log does (offsets,
+spilled transactions, rolled-back subtransactions), so that tests compare rows and not how they were cut up.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import math
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pg8000.native
+
+from tidemill.control.servers.postgres import Postgres
+from tidemill.decoders import pgtypes
+from tidemill.decoders._pgmessages import Relation, RelationColumn
+from tidemill.decoders.pgoutput import PgOutputDecoder
+from tidemill.model.block import Block, Op, Side
+from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
+from tidemill.model.table import Column, Table
+from tidemill.model.types import DataType
+from tidemill.sources._pg_connect import SESSION
+
+Row = dict[str, Any]
+Tables = Callable[[Relation, dict[int, str]], Table]
+
+_ELEMENT_OF = {1000: 16, 1007: 23, 1016: 20, 1009: 25, 1231: 1700, 1115: 1114, 1182: 1082, 1020: 603, 1001: 17}
+
+
+class Recording:
+    """An open replication connection. `catch_up` takes what the server has to say up to now.
+
+    Nothing is acknowledged, so the slot tells it all again.
+    """
+
+    def __init__(
+        self,
+        server: Postgres,
+        slot: str,
+        *,
+        dbname: str = "postgres",
+        publication: str = "p",
+        protocol: int = 4,
+        streaming: str = "off",
+    ) -> None:
+        self.data = b""
+        self._server = server
+        session = pg8000.native.Connection(
+            server.user, host="127.0.0.1", port=server.port, database=dbname, replication="database",
+            startup_params=SESSION,
+        )  # fmt: skip
+        self._sock: socket.socket = session._usock
+        options = {"proto_version": protocol, "publication_names": publication, "messages": "true"}
+        if protocol > 1:
+            options["streaming"] = streaming
+        listed = ", ".join(f"{name} '{value}'" for name, value in options.items())
+        self._send("Q", f"START_REPLICATION SLOT {slot} LOGICAL 0/0 ({listed})".encode() + b"\0")
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._sock:
+            self._send("c", b"")
+            self._send("X", b"")
+
+    def catch_up(self, timeout: float = 30) -> None:
+        """Reads frames until the keepalive that says that all WAL written before now was sent."""
+        # A commit flushes the WAL, also of transactions still open. In another database, so that it is not told here.
+        self._server.query("SELECT pg_logical_emit_message(true, 'flush', '')", dbname="template1")
+        (target,) = self._server.query("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")[0]
+        self._send("d", struct.pack(">cQQQqB", b"r", 0, 0, 0, 0, 1))  # a status update that asks for an answer
+        self._sock.settimeout(timeout)
+        deadline = time.monotonic() + timeout
+        buffer = b""
+        while time.monotonic() < deadline:
+            while len(buffer) < 5 or len(buffer) < (end := 1 + struct.unpack_from(">I", buffer, 1)[0]):
+                if not (received := self._sock.recv(1 << 20)):
+                    raise ConnectionError("the server closed the stream")
+                buffer += received
+            frame, buffer = buffer[:end], buffer[end:]
+            match frame[:1]:
+                case b"E":
+                    raise RuntimeError(frame[5:].replace(b"\0", b" ").decode())
+                case b"d":
+                    self.data += frame
+                    if frame[5:6] == b"k" and struct.unpack_from(">Q", frame, 6)[0] >= target and not buffer:
+                        return
+        raise TimeoutError("the server did not catch up")
+
+    def _send(self, kind: str, body: bytes) -> None:
+        self._sock.sendall(kind.encode() + struct.pack(">I", len(body) + 4) + body)
+
+
+def record(server: Postgres, slot: str, **options: Any) -> bytes:
+    """Everything the slot has to say up to now: whole CopyData frames, keepalives among them."""
+    with Recording(server, slot, **options) as recording:
+        recording.catch_up()
+        return recording.data
+
+
+def frames(stream: bytes) -> Iterator[bytes]:
+    """The stream cut at its frames' ends."""
+    at = 0
+    while at < len(stream):
+        end = at + 1 + struct.unpack_from(">I", stream, at + 1)[0]
+        yield stream[at:end]
+        at = end
+
+
+def tables_of(keys: Mapping[str, Sequence[str]]) -> Tables:
+    """Describes relations without a catalog. `keys` are those of tables with REPLICA IDENTITY FULL."""
+
+    def describe(relation: Relation, _types: dict[int, str]) -> Table:
+        columns = tuple(Column(c.name, _type(c)) for c in relation.columns)
+        name = f"{relation.schema}.{relation.name}"
+        flagged = tuple(c.name for c in relation.columns if c.key)
+        key = flagged if relation.identity in "di" else tuple(keys.get(name, ()))
+        identity = {"f": "full", "n": "nothing"}.get(relation.identity, "key")
+        return Table("db", relation.schema, relation.name, columns, key, identity).with_fingerprint()
+
+    return describe
+
+
+def _type(column: RelationColumn) -> DataType:
+    native = pgtypes.BUILT_IN[column.type_oid][0] if column.type_oid in pgtypes.BUILT_IN else f"oid {column.type_oid}"
+    if column.type_oid not in _ELEMENT_OF:
+        return pgtypes.data_type(column.type_oid, column.typmod, native)
+    oid = _ELEMENT_OF[column.type_oid]
+    element = pgtypes.data_type(oid, column.typmod, pgtypes.BUILT_IN[oid][0])
+    delimiter = ";" if element.native == "box" else ","
+    return pgtypes.data_type(column.type_oid, -1, f"{element.native}[]", element=element, delimiter=delimiter)
+
+
+def decode(
+    stream: bytes, tables: Tables, chunks: Iterable[int] = (), *, spill_bytes: int = 16 << 20, capacity: int = 1 << 12
+) -> list[Change]:
+    """All changes of the stream, fed as capture does: what was not consumed comes again with the next chunk.
+
+    `chunks` are the sizes of the reads; what they leave over comes in one.
+    """
+    decoder = PgOutputDecoder(tables, lambda _kind, _body: None, spill_bytes=spill_bytes, capacity=capacity)
+    changes: list[Change] = []
+    consumed = received = 0
+    sizes = iter(chunks)
+    while received < len(stream):
+        received = min(len(stream), received + next(sizes, len(stream)))
+        changes.extend(decoder.feed(memoryview(stream)[consumed:received]))
+        consumed += decoder.consumed
+    return changes
+
+
+def rows(changes: Iterable[Change]) -> list[Row]:
+    """The events in order, as plain values. Spilled transactions appear where they committed."""
+    done: list[Row] = []
+    spilled: dict[int, list[Row]] = {}
+    for change in changes:
+        match change:
+            case Committed():
+                done += _flat(change.blocks)
+            case Spilled():
+                spilled.setdefault(change.transaction, []).extend(_flat(change.blocks))
+            case SpillAborted():
+                del spilled[change.transaction]
+            case SpillCommitted():
+                kept = [r for r in spilled.pop(change.transaction) if r.pop("subtx") not in change.aborted]
+                for ordinal, row in enumerate(kept):
+                    row |= {"position": change.position, "tx_id": change.tx_id, "commit_time": change.commit_time}
+                    row["ordinal"] = ordinal
+                done += kept
+    assert not spilled, f"transactions left open: {sorted(spilled)}"
+    return done
+
+
+def _flat(blocks: Sequence[Block]) -> list[Row]:
+    found = sorted((row for block in blocks for row in _of_block(block)), key=lambda row: row["offset"])
+    first = found[0]["offset"] if found else 0
+    assert [row.pop("offset") for row in found] == list(range(first, first + len(found)))
+    return found
+
+
+def _of_block(block: Block) -> Iterator[Row]:
+    batch = block.batch
+    batch.validate(full=True)
+    names = [c.name for c in block.table.columns]
+    time_at = batch.schema.get_field_index("commit_time")
+    if time_at >= 0:  # microseconds: Python's clock ends with the year 9999
+        batch = batch.set_column(time_at, "commit_time", batch.column(time_at).cast("int64"))
+    for row in batch.to_pylist():
+        row["table"], row["op"] = block.table.full_name, Op(row["op"]).label
+        if unchanged := row.pop("unchanged", None):
+            row["unchanged"] = [names[i] for i in unchanged]
+        if odd := row.pop("odd", None):
+            row["odd"] = {f"{Side(o['side']).name.lower()}.{names[o['column']]}": o["text"] for o in odd}
+        for image in ("key", "before", "after"):
+            if (values := row.pop(image, None)) is not None:
+                row[image] = {name: plain(value) for name, value in values.items()}
+        yield row
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case decimal.Decimal():
+            return format(value, "f")
+        case float() if not math.isfinite(value):
+            return str(value)
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case list():
+            return [plain(item) for item in value]
+        case _:
+            return value
