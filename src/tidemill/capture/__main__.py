@@ -11,6 +11,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from tidemill.capture.backoff import Backoff
@@ -65,6 +66,9 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
             lag_bytes=source.lag_bytes(), error={},
         )  # fmt: skip
 
+    def streaming() -> None:
+        status.update(stage="cdc", error={}, streaming_since=status.streaming_since or time.time())
+
     def told(position: Position) -> None:
         write_told(state, position)
         progress(0)
@@ -72,7 +76,7 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     try:
         Capture(
             source, log, schemas, limits, stop,
-            told=read_told(state), on_told=told, on_progress=progress, on_trouble=status.trouble,
+            told=read_told(state), on_told=told, on_stream=streaming, on_progress=progress, on_trouble=status.trouble,
         ).run()  # fmt: skip
     finally:
         log.close()

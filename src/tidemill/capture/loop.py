@@ -45,12 +45,13 @@ class Capture:
         *,
         told: Position | None = None,
         on_told: Callable[[Position], None] = lambda position: None,
+        on_stream: Callable[[], None] = lambda: None,
         on_progress: Callable[[int], None] = lambda events: None,
         on_trouble: Callable[[TidemillError], None] = lambda error: None,
     ) -> None:
         self._source, self._log, self._schemas, self._limits, self._stop = source, log, schemas, limits, stop
         self._told, self._on_told = told, on_told
-        self._on_progress, self._on_trouble = on_progress, on_trouble
+        self._on_stream, self._on_progress, self._on_trouble = on_stream, on_progress, on_trouble
         self._open: set[int] = set()  # transactions of this connection that are partly in the log, invisible
         self._backoff = Backoff()
 
@@ -76,6 +77,7 @@ class Capture:
         after = self._log.tail.position or None
         decoder = self._source.open(after, self._schemas, told=self._told, mark_events=self._limits.mark_events)
         events.emit("capture.connected", position=after or "start")
+        self._on_stream()
         while not self._stop.is_set():
             for change in decoder.feed(self._source.read()):
                 self._store(change)

@@ -23,7 +23,8 @@ _INTERVAL = 0.25
 
 @dataclass(frozen=True, slots=True)
 class CaptureStatus:
-    """`stage` is init, setup, cdc, stopped or failed. `error` is the last trouble, empty when all is well."""
+    """`stage` is init, setup, cdc, stopped or failed. `error` is the last trouble, empty when all is well.
+    `streaming_since` is when this process first had a stream, seconds since 1970, 0 before that."""
 
     pid: int
     stage: str = "init"
@@ -33,6 +34,7 @@ class CaptureStatus:
     lag_bytes: int | None = None
     error: dict[str, str] = field(default_factory=dict)
     exit_code: int = 0
+    streaming_since: float = 0.0
     time: float = 0.0
 
 
@@ -53,6 +55,10 @@ class StatusFile:
 
     def count(self, events: int) -> int:
         return self._status.events + events
+
+    @property
+    def streaming_since(self) -> float:
+        return self._status.streaming_since
 
     def trouble(self, error: TidemillError) -> None:
         self.update(now=True, error={"what": error.what, "where": error.where, "fix": error.fix})

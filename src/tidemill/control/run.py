@@ -74,6 +74,7 @@ def run_pipelines(
     Pipelines share one Spark session; one that fails leaves the others alone.
     """
     from tidemill.control.supervisor import PipelineRun
+    from tidemill.sinks import stdout
     from tidemill.stream.session import warm_up
     from tidemill.telemetry import events
 
@@ -83,6 +84,7 @@ def run_pipelines(
         events.configure(stream=(pipelines[0].state_path / "events.log").open("a"))
     else:
         events.configure()
+    stdout.announce()
     spark = _session(pipelines)
     runs = [PipelineRun(pipeline, spark) for pipeline in pipelines]
     hurry = hurry or threading.Event()

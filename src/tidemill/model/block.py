@@ -28,7 +28,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.model.position import Offset
 from tidemill.model.table import Table
 
 
@@ -96,12 +95,6 @@ class Block:
         if array is None:
             return None
         return {f.name: child for f, child in zip(array.type, array.flatten(), strict=True)}
-
-    def slice(self, first: Offset, last: Offset) -> Block:
-        """The rows with `first <= offset < last`."""
-        offsets = self.batch.column(0).to_numpy()
-        lo, hi = (int(i) for i in offsets.searchsorted([first, last]))
-        return self if (lo, hi) == (0, self.rows) else Block(self.table, self.batch.slice(lo, hi - lo))
 
     def take(self, rows: Any) -> Block:
         return Block(self.table, self.batch.take(pa.array(rows)))

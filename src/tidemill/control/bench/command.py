@@ -1,0 +1,55 @@
+"""The commands: `bench postgres` measures, `bench profile` shows where the time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemill.control import console
+
+app = typer.Typer(no_args_is_help=True, help="Measure speed against the database's own client.")
+
+
+@app.command()
+def postgres(
+    rows: Annotated[int, typer.Option(help="Row changes in the backlog that every run drains.")] = 1_000_000,
+    rounds: Annotated[int, typer.Option(help="Alternating runs; the median counts.")] = 3,
+    large: Annotated[int, typer.Option(help="Rows of the one large transaction; 0 leaves it out.")] = 2_000_000,
+    latency_seconds: Annotated[float, typer.Option(help="How long 1,000 events/s are offered; 0 leaves it out.")] = 20,
+    kafka: Annotated[bool, typer.Option(help="Also to Kafka (a real broker where it can be had).")] = True,
+    plot: Annotated[Path | None, typer.Option(help="Write a picture of the result here (.svg or .png).")] = None,
+    as_json: console.AsJson = False,
+) -> None:
+    """End to end from PostgreSQL, beside pg_recvlogical writing to /dev/null, over the same WAL."""
+    from tidemill.control.bench.postgres import Bench
+    from tidemill.control.bench.show import save_plot, show
+
+    with Bench(rows=rows, rounds=rounds, kafka=kafka, say=(lambda text: None) if as_json else console.say) as bench:
+        result = bench.run(large=large, latency_seconds=latency_seconds)
+    if plot is not None:
+        save_plot(result, plot)
+    if as_json:
+        console.show_json(result)
+    else:
+        show(result)
+
+
+@app.command()
+def profile(
+    rows: Annotated[int, typer.Option(help="Row changes to capture and encode.")] = 500_000,
+    as_json: console.AsJson = False,
+) -> None:
+    """Where the time goes: reading, scanning, cutting, converting, logging, encoding; microseconds a row."""
+    from tidemill.control.bench.profile import profile_postgres
+
+    result = profile_postgres(rows)
+    if as_json:
+        console.show_json(result)
+        return
+    console.show_table(
+        ["stage", "µs/row", "share"],
+        [(s["stage"], f"{s['us_per_row']:.3f}", f"{s['share']:.0%}") for s in result["stages"]],
+        title=f"{result['rows']:,} row changes of an 8-column table, one core",
+    )

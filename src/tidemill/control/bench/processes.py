@@ -1,0 +1,79 @@
+"""CPU time and memory of the processes of a run, by the part they play."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from contextlib import suppress
+
+import psutil
+
+
+class Watch:
+    """Samples this process and all below it until `stop`. Parts: capture, workers (Spark's Python), jvm, driver."""
+
+    def __init__(self, interval: float = 0.1) -> None:
+        self._interval = interval
+        self._stop = threading.Event()
+        self._parts: dict[int, str] = {}
+        self._cpu: dict[int, float] = {}
+        self._first: dict[int, float] = {}
+        self._rss: dict[str, int] = defaultdict(int)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> Watch:
+        self._sample(first=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._sample()
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Since `start`, or since the process began."""
+        used: dict[str, float] = defaultdict(float)
+        for pid, seconds in self._cpu.items():
+            used[self._parts[pid]] += seconds - self._first.get(pid, 0.0)
+        return dict(used)
+
+    def peak_rss_mb(self) -> dict[str, float]:
+        """Of the largest process of each part. Shared pages of forked workers count in each of them."""
+        return {part: size / 1e6 for part, size in self._rss.items()}
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            self._sample()
+
+    def _sample(self, *, first: bool = False) -> None:
+        me = psutil.Process()
+        for process in [me, *me.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if process.pid not in self._parts:
+                    self._parts[process.pid] = _part(process, me)
+                times = process.cpu_times()
+                self._cpu[process.pid] = times.user + times.system
+                if first:
+                    self._first[process.pid] = self._cpu[process.pid]
+                part = self._parts[process.pid]
+                self._rss[part] = max(self._rss[part], process.memory_info().rss)
+
+
+def _part(process: psutil.Process, me: psutil.Process) -> str:
+    if process.pid == me.pid:
+        return "driver"
+    command = " ".join(process.cmdline())
+    for mark, part in (("tidemill.capture", "capture"), ("kafka.Kafka", "broker"), ("bin/postgres", "postgres")):
+        if mark in command:
+            return part
+    if "java" in process.name():
+        return "jvm"
+    return "workers" if "daemon" in command or "pyspark" in command else "other"
+
+
+def peak_rss_mb(pid: int) -> float:
+    """The kernel's own high-water mark, which no sampling can miss."""
+    with open(f"/proc/{pid}/status") as status:
+        line = next(line for line in status if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024 / 1e6
