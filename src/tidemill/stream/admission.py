@@ -1,0 +1,61 @@
+"""When a batch is worth taking, where it ends, and over how many lanes it goes. Runs in the source's planning process.
+
+Nothing heavy is imported here: that process starts anew with every start of a pipeline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tidemill.config.spec import Sharding
+from tidemill.log import LogReader
+from tidemill.model.position import Offset
+
+_LOOK_EVERY = 0.003
+
+# A second lane is worth its task (some tens of ms) from about this much work on.
+ROWS_PER_LANE = 8192
+BYTES_PER_LANE = 4 << 20
+
+
+def admit(log: LogReader, rule: Mapping[str, Any], start: dict[str, Any], *, wait: float) -> dict[str, Any]:
+    """The pinned end of the next batch: at once when a limit is reached or `max_ms` is over, else when it is."""
+    begin: Offset = start["offset"]
+    give_up = time.monotonic() + wait
+    while True:
+        tail = log.tail().offset
+        if tail > begin:
+            end = log.plan(
+                begin, max_events=rule["max_events"], max_bytes=rule["max_bytes"], respect_tx=rule["respect_tx"]
+            )
+            if end < tail or end - begin >= rule["max_events"] or _waited(log, begin) >= rule["max_ms"]:
+                count = _lanes(log, begin, end, rule["count"])
+                return {"offset": end, "lanes": count, "by": rule["by"]}
+        if time.monotonic() >= give_up:
+            return start
+        time.sleep(_LOOK_EVERY)
+
+
+def _waited(log: LogReader, offset: Offset) -> float:
+    """For how many milliseconds the oldest waiting event has been in the log."""
+    return time.time() * 1000 - next(log.entries(offset)).written_at
+
+
+def _lanes(log: LogReader, begin: Offset, end: Offset, at_most: int) -> int:
+    rows = end - begin
+    if at_most == 1 or rows >= at_most * ROWS_PER_LANE:
+        return at_most
+    return how_many(rows, sum(ref.size for ref in log.refs(begin, end)), at_most)
+
+
+def spread_by(sharding: Sharding) -> str:
+    if sharding.mode == "table":
+        return "table"
+    return f"hash:{sharding.key}" if sharding.key else "hash"
+
+
+def how_many(rows: int, size: int, at_most: int) -> int:
+    """Lanes for a batch: one for a tiny batch, up to `at_most` for a large one."""
+    return max(1, min(at_most, max(rows // ROWS_PER_LANE, size // BYTES_PER_LANE)))

@@ -1,0 +1,103 @@
+"""One lane of one batch, in a Spark worker: read its blocks, write them to every sink, answer with receipts.
+
+Nothing here raises on account of a sink: what went wrong is in its receipt, and the driver decides (loop.py).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from tidemill.errors import TidemillError, is_retryable
+from tidemill.log import LogReader
+from tidemill.model.block import Block
+from tidemill.model.delivery import Delivery, Receipt
+from tidemill.stream import lanes
+from tidemill.stream.plan import Lane, Plan
+from tidemill.stream.pool import POOL, Tools
+from tidemill.telemetry.points import point
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
+
+
+def deliver(plan: Plan, lane: Lane, only: frozenset[str] | None = None) -> tuple[list[Receipt], float]:
+    """A receipt per sink (of those in `only`, if given), and the newest commit time met (seconds since 1970, or 0)."""
+    tools = POOL.tools(plan.pipeline, plan.run, plan.log)
+    share = _Share(tools.log, lane)
+    delivery = Delivery(plan.pipeline, plan.source, lane.start, lane.end, lane.lane, lane.lanes, share.blocks)
+    chosen = [spec for spec in plan.sinks if only is None or spec[1]["id"] in only]
+
+    def write(spec: tuple[str, dict[str, Any]]) -> Receipt:
+        return _write(tools, *spec, delivery, plan.patience)
+
+    if len(chosen) == 1:
+        return [write(chosen[0])], share.newest
+    with ThreadPoolExecutor(len(chosen) or 1, thread_name_prefix="sink") as side_by_side:
+        return list(side_by_side.map(write, chosen)), share.newest
+
+
+def warm_up() -> None:
+    """Loads what a first delivery would import."""
+    from tidemill.formats.json import JsonFormat
+
+    JsonFormat()
+
+
+class _Share:
+    """A lane's blocks, read as they are asked for and again for each that asks (threads of several sinks may)."""
+
+    def __init__(self, log: LogReader, lane: Lane) -> None:
+        self._log = log
+        self._lane = lane
+        self._refs = log.refs(lane.start, lane.end) if lane.start < lane.end else []
+        self.newest = 0.0
+
+    def blocks(self) -> Iterator[Block]:
+        at = self._lane
+        for ref in self._refs:
+            if not lanes.may_have(ref, at.lane, at.lanes, at.by):
+                continue
+            block = lanes.share(self._log.read(ref), ref, at.lane, at.lanes, at.by)
+            if block is not None:
+                self._look_at_the_clock(block)
+                yield block
+
+    def _look_at_the_clock(self, block: Block) -> None:
+        times = block.column("commit_time")
+        last = times[-1] if times is not None else None
+        if last is not None and last.is_valid:
+            self.newest = max(self.newest, last.value / 1e6)
+
+
+def _write(tools: Tools, kind: str, config: dict[str, Any], delivery: Delivery, patience: float) -> Receipt:
+    """Tries again while that is worth it. Only the error's own words leave this process, never a row's values."""
+    name = str(config["id"])
+    give_up = time.monotonic() + patience
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            point("worker.writing")
+            receipt = tools.sink(kind, config).write(delivery)
+            point("worker.written")
+            return replace(receipt, sink=name, lane=delivery.lane)
+        except Exception as error:  # noqa: BLE001  sinks bring errors of any library; the table in errors.py judges
+            tools.discard(name)
+            retry = is_retryable(error)
+            if not retry or time.monotonic() + pause > give_up:
+                return Receipt(name, delivery.lane, error=_words(error), retryable=retry)
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _words(error: Exception) -> str:
+    """Our own errors are written for people; of others only the kind is sure to hold no row's values."""
+    if isinstance(error, TidemillError):
+        return str(error)
+    return f"{type(error).__module__}.{type(error).__qualname__}" + (
+        f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+    )

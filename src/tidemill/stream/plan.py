@@ -1,0 +1,46 @@
+"""What a lane is told: the run's plan, and which part of which batch. Small, and cheap to import."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from tidemill.model.position import Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every lane of a run must know. Travels as text: Spark hands options to a source as strings only.
+
+    `run` names one start of the pipeline; `delivered` is the checkpoint at that start. `patience` is for how many
+    seconds a lane tries again by itself before it gives the driver the word.
+    """
+
+    pipeline: str
+    source: str
+    log: str
+    run: str
+    sinks: tuple[tuple[str, dict[str, Any]], ...]
+    delivered: Offset = 0
+    patience: float = 10.0
+
+    def to_json(self) -> str:
+        return orjson.dumps(asdict(self)).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        doc = orjson.loads(text)
+        return cls(**doc | {"sinks": tuple((kind, config) for kind, config in doc["sinks"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One task: this lane's rows of the batch `[start, end)`; `by` as in lanes.py."""
+
+    start: Offset
+    end: Offset
+    lane: int
+    lanes: int
+    by: str

@@ -1,0 +1,39 @@
+"""A pipeline's driver as its own process, to be killed: delivers the log in its directory to a scribe, then exits.
+
+python -m tests.stream.driver DIRECTORY LANES MAX_EVENTS
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from tests.stream.conftest import install_scribe
+from tidemill.checkpoints.file import FileCheckpoints, FileConfig
+from tidemill.config.spec import Batch
+from tidemill.log import LogReader
+from tidemill.stream.loop import StreamLoop
+from tidemill.stream.session import create_session
+
+
+def main(directory: Path, lanes: int, max_events: int) -> None:
+    log = str(directory / "log")
+    spark = create_session("driver", master="local[2]")
+    install_scribe(spark, directory)
+    loop = StreamLoop(
+        "mill", "source", log, [("scribe", {"id": "s", "directory": str(directory)})],
+        store=FileCheckpoints(FileConfig(), state_dir=directory), spark=spark, spark_dir=directory / "spark",
+        batch=Batch(max_events=max_events), lanes=lanes,
+    )  # fmt: skip
+    loop.start()
+    deadline = time.monotonic() + 120
+    while loop.checkpoint.offset < LogReader(log).tail().offset and time.monotonic() < deadline:
+        if loop.await_end(1):
+            break
+    loop.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,58 @@
+"""A third party's sink, as Spark workers meet it: installed beside tidemill, found through its entry point.
+
+It notes every write in `<directory>/<id>.jsonl`, and fails on demand: while `<directory>/<id>-<lane>.fail` exists, that
+lane's writes raise `DeliveryError`, or `Refused` if the file says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import orjson
+from pydantic import Field
+
+from tidemill.component import Check, Component, SinkConfig
+from tidemill.errors import DeliveryError, Refused
+from tidemill.model.delivery import Delivery, Receipt, Tier
+
+ENTRY_POINTS = "[tidemill.sinks]\nscribe = scribe:Scribe\n"
+METADATA = "Metadata-Version: 2.1\nName: scribe\nVersion: 1.0\n"
+
+
+class ScribeConfig(SinkConfig):
+    directory: str = Field(description="Where to write.")
+
+
+class Scribe(Component[ScribeConfig]):
+    Config: ClassVar[type[SinkConfig]] = ScribeConfig
+    tier = Tier.AT_LEAST_ONCE
+
+    def write(self, delivery: Delivery) -> Receipt:
+        fault = Path(self.config.directory, f"{self.config.id}-{delivery.lane}.fail")
+        if fault.exists():
+            raise (Refused if fault.read_text() == "refuse" else DeliveryError)("the scribe's pen is broken")
+        rows: list[Any] = []
+        for block in delivery:
+            image = block.struct("after") or block.struct("key") or block.struct("before") or {}
+            ids = image["id"].to_pylist()
+            rows += zip(
+                [block.table.full_name] * block.rows,
+                ids,
+                block.batch.column(0).to_pylist(),
+                block.batch.column(1).to_pylist(),
+                strict=True,
+            )
+        note = {"start": delivery.start, "end": delivery.end, "lane": delivery.lane, "lanes": delivery.lanes}
+        line = orjson.dumps(note | {"pid": os.getpid(), "rows": rows}) + b"\n"
+        with Path(self.config.directory, f"{self.config.id}.jsonl").open("ab") as file:
+            file.write(line)
+        return Receipt(self.config.id, delivery.lane, events=len(rows), bytes=len(line))
+
+    def doctor(self) -> Iterable[Check]:
+        return ()
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.blocks import make_change
+from tidemill.log import LogConfig, LogReader, LogWriter
+from tidemill.stream.admission import ROWS_PER_LANE, admit
+from tidemill.stream.source import BlockStream
+
+RULE: dict[str, Any] = {
+    "max_events": 100, "max_bytes": 1 << 30, "max_ms": 0, "respect_tx": True, "count": 4, "by": "hash",
+}  # fmt: skip
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[LogWriter]:
+    log = LogWriter.open(str(tmp_path / "log"), LogConfig.model_validate({"fsync": False}))
+    yield log
+    log.close()
+
+
+@pytest.fixture
+def reader(tmp_path: Path, writer: LogWriter) -> LogReader:
+    return LogReader(str(tmp_path / "log"))
+
+
+def ask(reader: LogReader, start: int = 0, *, wait: float = 0.0, **rule: Any) -> dict[str, Any]:
+    return admit(reader, RULE | rule, {"offset": start}, wait=wait)
+
+
+def test_nothing_new_is_the_start_itself(reader: LogReader) -> None:
+    assert admit(reader, RULE, {"offset": 0, "lanes": 3, "by": "x"}, wait=0.01) == {"offset": 0, "lanes": 3, "by": "x"}
+
+
+def test_a_log_that_capture_has_not_made_yet_is_an_empty_one(tmp_path: Path) -> None:
+    assert ask(LogReader(str(tmp_path / "later")), 7) == {"offset": 7}
+
+
+def test_a_batch_ends_at_a_transaction_within_the_limit(reader: LogReader, writer: LogWriter) -> None:
+    writer.append(make_change(40, 40, 40))
+    assert ask(reader) == {"offset": 80, "lanes": 1, "by": "hash"}
+    assert ask(reader, max_events=30)["offset"] == 40
+    assert ask(reader, max_events=30, respect_tx=False)["offset"] == 30
+
+
+def test_a_small_batch_lingers_until_its_oldest_event_is_max_ms_old(reader: LogReader, writer: LogWriter) -> None:
+    writer.append(make_change(3))
+    assert ask(reader, max_ms=60_000) == {"offset": 0}
+    assert ask(reader, max_ms=60_000, max_events=3)["offset"] == 3
+    began = time.monotonic()
+    assert ask(reader, wait=5, max_ms=300)["offset"] == 3
+    assert time.monotonic() - began < 2
+
+
+def test_a_barrier_is_a_batch_of_its_own_and_waits_for_nothing_before_it(reader: LogReader, writer: LogWriter) -> None:
+    writer.append(make_change(5))
+    writer.append(make_change(2, number=2, barrier=True))
+    writer.append(make_change(5, number=3))
+    ends = [ask(reader, start, max_ms=60_000 * (start == 0))["offset"] for start in (0, 5, 7)]
+    assert ends == [5, 7, 12]
+
+
+def test_lanes_are_chosen_by_the_batchs_size_and_pinned_in_its_end(reader: LogReader, writer: LogWriter) -> None:
+    rows = ROWS_PER_LANE
+    writer.append(make_change(rows * 2))
+    assert ask(reader, max_events=10**6) == {"offset": rows * 2, "lanes": 2, "by": "hash"}
+    assert ask(reader, max_events=10**6, count=1)["lanes"] == 1
+
+
+def test_partitions_follow_the_pinned_end_and_nothing_else() -> None:
+    stream = BlockStream("", "")
+    parts = [p.value for p in stream.partitions({"offset": 3}, {"offset": 9, "lanes": 2, "by": "hash:a"})]
+    assert [(p.start, p.end, p.lane, p.lanes, p.by) for p in parts] == [(3, 9, 0, 2, "hash:a"), (3, 9, 1, 2, "hash:a")]

@@ -1,0 +1,242 @@
+"""The loop with real Spark, a real log and a sink that remembers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.stream.conftest import Mill
+from tests.support.blocks import make_change, make_table, position
+from tidemill.config.spec import Batch, CommitPolicy, Sharding
+from tidemill.errors import DeliveryError, Refused
+from tidemill.log import LogReader
+from tidemill.model.delivery import Checkpoint
+from tidemill.stream.admission import ROWS_PER_LANE
+from tidemill.stream.loop import Patience
+
+
+def test_every_event_arrives_once_and_each_key_in_order_over_all_lanes(mill: Mill) -> None:
+    tables = [make_table("orders"), make_table("notes", key=())]
+    rows = ROWS_PER_LANE * 3
+    for number in range(3):
+        mill.log.append(make_change(rows, tables=tables, number=number + 1))
+    mill.run(batch=Batch(max_events=rows * 2), lanes=3)
+    assert mill.offsets() == list(range(rows * 3))
+    assert {report.lanes for report in mill.reports} == {3}
+    seen: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for note in sorted(mill.notes(), key=lambda note: note["start"]):
+        lane_of = {(table, key): note["lane"] for table, key, _, _ in note["rows"]}
+        assert all(lane == note["lane"] for lane in lane_of.values())
+        for table, key, offset, _ in note["rows"]:
+            seen[table, key].append(offset)
+    assert all(offsets == sorted(offsets) for offsets in seen.values())
+    for start in {note["start"] for note in mill.notes()}:
+        keys = [(t, k) for n in mill.notes() if n["start"] == start for t, k in {(r[0], r[1]) for r in n["rows"]}]
+        assert len(keys) == len(set(keys)), "a key was in two lanes of one batch"
+        unkeyed = {n["lane"] for n in mill.notes() if n["start"] == start for r in n["rows"] if r[0] == "public.notes"}
+        assert len(unkeyed) == 1
+
+
+def test_the_checkpoint_the_acknowledgement_and_the_report_agree(mill: Mill) -> None:
+    mill.log.append(make_change(5, 5))
+    mill.run()
+    kept = mill.store.load("mill")
+    assert kept is not None
+    assert (kept.offset, kept.position) == (10, position(2))
+    assert mill.log.acknowledged() == mill.log.tail
+    (report,) = mill.reports
+    assert (report.events, report.lag_events, report.lanes, report.retries) == (10, 0, 1, 0)
+    assert report.newest_commit > 1.7e9
+    assert [(r.sink, r.events) for r in report.receipts] == [("s", 10)]
+
+
+def test_a_batch_begins_where_the_last_run_stopped(mill: Mill) -> None:
+    mill.log.append(make_change(5))
+    mill.run()
+    mill.log.append(make_change(7, number=2))
+    mill.run()
+    assert [(note["start"], note["end"]) for note in mill.notes()] == [(0, 5), (5, 12)]
+
+
+def test_a_lost_spark_directory_restarts_from_the_checkpoint(mill: Mill) -> None:
+    mill.log.append(make_change(5))
+    mill.run()
+    shutil.rmtree(mill.spark_dir)
+    mill.log.append(make_change(5, number=2))
+    mill.run()
+    assert mill.offsets() == list(range(10))
+
+
+def test_an_operator_who_moves_the_checkpoint_back_gets_a_replay(mill: Mill) -> None:
+    mill.log.append(make_change(5, 5))
+    mill.run(batch=Batch(max_events=5))
+    kept = mill.store.load("mill")
+    assert kept is not None
+    mill.store.save("mill", Checkpoint(5, position(1)), expect=kept.version, force=True)
+    mill.run()
+    assert mill.offsets() == [*range(5), *(o for o in range(5, 10) for _ in range(2))]
+
+
+def test_a_barrier_is_delivered_alone_and_in_one_lane(mill: Mill) -> None:
+    rows = ROWS_PER_LANE * 2
+    mill.log.append(make_change(rows))
+    mill.log.append(make_change(rows, number=2, barrier=True))
+    mill.log.append(make_change(rows, number=3))
+    mill.run(batch=Batch(max_events=10**6), lanes=2)
+    assert [(report.start, report.end) for report in mill.reports] == [(i * rows, (i + 1) * rows) for i in range(3)]
+    sizes = [len(n["rows"]) for n in mill.notes() if n["start"] == rows]
+    assert sorted(sizes) == [0, rows]
+    assert mill.offsets() == list(range(rows * 3))
+
+
+def test_only_the_failed_lane_of_the_failed_sink_is_written_again(mill: Mill) -> None:
+    fault = mill.fail("b", 1)
+    mill.log.append(make_change(ROWS_PER_LANE * 2))
+    loop = mill.loop(mill.sink("a"), mill.sink("b"), lanes=2)
+    loop.start()
+    try:
+        mill.wait(loop, lambda: len(mill.notes("a")) == 2 and len(mill.notes("b")) == 1)
+        assert mill.store.load("mill") is None, "the checkpoint must wait for the failed lane"
+        fault.unlink()
+        mill.wait(loop, lambda: loop.checkpoint.offset > 0)
+    finally:
+        loop.stop()
+    assert sorted(n["lane"] for n in mill.notes("a")) == sorted(n["lane"] for n in mill.notes("b")) == [0, 1]
+    assert mill.offsets("a") == mill.offsets("b")
+    assert mill.reports[0].retries >= 1
+
+
+def test_a_sink_that_refuses_stops_the_pipeline_and_is_named(mill: Mill) -> None:
+    mill.fail("b", 0, "refuse")
+    mill.log.append(make_change(5))
+    loop = mill.loop(mill.sink("a"), mill.sink("b"))
+    loop.start()
+    with pytest.raises(Refused, match='sink "b" refused the events 0 to 4') as raised:
+        loop.await_end(60)
+    assert "pen is broken" in raised.value.what
+    assert raised.value.fix
+    assert mill.store.load("mill") is None
+
+
+def test_a_sink_that_never_comes_back_stops_the_pipeline_with_nothing_lost(mill: Mill) -> None:
+    fault = mill.fail("s", 0)
+    mill.log.append(make_change(5))
+    loop = mill.loop(patience=Patience(in_task=0.2, overall=1.0))
+    loop.start()
+    with pytest.raises(DeliveryError, match='sink "s" did not take'):
+        loop.await_end(60)
+    fault.unlink()
+    mill.run()
+    assert mill.offsets() == list(range(5))
+
+
+def test_events_an_optional_sink_did_not_take_are_reported(mill: Mill, caplog: pytest.LogCaptureFixture) -> None:
+    mill.fail("b", 0)
+    mill.log.append(make_change(5))
+    mill.run(mill.sink("a"), mill.sink("b", required=False))
+    (lost,) = mill.reports[0].undelivered
+    assert (lost.sink, lost.start, lost.end, lost.events) == ("b", 0, 5, 5)
+    assert "pen is broken" in lost.error
+    assert "stream.undelivered" in caplog.text
+
+
+def test_a_quorum_moves_the_checkpoint_without_the_third_sink(mill: Mill) -> None:
+    mill.fail("c", 0, "refuse")
+    mill.log.append(make_change(5))
+    mill.run(*(mill.sink(name) for name in "abc"), policy=CommitPolicy(mode="quorum", quorum=2))
+    assert [lost.sink for lost in mill.reports[0].undelivered] == ["c"]
+
+
+def test_a_killed_worker_costs_a_retry_and_nothing_else(mill: Mill) -> None:
+    mill.log.append(make_change(5))
+    mill.run()
+    worker = mill.notes()[0]["pid"]
+    loop = mill.loop()
+    loop.start()
+    try:
+        os.kill(worker, signal.SIGKILL)
+        mill.log.append(make_change(5, number=2))
+        mill.wait(loop, lambda: loop.checkpoint.offset == 10)
+    finally:
+        loop.stop()
+    assert set(mill.offsets()) == set(range(10))
+
+
+def test_sinks_stay_in_their_worker_between_batches(mill: Mill) -> None:
+    loop = mill.loop()
+    loop.start()
+    try:
+        for number in range(4):
+            mill.log.append(make_change(3, number=number + 1))
+            mill.wait(loop, lambda: loop.checkpoint.offset >= mill.log.tail.offset)
+    finally:
+        loop.stop()
+    assert len({note["pid"] for note in mill.notes()}) == 1
+
+
+def test_stop_finishes_the_batch_under_way(mill: Mill) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def pause(report: object) -> None:
+        inside.set()
+        go_on.wait(30)
+
+    mill.log.append(make_change(5))
+    loop = mill.loop(on_batch=pause)
+    loop.start()
+    assert inside.wait(60)
+    mill.log.append(make_change(5, number=2))
+    stopping = threading.Thread(target=loop.stop)
+    stopping.start()
+    go_on.set()
+    stopping.join(30)
+    assert not stopping.is_alive()
+    assert loop.await_end(10)
+    kept = mill.store.load("mill")
+    assert kept is not None
+    assert kept.offset in (5, 10)
+    mill.run()
+    assert mill.offsets() == list(range(10))
+
+
+def test_a_corrupt_block_stops_the_pipeline_before_anything_of_it_is_delivered(mill: Mill) -> None:
+    mill.log.append(make_change(5))
+    (segment,) = Path(mill.log_uri).glob("*.seg")
+    content = bytearray(segment.read_bytes())
+    content[-20] ^= 0xFF
+    segment.write_bytes(content)
+    loop = mill.loop()
+    loop.start()
+    with pytest.raises(Refused, match="checksum"):
+        loop.await_end(60)
+    assert mill.notes() == []
+
+
+def test_a_batch_whose_events_were_trimmed_is_an_error_that_says_so(mill: Mill) -> None:
+    mill.log.append(make_change(5))
+    loop = mill.loop()
+    mill.store.save("mill", Checkpoint(3, position(1)), expect=0)
+    segment = next(Path(mill.log_uri).glob("*.idx"))
+    segment.rename(segment.with_name(f"{4:020d}.idx"))
+    loop.start()
+    with pytest.raises(Exception, match="planning a batch failed"):
+        loop.await_end(60)
+    assert mill.notes() == []
+
+
+def test_sharding_by_table_keeps_tables_whole(mill: Mill) -> None:
+    tables = [make_table(f"t{i}") for i in range(6)]
+    mill.log.append(make_change(ROWS_PER_LANE * 2, tables=tables))
+    mill.run(sharding=Sharding(mode="table", count=2))
+    lanes_of = defaultdict(set)
+    for note in mill.notes():
+        for row in note["rows"]:
+            lanes_of[row[0]].add(note["lane"])
+    assert all(len(found) == 1 for found in lanes_of.values())
+    assert LogReader(mill.log_uri).tail().offset == len(mill.offsets())
