@@ -1,0 +1,250 @@
+"""The processes of a pipeline, found through /proc and ended as a crash would end them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import orjson
+import yaml
+
+from tidemill import config
+from tidemill.config.pipeline import Pipeline
+
+CRASH_AT, CRASH_ONCE = "TIDEMILL_CRASH_AT", "TIDEMILL_CRASH_ONCE"
+
+
+def write_pipeline(directory: Path, source: dict[str, Any], sinks: list[dict[str, Any]], **spec: Any) -> Path:
+    """A pipeline document whose state lives beside it."""
+    document = {
+        "metadata": {"name": "proof"},
+        "spec": {
+            "source": source,
+            "sinks": sinks,
+            "state_dir": str(directory / "state"),
+            # Two lanes however small a batch: order per key must hold across workers.
+            "spark": {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}},
+            **spec,
+        },
+    }
+    path = directory / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, what: str | Callable[[], str]) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
+        time.sleep(0.05)
+
+
+class _Actor:
+    """A process of ours with its output in a file of the evidence directory."""
+
+    def __init__(self, directory: Path, crash_at: str = "") -> None:
+        self.kills: Counter[str] = Counter()
+        self._directory = directory
+        self._crash_at = crash_at
+        self._process: subprocess.Popen[bytes] | None = None
+        self._family: dict[int, str] = {}
+
+    @property
+    def output(self) -> str:
+        path = self._directory / "output.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def crashed_at_point(self) -> bool:
+        return (self._directory / "crashed").exists()
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def _spawn(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        environment = {k: v for k, v in os.environ.items() if k not in (CRASH_AT, CRASH_ONCE)}
+        if self._crash_at:
+            environment |= {CRASH_AT: self._crash_at, CRASH_ONCE: str(self._directory / "crashed")}
+        with (self._directory / "output.log").open("ab") as output:
+            # A session of its own: Ctrl-C ends the test first, which then ends its actors.
+            self._process = subprocess.Popen(
+                command, stdout=output, stderr=output, env=environment, start_new_session=True, **options
+            )
+        return self._process
+
+    def _remember(self) -> None:
+        """Ids alone would not do: by the time of the last look they may belong to somebody else."""
+        if self.alive:
+            self._family |= {pid: _born(pid) for pid in [self.pid, *descendants(self.pid)]}
+
+    def bury(self) -> None:
+        """Nothing of it outlives the test."""
+        self._remember()
+        for pid, born in self._family.items():
+            if born and _born(pid) == born:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(20)
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+
+class CaptureActor(_Actor):
+    """Loop one alone: the capture process without driver and Spark, started again by whoever kills it."""
+
+    def __init__(self, directory: Path, document: Path, crash_at: str = "") -> None:
+        super().__init__(directory, crash_at)
+        [self.pipeline] = config.load(document)
+
+    def start(self) -> None:
+        self._close_pipe()
+        process = self._spawn([sys.executable, "-m", "tidemill.capture"], stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            pickle.dump(self.pipeline, process.stdin)
+            process.stdin.flush()
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self.kills["capture"] += 1
+
+    def wait_for_crash(self, seconds: float = 60) -> None:
+        wait_for(lambda: not self.alive, seconds, "the process never passed the point at which it was to end")
+        assert self._process is not None
+        assert self._process.returncode == -signal.SIGKILL, self.output[-3000:]
+        self.kills["capture"] += 1
+
+
+class RunActor(_Actor):
+    """`tidemill run`, and what it consists of: driver, capture, the JVM, and the JVM's Python processes."""
+
+    VICTIMS = ("capture", "worker", "driver")
+
+    def __init__(self, directory: Path, document: Path, crash_at: str = "") -> None:
+        super().__init__(directory, crash_at)
+        self._document = document
+        [self.pipeline] = config.load(document)
+        self.starts = 0
+
+    def start(self) -> None:
+        self.starts += 1
+        self._spawn(
+            [str(Path(sys.executable).with_name("tidemill")), "run", "--interval", "1", str(self._document)],
+            stdin=subprocess.DEVNULL,
+        )
+
+    def stop(self, seconds: float = 90) -> int:
+        """As Ctrl-C would: drains. The exit code."""
+        assert self._process is not None
+        self._remember()
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(seconds)
+
+    def kill(self, victim: str, dice: Random) -> bool:
+        """False if there was no such process at this moment."""
+        self._remember()
+        candidates = self._candidates(victim)
+        if not candidates:
+            return False
+        pid = dice.choice(candidates)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            self.kills[victim] += 1
+        if victim == "driver" and self._process is not None:
+            self._process.wait(20)
+        return True
+
+    def _candidates(self, victim: str) -> list[int]:
+        if not self.alive:
+            return []
+        family = {pid: _command(pid) for pid in descendants(self.pid)}
+        match victim:
+            case "driver":
+                return [self.pid]
+            case "capture":
+                return [pid for pid, command in family.items() if "tidemill.capture" in command]
+            case "worker":
+                # Lanes, the source's planner, and the parent that lanes are forked from.
+                return [
+                    pid for jvm, command in family.items() if "org.apache.spark.deploy.SparkSubmit" in command
+                    for pid in descendants(jvm) if "python" in _command(pid)
+                ]  # fmt: skip
+            case _:
+                raise ValueError(victim)
+
+
+@contextmanager
+def on_stage(actor: _Actor) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        actor.bury()
+
+
+def delivered_offset(pipeline: Pipeline) -> int:
+    store = pipeline.build_checkpoints()
+    try:
+        saved = store.load(pipeline.name)
+    finally:
+        store.close()
+    return saved.offset if saved else 0
+
+
+def capture_status(pipeline: Pipeline) -> dict[str, Any]:
+    with contextlib.suppress(FileNotFoundError):
+        status: dict[str, Any] = orjson.loads((pipeline.state_path / "capture.json").read_bytes())
+        return status
+    return {}
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for task in _tasks(pid):
+        with contextlib.suppress(OSError):
+            for child in map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+def _tasks(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def _born(pid: int) -> str:
+    """The start time in clock ticks (field 22 of stat), empty if there is no such process."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""

@@ -1,0 +1,65 @@
+"""One durable PostgreSQL for all crash tests, a database for each, and evidence that stays when a test fails."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.postgres import PostgresHarness
+from tidemill.control.servers.postgres import Postgres
+
+EVIDENCE = Path(__file__).parents[2] / "build" / "crash"
+_names = itertools.count(1)
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[_failed] = True
+    return report
+
+
+@pytest.fixture(scope="session")
+def crash_server() -> Iterator[Postgres]:
+    """fsync on, since it is killed; 64 kB, so that a thousand rows already are sent before their commit."""
+    with Postgres(
+        durable=True,
+        logical_decoding_work_mem="64kB",
+        wal_keep_size="64MB",
+        checkpoint_timeout="30s",
+        max_wal_size="256MB",
+    ) as server:
+        yield server
+
+
+@pytest.fixture
+def source(crash_server: Postgres) -> Iterator[PostgresHarness]:
+    crash_server.start()
+    name = f"crash_{os.getpid()}_{next(_names)}"
+    with crash_server.database(name):
+        harness = PostgresHarness(crash_server, name)
+        harness.create()
+        yield harness
+
+
+@pytest.fixture
+def evidence(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Everything a run writes. Removed when the test passes; its place is printed when it does not."""
+    directory = EVIDENCE / re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    yield directory
+    if request.node.stash.get(_failed, False):
+        request.node.add_report_section("teardown", "evidence", f"kept in {directory}")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,68 @@
+"""A Kafka broker that goes away under load and returns: nothing is lost; with `exactly_once` nothing is there twice."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.crash.actors import RunActor, delivered_offset, on_stage, wait_for, write_pipeline
+from tests.crash.delivered import from_kafka
+from tests.crash.postgres import PostgresHarness
+from tests.crash.replay import Replay
+from tests.crash.workload import Load
+from tests.services.kafka import create_topic
+from tidemill.control.servers.kafka import Broker
+
+
+@pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly-once", "at-least-once"])
+def test_a_broker_that_goes_away_and_returns_costs_no_event(
+    source: PostgresHarness,
+    evidence: Path,
+    private_kafka: Broker,
+    topic: str,
+    exactly_once: bool,
+    record_property: Any,
+) -> None:
+    create_topic(private_kafka.bootstrap, topic)
+    sink = {
+        "id": "kafka", "brokers": private_kafka.bootstrap, "topic": topic, "exactly_once": exactly_once,
+        "delivery_timeout_seconds": 10.0,
+    }  # fmt: skip
+    document = write_pipeline(evidence, source.source("proof"), [{"type": "kafka", "config": sink}])
+    run, dice = RunActor(evidence, document), Random(31)
+    with on_stage(run):
+        run.start()
+        wait_for(source.ready, 120, lambda: f"no slot:\n{run.output[-3000:]}")
+        with Load(source, seed=31, pause=0.05).running():
+            wait_for(lambda: delivered_offset(run.pipeline) > 0, 120, lambda: f"nothing came:\n{run.output[-5000:]}")
+            private_kafka.stop(kill=True)
+            time.sleep(3)
+            private_kafka.start()
+            time.sleep(2)
+            # A transaction that a killed worker left open must not come through, nor hold up what follows.
+            wait_for(lambda: run.kill("worker", dice), 60, "no worker to kill")
+            time.sleep(1)
+            private_kafka.stop()
+            time.sleep(1)
+            run.kill("driver", dice)
+            private_kafka.start()
+            run.start()
+            time.sleep(1)
+        expected = source.tally().total()
+        wait_for(
+            lambda: delivered_offset(run.pipeline) >= expected, 180,
+            lambda: f"{delivered_offset(run.pipeline)} of {expected} delivered:\n{run.output[-5000:]}",
+        )  # fmt: skip
+        assert run.stop() == 0, run.output[-5000:]
+    replay = Replay(source.keys)
+    events, unordered = from_kafka(private_kafka.bootstrap, topic)
+    replay.take(events)
+    found = unordered + replay.compare(source)
+    assert not found, "\n".join(found[:20])
+    record_property("duplicates", replay.duplicates)
+    if exactly_once:
+        assert replay.duplicates == 0

@@ -1,0 +1,123 @@
+"""Loop one alone: whatever happens to capture or the database, the log holds every committed change once, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.crash.actors import CaptureActor, on_stage, wait_for, write_pipeline
+from tests.crash.cycles import cycles, seeds
+from tests.crash.delivered import LogDelivered
+from tests.crash.postgres import PostgresHarness
+from tests.crash.replay import Replay
+from tests.crash.workload import Load
+from tidemill.log import acknowledge
+
+POINTS = (
+    "capture.before_append:3", "capture.appended:1", "capture.appended:8", "capture.spilled:4",
+    "capture.spill_committed:1",
+)  # fmt: skip
+KEEP = {"retention_seconds": 3600.0, "segment_bytes": 2 << 20}
+
+
+class Stage:
+    """A source under load, a capture process, and a consumer of the log that acknowledges now and then."""
+
+    def __init__(self, source: PostgresHarness, directory: Path, crash_at: str = "", **spec: Any) -> None:
+        self.source = source
+        sinks = [{"type": "blackhole", "config": {"id": "none"}}]
+        document = write_pipeline(directory, source.source("proof"), sinks, **{"log": KEEP, **spec})
+        self.capture = CaptureActor(directory, document, crash_at)
+        self.replay = Replay(source.keys)
+        self._log = self.capture.pipeline.log_uri
+        self._delivered: LogDelivered | None = None
+
+    def begin(self) -> None:
+        self.capture.start()
+        wait_for(self.source.ready, 60, lambda: f"no slot after a minute:\n{self.capture.output[-3000:]}")
+
+    def consume(self, *, acknowledging: bool = True) -> None:
+        if self._delivered is None:
+            if not any(Path(self._log).glob("*.idx")):
+                return
+            self._delivered = LogDelivered(self._log, "proof")
+        self.replay.take(self._delivered.new())
+        if acknowledging and self._delivered.tail.offset:
+            acknowledge(self._log, self._delivered.tail)
+
+    def finish(self) -> None:
+        """The load is over: everything must arrive, and be what the database says it was."""
+        expected = self.source.tally().total()
+        deadline = time.monotonic() + 60
+        while self.replay.events < expected and time.monotonic() < deadline:
+            assert self.capture.alive, self.capture.output[-3000:]
+            self.consume()
+            time.sleep(0.05)
+        found = self.replay.compare(self.source)
+        assert not found, "\n".join(found[:20])
+        assert self.replay.duplicates == 0
+        assert self.replay.events > 100, "too little happened to prove anything"
+
+
+@contextmanager
+def staged(source: PostgresHarness, directory: Path, crash_at: str = "", **spec: Any) -> Iterator[Stage]:
+    stage = Stage(source, directory, crash_at, **spec)
+    with on_stage(stage.capture):
+        yield stage
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_capture_killed_at_a_named_point_loses_nothing_and_repeats_nothing(
+    source: PostgresHarness, evidence: Path, point: str
+) -> None:
+    with staged(source, evidence, point) as stage:
+        stage.begin()
+        with Load(source, seed=5, pause=0.03, moves=_often(source, "medium")).running():
+            stage.capture.wait_for_crash()
+            stage.capture.start()
+            for _ in range(10):
+                time.sleep(0.1)
+                stage.consume()
+        stage.finish()
+
+
+@pytest.mark.parametrize("seed", seeds(2, first=101))
+def test_a_capture_killed_at_random_times_loses_nothing_and_repeats_nothing(
+    source: PostgresHarness, evidence: Path, seed: int
+) -> None:
+    dice = Random(seed)
+    with staged(source, evidence) as stage:
+        stage.begin()
+        with Load(source, seed).running():
+            for _ in cycles(share=1):
+                time.sleep(dice.uniform(0.05, 2.5))
+                stage.consume(acknowledging=dice.random() < 0.7)
+                stage.capture.kill()
+                stage.capture.start()
+        stage.finish()
+
+
+@pytest.mark.parametrize("ending", ["fast", "immediate", "kill"])
+def test_a_database_that_restarts_under_load_loses_nothing_and_repeats_nothing(
+    source: PostgresHarness, evidence: Path, ending: str
+) -> None:
+    dice = Random(ending)
+    with staged(source, evidence) as stage:
+        stage.begin()
+        with Load(source, seed=7).running():
+            for _ in range(3):
+                time.sleep(dice.uniform(0.5, 2))
+                stage.consume()
+                source.restart(ending)  # type: ignore[arg-type]
+            time.sleep(1)
+        stage.finish()
+
+
+def _often(source: PostgresHarness, kind: str) -> dict[str, float]:
+    return {**source.MOVES, kind: 20.0}
