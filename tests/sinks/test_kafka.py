@@ -43,6 +43,11 @@ def lane_of(block: Block, lane: int, lanes: int) -> Block:
     return block.take(np.flatnonzero(block.batch.column("offset").to_numpy() % lanes == lane))
 
 
+def cut(block: Block, first: int, last: int) -> Block:
+    """These rows without a copy, as the log's reader gives a part of a block."""
+    return Block(block.table, block.batch.slice(first, last - first))
+
+
 @pytest.fixture
 def sinks() -> Iterator[Any]:
     """Makes sinks and closes them."""
@@ -77,10 +82,10 @@ class TestMessages:
         self, kafka: Broker | Mock, topic: str, sinks: Any
     ) -> None:
         block = make_block(3, ops=[Op.INSERT, Op.UPDATE, Op.DELETE])
-        sinks(kafka, topic).write(delivery_of(block))
+        sinks(kafka, topic, headers=["op", "table", "schema_version", "source"]).write(delivery_of(block))
         found = {orjson.loads(m.key())["id"]: dict(m.headers()) for m in consume(kafka.bootstrap, topic)}
         assert [found[i]["op"] for i in range(3)] == [b"insert", b"update", b"delete"]
-        assert all(f["table"] == b"public.orders" for f in found.values())
+        assert all((f["table"], f["source"]) == (b"public.orders", b"orders-db") for f in found.values())
         assert all(f["schema_version"].decode() == block.table.fingerprint for f in found.values())
 
     def test_carry_no_headers_when_none_are_wanted(self, kafka: Broker | Mock, topic: str, sinks: Any) -> None:
@@ -116,7 +121,7 @@ class TestMessages:
         assert {m.key(): m.partition() for m in consume(kafka.bootstrap, f"{topic}-java")} == ours
 
     def test_of_a_sliced_block_are_its_rows_only(self, kafka: Broker | Mock, topic: str, sinks: Any) -> None:
-        sinks(kafka, topic).write(delivery_of(make_block(100).slice(40, 45), start=40))
+        sinks(kafka, topic).write(delivery_of(cut(make_block(100), 40, 45), start=40))
         assert ids(consume(kafka.bootstrap, topic)) == [40, 41, 42, 43, 44]
 
     def test_may_be_more_than_the_client_holds_at_once(self, kafka: Broker | Mock, topic: str, sinks: Any) -> None:
@@ -285,6 +290,11 @@ class TestFaults:
 
 
 class TestExactlyOnce:
+    @pytest.fixture(autouse=True)
+    def _needs_transactions(self, kafka: Broker | Mock) -> None:
+        if isinstance(kafka, Mock):
+            pytest.skip("the mock cluster shows messages of open and aborted transactions")
+
     def test_a_replay_is_skipped_by_the_same_sink_and_by_a_new_one(
         self, kafka: Broker | Mock, topic: str, sinks: Any
     ) -> None:
@@ -319,7 +329,7 @@ class TestExactlyOnce:
         skipped = 0
         for start, end in ((0, 100), (100, 500), (500, 900)):
             for lane in (0, 1):
-                piece = lane_of(whole.slice(start, end), lane, 2)
+                piece = lane_of(cut(whole, start, end), lane, 2)
                 sink = sinks(kafka, topic, exactly_once=True)
                 delivery = delivery_of(piece, start=start, end=end, lane=lane, lanes=2, pipeline=topic)
                 skipped += sink.write(delivery).skipped
