@@ -1,0 +1,208 @@
+"""Values of every type, with the database as the oracle: what is decoded, cast back by the server, is what was stored.
+
+The compare is of the types' own output (`format('%s', v)`), which is stricter than their `=`: it sees a numeric's
+trailing zeros and a char(n)'s padding, and exists for every type.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pytest
+
+from tests.decoders.kinds import KINDS, SETUP, Kind, quoted
+from tests.support.pgstream import decode, record
+from tidemill.control.servers.postgres import Postgres
+from tidemill.decoders import pgtypes
+from tidemill.decoders._pgmessages import Relation
+from tidemill.model.block import Block, Side
+from tidemill.model.change import Committed
+from tidemill.model.table import Table
+from tidemill.sources._pg_catalog import Catalog
+from tidemill.sources._pg_connect import SESSION
+
+SEED = random.SystemRandom().randrange(2**32)
+
+
+@dataclass
+class Stored:
+    """One server with a table per type, and what the decoder made of their rows."""
+
+    db: psycopg.Connection[Any]
+    without: dict[str, str]
+    tables: dict[str, Table] = field(default_factory=dict)
+    decoded: dict[str, dict[int, str | None]] = field(default_factory=dict)
+    odd: dict[str, list[str]] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module", params=["18", "15"], ids=lambda name: f"pg{name}")
+def stored(request: pytest.FixtureRequest) -> Iterator[Stored]:
+    server: Postgres = request.getfixturevalue(f"postgres{request.param}")
+    with server.database("every_type") as dsn, _session(dsn) as db:
+        for statement in SETUP:
+            db.execute(statement.encode())
+        yield _decoded(server, db, _create(db, int(request.param)))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type)
+def test_a_value_comes_back_as_it_was_stored(stored: Stored, kind: Kind) -> None:
+    if kind.type in stored.without:
+        pytest.skip(stored.without[kind.type])
+    name = _table(kind)
+    decoded = stored.decoded[name]
+    differing = stored.db.execute(
+        f"""
+        SELECT format('%%s', t.v), d.text
+        FROM public.{name} t LEFT JOIN unnest(%s::int[], %s::text[]) AS d(id, text) USING (id)
+        WHERE num_nulls(t.v) <> num_nulls(d.text) OR format('%%s', t.v) <> format('%%s', d.text::{kind.type})
+        """.encode(),
+        [list(decoded), list(decoded.values())],
+    ).fetchall()
+    assert not differing, f"seed {SEED}: stored and decoded differ: {differing[:3]}"
+    ((count,),) = stored.db.execute(f"SELECT count(*) FROM public.{name}".encode()).fetchall()
+    assert len(decoded) == count
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type)
+def test_a_type_has_its_own_name_and_an_arrow_type_that_holds_all_but_its_odd_values(
+    stored: Stored, kind: Kind
+) -> None:
+    if kind.type in stored.without:
+        pytest.skip(stored.without[kind.type])
+    column = stored.tables[_table(kind)].columns[1]
+    assert (column.type.native, str(column.type.arrow)) == (kind.type, kind.arrow)
+    unexpected = [text for text in stored.odd[_table(kind)] if not re.fullmatch(kind.odd or "(?!)", text, re.DOTALL)]
+    assert not unexpected, f"seed {SEED}: {kind.arrow} should hold {unexpected[:3]}"
+
+
+def test_every_type_of_the_type_page_is_among_those_tried() -> None:
+    tried = {re.sub(r"\(\d+\)", "", kind.type) for kind in KINDS}
+    assert {name for name, *_ in pgtypes.BUILT_IN.values()} <= tried
+
+
+def _session(dsn: str) -> psycopg.Connection[Any]:
+    """Prints values as the replication session does."""
+    db = psycopg.connect(dsn, autocommit=True)
+    for name, value in SESSION.items():
+        db.execute("SELECT set_config(%s, %s, false)", [name, value])
+    return db
+
+
+def _table(kind: Kind) -> str:
+    return f"t{KINDS.index(kind)}"
+
+
+def _create(db: psycopg.Connection[Any], version: int) -> dict[str, str]:
+    """Which types this server cannot have, and why."""
+    without = {kind.type: f"since PostgreSQL {kind.since}" for kind in KINDS if kind.since > version}
+    try:
+        db.execute("SELECT '<a/>'::xml")
+    except psycopg.errors.FeatureNotSupported:
+        without["xml"] = "this server was built without libxml"
+    for kind in KINDS:
+        if kind.type not in without:
+            db.execute(f"CREATE TABLE public.{_table(kind)} (id int PRIMARY KEY, v {kind.type})".encode())
+    db.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    db.execute("SELECT pg_create_logical_replication_slot('every_type', 'pgoutput')")
+    for kind in KINDS:
+        if kind.type not in without:
+            values = [*kind.values(random.Random(SEED)), None]
+            db.execute(
+                f"INSERT INTO public.{_table(kind)} SELECT n, x::{kind.type} "
+                "FROM unnest(%s::text[]) WITH ORDINALITY AS given(x, n)".encode(),
+                [values],
+            )
+    return without
+
+
+def _decoded(server: Postgres, db: psycopg.Connection[Any], without: dict[str, str]) -> Stored:
+    result = Stored(db, without)
+    catalog = Catalog(lambda: _session(server.dsn("every_type")), "tests")
+
+    def describe(relation: Relation, names: dict[int, str]) -> Table:
+        return catalog.describe(relation, names).with_fingerprint()
+
+    stream = record(server, "every_type", dbname="every_type", protocol=3)
+    for change in decode(stream, describe, capacity=1 << 16):
+        assert isinstance(change, Committed)
+        for block in change.blocks:
+            result.tables[block.table.name] = block.table
+            _take(result, block)
+    catalog.close()
+    return result
+
+
+def _take(result: Stored, block: Block) -> None:
+    after = block.struct("after")
+    assert after is not None
+    ids: list[int] = after["id"].to_pylist()
+    values = dict(zip(ids, texts_of(after["v"]), strict=True))
+    found = block.column("odd")
+    odd = {} if found is None else {i: o for i, o in zip(ids, found.to_pylist(), strict=True) if o}
+    for i, ((item),) in odd.items():
+        assert (item["side"], item["column"]) == (Side.AFTER, 1)
+        assert values[i] is None, "an odd value is null in its column"
+        values[i] = item["text"]
+    result.decoded.setdefault(block.table.name, {}).update(values)
+    result.odd.setdefault(block.table.name, []).extend(item["text"] for (item,) in odd.values())
+
+
+def texts_of(array: pa.Array) -> list[str | None]:
+    """Arrow values as PostgreSQL reads them. Python's dates end with the year 9999, so days are counted here."""
+    kind = array.type
+    if pa.types.is_list(kind):
+        comma = chr(pgtypes.delimiter(kind))
+        lists = (texts_of(item.values) if item.is_valid else None for item in array)
+        return [None if items is None else "{" + comma.join(map(_element, items)) + "}" for items in lists]
+    if pa.types.is_date(kind):
+        return [None if days is None else "".join(_day(days)) for days in array.cast(pa.int32()).to_pylist()]
+    if pa.types.is_time(kind):
+        return [None if micros is None else _clock(micros) for micros in array.cast(pa.int64()).to_pylist()]
+    if pa.types.is_timestamp(kind):
+        zone = "+00" if kind.tz else ""
+        return [None if micros is None else _moment(micros, zone) for micros in array.cast(pa.int64()).to_pylist()]
+    if pa.types.is_float32(kind):
+        return [None if value is None else str(np.float32(value)) for value in array.to_pylist()]
+    return [None if value is None else _text(value) for value in array.to_pylist()]
+
+
+def _text(value: Any) -> str:
+    match value:
+        case bytes():
+            return "\\x" + value.hex()
+        case decimal.Decimal():
+            return format(value, "f")
+        case _:
+            return str(value)
+
+
+def _element(text: str | None) -> str:
+    return "NULL" if text is None else quoted(text)
+
+
+def _day(days: int) -> tuple[str, str]:
+    """The date and its era. The calendar repeats every 400 years, which are 146097 days."""
+    cycles, ordinal = divmod(days + datetime.date(1970, 1, 1).toordinal() - 1, 146_097)
+    date = datetime.date.fromordinal(ordinal + 1)
+    year = date.year + 400 * cycles
+    return f"{year if year > 0 else 1 - year:04d}-{date.month:02d}-{date.day:02d}", "" if year > 0 else " BC"
+
+
+def _clock(micros: int) -> str:
+    seconds, micros = divmod(micros, 1_000_000)
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{micros:06d}"
+
+
+def _moment(micros: int, zone: str) -> str:
+    days, rest = divmod(micros, 86_400_000_000)
+    date, era = _day(days)
+    return f"{date} {_clock(rest)}{zone}{era}"
