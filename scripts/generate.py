@@ -43,19 +43,20 @@ def error_page() -> str:
 
 def type_page() -> str:
     rows = [f"| `{name}` | `{arrow}` | {form} | {remark} |" for name, arrow, form, remark in pgtypes.BUILT_IN.values()]
+    rules = [f"| {what} | {arrow} | {form} | {remark} |" for what, arrow, form, remark in pgtypes.RULES]
     head = [
         "# PostgreSQL types\n",
         NOTE,
-        "Nothing is lost: what an Arrow type cannot hold (`numeric` NaN, `infinity`, years before Christ) travels",
-        "beside its column as exact text, and what a JSON number cannot carry is a string.\n",
+        "Nothing is lost. What a JSON number cannot carry is a string. Where this page says *as text*, the Arrow type",
+        "has no such value: it is null in its column, and its exact text travels beside it in the block's `odd` column;",
+        "JSON shows that text. `tests/decoders/test_types.py` lets the database be the judge of every type.\n",
         "| PostgreSQL | Arrow | JSON | |",
         "|---|---|---|---|",
-        "| `numeric(p,s)`, p up to 38 | `decimal128(p, s)` | string | |",
-        "| `numeric(p,s)`, p up to 76 | `decimal256(p, s)` | string | |",
         *rows,
-        "| arrays | `list<element>` | array | every element by its own type |",
-        "| domains | as their base type | | under the domain's name |",
-        "| enums, composites, anything else | `string` | string | the text PostgreSQL prints, under the type's name |",
+        "\n## Types with parameters or parts\n",
+        "| PostgreSQL | Arrow | JSON | |",
+        "|---|---|---|---|",
+        *rules,
     ]
     return "\n".join([*head, ""])
 

@@ -31,11 +31,16 @@ BUILT_IN: dict[int, tuple[str, pa.DataType, JsonForm, str]] = {
     18: ('"char"', pa.string(), JsonForm.STRING, ""),
     19: ("name", pa.string(), JsonForm.STRING, ""),
     17: ("bytea", pa.binary(), JsonForm.BASE64, ""),
-    1082: ("date", pa.date32(), JsonForm.STRING, "BC as a negative year; infinity as text"),
+    1082: ("date", pa.date32(), JsonForm.STRING, "ISO 8601: 44 BC is -0043; infinity as text"),
     1083: ("time without time zone", pa.time64("us"), JsonForm.STRING, "24:00:00 as text"),
     1266: ("time with time zone", pa.string(), JsonForm.STRING, ""),
-    1114: ("timestamp without time zone", pa.timestamp("us"), JsonForm.STRING, "infinity as text"),
-    1184: ("timestamp with time zone", _UTC, JsonForm.STRING, "in UTC; infinity as text"),
+    1114: (
+        "timestamp without time zone",
+        pa.timestamp("us"),
+        JsonForm.STRING,
+        "infinity, and from the year 294247 on, as text",
+    ),
+    1184: ("timestamp with time zone", _UTC, JsonForm.STRING, "in UTC; infinity, and from the year 294247 on, as text"),
     1186: ("interval", pa.string(), JsonForm.STRING, "ISO 8601"),
     2950: ("uuid", pa.string(), JsonForm.STRING, ""),
     114: ("json", pa.string(), JsonForm.RAW, "embedded"),
@@ -60,6 +65,21 @@ BUILT_IN: dict[int, tuple[str, pa.DataType, JsonForm, str]] = {
     3904: ("int4range", pa.string(), JsonForm.STRING, "likewise every other range and multirange"),
     4451: ("int4multirange", pa.string(), JsonForm.STRING, ""),
 }
+
+#: What `data_type` does with types that have parameters or parts: (what, Arrow type, JSON form, remark), in Markdown.
+RULES: tuple[tuple[str, str, str, str], ...] = (
+    ("`numeric(p,s)`, p up to 38", "`decimal128(p, s)`", "string", "NaN as text"),
+    ("`numeric(p,s)`, p up to 76", "`decimal256(p, s)`", "string", "NaN as text"),
+    ("`numeric(p,s)`, larger p", "`string`", "string", "its exact text"),
+    ("`numeric(p,s)`, s < 0", "`decimal(p - s, 0)`", "string", "`numeric(3,-2)` holds whole hundreds: five digits"),
+    ("`numeric(p,s)`, s > p", "`decimal(s, s)`", "string", "`numeric(2,5)` is below 0.001: five fraction digits"),
+    ("`element[]`", "`list<element>`", "array", "elements by their own type; several dimensions, explicit bounds, or an "
+     "element that its type cannot hold: the whole array as text"),
+    ("a domain", "of its base", "of its base", "under the domain's name"),
+    ("an enum", "`string`", "string", "its label"),
+    ("a composite, a range, a multirange", "`string`", "string", "the text PostgreSQL prints"),
+    ("any other type", "`string`", "string", "the text PostgreSQL prints, under the type's own name"),
+)  # fmt: skip
 
 _NUMERIC = 1700
 _DELIMITER = b"tidemill.delimiter"
