@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidemill.model.position import Offset
 from tidemill.model.table import Table
 
 
@@ -96,6 +97,14 @@ class Block:
         if array is None:
             return None
         return {f.name: child for f, child in zip(array.type, array.flatten(), strict=True)}
+
+    def slice(self, first: Offset, last: Offset) -> Block:
+        """The rows with `first <= offset < last`."""
+        column = self.batch.column(0)
+        offsets = np.frombuffer(column.buffers()[1], np.uint64)[column.offset : column.offset + self.rows]
+        # Unsigned bounds: numpy compares Python integers with uint64 as floats, which is inexact beyond 2**53.
+        lo, hi = (int(i) for i in offsets.searchsorted(np.array([first, last], np.uint64)))
+        return self if (lo, hi) == (0, self.rows) else Block(self.table, self.batch.slice(lo, hi - lo))
 
     def take(self, rows: Any) -> Block:
         return Block(self.table, self.batch.take(pa.array(rows)))
