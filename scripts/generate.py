@@ -48,7 +48,7 @@ def type_page() -> str:
         "# PostgreSQL types\n",
         NOTE,
         "Nothing is lost. What a JSON number cannot carry is a string. Where this page says *as text*, the Arrow type",
-        "has no such value: it is null in its column, and its exact text travels beside it in the block's `odd` column;",
+        "has no such value: it is null in its column, and its exact text is beside it in the block's `odd` column;",
         "JSON shows that text. `tests/decoders/test_types.py` lets the database be the judge of every type.\n",
         "| PostgreSQL | Arrow | JSON | |",
         "|---|---|---|---|",

@@ -73,8 +73,8 @@ RULES: tuple[tuple[str, str, str, str], ...] = (
     ("`numeric(p,s)`, larger p", "`string`", "string", "its exact text"),
     ("`numeric(p,s)`, s < 0", "`decimal(p - s, 0)`", "string", "`numeric(3,-2)` holds whole hundreds: five digits"),
     ("`numeric(p,s)`, s > p", "`decimal(s, s)`", "string", "`numeric(2,5)` is below 0.001: five fraction digits"),
-    ("`element[]`", "`list<element>`", "array", "elements by their own type; several dimensions, explicit bounds, or an "
-     "element that its type cannot hold: the whole array as text"),
+    ("`element[]`", "`list<element>`", "array", "elements by their own type; several dimensions, explicit bounds, or "
+     "an element that its type cannot hold: the whole array as text"),
     ("a domain", "of its base", "of its base", "under the domain's name"),
     ("an enum", "`string`", "string", "its label"),
     ("a composite, a range, a multirange", "`string`", "string", "the text PostgreSQL prints"),
