@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 import yaml
 
+from tests.crash.harness import SourceHarness
 from tidemill import config
 from tidemill.config.pipeline import Pipeline
 
@@ -51,12 +52,15 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str | Callable
 
 
 class _Actor:
-    """A process of ours with its output in a file of the evidence directory."""
+    """A process of ours with its output in a file of the evidence directory.
+
+    `crash_at` is the point at which whoever passes it next is to end, once; it counts from the next start.
+    """
 
     def __init__(self, directory: Path, crash_at: str = "") -> None:
         self.kills: Counter[str] = Counter()
         self._directory = directory
-        self._crash_at = crash_at
+        self.crash_at = crash_at
         self._process: subprocess.Popen[bytes] | None = None
         self._family: dict[int, str] = {}
 
@@ -66,12 +70,20 @@ class _Actor:
         return path.read_text(errors="replace") if path.exists() else ""
 
     @property
+    def _marker(self) -> Path:
+        return self._directory / f"crashed-at-{self.crash_at.partition(':')[0]}"
+
+    @property
     def crashed_at_point(self) -> bool:
-        return (self._directory / "crashed").exists()
+        return self._marker.exists()
 
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def was_killed(self) -> bool:
+        return self._process is not None and self._process.poll() == -signal.SIGKILL
 
     @property
     def pid(self) -> int:
@@ -80,8 +92,8 @@ class _Actor:
 
     def _spawn(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         environment = {k: v for k, v in os.environ.items() if k not in (CRASH_AT, CRASH_ONCE)}
-        if self._crash_at:
-            environment |= {CRASH_AT: self._crash_at, CRASH_ONCE: str(self._directory / "crashed")}
+        if self.crash_at:
+            environment |= {CRASH_AT: self.crash_at, CRASH_ONCE: str(self._marker)}
         with (self._directory / "output.log").open("ab") as output:
             # A session of its own: Ctrl-C ends the test first, which then ends its actors.
             self._process = subprocess.Popen(
@@ -156,6 +168,12 @@ class RunActor(_Actor):
             [str(Path(sys.executable).with_name("tidemill")), "run", "--interval", "1", str(self._document)],
             stdin=subprocess.DEVNULL,
         )
+
+    def begin(self, source: SourceHarness, seconds: float = 150) -> None:
+        """The first start: returns when changes are captured and the stream runs, so that the load meets both."""
+        self.start()
+        wait_for(source.ready, seconds, lambda: f"no capture:\n{self.output[-3000:]}")
+        wait_for(lambda: "stream.started" in self.output, seconds, lambda: f"no stream:\n{self.output[-3000:]}")
 
     def stop(self, seconds: float = 90) -> int:
         """As Ctrl-C would: drains. The exit code."""

@@ -35,8 +35,7 @@ def test_a_broker_that_goes_away_and_returns_costs_no_event(
     document = write_pipeline(evidence, source.source("proof"), [{"type": "kafka", "config": sink}])
     run, dice = RunActor(evidence, document), Random(31)
     with on_stage(run):
-        run.start()
-        wait_for(source.ready, 120, lambda: f"no slot:\n{run.output[-3000:]}")
+        run.begin(source)
         with Load(source, seed=31, pause=0.05).running():
             wait_for(lambda: delivered_offset(run.pipeline) > 0, 120, lambda: f"nothing came:\n{run.output[-5000:]}")
             private_kafka.stop(kill=True)

@@ -96,7 +96,7 @@ def test_a_capture_killed_at_random_times_loses_nothing_and_repeats_nothing(
         stage.begin()
         with Load(source, seed).running():
             for _ in cycles(share=1):
-                time.sleep(dice.uniform(0.05, 2.5))
+                time.sleep(dice.uniform(0.05, 1.5))
                 stage.consume(acknowledging=dice.random() < 0.7)
                 stage.capture.kill()
                 stage.capture.start()
