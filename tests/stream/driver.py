@@ -17,9 +17,9 @@ from tidemill.stream.loop import StreamLoop
 from tidemill.stream.session import create_session
 
 
-def main(directory: Path, lanes: int, max_events: int) -> None:
+def main(directory: Path, lanes: int, max_events: int, master: str = "local[2]") -> None:
     log = str(directory / "log")
-    spark = create_session("driver", master="local[2]")
+    spark = create_session("driver", master=master)
     install_scribe(spark, directory)
     loop = StreamLoop(
         "mill", "source", log, [("scribe", {"id": "s", "directory": str(directory)})],
@@ -36,4 +36,4 @@ def main(directory: Path, lanes: int, max_events: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -116,7 +116,7 @@ def test_keys_of_every_kind_are_told_apart(kind: pa.DataType, values: list[objec
 def test_a_sliced_block_hashes_like_the_whole() -> None:
     block = block_with_key(pa.string(), ["a", "bb", "ccc"])
     whole = lanes.key_hashes(block, ("k",))
-    part = lanes.key_hashes(block.slice(1, 3), ("k",))
+    part = lanes.key_hashes(replace(block, batch=block.batch.slice(1)), ("k",))
     assert whole is not None
     assert part is not None
     assert np.array_equal(whole[1:], part)

@@ -8,3 +8,14 @@ policy    whose receipts let the checkpoint move
 pins      Spark's directory against our checkpoint
 loop      the loop itself
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def register(spark: Any) -> None:
+    """Makes `format("tidemill")`, the row view, known to any Spark session."""
+    from tidemill.stream import rowview
+
+    rowview.register(spark)
