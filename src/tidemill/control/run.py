@@ -75,7 +75,6 @@ def run_pipelines(
     """
     from tidemill.control.supervisor import PipelineRun
     from tidemill.sinks import stdout
-    from tidemill.stream.session import warm_up
     from tidemill.telemetry import events
 
     if quiet:
@@ -91,7 +90,8 @@ def run_pipelines(
     try:
         for each in runs:
             each.start()
-        warm_up(spark)  # while capture connects
+        # While capture connects and the queries start; a stop must not have to wait for it.
+        threading.Thread(target=_warm, args=(spark,), daemon=True, name="warm-up").start()
         while not stop.wait(_WATCH_SECONDS):
             on_status([each.watch() for each in runs])
             if all(each.status.state is State.FAILED for each in runs):
@@ -118,3 +118,13 @@ def _session(pipelines: Sequence[Pipeline]) -> SparkSession:
         )
     conf = {key: value for pipeline in pipelines for key, value in pipeline.spec.spark.conf.items()}
     return create_session("tidemill", master=masters[0], conf=conf)
+
+
+def _warm(spark: SparkSession) -> None:
+    from tidemill.stream.session import warm_up
+    from tidemill.telemetry import events
+
+    try:
+        warm_up(spark)
+    except Exception as error:  # noqa: BLE001  a session stopped meanwhile; the first batch only starts colder
+        events.emit("stream.not_warmed", error=type(error).__name__)

@@ -102,8 +102,6 @@ class PostgresConfig(Config):
         ge=0,
         description="Seconds to wait for a slot that our last connection still holds; by default wal_sender_timeout.",
     )
-    reconnect_delay: float = Field(default=0.5, gt=0, description="Seconds before the first attempt to reconnect.")
-    reconnect_max_delay: float = Field(default=30, gt=0, description="Longest pause between attempts to reconnect.")
     gather_ms: float = Field(default=50, ge=0, description="How long a busy stream is gathered before it is decoded.")
 
     @field_validator("dsn")

@@ -52,5 +52,5 @@ class _Machine(logging.Formatter):
 
 
 def _quoted(value: object) -> str:
-    text = str(value)
+    text = " ".join(str(value).split())  # one event, one line
     return f'"{text}"' if " " in text or not text else text

@@ -1,0 +1,252 @@
+"""Loop one against real servers, without Spark: what it stores, what it tells the database, and what makes it wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tidemill.capture.loop import Capture, Limits
+from tidemill.control.servers.postgres import Postgres
+from tidemill.errors import PositionLost, TidemillError
+from tidemill.log import LogConfig, LogReader, acknowledge
+from tidemill.log.writer import LogWriter
+from tidemill.model.block import Op
+from tidemill.model.position import Position
+from tidemill.schema.registry import SchemaRegistry
+from tidemill.sources._pg_lsn import parse_lsn
+from tidemill.sources.postgres import PostgresConfig, PostgresSource
+
+PATIENCE = 30.0
+
+
+@dataclass
+class Running:
+    """A capture loop in a thread, and what it has said."""
+
+    log: LogReader
+    uri: str
+    stop: threading.Event
+    told: list[Position] = field(default_factory=list)
+    trouble: list[TidemillError] = field(default_factory=list)
+    failure: list[BaseException] = field(default_factory=list)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every visible event in offset order."""
+        tail = self.log.tail().offset
+        blocks = [self.log.read(ref) for ref in self.log.refs(self.log.head(), tail)]
+        return sorted((row for b in blocks for row in b.batch.to_pylist()), key=lambda row: int(row["offset"]))
+
+    def deliver(self) -> None:
+        """What the stream does after a checkpoint."""
+        acknowledge(self.uri, self.log.tail())
+
+
+@contextmanager
+def capturing(dsn: str, directory: Path, *, limits: Limits | None = None, **settings: Any) -> Iterator[Running]:
+    source = PostgresSource(PostgresConfig(id="test", dsn=dsn, feedback=0.1, heartbeat=0.2, **settings))
+    uri = str(directory / "log")
+    writer = LogWriter.open(uri, LogConfig.model_validate({"fsync": False}))
+    source.setup(writer.tail.position or None)
+    schemas = SchemaRegistry(directory / "registry.sqlite")
+    running = Running(LogReader(uri), uri, threading.Event())
+    loop = Capture(
+        source, writer, schemas, limits or Limits(ahead_bytes=1 << 30), running.stop,
+        on_told=running.told.append, on_trouble=running.trouble.append,
+    )  # fmt: skip
+
+    def run() -> None:
+        try:
+            loop.run()
+        except TidemillError as error:
+            running.failure.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield running
+    finally:
+        running.stop.set()
+        thread.join(PATIENCE)
+        writer.close()
+        schemas.close()
+        assert not thread.is_alive()
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+    return value
+
+
+def query(dsn: str, *statements: str) -> Any:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            result = connection.execute(statement)
+        return result.fetchone() if result.description else None
+
+
+def confirmed(dsn: str) -> int:
+    (lsn,) = query(dsn, "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE database = current_database()")
+    return parse_lsn(lsn)
+
+
+def test_every_operation_becomes_an_event_in_commit_order(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        query(database, "INSERT INTO t VALUES (1, 'a'), (2, 'b')", "UPDATE t SET v = 'c' WHERE id = 1",
+              "DELETE FROM t WHERE id = 2", "TRUNCATE t", 
+              "SELECT pg_logical_emit_message(true, 'p', 'hello')")  # fmt: skip
+        eventually(lambda: running.log.tail().offset >= 6)
+        ops = [Op(row["op"]) for row in running.rows()]
+    assert ops == [Op.INSERT, Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE, Op.MESSAGE]
+
+
+def test_the_database_is_told_only_of_what_was_delivered(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        before = confirmed(database)
+        query(database, "INSERT INTO t SELECT generate_series(1, 1000)")
+        eventually(lambda: running.log.tail().offset == 1000)
+        time.sleep(1)  # several feedback intervals
+        assert confirmed(database) <= before, "acknowledged before delivery"
+        running.deliver()
+        through = parse_lsn(running.log.tail().position)
+        eventually(lambda: confirmed(database) >= through)
+    assert parse_lsn(running.told[-1]) >= through, "what it said was not noted"
+
+
+def test_with_ack_logged_the_database_is_told_once_the_log_has_it(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    limits = Limits(ahead_bytes=1 << 30, ack_when_logged=True)
+    with capturing(database, tmp_path, tables=("public.t",), limits=limits) as running:
+        query(database, "INSERT INTO t SELECT generate_series(1, 10)")
+        eventually(lambda: running.log.tail().offset == 10)
+        through = parse_lsn(running.log.tail().position)
+        eventually(lambda: confirmed(database) >= through)
+
+
+def test_an_idle_slot_advances_while_others_write(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (v text)")
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        query(database, "INSERT INTO t VALUES (1)")
+        eventually(lambda: running.log.tail().offset == 1)
+        running.deliver()
+        query(database, "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
+        (end,) = query(database, "SELECT pg_current_wal_lsn()")
+        eventually(lambda: confirmed(database) >= parse_lsn(end))
+        assert running.log.tail().offset == 1, "a table that is not captured made events"
+
+
+def test_a_slot_does_not_advance_past_events_that_wait_for_delivery(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (v text)")
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        query(database, "INSERT INTO t VALUES (1)")
+        eventually(lambda: running.log.tail().offset == 1)
+        query(database, "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
+        time.sleep(1)
+        assert confirmed(database) < parse_lsn(running.log.tail().position)
+
+
+def test_a_restart_goes_on_where_the_log_ends(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        query(database, "INSERT INTO t SELECT generate_series(1, 100)")
+        eventually(lambda: running.log.tail().offset == 100)
+    query(database, "INSERT INTO t SELECT generate_series(101, 150)")
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        eventually(lambda: running.log.tail().offset == 150)
+        rows = running.rows()
+    assert [row["after"]["id"] for row in rows] == list(range(1, 151))
+    assert [row["offset"] for row in rows] == list(range(150))
+
+
+def test_capture_waits_when_it_is_too_far_ahead_and_goes_on_after_delivery(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with capturing(database, tmp_path, tables=("public.t",), limits=Limits(ahead_bytes=100_000)) as running:
+        for first in range(0, 2000, 100):
+            query(database, f"INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series({first}, {first + 99}) g")
+        eventually(lambda: running.log.tail().offset > 0)
+        time.sleep(1)
+        assert running.log.tail().offset < 2000, "nothing pushed back"
+        deadline = time.monotonic() + PATIENCE
+        while running.log.tail().offset < 2000 and time.monotonic() < deadline:
+            running.deliver()
+            time.sleep(0.05)
+        assert [row["after"]["id"] for row in running.rows()] == list(range(2000))
+
+
+def test_a_lost_connection_is_mended_and_nothing_is_missing(private_postgres: Postgres, tmp_path: Path) -> None:
+    dsn = private_postgres.dsn()
+    query(dsn, "CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing(dsn, tmp_path, tables=("public.t",)) as running:
+        query(dsn, "INSERT INTO t SELECT generate_series(1, 50)")
+        eventually(lambda: running.log.tail().offset == 50)
+        query(dsn, "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
+        eventually(lambda: running.trouble)
+        private_postgres.restart("immediate")
+        query(dsn, "INSERT INTO t SELECT generate_series(51, 100)")
+        eventually(lambda: running.log.tail().offset == 100)
+        assert [row["after"]["id"] for row in running.rows()] == list(range(1, 101))
+
+
+def test_a_transaction_larger_than_memory_limits_is_visible_only_at_its_commit(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with (
+        capturing(database, tmp_path, tables=("public.t",)) as running,
+        psycopg.connect(database) as connection,
+    ):
+        # 64 kB of decoding memory would make the server stream it; here the client's own limit does (16 MiB a piece).
+        connection.execute("INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 60000) g")
+        time.sleep(0.5)
+        assert running.log.tail().offset == 0, "an open transaction is visible"
+        connection.commit()
+        eventually(lambda: running.log.tail().offset == 60_000)
+        assert len(list(running.log.entries())) == 1
+        assert [row["ordinal"] for row in running.rows()] == list(range(60_000))
+
+
+def test_a_table_that_gains_a_column_keeps_both_versions(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        query(database, "INSERT INTO t VALUES (1)", "ALTER TABLE t ADD v text", "INSERT INTO t VALUES (2, 'new')")
+        eventually(lambda: running.log.tail().offset == 2)
+        versions = [ref.version for ref in running.log.refs(0, 2)]
+        rows = running.rows()
+    assert versions == [1, 2]
+    assert [row["after"] for row in rows] == [{"id": 1}, {"id": 2, "v": "new"}]
+
+
+def test_a_slot_that_somebody_else_moved_is_an_error_and_not_a_gap(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        query(database, "INSERT INTO t VALUES (1)")
+        eventually(lambda: running.log.tail().offset == 1)
+    query(database, "INSERT INTO t VALUES (2)")
+    query(database, "SELECT pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) FROM pg_replication_slots "
+                    "WHERE database = current_database()")  # fmt: skip
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        eventually(lambda: running.failure)
+    assert isinstance(running.failure[0], PositionLost)
+
+
+@pytest.mark.parametrize("stage", ["before the first row", "in the middle"])
+def test_stopping_is_prompt_and_loses_nothing(stage: str, postgres18: Postgres, tmp_path: Path) -> None:
+    with postgres18.database(f"stop_{stage.replace(' ', '_')}") as dsn:
+        query(dsn, "CREATE TABLE t (id int PRIMARY KEY)")
+        with capturing(dsn, tmp_path, tables=("public.t",)) as running:
+            if stage == "in the middle":
+                query(dsn, "INSERT INTO t SELECT generate_series(1, 5000)")
+        query(dsn, "INSERT INTO t SELECT generate_series(5001, 5100)")
+        expected = 5100 if stage == "in the middle" else 100
+        with capturing(dsn, tmp_path, tables=("public.t",)) as running:
+            eventually(lambda: running.log.tail().offset == expected)
