@@ -87,11 +87,12 @@ def run_pipelines(
     spark = _session(pipelines)
     runs = [PipelineRun(pipeline, spark) for pipeline in pipelines]
     hurry = hurry or threading.Event()
+    # While capture connects and the queries start; a stop must not have to wait for it.
+    warming = threading.Thread(target=_warm, args=(spark,), name="warm-up")
     try:
         for each in runs:
             each.start()
-        # While capture connects and the queries start; a stop must not have to wait for it.
-        threading.Thread(target=_warm, args=(spark,), daemon=True, name="warm-up").start()
+        warming.start()
         while not stop.wait(_WATCH_SECONDS):
             on_status([each.watch() for each in runs])
             if all(each.status.state is State.FAILED for each in runs):
