@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from tidemill.control.servers.postgres import Postgres
 EVIDENCE = Path(__file__).parents[2] / "build" / "crash"
 _names = itertools.count(1)
 _failed = pytest.StashKey[bool]()
+_account: list[str] = []
 
 
 @pytest.hookimpl(wrapper=True)
@@ -27,6 +28,23 @@ def pytest_runtest_makereport(
     if report.failed:
         item.stash[_failed] = True
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _account:
+        terminalreporter.section("killed and compared")
+        for line in _account:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def account(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Takes what a test counted; shown at the end of the run."""
+
+    def take(**counted: object) -> None:
+        _account.append(f"{request.node.name}: " + ", ".join(f"{name} {value}" for name, value in counted.items()))
+
+    return take
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_a_broker_that_goes_away_and_returns_costs_no_event(
     private_kafka: Broker,
     topic: str,
     exactly_once: bool,
-    record_property: Any,
+    account: Callable[..., None],
 ) -> None:
     create_topic(private_kafka.bootstrap, topic)
     sink = {
@@ -62,6 +62,6 @@ def test_a_broker_that_goes_away_and_returns_costs_no_event(
     replay.take(events)
     found = unordered + replay.compare(source)
     assert not found, "\n".join(found[:20])
-    record_property("duplicates", replay.duplicates)
+    account(kills=dict(run.kills), events=replay.events, duplicates=replay.duplicates)
     if exactly_once:
         assert replay.duplicates == 0

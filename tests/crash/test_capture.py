@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -89,7 +89,7 @@ def test_a_capture_killed_at_a_named_point_loses_nothing_and_repeats_nothing(
 
 @pytest.mark.parametrize("seed", seeds(2, first=101))
 def test_a_capture_killed_at_random_times_loses_nothing_and_repeats_nothing(
-    source: PostgresHarness, evidence: Path, seed: int
+    source: PostgresHarness, evidence: Path, seed: int, account: Callable[..., None]
 ) -> None:
     dice = Random(seed)
     with staged(source, evidence) as stage:
@@ -101,6 +101,7 @@ def test_a_capture_killed_at_random_times_loses_nothing_and_repeats_nothing(
                 stage.capture.kill()
                 stage.capture.start()
         stage.finish()
+        account(kills=dict(stage.capture.kills), events=stage.replay.events, duplicates=stage.replay.duplicates)
 
 
 @pytest.mark.parametrize("ending", ["fast", "immediate", "kill"])

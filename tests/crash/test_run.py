@@ -6,7 +6,7 @@ Afterwards the delivered files, replayed, are the source's tables row by row, an
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -46,7 +46,7 @@ class Stage:
             assert self.run.was_killed, self.run.output[-5000:]
             self.run.start()
 
-    def finish(self) -> None:
+    def finish(self) -> int:
         """The load is over: everything must arrive, be what the database says it was, and be there once."""
         expected = self.source.tally().total()
 
@@ -65,6 +65,7 @@ class Stage:
         assert not found, "\n".join(found[:20])
         assert replay.duplicates == 0
         assert replay.events == expected > 100
+        return expected
 
 
 @contextmanager
@@ -96,7 +97,7 @@ def test_processes_killed_at_every_named_point_in_turn_cost_no_event_and_double_
 
 @pytest.mark.parametrize("seed", seeds(SHARES, first=1))
 def test_processes_killed_at_random_times_cost_no_event_and_double_none(
-    source: PostgresHarness, evidence: Path, seed: int, record_property: Any
+    source: PostgresHarness, evidence: Path, seed: int, account: Callable[..., None]
 ) -> None:
     dice = Random(seed)
     with staged(source, evidence) as stage:
@@ -107,9 +108,8 @@ def test_processes_killed_at_random_times_cost_no_event_and_double_none(
                 stage.keep_running()
                 # A victim that is just being started again is waited for: every cycle kills.
                 wait_for(lambda: stage.run.kill(victim, dice), 60, f"no {victim} to kill")  # noqa: B023
-        stage.finish()
-        record_property("kills", dict(stage.run.kills))
-        record_property("transactions", dict(load.done))
+        events = stage.finish()
+        account(kills=dict(stage.run.kills), transactions=load.done.total(), events=events, duplicates=0)
 
 
 def test_a_database_that_restarts_and_is_killed_under_load_costs_no_event_and_doubles_none(
