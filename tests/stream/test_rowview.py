@@ -20,7 +20,6 @@ from tidemill.stream import register
 from tidemill.stream.rowtypes import convert, spark_type
 from tidemill.stream.rowview import newest, rows
 
-
 NEW_YEAR = datetime.datetime(2026, 1, 1)
 NESTED = pa.list_(pa.list_(pa.string()))
 

@@ -29,11 +29,11 @@ _QUIET = {
 
 # Measured in ADR 0010: together they take a tiny batch from about 280 ms to about 100 ms.
 _CHEAP = {
-    # Spark's two log writes per batch: FileContext runs `chmod` and `readlink` as child processes, FileSystem does not.
+    # Spark writes two small files per batch. The default manager starts some twenty child processes for them.
     "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "10",
-    # TCP on loopback waits for delayed acknowledgements between the JVM and its workers, a Unix socket does not.
+    # Half the time of a small Python stage was the exchange over TCP; why it is slow we did not find out.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "tidemill.stream.daemon",
