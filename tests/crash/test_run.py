@@ -46,6 +46,13 @@ class Stage:
             assert self.run.was_killed, self.run.output[-5000:]
             self.run.start()
 
+    def wait_for_progress(self) -> None:
+        before = delivered_offset(self.run.pipeline)
+        wait_for(
+            lambda: delivered_offset(self.run.pipeline) > before, _START_SECONDS,
+            lambda: f"nothing is delivered any more:\n{self.run.output[-5000:]}",
+        )  # fmt: skip
+
     def finish(self) -> int:
         """The load is over: everything must arrive, be what the database says it was, and be there once."""
         expected = self.source.tally().total()
@@ -104,8 +111,10 @@ def test_processes_killed_at_random_times_cost_no_event_and_double_none(
         stage.run.begin(source)
         with Load(source, seed, pause=_PAUSE).running() as load:
             for _, victim in zip(cycles(SHARES), victims(dice), strict=False):
-                time.sleep(dice.uniform(0.2, 3))
                 stage.keep_running()
+                if dice.random() < 0.7:
+                    stage.wait_for_progress()  # else it is killed again while it still starts
+                time.sleep(dice.uniform(0, 2))
                 # A victim that is just being started again is waited for: every cycle kills.
                 wait_for(lambda: stage.run.kill(victim, dice), 60, f"no {victim} to kill")  # noqa: B023
         events = stage.finish()
