@@ -12,6 +12,9 @@ STAMP   := $(VENV)/.complete
 # Decode and encode kernels are compiled once and kept here; Spark's workers inherit it.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/build/numba
 
+# Some shells forbid .pyc files; then each of Spark's many Python processes compiles its imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo venv services java test check format generate lock bench crash soak docs clean
 

@@ -20,7 +20,8 @@ if command -v uv >/dev/null 2>&1; then
     uv venv --quiet --python "${python:->=3.11}" "$venv"
   fi
   echo "Installing into $venv (uv)"
-  uv pip install --quiet --python "$venv/bin/python" --require-hashes -r requirements.lock
+  # Compiled now, once: every Spark worker is a Python of its own, and would compile all it imports at each start.
+  uv pip install --quiet --python "$venv/bin/python" --compile-bytecode --require-hashes -r requirements.lock
   uv pip install --quiet --python "$venv/bin/python" --no-deps -e .
   exit
 fi
