@@ -104,7 +104,7 @@ def test_every_operation_becomes_an_event_in_commit_order(database: str, tmp_pat
     query(database, "CREATE TABLE t (id int PRIMARY KEY, v text)")
     with capturing(database, tmp_path, tables=("public.t",)) as running:
         query(database, "INSERT INTO t VALUES (1, 'a'), (2, 'b')", "UPDATE t SET v = 'c' WHERE id = 1",
-              "DELETE FROM t WHERE id = 2", "TRUNCATE t", 
+              "DELETE FROM t WHERE id = 2", "TRUNCATE t",
               "SELECT pg_logical_emit_message(true, 'p', 'hello')")  # fmt: skip
         eventually(lambda: running.log.tail().offset >= 6)
         ops = [Op(row["op"]) for row in running.rows()]

@@ -130,6 +130,8 @@ class PipelineRun:
             self._sinks[sink.id] = SinkStatus(sink.id, sink.events + sum(r.events for r in receipts if r.ok), error)
         self.status = replace(
             self.status,
+            events=self._delivered,
+            sinks=tuple(self._sinks.values()),
             batches=self.status.batches + 1,
             batch_seconds=report.seconds,
             position=report.position,
@@ -143,13 +145,11 @@ class PipelineRun:
         self.status = replace(
             self.status,
             stage=capture.stage if capture else "init",
-            events=self._delivered,
             events_per_second=self._rate.per_second(),
             lag_bytes=capture.lag_bytes if capture else None,
             lag_events=waiting,
             lag_seconds=lag,
             capture_restarts=self._capture.restarts,
-            sinks=tuple(self._sinks.values()),
             error=trouble,
         )
 
