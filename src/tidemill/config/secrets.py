@@ -47,7 +47,7 @@ def masked(value: Any) -> Any:
 
 
 def revealed(config: BaseModel) -> dict[str, Any]:
-    """Plain values with the secrets in them, for a worker that builds the component again. Never shown, never logged."""
+    """Plain values with the secrets in them, for a worker that builds the component again. Never shown or logged."""
     return {
         name: value.get_secret_value() if isinstance(value, SecretStr | SecretBytes) else to_jsonable_python(value)
         for name in type(config).model_fields
