@@ -109,7 +109,8 @@ def _patiently(step: Callable[[], object], stop: threading.Event, status: Status
 
 
 def _watch_parent(stop: threading.Event) -> None:
-    while sys.stdin.buffer.read(4096):
+    # The bare descriptor: a thread inside a buffered reader would abort the interpreter's exit.
+    while os.read(0, 4096):
         pass
     stop.set()
 

@@ -113,7 +113,7 @@ def _publication(config: PostgresConfig, publication: setup.Publication | None, 
     if publication is None:
         return Check("publication", Outcome.WARN, f'"{name}" does not exist', "The setup will create it.")
     missing = [t.full_name for t in found if not publication.has(t)]
-    if publication.via_root != config.publish_via_partition_root:
+    if publication.via_root != config.publish_via_partition_root and any(t.kind == "p" for t in found):
         fix = "ALTER PUBLICATION ... SET (publish_via_partition_root = ...), or change the configuration."
         return Check("publication", Outcome.FAIL, f'"{name}" differs in publish_via_partition_root', fix)
     if missing:

@@ -231,7 +231,7 @@ def _publish(
             name, _listed(found), _options(db, config)))  # fmt: skip
         did.append(f'created publication "{config.publication_name}" for {len(found)} tables')
         return
-    if publication.via_root != config.publish_via_partition_root:
+    if publication.via_root != config.publish_via_partition_root and any(t.kind == "p" for t in found):
         raise errors.PublicationProblem(
             f'publication "{config.publication_name}" has publish_via_partition_root = {publication.via_root},'
             f" the configuration says {config.publish_via_partition_root}".lower(),

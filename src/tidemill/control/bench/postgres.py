@@ -52,7 +52,7 @@ class Bench:
         self._database = self._stack.enter_context(load.server())
         self._broker: Broker | Mock | None = None
         if self.kafka:
-            self._broker = local_kafka(self._scratch / "kafka", Path(".services/kafka"))
+            self._broker = local_kafka(self._scratch / "kafka", Path(".services/kafka").absolute())
             self._stack.callback(self._broker.stop)
         self._spark = create_session("tidemill bench")
         self._stack.callback(self._spark.stop)
