@@ -208,8 +208,8 @@ class RunActor(_Actor):
             case "worker":
                 # Lanes, the source's planner, and the parent that lanes are forked from.
                 return [
-                    pid for jvm, command in family.items() if "org.apache.spark.deploy.SparkSubmit" in command
-                    for pid in descendants(jvm) if "python" in _command(pid)
+                    pid for jvm in family if _program(jvm) == "java"
+                    for pid in descendants(jvm) if _program(pid).startswith("python")
                 ]  # fmt: skip
             case _:
                 raise ValueError(victim)
@@ -258,6 +258,13 @@ def _tasks(pid: int) -> list[str]:
 def _command(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def _program(pid: int) -> str:
+    """The executable's name. A command line would not do: java's is full of paths to Python."""
+    with contextlib.suppress(OSError):
+        return Path(os.readlink(f"/proc/{pid}/exe")).name
     return ""
 
 

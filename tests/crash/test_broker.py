@@ -36,7 +36,7 @@ def test_a_broker_that_goes_away_and_returns_costs_no_event(
     run, dice = RunActor(evidence, document), Random(31)
     with on_stage(run):
         run.begin(source)
-        with Load(source, seed=31, pause=0.05).running():
+        with Load(source, seed=31, pause=0.08, rows_per_second=800).running():
             wait_for(lambda: delivered_offset(run.pipeline) > 0, 120, lambda: f"nothing came:\n{run.output[-5000:]}")
             private_kafka.stop(kill=True)
             time.sleep(3)

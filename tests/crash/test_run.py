@@ -26,7 +26,7 @@ POINTS = (
     "worker.writing:2", "worker.written:2", "stream.delivered:2", "stream.checkpointed:2", "capture.appended:4",
 )  # fmt: skip
 SHARES = 2
-_PAUSE = 0.05
+_PAUSE = 0.08
 _START_SECONDS, _CATCH_UP_SECONDS = 120, 180
 
 
@@ -48,8 +48,13 @@ class Stage:
 
     def wait_for_progress(self) -> None:
         before = delivered_offset(self.run.pipeline)
+
+        def progress() -> bool:
+            self.keep_running()
+            return delivered_offset(self.run.pipeline) > before
+
         wait_for(
-            lambda: delivered_offset(self.run.pipeline) > before, _START_SECONDS,
+            progress, _START_SECONDS,
             lambda: f"nothing is delivered any more:\n{self.run.output[-5000:]}",
         )  # fmt: skip
 
@@ -89,7 +94,7 @@ def test_processes_killed_at_every_named_point_in_turn_cost_no_event_and_double_
     with staged(source, evidence, POINTS[0]) as stage:
         run = stage.run
         run.begin(source)
-        with Load(source, seed=3, pause=_PAUSE).running():
+        with Load(source, seed=3, pause=_PAUSE, rows_per_second=800).running():
             for point in POINTS:
                 if run.crash_at != point:
                     # The driver of the last point may have survived: it was a worker that ended.
@@ -109,7 +114,7 @@ def test_processes_killed_at_random_times_cost_no_event_and_double_none(
     dice = Random(seed)
     with staged(source, evidence) as stage:
         stage.run.begin(source)
-        with Load(source, seed, pause=_PAUSE).running() as load:
+        with Load(source, seed, pause=_PAUSE, rows_per_second=800).running() as load:
             for _, victim in zip(cycles(SHARES), victims(dice), strict=False):
                 stage.keep_running()
                 if dice.random() < 0.7:
@@ -127,7 +132,7 @@ def test_a_database_that_restarts_and_is_killed_under_load_costs_no_event_and_do
     with staged(source, evidence) as stage:
         stage.run.begin(source)
         endings: tuple[Ending, ...] = ("fast", "kill", "immediate")
-        with Load(source, seed=11, pause=_PAUSE).running():
+        with Load(source, seed=11, pause=_PAUSE, rows_per_second=800).running():
             for ending in endings:
                 time.sleep(2)
                 source.restart(ending)
