@@ -48,6 +48,15 @@ class PipelineRun:
     def start(self) -> None:
         self.pipeline.state_path.mkdir(parents=True, exist_ok=True)
         self._capture.start()
+        self._running()
+
+    def start_stream(self) -> None:
+        """Only the second half, for who wants it warm before capture begins."""
+        self.pipeline.state_path.mkdir(parents=True, exist_ok=True)
+        self._watch_stream()
+        self._running()
+
+    def _running(self) -> None:
         self.status = replace(self.status, state=State.RUNNING)
         events.emit("pipeline.started", pipeline=self.pipeline.name)
 

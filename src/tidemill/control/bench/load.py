@@ -45,7 +45,11 @@ def server() -> Postgres:
 
 def prepare(database: Postgres, slots: list[str]) -> None:
     """Slots are made before the changes, so that each of them has the whole backlog to itself."""
-    for statement in (_TABLE, _CHANGES, f"CREATE PUBLICATION {PUBLICATION} FOR TABLE bench WITH (publish_via_partition_root = true)"):
+    for statement in (
+        _TABLE,
+        _CHANGES,
+        f"CREATE PUBLICATION {PUBLICATION} FOR TABLE bench WITH (publish_via_partition_root = true)",
+    ):
         database.query(statement)
     for slot in slots:
         database.query(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")

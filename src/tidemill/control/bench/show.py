@@ -28,7 +28,7 @@ def show(result: dict[str, Any]) -> None:
         ["measure", "value", "goal", "reached"], rows, title=f"{result['server']}, {result['rows']:,} rows"
     )
     rest = ("baseline_rows_per_s", "blackhole_rows_per_s", "kafka_rows_per_s", "worker_us_per_row", "jvm_us_per_row")
-    for key in (*rest, "latency_p99_ms", "kafka", "peak_rss_mb", "seconds"):
+    for key in (*rest, "latency_p99_ms", "kafka", "batches", "peak_rss_mb", "seconds"):
         if result.get(key) is not None:
             console.say(f"{key}: {result[key]}")
 
