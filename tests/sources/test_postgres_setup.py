@@ -158,9 +158,15 @@ def test_a_role_with_only_replication_is_enough_once_a_publication_is_there(data
 
 
 def test_a_publication_that_differs_in_partition_root_is_not_changed_silently(database: str) -> None:
-    execute(database, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE PUBLICATION mine FOR TABLE a")
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+            "CREATE TABLE a1 PARTITION OF a DEFAULT", "CREATE PUBLICATION mine FOR TABLE a")  # fmt: skip
     with pytest.raises(errors.PublicationProblem, match="publish_via_partition_root"):
         PostgresSource(config(database, "a", publication="mine")).setup()
+
+
+def test_a_publication_that_differs_in_partition_root_serves_where_nothing_is_partitioned(database: str) -> None:
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE PUBLICATION mine FOR TABLE a")
+    assert PostgresSource(config(database, "a", publication="mine")).setup().position
 
 
 def test_a_publication_of_all_tables_needs_no_addition(database: str) -> None:

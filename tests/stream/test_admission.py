@@ -13,7 +13,7 @@ from tidemill.stream.admission import ROWS_PER_LANE, admit
 from tidemill.stream.source import BlockStream
 
 RULE: dict[str, Any] = {
-    "max_events": 100, "max_bytes": 1 << 30, "max_ms": 0, "respect_tx": True, "count": 4, "by": "hash",
+    "max_events": 100, "max_bytes": 1 << 30, "max_ms": 0, "respect_tx": True, "count": 4, "asked": True, "by": "hash",
 }  # fmt: skip
 
 
@@ -70,6 +70,7 @@ def test_lanes_are_chosen_by_the_batchs_size_and_pinned_in_its_end(reader: LogRe
     writer.append(make_change(rows * 2))
     assert ask(reader, max_events=10**6) == {"offset": rows * 2, "lanes": 2, "by": "hash"}
     assert ask(reader, max_events=10**6, count=1)["lanes"] == 1
+    assert ask(reader, max_events=10**6, asked=False)["lanes"] == 1, "a lane nobody asked for must be worth more"
 
 
 def test_partitions_follow_the_pinned_end_and_nothing_else() -> None:

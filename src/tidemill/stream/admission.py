@@ -15,10 +15,12 @@ from tidemill.model.position import Offset
 
 _LOOK_EVERY = 0.003
 
-# A second lane is worth its task (some tens of ms) from about this much work on.
-# Sharing a block between lanes costs more than encoding it does, so that one lane does half a million rows a second.
-ROWS_PER_LANE = 100_000
-BYTES_PER_LANE = 32 << 20
+# A lane that was asked for (`sharding.count`) is used from this much work on; below it, its task costs more.
+ROWS_PER_LANE = 2048
+BYTES_PER_LANE = 1 << 20
+# One lane encodes and sends faster than a database streams, and sharing blocks costs CPU. So where nobody asked, a second
+# lane needs a hundred times as much (measured: docs/benchmarks.md).
+UNASKED = 100
 
 
 def admit(log: LogReader, rule: Mapping[str, Any], start: dict[str, Any], *, wait: float) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def admit(log: LogReader, rule: Mapping[str, Any], start: dict[str, Any], *, wai
                 begin, max_events=rule["max_events"], max_bytes=rule["max_bytes"], respect_tx=rule["respect_tx"]
             )
             if end < tail or end - begin >= rule["max_events"] or _waited(log, begin) >= rule["max_ms"]:
-                count = _lanes(log, begin, end, rule["count"])
+                count = _lanes(log, begin, end, rule["count"], 1 if rule["asked"] else UNASKED)
                 return {"offset": end, "lanes": count, "by": rule["by"]}
         if time.monotonic() >= give_up:
             return start
@@ -44,11 +46,11 @@ def _waited(log: LogReader, offset: Offset) -> float:
     return time.time() * 1000 - next(log.entries(offset)).written_at
 
 
-def _lanes(log: LogReader, begin: Offset, end: Offset, at_most: int) -> int:
-    rows = end - begin
+def _lanes(log: LogReader, begin: Offset, end: Offset, at_most: int, reluctance: int) -> int:
+    rows = (end - begin) // reluctance
     if at_most == 1 or rows >= at_most * ROWS_PER_LANE:
         return at_most
-    return how_many(rows, sum(ref.size for ref in log.refs(begin, end)), at_most)
+    return how_many(rows, sum(ref.size for ref in log.refs(begin, end)) // reluctance, at_most)
 
 
 def spread_by(sharding: Sharding) -> str:

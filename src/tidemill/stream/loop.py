@@ -74,7 +74,8 @@ class StreamLoop:
         self._batch, self._sharding = batch or Batch(), sharding or Sharding()
         self._store, self._spark, self._spark_dir = store, spark, spark_dir
         self._log_config = log or LogConfig.model_validate({})
-        self._lanes = self._sharding.count or lanes or cores(spark)
+        self._asked = self._sharding.count or lanes
+        self._lanes = self._asked or cores(spark)
         self._patience = patience or Patience()
         self._on_batch = on_batch
         self._log = LogReader(log_uri)
@@ -93,7 +94,9 @@ class StreamLoop:
             self._pipeline, self._source_id, self._log_uri, uuid.uuid4().hex, self._specs,
             delivered=self._checkpoint.offset, patience=self._patience.in_task,
         )  # fmt: skip
-        given = source.options(self._plan, begin, self._batch, self._sharding, self._lanes)
+        given = source.options(
+            self._plan, begin, self._batch, self._sharding, self._lanes, asked=self._asked is not None
+        )
         stream = self._spark.readStream.format(source.NAME).options(**given).load().writeStream
         stream = stream.queryName(f"{self._pipeline} {self._plan.run[:8]}").foreachBatch(self._guarded)
         self._query = stream.option("checkpointLocation", query_dir.absolute().as_uri()).start()

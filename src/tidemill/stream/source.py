@@ -45,10 +45,10 @@ RECEIPTS = pa.schema(
 _SQL = {pa.string(): "string", pa.int32(): "int", pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean"}
 
 
-def options(plan: Plan, begin: Offset, batch: Batch, sharding: Sharding, count: int) -> dict[str, str]:
-    """For the stream. Spark hides the value of an option whose name says `secret`: sinks' settings are in the plan."""
+def options(plan: Plan, begin: Offset, batch: Batch, sharding: Sharding, count: int, *, asked: bool) -> dict[str, str]:
+    """For the stream; `asked` says that the number of lanes is somebody's wish. Spark hides the value of an option whose name says `secret`: sinks' settings are in the plan."""
     admission = {
-        "log": plan.log, "begin": begin, "count": count, "by": spread_by(sharding),
+        "log": plan.log, "begin": begin, "count": count, "asked": asked, "by": spread_by(sharding),
         "max_events": batch.max_events, "max_bytes": batch.max_bytes, "max_ms": batch.max_ms,
         "respect_tx": batch.respect_source_tx,
     }  # fmt: skip
