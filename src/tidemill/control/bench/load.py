@@ -87,8 +87,8 @@ def large_transaction(database: Postgres, rows: int) -> str:
     """One transaction of `rows` inserts; answers the LSN after it."""
     with psycopg.connect(database.dsn(), autocommit=True) as connection:
         connection.execute(
-            "INSERT INTO bench SELECT g, g % 1000, (g % 100000) / 100.0, 'status ' || g % 5, 'note number ' || g, "
-            "now(), g % 2 = 0, g * 1.1 FROM generate_series(%s::bigint, %s::bigint) g",
+            "INSERT INTO bench SELECT g, g %% 1000, (g %% 100000) / 100.0, 'status ' || g %% 5, 'note number ' || g, "
+            "now(), g %% 2 = 0, g * 1.1 FROM generate_series(%s::bigint, %s::bigint) g",
             [10**13, 10**13 + rows - 1],
         )
         row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
