@@ -14,6 +14,7 @@
     │   └── LogCorrupt       a checksum does not match before the tail
     ├── CheckpointError      the checkpoint store
     │   └── CheckpointConflict   someone else moved it
+    ├── SparkLost            the JVM that runs the stream is gone
     └── DeliveryError        a sink did not take a batch
         └── Refused          ... and never will: retrying is pointless
 
@@ -100,6 +101,10 @@ class CheckpointConflict(CheckpointError):
     pass
 
 
+class SparkLost(TidemillError):
+    pass
+
+
 class DeliveryError(TidemillError):
     pass
 
@@ -121,6 +126,7 @@ _RETRYABLE: dict[type[BaseException], bool] = {
     LogError: True,  # an I/O error of the log's storage: a full disk is freed, a mount comes back
     CheckpointConflict: False,
     CheckpointError: True,
+    SparkLost: False,  # the session died with it; a new process has a new one
     Refused: False,
     DeliveryError: True,
     ConnectionError: True,

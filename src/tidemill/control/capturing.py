@@ -42,18 +42,20 @@ class CaptureProcess:
 
     def watch(self) -> CaptureStatus | None:
         """Called again and again. Raises what made capture give up; a crash is only a restart."""
-        status = read_status(self._pipeline.state_path)
         if self._process is None:
             if time.monotonic() >= self._start_at:
                 self.start()
-            return status
+            return None
+        status = read_status(self._pipeline.state_path)
+        if status is not None and status.pid != self._process.pid:
+            status = None  # of the process before
         code = self._process.poll()
         if code is None:
             if time.monotonic() - self._start_at > 30:
                 self._backoff.reset()
             return status
         if code > 0:
-            raise _reason(self._pipeline, code, status if status and status.pid == self._process.pid else None)
+            raise _reason(self._pipeline, code, status)
         wait = self._backoff.next()
         self._start_at = time.monotonic() + wait
         self.restarts += 1

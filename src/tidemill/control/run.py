@@ -75,6 +75,7 @@ def run_pipelines(
     """
     from tidemill.control.supervisor import PipelineRun
     from tidemill.sinks import stdout
+    from tidemill.stream.session import close_session
     from tidemill.telemetry import events
 
     if quiet:
@@ -103,7 +104,7 @@ def run_pipelines(
     finally:
         for each in runs:
             each.stop(drain_seconds=0)
-        spark.stop()
+        close_session(spark)
     return [each.error for each in runs if each.error is not None]
 
 

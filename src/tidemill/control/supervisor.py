@@ -7,6 +7,8 @@ the pipeline `failed`, with the error kept, and its other half stopped: no dead 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from tidemill.config.pipeline import Pipeline
 from tidemill.config.secrets import revealed
 from tidemill.control.capturing import CaptureProcess
 from tidemill.control.status import PipelineStatus, Rate, SinkStatus, State
-from tidemill.errors import TidemillError, is_retryable
+from tidemill.errors import SparkLost, TidemillError, is_retryable
 from tidemill.log.reader import LogReader
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.report import BatchReport
@@ -41,6 +43,8 @@ class PipelineRun:
         self._rate = Rate()
         self._delivered = 0
         self._newest_commit = 0.0
+        saved = self._store.load(pipeline.name)
+        self._offset = saved.offset if saved else self._log.head()  # delivered before this run
         self._sinks = {sink.config.id: SinkStatus(sink.config.id) for sink in pipeline.build_sinks()}
         self.status = PipelineStatus(pipeline.name, State.CREATED, sinks=tuple(self._sinks.values()))
         self.error: TidemillError | None = None
@@ -81,8 +85,9 @@ class PipelineRun:
         self._capture.stop()
         if self._stream is not None:
             deadline = time.monotonic() + drain_seconds
-            while self._stream.running and self._waiting() and time.monotonic() < deadline:
-                time.sleep(0.05)
+            with suppress(SparkLost):
+                while self._stream.running and self._waiting() and time.monotonic() < deadline:
+                    time.sleep(0.05)
             self._stream.stop()
         if self.status.state is State.STOPPING:
             self.status = replace(self.status, state=State.STOPPED, lag_events=self._waiting())
@@ -126,7 +131,13 @@ class PipelineRun:
             log=spec.log,
             lanes=spec.lanes,
             on_batch=self._on_batch,
+            on_retry=self._on_retry,
         )
+
+    def _on_retry(self, errors: Mapping[str, str]) -> None:
+        for sink, error in errors.items():
+            self._sinks[sink] = replace(self._sinks[sink], error=error)
+        self.status = replace(self.status, sinks=tuple(self._sinks.values()))
 
     def _on_batch(self, report: BatchReport) -> None:
         self._backoff.reset()
@@ -164,7 +175,7 @@ class PipelineRun:
 
     def _waiting(self) -> int:
         """Events in the log that are not delivered yet."""
-        return max(0, self._log.tail().offset - self._stream.checkpoint.offset) if self._stream else 0
+        return max(0, self._log.tail().offset - (self._stream.checkpoint.offset if self._stream else self._offset))
 
     def _fail(self, error: TidemillError) -> None:
         self.error = error

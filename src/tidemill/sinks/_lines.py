@@ -15,7 +15,7 @@ from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt
 
 WINDOW = 16_384
-"""Rows encoded at once: about 10 MB of text, which the allocator gives again without asking the kernel for new pages."""
+"""Rows encoded at once: about 10 MB of text, which the allocator reuses without asking the kernel for new pages."""
 
 
 class LinesConfig(SinkConfig):

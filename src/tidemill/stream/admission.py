@@ -18,8 +18,8 @@ _LOOK_EVERY = 0.003
 # A lane that was asked for (`sharding.count`) is used from this much work on; below it, its task costs more.
 ROWS_PER_LANE = 2048
 BYTES_PER_LANE = 1 << 20
-# One lane encodes and sends faster than a database streams, and sharing blocks costs CPU. So where nobody asked, a second
-# lane needs a hundred times as much (measured: docs/benchmarks.md).
+# One lane encodes and sends faster than a database streams, and sharing blocks costs CPU. So where nobody asked, a
+# second lane needs a hundred times as much (measured: docs/benchmarks.md).
 UNASKED = 100
 
 

@@ -9,14 +9,15 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tidemill.component import CheckpointStore
 from tidemill.config.spec import Batch, CommitPolicy, Sharding
-from tidemill.errors import DeliveryError, LogError, TidemillError
+from tidemill.errors import DeliveryError, LogError, SparkLost, TidemillError
 from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
@@ -25,7 +26,7 @@ from tidemill.stream.attempt import Attempt
 from tidemill.stream.plan import Plan
 from tidemill.stream.policy import Policy
 from tidemill.stream.report import BatchReport
-from tidemill.stream.session import cores
+from tidemill.stream.session import cores, reaching_spark
 from tidemill.telemetry.events import emit, warn
 from tidemill.telemetry.points import point
 
@@ -45,7 +46,8 @@ class StreamLoop:
     """Delivers one pipeline's log. `start`, then `await_end`; `stop` from any thread.
 
     `sinks` are (type, settings) pairs with plain values: each worker builds its own. The checkpoint in `store` says
-    where to begin; `spark_dir` may be lost at any time. `on_batch` is called after each checkpoint, in Spark's thread.
+    where to begin; `spark_dir` may be lost at any time. `on_batch` is called after each checkpoint, `on_retry` with an
+    error per sink before each new attempt; both in Spark's thread.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class StreamLoop:
         lanes: int | None = None,
         patience: Patience | None = None,
         on_batch: Callable[[BatchReport], None] = lambda report: None,
+        on_retry: Callable[[Mapping[str, str]], None] = lambda errors: None,
     ) -> None:
         self._pipeline, self._source_id, self._log_uri = pipeline, source_id, log_uri
         self._specs = tuple((kind, dict(config)) for kind, config in sinks)
@@ -77,7 +80,7 @@ class StreamLoop:
         self._asked = self._sharding.count or lanes
         self._lanes = self._asked or cores(spark)
         self._patience = patience or Patience()
-        self._on_batch = on_batch
+        self._on_batch, self._on_retry = on_batch, on_retry
         self._log = LogReader(log_uri)
         self._query: Any = None
         self._error: TidemillError | None = None
@@ -157,6 +160,7 @@ class StreamLoop:
                     raise attempt.problem(self._pipeline, self._needed())
                 missing = sorted({sink for sinks in attempt.failed().values() for sink in sinks})
                 warn("stream.retrying", pipeline=self._pipeline, sinks=",".join(missing), pause=round(pause, 1))
+                self._on_retry({sink: attempt.error(sink) for sink in missing})
             tries += 1
             self._stopping.wait(pause * random.uniform(0.7, 1.0))
             pause = min(pause * 2, self._patience.longest_pause)
@@ -171,7 +175,8 @@ class StreamLoop:
             return
         if self._busy.acquire(timeout=timeout):
             self._busy.release()
-        self._query.stop()
+        with suppress(SparkLost), reaching_spark():
+            self._query.stop()
         emit("stream.stopped", pipeline=self._pipeline, offset=self._checkpoint.offset)
 
     def await_end(self, timeout: float | None = None) -> bool:
@@ -189,7 +194,9 @@ class StreamLoop:
 
     @property
     def running(self) -> bool:
-        return self._query is not None and bool(self._query.isActive)
+        """`SparkLost` when there is nobody left to ask."""
+        with reaching_spark():
+            return self._query is not None and bool(self._query.isActive)
 
     @property
     def checkpoint(self) -> Checkpoint:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tidemill.errors import EnvironmentProblem, SparkLost
 from tidemill.stream.source import BlockSource, warm_workers
 
 _FILE_MANAGER = (
@@ -65,6 +67,7 @@ def create_session(
 
     `scratch` is where Spark spills and keeps temporary files; by default a temporary directory of its own.
     """
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     settings = {
@@ -85,9 +88,36 @@ def create_session(
         builder = builder.config(key, value)
     # py4j would print a traceback for every error that a batch raises; the loop keeps the error and tells it itself.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise EnvironmentProblem(
+            "Spark did not start",
+            where=f"master {master}",
+            fix="Java 17 or newer must be on the PATH or in JAVA_HOME; Java's own words stand above. Try: tidemill doctor",
+        ) from error
     spark.dataSource.register(BlockSource)
     return spark
+
+
+def close_session(spark: Any) -> None:
+    """Also when its JVM is gone already."""
+    with suppress(SparkLost), reaching_spark():
+        spark.stop()
+
+
+@contextmanager
+def reaching_spark() -> Iterator[None]:
+    """Calls into the JVM; a JVM that was killed answers with errors of the socket, which become `SparkLost`."""
+    from py4j.protocol import Py4JNetworkError
+
+    try:
+        yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise SparkLost(
+            "Spark's Java process is gone",
+            fix="It was killed, or the machine ran out of memory. Nothing is lost: start the pipeline again.",
+        ) from error
 
 
 def runs_here(master: str) -> bool:

@@ -46,7 +46,10 @@ _SQL = {pa.string(): "string", pa.int32(): "int", pa.int64(): "long", pa.float64
 
 
 def options(plan: Plan, begin: Offset, batch: Batch, sharding: Sharding, count: int, *, asked: bool) -> dict[str, str]:
-    """For the stream; `asked` says that the number of lanes is somebody's wish. Spark hides the value of an option whose name says `secret`: sinks' settings are in the plan."""
+    """For the stream; `asked` says that the number of lanes is somebody's wish.
+
+    Spark hides the value of an option whose name says `secret`: sinks' settings are in the plan.
+    """
     admission = {
         "log": plan.log, "begin": begin, "count": count, "asked": asked, "by": spread_by(sharding),
         "max_events": batch.max_events, "max_bytes": batch.max_bytes, "max_ms": batch.max_ms,
