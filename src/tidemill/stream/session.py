@@ -94,7 +94,7 @@ def create_session(
         raise EnvironmentProblem(
             "Spark did not start",
             where=f"master {master}",
-            fix="Java 17 or newer must be on the PATH or in JAVA_HOME; Java's own words stand above. Try: tidemill doctor",
+            fix="Java 17 or newer must be on the PATH or in JAVA_HOME; its own words stand above. Try: tidemill doctor",
         ) from error
     spark.dataSource.register(BlockSource)
     return spark
