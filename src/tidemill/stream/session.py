@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -88,6 +90,7 @@ def create_session(
         builder = builder.config(key, value)
     # py4j would print a traceback for every error that a batch raises; the loop keeps the error and tells it itself.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    on_interrupt = signal.getsignal(signal.SIGINT)
     try:
         spark = builder.getOrCreate()
     except PySparkRuntimeError as error:
@@ -96,6 +99,9 @@ def create_session(
             where=f"master {master}",
             fix="Java 17 or newer must be on the PATH or in JAVA_HOME; its own words stand above. Try: tidemill doctor",
         ) from error
+    if threading.current_thread() is threading.main_thread():
+        # PySpark puts its own handler there, which ends the process with the batch under way.
+        signal.signal(signal.SIGINT, on_interrupt)
     spark.dataSource.register(BlockSource)
     return spark
 

@@ -1,0 +1,98 @@
+"""`tidemill run` as a user meets it: a process, its lines, its signals, its exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import psycopg
+import pytest
+
+from tidemill.control.servers.postgres import Postgres
+
+PATIENCE = 120.0
+
+DOCUMENT = """
+metadata: {{name: {name}}}
+spec:
+  source:
+    type: postgres
+    config: {{id: test, dsn: "{dsn}", tables: [{table}]}}
+  sinks: [{{type: files, config: {{id: files, path: {files}}}}}]
+  batch: {{max_inflight: 2}}
+  state_dir: {state}
+"""
+
+
+def document(directory: Path, dsn: str, table: str, name: str = "orders") -> Path:
+    path = directory / f"{name}.yaml"
+    files, state = directory / f"{name}-files", directory / "state"
+    path.write_text(DOCUMENT.format(name=name, dsn=dsn, table=table, files=files, state=state))
+    return path
+
+
+@pytest.fixture
+def postgres18_dsn(postgres18: Postgres) -> Iterator[str]:
+    with postgres18.database("run") as dsn:
+        yield dsn
+
+
+@contextmanager
+def running(*files: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [str(Path(sys.executable).with_name("tidemill")), "run", "--json", "--interval", "0.5", *map(str, files)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ})
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def until(process: subprocess.Popen[bytes], condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert process.poll() is None, "the run ended by itself"
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)
+
+
+def lines_of(path: Path) -> list[dict[str, object]]:
+    return [orjson.loads(line) for file in sorted(path.glob("*/*.jsonl")) for line in file.read_bytes().splitlines()]
+
+
+def test_a_run_delivers_until_it_is_interrupted_and_then_drains(postgres18_dsn: str, tmp_path: Path) -> None:
+    with psycopg.connect(postgres18_dsn, autocommit=True) as db:
+        db.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        path = document(tmp_path, postgres18_dsn, "public.t")
+        with running(path) as process:
+            until(process, lambda: db.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchone())
+            db.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 500) g")
+            until(process, lambda: len(lines_of(tmp_path / "orders-files")) == 500)
+            db.execute("UPDATE t SET v = 'y'")
+            time.sleep(0.3)  # captured, perhaps not delivered
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=PATIENCE)
+    statuses = [orjson.loads(line) for line in out.splitlines()]
+    assert process.returncode == 0
+    assert statuses[-1]["state"] == "stopped"
+    assert statuses[-1]["lag_events"] == 0
+    assert {"cdc"} <= {status["stage"] for status in statuses}
+    events = lines_of(tmp_path / "orders-files")
+    assert len({event["event_id"] for event in events}) == len(events) == statuses[-1]["events"]
+
+
+def test_a_run_that_cannot_be_set_up_ends_with_the_reason_and_code_3(postgres18_dsn: str, tmp_path: Path) -> None:
+    with running(document(tmp_path, postgres18_dsn, "public.missing")) as process:
+        out, error = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3, error.decode()[-2000:]
+    answer = orjson.loads(out[out.index(b'{\n  "error"') :])["error"]
+    assert "missing" in answer["what"]
+    assert answer["fix"]
