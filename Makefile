@@ -16,7 +16,7 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/build/numba
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv services java test check format generate lock bench crash soak docs clean
+.PHONY: help demo venv services java test check format lock bench crash soak docs clean
 
 help: ## this table of contents
 	@awk 'BEGIN { FS = ":.*## " } \

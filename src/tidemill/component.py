@@ -93,6 +93,10 @@ class Source(Protocol):
     def consumed(self, count: int) -> None:
         """The first `count` bytes of the last `read` are done with."""
 
+    def renew(self) -> Position:
+        """Forgets the position at the database and begins a new one, now; answers it. Only an operator asks for this:
+        what happened in between is not captured (invariant 7)."""
+
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
         """What the database should be told now, None while there is nothing to say or it was told a moment ago.
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from tidemill.errors import ConfigError
 
-FAMILIES = ("sources", "formats", "sinks", "checkpoints")
-
 
 def names(family: str) -> list[str]:
     """Every member's name, sorted. Does not import the members."""

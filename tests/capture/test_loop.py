@@ -51,10 +51,14 @@ class Running:
 
 @contextmanager
 def capturing(dsn: str, directory: Path, *, limits: Limits | None = None, **settings: Any) -> Iterator[Running]:
-    source = PostgresSource(PostgresConfig(id="test", dsn=dsn, feedback=0.1, heartbeat=0.2, **settings))
+    source = PostgresSource(PostgresConfig(id="test", dsn=dsn, feedback_seconds=0.1, heartbeat_seconds=0.2, **settings))
     uri = str(directory / "log")
     writer = LogWriter.open(uri, LogConfig.model_validate({"fsync": False}))
-    source.setup(writer.tail.position or None)
+    try:
+        source.setup(writer.tail.position or None)
+    except TidemillError:
+        writer.close()
+        raise
     schemas = SchemaRegistry(directory / "registry.sqlite")
     running = Running(LogReader(uri), uri, threading.Event())
     loop = Capture(

@@ -86,7 +86,7 @@ class PostgresHarness:
 
     def source(self, name: str) -> dict[str, Any]:
         tables = [f"public.{table}" for table in _KEYS]
-        return {"type": "postgres", "config": {"id": name, "dsn": self.dsn, "tables": tables, "feedback": 0.2}}
+        return {"type": "postgres", "config": {"id": name, "dsn": self.dsn, "tables": tables, "feedback_seconds": 0.2}}
 
     def ready(self) -> bool:
         with psycopg.connect(self.dsn, autocommit=True) as db:

@@ -58,7 +58,7 @@ def test_what_would_stop_the_setup_fails(database: str) -> None:
 
 
 def test_a_server_that_is_away_is_one_failed_check() -> None:
-    source = PostgresSource(config("postgresql://x@127.0.0.1:1/x", connect_timeout=2))
+    source = PostgresSource(config("postgresql://x@127.0.0.1:1/x", connect_timeout_seconds=2))
     assert outcomes(source) == {"connection": Outcome.FAIL}
 
 

@@ -116,4 +116,4 @@ def test_an_unknown_database_is_a_refused_login(postgres18: Postgres) -> None:
 
 def test_a_server_that_is_not_there_is_worth_another_try() -> None:
     with pytest.raises(ConnectionLost):
-        PostgresSource(config("postgresql://x@127.0.0.1:1/x", "t", connect_timeout=2)).setup()
+        PostgresSource(config("postgresql://x@127.0.0.1:1/x", "t", connect_timeout_seconds=2)).setup()

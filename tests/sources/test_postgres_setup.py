@@ -217,9 +217,9 @@ def test_an_open_transaction_in_the_way_of_the_slot_is_named(database: str) -> N
         writer.execute("INSERT INTO a VALUES (1)")
         pid = writer.info.backend_pid
         with pytest.raises(errors.ServerBusy, match=f"process {pid}"):
-            PostgresSource(config(database, "a", publication="mine", setup_timeout=0.5)).setup()
+            PostgresSource(config(database, "a", publication="mine", setup_timeout_seconds=0.5)).setup()
         writer.rollback()
-    PostgresSource(config(database, "a", publication="mine", setup_timeout=10)).setup()
+    PostgresSource(config(database, "a", publication="mine", setup_timeout_seconds=10)).setup()
 
 
 def test_a_locked_table_is_an_error_and_not_a_queue_in_front_of_the_application(database: str) -> None:
@@ -227,7 +227,7 @@ def test_a_locked_table_is_an_error_and_not_a_queue_in_front_of_the_application(
     with psycopg.connect(database) as reader:
         reader.execute("SELECT * FROM a")
         with pytest.raises(errors.ServerBusy):
-            PostgresSource(config(database, "a", lock_timeout=0.2)).setup()
+            PostgresSource(config(database, "a", lock_timeout_seconds=0.2)).setup()
 
 
 def test_wal_level_replica_is_an_error_that_says_how_to_raise_it() -> None:

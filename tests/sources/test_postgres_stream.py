@@ -47,7 +47,7 @@ def confirm(dsn: str, source: PostgresSource, lsn: int) -> None:
 
 def test_changes_arrive_and_only_what_is_acknowledged_is_forgotten(database: str) -> None:
     execute(database, TABLE)
-    with opened(config(database, "t", feedback=0.1)) as source:
+    with opened(config(database, "t", feedback_seconds=0.1)) as source:
         begin = source.setup().position
         assert source.start(None) == begin
         execute(database, "INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
@@ -76,7 +76,7 @@ def test_a_restart_after_a_position_gives_what_follows_it_and_no_more(database: 
 
 def test_an_acknowledgement_never_goes_back(database: str) -> None:
     execute(database, TABLE)
-    with opened(config(database, "t", feedback=0.05)) as source:
+    with opened(config(database, "t", feedback_seconds=0.05)) as source:
         source.setup()
         source.start(None)
         execute(database, "INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
@@ -144,13 +144,13 @@ def test_a_slot_in_use_by_another_program_is_an_error_that_names_it(database: st
 
 def test_a_slot_that_our_own_last_connection_still_holds_is_waited_for(database: str) -> None:
     execute(database, TABLE)
-    settings = config(database, "t", slot_wait=0.3)
+    settings = config(database, "t", slot_wait_seconds=0.3)
     with opened(settings) as before, opened(settings) as source:
         source.setup()
         before.start(None)
         with pytest.raises(errors.SlotInUse):
             source.start(None)
-        patient = PostgresSource(settings.model_copy(update={"slot_wait": 10}))
+        patient = PostgresSource(settings.model_copy(update={"slot_wait_seconds": 10}))
         end_session(database, settings)
         patient.start(None)
         patient.close()
@@ -212,7 +212,7 @@ def test_the_server_can_be_stopped_while_nothing_is_acknowledged(private_postgre
 
 def test_an_idle_slot_can_follow_what_other_databases_write(postgres: Postgres, database: str) -> None:
     execute(database, TABLE)
-    with opened(config(database, "t", feedback=0.1, heartbeat=0.2)) as source:
+    with opened(config(database, "t", feedback_seconds=0.1, heartbeat_seconds=0.2)) as source:
         begin = parse_lsn(source.setup().position)
         source.start(None)
         with postgres.connect() as db:

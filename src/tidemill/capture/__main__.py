@@ -27,7 +27,7 @@ from tidemill.telemetry import events
 
 
 def main() -> int:
-    events.configure(json=os.environ.get("TIDEMILL_LOG") == "json")
+    events.configure()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -83,6 +83,11 @@ def write_told(directory: Path, position: Position) -> None:
     _replace(directory / _TOLD, orjson.dumps({"position": position}), durable=True)
 
 
+def forget_told(directory: Path) -> None:
+    """After a resync: the new slot was told nothing."""
+    (directory / _TOLD).unlink(missing_ok=True)
+
+
 def _replace(path: Path, content: bytes, *, durable: bool = False) -> None:
     draft = path.with_suffix(".new")
     with draft.open("wb") as file:
@@ -91,3 +96,9 @@ def _replace(path: Path, content: bytes, *, durable: bool = False) -> None:
             file.flush()
             os.fsync(file.fileno())
     draft.replace(path)
+    if durable:  # the rename, too, must be on disk
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

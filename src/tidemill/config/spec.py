@@ -28,9 +28,12 @@ class Sharding(Config):
     mode: Literal["hash", "table"] = Field(
         default="hash", description="`hash` spreads the rows of a table by their key, `table` keeps a table together."
     )
-    count: int | None = Field(default=None, ge=1, le=4096, description="Number of lanes; by default one per core.")
+    count: int | None = Field(
+        default=None, ge=1, le=4096, description="Number of lanes; by default as few as needed, at most one per core."
+    )
     key: str | None = Field(
-        default=None, description="Column to hash instead of the primary key; tables without it use their key."
+        default=None,
+        description="Columns of the key, with commas, to hash instead of all of it; other tables use their whole key.",
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -86,24 +87,28 @@ def run_pipelines(
         events.configure()
     stdout.announce()
     spark = _session(pipelines)
-    runs = [PipelineRun(pipeline, spark) for pipeline in pipelines]
+    runs: list[PipelineRun] = []
     hurry = hurry or threading.Event()
     # While capture connects and the queries start; a stop must not have to wait for it.
     warming = threading.Thread(target=_warm, args=(spark,), name="warm-up")
     try:
-        for each in runs:
-            each.start()
+        for pipeline in pipelines:
+            runs.append(PipelineRun(pipeline, spark))
+            runs[-1].start()
         warming.start()
         while not stop.wait(_WATCH_SECONDS):
             on_status([each.watch() for each in runs])
             if all(each.status.state is State.FAILED for each in runs):
                 break
         for each in runs:
-            each.stop(drain_seconds=0 if hurry.is_set() else drain_seconds)
+            each.stop_capture()
+        deadline = time.monotonic() + drain_seconds
+        while not all(each.drained() for each in runs) and time.monotonic() < deadline and not hurry.wait(0.05):
             on_status([each.status for each in runs])
     finally:
         for each in runs:
-            each.stop(drain_seconds=0)
+            each.stop()
+        on_status([each.status for each in runs])
         close_session(spark)
     return [each.error for each in runs if each.error is not None]
 
@@ -118,7 +123,15 @@ def _session(pipelines: Sequence[Pipeline]) -> SparkSession:
             f"the pipelines name different Spark masters: {', '.join(masters)}",
             fix="Run them with one `tidemill run` for each master.",
         )
-    conf = {key: value for pipeline in pipelines for key, value in pipeline.spec.spark.conf.items()}
+    conf: dict[str, str] = {}
+    for pipeline in pipelines:
+        for key, value in pipeline.spec.spark.conf.items():
+            if conf.setdefault(key, value) != value:
+                raise ConfigError(
+                    f"the pipelines set {key} to {conf[key]} and to {value}",
+                    where=f"pipeline {pipeline.name}",
+                    fix="They share one Spark session: agree on a value, or run them in processes of their own.",
+                )
     return create_session("tidemill", master=masters[0], conf=conf)
 
 

@@ -6,11 +6,11 @@ the pipeline `failed`, with the error kept, and its other half stopped: no dead 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemill.capture.backoff import Backoff
 from tidemill.capture.status import CaptureStatus
@@ -18,10 +18,11 @@ from tidemill.config.pipeline import Pipeline
 from tidemill.config.secrets import revealed
 from tidemill.control.capturing import CaptureProcess
 from tidemill.control.status import PipelineStatus, Rate, SinkStatus, State
-from tidemill.errors import SparkLost, TidemillError, is_retryable
+from tidemill.errors import TidemillError, is_retryable
 from tidemill.log.reader import LogReader
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.report import BatchReport
+from tidemill.stream.session import reaching_spark
 from tidemill.telemetry import events
 
 if TYPE_CHECKING:
@@ -37,32 +38,26 @@ class PipelineRun:
         self._spark = spark
         self._stream: StreamLoop | None = None
         self._stream_at = 0.0
+        self._stream_trouble: dict[str, str] = {}
         self._backoff = Backoff()
         self._log = LogReader(pipeline.log_uri)
-        self._store = pipeline.build_checkpoints()
         self._rate = Rate()
         self._delivered = 0
+        self._offset = 0  # everything before it is delivered
         self._newest_commit = 0.0
-        saved = self._store.load(pipeline.name)
-        self._offset = saved.offset if saved else self._log.head()  # delivered before this run
         self._sinks = {sink.config.id: SinkStatus(sink.config.id) for sink in pipeline.build_sinks()}
+        self._changing = threading.Lock()  # batches report from Spark's thread
         self.status = PipelineStatus(pipeline.name, State.CREATED, sinks=tuple(self._sinks.values()))
         self.error: TidemillError | None = None
 
     def start(self) -> None:
-        self.pipeline.state_path.mkdir(parents=True, exist_ok=True)
+        self._begin()
         self._capture.start()
-        self._running()
 
     def start_stream(self) -> None:
         """Only the second half, for who wants it warm before capture begins."""
-        self.pipeline.state_path.mkdir(parents=True, exist_ok=True)
+        self._begin()
         self._watch_stream()
-        self._running()
-
-    def _running(self) -> None:
-        self.status = replace(self.status, state=State.RUNNING)
-        events.emit("pipeline.started", pipeline=self.pipeline.name)
 
     def watch(self) -> PipelineStatus:
         """Looks after both halves. Raises nothing: a failure is a state."""
@@ -70,39 +65,56 @@ class PipelineRun:
             try:
                 capture = self._capture.watch()
                 self._watch_stream()
+                self._measure(capture)
             except TidemillError as error:
                 self._fail(error)
-            else:
-                self._measure(capture)
         return self.status
 
-    def stop(self, *, drain_seconds: float) -> None:
-        """Capture first; then what the log holds is delivered, for at most `drain_seconds`, and checkpointed."""
-        if self.status.state not in (State.RUNNING, State.FAILED):
-            return
+    def stop_capture(self) -> None:
+        """Nothing new comes in; what the log holds goes on being delivered."""
         if self.status.state is State.RUNNING:
-            self.status = replace(self.status, state=State.STOPPING)
+            self._change(state=State.STOPPING)
         self._capture.stop()
+
+    def drained(self) -> bool:
+        """Nothing is left to deliver, or nobody to deliver it."""
+        try:
+            return self._stream is None or not self._stream.running or not self._waiting()
+        except TidemillError:
+            return True
+
+    def stop(self) -> None:
+        """Ends after the batch under way, with its checkpoint. May be called again."""
+        self.stop_capture()
         if self._stream is not None:
-            deadline = time.monotonic() + drain_seconds
-            with suppress(SparkLost):
-                while self._stream.running and self._waiting() and time.monotonic() < deadline:
-                    time.sleep(0.05)
             self._stream.stop()
+            self._offset = self._stream.checkpoint.offset
+            self._stream = None
         if self.status.state is State.STOPPING:
-            self.status = replace(self.status, state=State.STOPPED, lag_events=self._waiting())
-        events.emit("pipeline.stopped", pipeline=self.pipeline.name, undelivered=self._waiting())
+            waiting = self._waiting()
+            self._change(state=State.STOPPED, lag_events=waiting)
+            events.emit("pipeline.stopped", pipeline=self.pipeline.name, undelivered=waiting)
+
+    def _begin(self) -> None:
+        if self.status.state is State.CREATED:
+            self.pipeline.state_path.mkdir(parents=True, exist_ok=True)
+            self._change(state=State.RUNNING)
+            events.emit("pipeline.started", pipeline=self.pipeline.name)
+
+    def _change(self, **changes: Any) -> None:
+        with self._changing:
+            self.status = replace(self.status, **changes)
 
     def _watch_stream(self) -> None:
-        if self._stream is None:
-            if time.monotonic() >= self._stream_at:
-                self._stream = self._new_stream()
-                self._stream.start()
-            return
-        if self._stream.running:
-            return
         try:
-            self._stream.await_end(0)
+            if self._stream is not None:
+                if not self._stream.running:
+                    self._stream.await_end(0)
+            elif time.monotonic() >= self._stream_at:
+                stream = self._new_stream()
+                with reaching_spark():
+                    stream.start()
+                self._stream = stream
         except TidemillError as failure:
             self._stream = None
             if not is_retryable(failure):
@@ -112,7 +124,7 @@ class PipelineRun:
     def _restart_stream(self, failure: TidemillError) -> None:
         wait = self._backoff.next()
         self._stream_at = time.monotonic() + wait
-        self.status = replace(self.status, error=_described(failure))
+        self._stream_trouble = _described(failure)
         events.warn("stream.restarted", pipeline=self.pipeline.name, error=failure.what, after_seconds=round(wait, 1))
 
     def _new_stream(self) -> StreamLoop:
@@ -122,7 +134,7 @@ class PipelineRun:
             pipeline.source_id,
             pipeline.log_uri,
             [(sink.type, revealed(sink.config)) for sink in spec.sinks],
-            store=self._store,
+            store=self.pipeline.build_checkpoints(),
             spark=self._spark,
             spark_dir=pipeline.spark_path,
             batch=spec.batch,
@@ -137,7 +149,7 @@ class PipelineRun:
     def _on_retry(self, errors: Mapping[str, str]) -> None:
         for sink, error in errors.items():
             self._sinks[sink] = replace(self._sinks[sink], error=error)
-        self.status = replace(self.status, sinks=tuple(self._sinks.values()))
+        self._change(sinks=tuple(self._sinks.values()))
 
     def _on_batch(self, report: BatchReport) -> None:
         self._backoff.reset()
@@ -148,40 +160,39 @@ class PipelineRun:
             receipts = [r for r in report.receipts if r.sink == sink.id]
             error = next((r.error for r in receipts if not r.ok), "")
             self._sinks[sink.id] = SinkStatus(sink.id, sink.events + sum(r.events for r in receipts if r.ok), error)
-        self.status = replace(
-            self.status,
+        self._stream_trouble = {}
+        self._change(
             events=self._delivered,
             sinks=tuple(self._sinks.values()),
             batches=self.status.batches + 1,
             batch_seconds=report.seconds,
             position=report.position,
-            error={},
         )
 
     def _measure(self, capture: CaptureStatus | None) -> None:
         waiting = self._waiting()
         lag = max(0.0, time.time() - self._newest_commit) if waiting and self._newest_commit else 0.0
-        trouble = (capture.error if capture else {}) or self.status.error
-        self.status = replace(
-            self.status,
+        self._change(
             stage=capture.stage if capture else "init",
             events_per_second=self._rate.per_second(),
             lag_bytes=capture.lag_bytes if capture else None,
             lag_events=waiting,
             lag_seconds=lag,
             capture_restarts=self._capture.restarts,
-            error=trouble,
+            error=(capture.error if capture else {}) or self._stream_trouble,
         )
 
     def _waiting(self) -> int:
         """Events in the log that are not delivered yet."""
-        return max(0, self._log.tail().offset - (self._stream.checkpoint.offset if self._stream else self._offset))
+        if self._stream is not None:
+            self._offset = self._stream.checkpoint.offset
+        return max(0, self._log.tail().offset - max(self._offset, self._log.head()))
 
     def _fail(self, error: TidemillError) -> None:
         self.error = error
-        self.status = replace(self.status, state=State.FAILED, error=_described(error))
+        self._change(state=State.FAILED, error=_described(error))
         events.fail("pipeline.failed", pipeline=self.pipeline.name, error=error.what, where=error.where, fix=error.fix)
-        self.stop(drain_seconds=0)
+        self.stop()
 
 
 def _described(error: TidemillError) -> dict[str, str]:

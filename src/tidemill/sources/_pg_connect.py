@@ -49,13 +49,16 @@ def connect(config: PostgresConfig) -> psycopg.Connection:
     for name in ("sslmode", "sslrootcert", "sslcert", "sslkey"):
         if value := getattr(config, name):
             given[name] = str(value)
-    given |= {"application_name": config.application_name, "connect_timeout": max(2, int(config.connect_timeout))}
+    given |= {
+        "application_name": config.application_name,
+        "connect_timeout": max(2, int(config.connect_timeout_seconds)),
+    }
     try:
         db = psycopg.connect(**given, autocommit=True)
     except psycopg.OperationalError as error:
         raise refused(str(error), config.where, error.sqlstate or "") from error
     db.execute("SELECT set_config('search_path', '', false), set_config('lock_timeout', %s, false)",
-               [str(int(config.lock_timeout * 1000))])  # fmt: skip
+               [str(int(config.lock_timeout_seconds * 1000))])  # fmt: skip
     return db
 
 
@@ -113,17 +116,17 @@ def _reach(config: PostgresConfig, host: str, port: int) -> socket.socket:
     try:
         if host.startswith("/"):
             sock = socket.socket(socket.AF_UNIX)
-            sock.settimeout(config.connect_timeout)
+            sock.settimeout(config.connect_timeout_seconds)
             sock.connect(f"{host}/.s.PGSQL.{port}")
             return sock
-        sock = socket.create_connection((host, port), config.connect_timeout)
+        sock = socket.create_connection((host, port), config.connect_timeout_seconds)
     except OSError as error:
         raise refused(str(error), config.where) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # We report to the server every second, so an unanswered segment shows a dead peer sooner than keepalives would;
     # a server that is merely busy still answers on this level, and is not mistaken for a dead one.
-    for name, value in (("TCP_USER_TIMEOUT", int(config.network_timeout * 1000)), ("TCP_KEEPIDLE", 10),
+    for name, value in (("TCP_USER_TIMEOUT", int(config.network_timeout_seconds * 1000)), ("TCP_KEEPIDLE", 10),
                         ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):  # fmt: skip
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -85,7 +85,8 @@ class SlotLost(PositionLost):
 
 
 RESYNC = (
-    'The changes in between are gone at the source. Run "tidemill resync" to load the tables again and go on from now.'
+    'The changes in between are gone at the source. Run "tidemill resync FILE" to accept the gap and capture from now'
+    " on, and copy the tables to the destinations yourself."
 )
 
 # libpq gives no SQLSTATE for a refused connection, only the server's words.
@@ -120,7 +121,7 @@ def from_server(sqlstate: str, message: str, where: str) -> TidemillError:
     if any(words in message for words in lost) or (sqlstate == "42704" and "replication slot" in message):
         return SlotLost(message, where=where, fix=RESYNC)
     if sqlstate == "42704" and "publication" in message:
-        fix = "It must have existed at the position being read. If it was dropped, changes were missed: resync."
+        fix = f"It must have existed at the position being read. If it was dropped, changes were missed. {RESYNC}"
         return PublicationProblem(message, where=where, fix=fix)
     if sqlstate == "42501":
         return SetupError(message, where=where, fix="Grant the role what the message names.")

@@ -77,7 +77,7 @@ def create(db: psycopg.Connection, config: PostgresConfig) -> None:
     """Waits for transactions that are open now: the slot begins where all of them have ended."""
     more = ", false, %s" if db.info.server_version >= 170000 else ""
     call = f"SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false{more})"
-    db.execute("SELECT set_config('statement_timeout', %s, false)", [str(int(config.setup_timeout * 1000))])
+    db.execute("SELECT set_config('statement_timeout', %s, false)", [str(int(config.setup_timeout_seconds * 1000))])
     try:
         with errors.translated(config.where, errors.NoReplicationPrivilege, errors.privilege_missing("").fix):
             db.execute(call.encode(), [config.slot_name, *([config.failover] if more else [])])
@@ -90,7 +90,7 @@ def create(db: psycopg.Connection, config: PostgresConfig) -> None:
         raise errors.ServerBusy(
             f'the slot "{config.slot_name}" could not be made: it waits for open transactions to end',
             where=config.where,
-            fix=f"Let them end, or raise setup_timeout. {who}".strip(),
+            fix=f"Let them end, or raise setup_timeout_seconds. {who}".strip(),
         ) from error
     finally:
         db.execute("SELECT set_config('statement_timeout', '0', false)")
@@ -119,7 +119,9 @@ def verify(db: psycopg.Connection, slot: Slot, config: PostgresConfig) -> None:
 
 def wait_until_free(db: psycopg.Connection, config: PostgresConfig) -> None:
     """Our own connection of a moment ago may still hold the slot, until the server notices that it is gone."""
-    deadline = time.monotonic() + (config.slot_wait if config.slot_wait is not None else _sender_timeout(db) + 5)
+    deadline = time.monotonic() + (
+        config.slot_wait_seconds if config.slot_wait_seconds is not None else _sender_timeout(db) + 5
+    )
     while (slot := read(db, config.slot_name)) is not None and slot.active_pid is not None:
         if slot.holder != config.application_name or time.monotonic() >= deadline:
             raise _in_use(slot, config)
@@ -176,7 +178,7 @@ def resume(slot: Slot, after: Position, told: Position | None, end: int, config:
             f"our last position {after} is beyond the end of the server's WAL, {format_lsn(end)}:"
             " this is another server, or it was restored from a backup",
             where=config.where,
-            fix="Check the dsn. If the server was restored, load the tables again with `tidemill resync`.",
+            fix=f"Check the dsn. If the server was restored: {errors.RESYNC}",
         )
     return max(parse_lsn(after), slot.confirmed)
 

@@ -85,19 +85,21 @@ class PostgresConfig(Config):
     sslrootcert: Path | None = Field(default=None, description="Certificate authorities that may sign the server's.")
     sslcert: Path | None = Field(default=None, description="Our certificate, for servers that ask for one.")
     sslkey: Path | None = Field(default=None, description="Private key of sslcert.")
-    heartbeat: float = Field(
+    heartbeat_seconds: float = Field(
         default=10, ge=0, description="Seconds of silence after which the server is asked how far it is; 0 never asks."
     )
-    feedback: float = Field(default=1, gt=0, description="Seconds between reports to the server.")
-    connect_timeout: float = Field(default=10, gt=0, description="Seconds to wait for a connection.")
-    network_timeout: float = Field(default=30, gt=0, description="Seconds without an answer that mean a dead peer.")
-    lock_timeout: float = Field(
+    feedback_seconds: float = Field(default=1, gt=0, description="Seconds between reports to the server.")
+    connect_timeout_seconds: float = Field(default=10, gt=0, description="Seconds to wait for a connection.")
+    network_timeout_seconds: float = Field(
+        default=30, gt=0, description="Seconds without an answer that mean a dead peer."
+    )
+    lock_timeout_seconds: float = Field(
         default=10, ge=0, description="Seconds the setup waits for a lock on a table; 0 waits for ever."
     )
-    setup_timeout: float = Field(
+    setup_timeout_seconds: float = Field(
         default=300, ge=0, description="Seconds the setup waits for open transactions when it makes the slot."
     )
-    slot_wait: float | None = Field(
+    slot_wait_seconds: float | None = Field(
         default=None,
         ge=0,
         description="Seconds to wait for a slot that our last connection still holds; by default wal_sender_timeout.",
@@ -179,6 +181,15 @@ class PostgresSource(Component[PostgresConfig]):
         with connect(self.config) as db:
             return _pg_setup.prepare(db, self.config, after)
 
+    def renew(self) -> Position:
+        """A new slot in the place of the lost one; tables and publication as `setup` wants them."""
+        with connect(self.config) as db, translated(self.config.where):
+            slot = _pg_slot.read(db, self.config.slot_name)
+            if slot is not None:
+                _pg_slot.wait_until_free(db, self.config)
+                db.execute("SELECT pg_drop_replication_slot(%s)", [self.config.slot_name])
+        return Position(self.setup().position)
+
     def open(
         self, after: Position | None, schemas: Schemas, *, told: Position | None = None, mark_events: int = 1000
     ) -> PgOutputDecoder:
@@ -201,7 +212,7 @@ class PostgresSource(Component[PostgresConfig]):
         if caught_up and decoder.idle:
             target = max(target, decoder.wal_end)
         self._report_if_due()
-        if target <= self._flushed or time.monotonic() - self._told_at < self.config.feedback:
+        if target <= self._flushed or time.monotonic() - self._told_at < self.config.feedback_seconds:
             return None
         self._told_at = time.monotonic()
         return format_lsn(target)
@@ -234,7 +245,7 @@ class PostgresSource(Component[PostgresConfig]):
             sock, ahead = login(config, Endpoint.of(db))
             stream = wire.Stream(sock, config.where, ahead, wire.Pace(gather=config.gather_ms / 1000))
             try:
-                stream.begin(self._command(begin, db.info.server_version), config.network_timeout)
+                stream.begin(self._command(begin, db.info.server_version), config.network_timeout_seconds)
             except BaseException:
                 stream.close()
                 raise
@@ -295,8 +306,8 @@ class PostgresSource(Component[PostgresConfig]):
 
     def _report_if_due(self) -> None:
         now = time.monotonic()
-        if now - self._reported >= self.config.feedback:
-            quiet = self.config.heartbeat and now - self._heard >= self.config.heartbeat
+        if now - self._reported >= self.config.feedback_seconds:
+            quiet = self.config.heartbeat_seconds and now - self._heard >= self.config.heartbeat_seconds
             self._report(self._flushed, ask=bool(quiet))
 
     def _report(self, flushed: int, *, ask: bool = False) -> None:

@@ -237,4 +237,6 @@ def _foreign(error: BaseException, pipeline: str) -> TidemillError:
     lines = [line.strip() for line in str(error).splitlines()]
     ours = next((line for line in reversed(lines) if line.startswith("tidemill.errors.")), "")
     what = ours.partition(": ")[2] or _first_line(error)
-    return LogError(f"planning a batch failed: {what}", where=f'pipeline "{pipeline}"', fix="Run: tidemill log stats")
+    return LogError(
+        f"planning a batch failed: {what}", where=f'pipeline "{pipeline}"', fix="Look at it: tidemill log stats FILE"
+    )

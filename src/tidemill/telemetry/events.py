@@ -7,6 +7,7 @@ Fields never hold a row's values or a secret.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
 
@@ -28,10 +29,10 @@ def fail(name: str, /, **fields: Any) -> None:
     emit(name, logging.ERROR, **fields)
 
 
-def configure(*, json: bool = False, level: str = "INFO", stream: Any = None) -> None:
-    """Events go to standard error (or `stream`), as lines for people or as JSON for machines."""
+def configure(*, level: str = "INFO", stream: Any = None) -> None:
+    """Events go to standard error (or `stream`): lines for people, or with TIDEMILL_LOG=json for machines."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(_Machine() if json else _Human())
+    handler.setFormatter(_Machine() if os.environ.get("TIDEMILL_LOG") == "json" else _Human())
     _LOGGER.handlers[:] = [handler]
     _LOGGER.setLevel(level.upper())
     _LOGGER.propagate = False

@@ -152,7 +152,7 @@ class Bench:
             }  # fmt: skip
             return spent, fact
         finally:
-            run.stop(drain_seconds=0)
+            run.stop()
 
     def _pipeline(self, slot: str, sink: str, more: str) -> config.Pipeline:
         self._counter += 1

@@ -1,0 +1,57 @@
+"""`tidemill resync FILE`: goes on from now when the source no longer has what comes next (slot lost, server restored).
+
+The gap is the operator's decision, never the program's (invariant 7): it says between which positions changes are
+gone, and asks. What the log still holds is delivered as ever; only capture begins anew, at a new slot.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tidemill.control import console, target
+
+app = typer.Typer()
+
+
+@app.command()
+def resync(
+    file: target.File,
+    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    pipeline: target.Which = None,
+    as_json: console.AsJson = False,
+) -> None:
+    """Accept that changes are gone at the source, and capture from now on. The pipeline must be stopped."""
+    from tidemill.capture.status import forget_told
+    from tidemill.errors import SourceError
+    from tidemill.log.writer import LogWriter
+    from tidemill.model.change import Committed
+
+    chosen = target.choose(file, pipeline)
+    log = LogWriter.open(chosen.log_uri, chosen.spec.log)
+    try:
+        before = log.tail
+        gap = f"changes of {chosen.name} after {before.position or 'the beginning'} and before now are never captured"
+        if not force:
+            if not sys.stdin.isatty():
+                raise SourceError(gap, fix="Nothing was changed. If that is meant, add --force.")
+            console.warn(gap)
+            if not typer.confirm("Go on?"):
+                raise typer.Exit(1)
+        source = chosen.build_source()
+        try:
+            now = source.renew()
+        finally:
+            source.close()
+        # An append without events: the log's next event is what commits after this position.
+        log.append(Committed((), 0, ((0, now),)))
+        forget_told(chosen.state_path)
+    finally:
+        log.close()
+    if as_json:
+        console.show_json({"pipeline": chosen.name, "offset": before.offset, "from": before.position, "to": now})
+        return
+    console.say(f"{chosen.name} captures from {now} on. Changes between {before.position} and {now} are gone:")
+    console.say("copy the tables to the destinations yourself before you start the pipeline again.")
