@@ -63,6 +63,9 @@ class Schemas(Protocol):
 
     def register(self, table: Table, position: Position) -> Table: ...
 
+    def newest(self, name: str) -> Table | None:
+        """The last registered version of a table."""
+
 
 class Decoder(Protocol):
     """Turns one connection's bytes into changes. `consumed` is valid once `feed` is exhausted."""
@@ -78,6 +81,10 @@ class Source(Protocol):
 
     `open` may be called again after a `ConnectionLost`; each call gives the decoder of the new connection.
     """
+
+    @property
+    def began(self) -> Position:
+        """Where the stream that `open` made begins."""
 
     def setup(self, after: Position | None = None) -> object:
         """Prepares the database; idempotent. `SetupError` says what is missing and who can grant it. With `after`, what

@@ -63,7 +63,7 @@ def capturing(dsn: str, directory: Path, *, limits: Limits | None = None, **sett
     running = Running(LogReader(uri), uri, threading.Event())
     loop = Capture(
         source, writer, schemas, limits or Limits(ahead_bytes=1 << 30), running.stop,
-        on_told=running.told.append, on_trouble=running.trouble.append,
+        on_told=lambda position, offset: running.told.append(position), on_trouble=running.trouble.append,
     )  # fmt: skip
 
     def run() -> None:
@@ -149,6 +149,23 @@ def test_an_idle_slot_advances_while_others_write(database: str, tmp_path: Path)
         (end,) = query(database, "SELECT pg_current_wal_lsn()")
         eventually(lambda: confirmed(database) >= parse_lsn(end))
         assert running.log.tail().offset == 1, "a table that is not captured made events"
+
+
+def test_a_new_pipeline_on_a_quiet_table_lets_its_slot_advance(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (v text)")
+    with capturing(database, tmp_path, tables=("public.t",)):
+        query(database, "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
+        (end,) = query(database, "SELECT pg_current_wal_lsn()")
+        eventually(lambda: confirmed(database) >= parse_lsn(end))
+
+
+def test_latest_means_the_first_start_and_never_skips_again(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing(database, tmp_path, tables=("public.t",), start_position="latest") as running:
+        eventually(lambda: running.log.tail().position)
+    query(database, "INSERT INTO t VALUES (1)")
+    with capturing(database, tmp_path, tables=("public.t",), start_position="latest") as running:
+        eventually(lambda: running.log.tail().offset == 1)
 
 
 def test_a_slot_does_not_advance_past_events_that_wait_for_delivery(database: str, tmp_path: Path) -> None:

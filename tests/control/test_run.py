@@ -96,3 +96,20 @@ def test_a_run_that_cannot_be_set_up_ends_with_the_reason_and_code_3(postgres18_
     answer = orjson.loads(out[out.index(b'{\n  "error"') :])["error"]
     assert "missing" in answer["what"]
     assert answer["fix"]
+
+
+def test_a_sink_that_refuses_ends_the_run_with_its_name_and_reason(postgres18_dsn: str, tmp_path: Path) -> None:
+    with psycopg.connect(postgres18_dsn, autocommit=True) as db:
+        db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        path = document(tmp_path, postgres18_dsn, "public.t")
+        owner = tmp_path / "orders-files" / "_tidemill" / "owner.json"
+        owner.parent.mkdir(parents=True)
+        owner.write_bytes(orjson.dumps({"pipeline": "somebody else's", "sink": "files"}))
+        with running(path) as process:
+            until(process, lambda: db.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchone())
+            db.execute("INSERT INTO t VALUES (1)")
+            out, error = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, error.decode()[-2000:]
+    answer = orjson.loads(out[out.index(b'{\n  "error"') :])["error"]
+    assert 'sink "files" refused' in answer["what"]
+    assert answer["fix"]

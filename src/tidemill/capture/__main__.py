@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from tidemill.capture.backoff import Backoff
 from tidemill.capture.loop import Capture, Limits
@@ -21,9 +22,11 @@ from tidemill.config.pipeline import Pipeline
 from tidemill.errors import TidemillError, is_retryable
 from tidemill.log.entry import Tail
 from tidemill.log.writer import LogWriter
-from tidemill.model.position import Position
+from tidemill.model.position import Offset, Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
+
+Result = TypeVar("Result")
 
 
 def main() -> int:
@@ -52,8 +55,11 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     status.update(stage="setup")
     source = pipeline.build_source()
     schemas = SchemaRegistry(state / "registry.sqlite")
-    log = LogWriter.open(pipeline.log_uri, spec.log, base=_checkpoint(pipeline))
-    _patiently(lambda: source.setup(log.tail.position or None), stop, status)
+    log = _patiently(lambda: LogWriter.open(pipeline.log_uri, spec.log, base=_checkpoint(pipeline)), stop, status)
+    if log is None:
+        return
+    known = read_told(state, log.tail.offset)
+    _patiently(lambda: source.setup(log.tail.position or known), stop, status)
     ahead = spec.log.max_bytes
     if spec.batch.max_inflight is not None:
         ahead = min(ahead, spec.batch.max_inflight * spec.batch.max_bytes)
@@ -69,14 +75,14 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     def streaming() -> None:
         status.update(stage="cdc", error={}, streaming_since=status.streaming_since or time.time())
 
-    def told(position: Position) -> None:
-        write_told(state, position)
+    def told(position: Position, offset: Offset) -> None:
+        write_told(state, position, offset)
         progress(0)
 
     try:
         Capture(
             source, log, schemas, limits, stop,
-            told=read_told(state), on_told=told, on_stream=streaming, on_progress=progress, on_trouble=status.trouble,
+            told=known, on_told=told, on_stream=streaming, on_progress=progress, on_trouble=status.trouble,
         ).run()  # fmt: skip
     finally:
         log.close()
@@ -93,19 +99,19 @@ def _checkpoint(pipeline: Pipeline) -> Tail | None:
     return Tail(saved.offset, saved.position) if saved else None
 
 
-def _patiently(step: Callable[[], object], stop: threading.Event, status: StatusFile) -> None:
-    """A database that is not up yet is waited for; one that refuses is an error."""
+def _patiently(step: Callable[[], Result], stop: threading.Event, status: StatusFile) -> Result | None:
+    """A database that is not up yet, or a log that another process is just leaving, is waited for. None if stopped."""
     backoff = Backoff()
     while not stop.is_set():
         try:
-            step()
-            return
+            return step()
         except TidemillError as error:
             if not is_retryable(error):
                 raise
             status.trouble(error)
             events.warn("capture.setup_waits", error=error.what, where=error.where)
             stop.wait(backoff.next())
+    return None
 
 
 def _watch_parent(stop: threading.Event) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -17,7 +18,7 @@ from tidemill.component import Source
 from tidemill.errors import LogError, TidemillError, is_retryable
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
-from tidemill.model.position import Position
+from tidemill.model.position import Offset, Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
 from tidemill.telemetry.points import point
@@ -44,7 +45,7 @@ class Capture:
         stop: threading.Event,
         *,
         told: Position | None = None,
-        on_told: Callable[[Position], None] = lambda position: None,
+        on_told: Callable[[Position, Offset], None] = lambda position, offset: None,
         on_stream: Callable[[], None] = lambda: None,
         on_progress: Callable[[int], None] = lambda events: None,
         on_trouble: Callable[[TidemillError], None] = lambda error: None,
@@ -68,21 +69,24 @@ class Capture:
                 self._on_trouble(error)
                 self._stop.wait(wait)
             finally:
-                for transaction in self._open:
-                    self._log.drop_spill(SpillAborted(transaction))
+                with suppress(LogError):  # what cannot be removed now goes when the log is opened again
+                    self._log.drop_spills()
                 self._open.clear()
                 self._source.close()
 
     def _stream(self) -> None:
         after = self._log.tail.position or None
         decoder = self._source.open(after, self._schemas, told=self._told, mark_events=self._limits.mark_events)
-        events.emit("capture.connected", position=after or "start")
+        if after is None:
+            # From here on a restart resumes, whatever `start_position` would say by then (invariant 7).
+            self._log.append(Committed((), 0, ((0, self._source.began),)))
+        events.emit("capture.connected", position=self._source.began)
         self._on_stream()
         while not self._stop.is_set():
             for change in decoder.feed(self._source.read()):
                 self._store(change)
             self._source.consumed(decoder.consumed)
-            self._acknowledge()
+            self._acknowledge(settled=not self._stop.is_set())
             self._backoff.reset()
 
     def _store(self, change: Change) -> None:
@@ -98,7 +102,7 @@ class Capture:
                 events.warn("capture.log_refused", error=error.what, where=error.where)
                 self._on_trouble(error)
                 self._stop.wait(self._backoff.next())
-            self._acknowledge()  # the server ends a connection that stays silent
+            self._acknowledge(settled=False)  # the server ends a connection that stays silent
             self._stop.wait(0.02)
 
     def _apply(self, change: Change) -> None:
@@ -124,15 +128,19 @@ class Capture:
                 assert_never(change)
         self._on_progress(visible)
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self, *, settled: bool) -> None:
+        """`settled`: every change of the last read is in the log. Otherwise the source may have sent more than we hold,
+        and being caught up with the log means nothing."""
         # Invariant 2: only what a checkpoint covers, or with `ack: logged` what the log has on disk.
-        delivered = self._log.tail if self._limits.ack_when_logged else self._log.acknowledged()
-        caught_up = delivered is not None and delivered.offset == self._log.tail.offset
+        logged = self._limits.ack_when_logged
+        delivered = self._log.tail if logged else self._log.acknowledged()
+        caught_up = settled and (logged or self._log.undelivered_bytes() == 0)
         position = (delivered.position or None) if delivered else None
         told = self._source.due(position, caught_up=caught_up)
         if told is None:
             return
         if told != self._told:
-            self._on_told(told)  # noted before it is said: a crash in between must not look like somebody else's doing
+            # Noted before it is said: a crash in between must not look like somebody else's doing.
+            self._on_told(told, delivered.offset if delivered else self._log.tail.offset)
             self._told = told
         self._source.acknowledge(told)

@@ -14,8 +14,9 @@ from typing import Any
 
 import orjson
 
-from tidemill.errors import TidemillError
-from tidemill.model.position import Position
+from tidemill.errors import LogError, TidemillError
+from tidemill.model.position import Offset, Position
+from tidemill.telemetry import events
 
 _STATUS, _TOLD = "capture.json", "told.json"
 _INTERVAL = 0.25
@@ -51,7 +52,10 @@ class StatusFile:
         self._status = replace(self._status, **changes, time=time.time())
         if now or self._status.stage != stage or self._status.time - self._written > _INTERVAL:
             self._written = self._status.time
-            _replace(self._path, orjson.dumps(asdict(self._status)))
+            try:
+                _replace(self._path, orjson.dumps(asdict(self._status)))
+            except OSError as error:  # a full disk must not end capture because it cannot say that the disk is full
+                events.warn("capture.status_not_written", error=error.strerror)
 
     def count(self, events: int) -> int:
         return self._status.events + events
@@ -72,15 +76,28 @@ def read_status(directory: Path) -> CaptureStatus | None:
         return None
 
 
-def read_told(directory: Path) -> Position | None:
+def read_told(directory: Path, logged: Offset) -> Position | None:
+    """What the source was told, if the log still holds (or held and delivered) everything before it.
+
+    With a log that ends earlier, moved away or lost, what was told covers events that nobody has: as if never said.
+    """
     try:
-        return Position(orjson.loads((directory / _TOLD).read_bytes())["position"])
+        told = orjson.loads((directory / _TOLD).read_bytes())
     except FileNotFoundError:
         return None
+    return Position(told["position"]) if told["offset"] <= logged else None
 
 
-def write_told(directory: Path, position: Position) -> None:
-    _replace(directory / _TOLD, orjson.dumps({"position": position}), durable=True)
+def write_told(directory: Path, position: Position, offset: Offset) -> None:
+    """`offset`: everything before it was delivered, or durably logged, when `position` was told."""
+    try:
+        _replace(directory / _TOLD, orjson.dumps({"position": position, "offset": offset}), durable=True)
+    except OSError as error:
+        raise LogError(
+            f"cannot note what the source is told: {error.strerror}",
+            where=str(directory),
+            fix="Make room on the disk of the state directory; capture goes on by itself.",
+        ) from error
 
 
 def forget_told(directory: Path) -> None:

@@ -18,8 +18,11 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
+    """`undelivered` events were given up, because the commit policy did not need this sink."""
+
     id: str
     events: int = 0
+    undelivered: int = 0
     error: str = ""
 
 

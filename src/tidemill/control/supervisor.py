@@ -18,7 +18,7 @@ from tidemill.config.pipeline import Pipeline
 from tidemill.config.secrets import revealed
 from tidemill.control.capturing import CaptureProcess
 from tidemill.control.status import PipelineStatus, Rate, SinkStatus, State
-from tidemill.errors import TidemillError, is_retryable
+from tidemill.errors import DeliveryError, TidemillError, is_retryable
 from tidemill.log.reader import LogReader
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.report import BatchReport
@@ -44,6 +44,7 @@ class PipelineRun:
         self._rate = Rate()
         self._delivered = 0
         self._offset = 0  # everything before it is delivered
+        self._last_waiting = 0
         self._newest_commit = 0.0
         self._sinks = {sink.config.id: SinkStatus(sink.config.id) for sink in pipeline.build_sinks()}
         self._changing = threading.Lock()  # batches report from Spark's thread
@@ -65,9 +66,10 @@ class PipelineRun:
             try:
                 capture = self._capture.watch()
                 self._watch_stream()
-                self._measure(capture)
             except TidemillError as error:
                 self._fail(error)
+            else:
+                self._measure(capture)
         return self.status
 
     def stop_capture(self) -> None:
@@ -109,7 +111,12 @@ class PipelineRun:
         try:
             if self._stream is not None:
                 if not self._stream.running:
-                    self._stream.await_end(0)
+                    self._stream.await_end(0.1)  # raises what ended it
+                    raise DeliveryError(
+                        "the stream ended by itself",
+                        where=f"pipeline {self.pipeline.name}",
+                        fix="It is started again; if that repeats, look at Spark's log.",
+                    )
             elif time.monotonic() >= self._stream_at:
                 stream = self._new_stream()
                 with reaching_spark():
@@ -159,7 +166,9 @@ class PipelineRun:
         for sink in self._sinks.values():
             receipts = [r for r in report.receipts if r.sink == sink.id]
             error = next((r.error for r in receipts if not r.ok), "")
-            self._sinks[sink.id] = SinkStatus(sink.id, sink.events + sum(r.events for r in receipts if r.ok), error)
+            lost = sum(u.events for u in report.undelivered if u.sink == sink.id)
+            done = sum(r.events for r in receipts if r.ok)
+            self._sinks[sink.id] = SinkStatus(sink.id, sink.events + done, sink.undelivered + lost, error)
         self._stream_trouble = {}
         self._change(
             events=self._delivered,
@@ -186,7 +195,11 @@ class PipelineRun:
         """Events in the log that are not delivered yet."""
         if self._stream is not None:
             self._offset = self._stream.checkpoint.offset
-        return max(0, self._log.tail().offset - max(self._offset, self._log.head()))
+        try:
+            self._last_waiting = max(0, self._log.tail().offset - max(self._offset, self._log.head()))
+        except TidemillError as error:  # only a number for people; who reads the log to deliver it has its own retries
+            events.warn("pipeline.lag_unknown", pipeline=self.pipeline.name, error=error.what)
+        return self._last_waiting
 
     def _fail(self, error: TidemillError) -> None:
         self.error = error

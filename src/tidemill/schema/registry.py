@@ -91,6 +91,10 @@ class SchemaRegistry:
         with self._connected() as db:
             return _find(db, "name = ? ORDER BY sequence DESC LIMIT 1", name)
 
+    def newest(self, name: str) -> Table | None:
+        found = self.latest(name)
+        return found.table if found else None
+
     def history(self, name: str) -> list[Registration]:
         """Every version of the table, oldest first."""
         with self._connected() as db:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import re
+import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -72,6 +73,7 @@ class Journal:
         self._store = store
         self._rewind = rewind
         self._opened = False
+        self._token = uuid.uuid4().hex[:12]
 
     def begin(self, delivery: Delivery, sink: str) -> None:
         """Makes room: after this, no event from `delivery.start` on is there, except of the present plan."""
@@ -98,7 +100,8 @@ class Journal:
         log.info("removed %d files of an attempt that was given up at offset %d", len(given_up), share.start)
 
     def draft(self, delivery: Delivery, number: int) -> str:
-        return f"{_DRAFTS}/{Share.of(delivery)}-{number}.part"
+        # Not shared with an attempt that may still be writing elsewhere: each publishes whole files of its own.
+        return f"{_DRAFTS}/{Share.of(delivery)}-{number}-{self._token}.part"
 
     def note(self, delivery: Delivery, files: Collection[str]) -> None:
         """Called when the drafts are complete, before the first of them gets its name."""

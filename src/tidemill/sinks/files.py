@@ -157,6 +157,10 @@ class _Drafts:
             # After a failure the drafts are worthless, and closing them may fail the same way again.
             with contextlib.suppress(OSError, pa.ArrowException) if kind else contextlib.nullcontext():
                 writer.close()
+        if kind:
+            for draft in self.names.values():
+                with contextlib.suppress(OSError, pa.ArrowException):  # else the next attempt's `begin` removes it
+                    self._store.remove(draft)
 
 
 def file_name(table: Table, share: Share, config: FilesConfig) -> str:

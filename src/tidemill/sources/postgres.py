@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -171,6 +172,7 @@ class PostgresSource(Component[PostgresConfig]):
         self._heard = 0.0
         self._decoder: PgOutputDecoder | None = None
         self._told_at = 0.0
+        self.began = Position("")
 
     def setup(self, after: Position | None = None) -> _pg_setup.Prepared:
         """Makes the database ready; a second call changes nothing.
@@ -194,10 +196,16 @@ class PostgresSource(Component[PostgresConfig]):
         self, after: Position | None, schemas: Schemas, *, told: Position | None = None, mark_events: int = 1000
     ) -> PgOutputDecoder:
         """Connects (see `start`) and gives the decoder of this connection; tables are numbered as it meets them."""
-        begin = self.start(after, told)
+        self.began = self.start(after, told)
 
         def describe(relation: Relation, type_names: dict[int, str]) -> Table:
-            return schemas.register(self.catalog.describe(relation, type_names), after or begin)
+            table = self.catalog.describe(relation, type_names)
+            if not table.key and (known := schemas.newest(table.full_name)) and known.key:
+                # With FULL the stream does not name the key, and the catalog may be ahead of it: a key renamed or
+                # dropped since was still the key of this row (invariant 6).
+                names = {column.name for column in table.columns}
+                table = replace(table, key=known.key) if set(known.key) <= names else table
+            return schemas.register(table, after or self.began)
 
         self._decoder = PgOutputDecoder(describe, self.server_message, mark_events=mark_events)
         return self._decoder

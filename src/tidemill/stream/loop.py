@@ -27,7 +27,7 @@ from tidemill.stream.plan import Plan
 from tidemill.stream.policy import Policy
 from tidemill.stream.report import BatchReport
 from tidemill.stream.session import cores, reaching_spark
-from tidemill.telemetry.events import emit, warn
+from tidemill.telemetry.events import emit, fail, warn
 from tidemill.telemetry.points import point
 
 _TRIM_EVERY = 1.0
@@ -122,7 +122,7 @@ class StreamLoop:
         self._trim(attempt.end)
         undelivered = attempt.undelivered(self._sinks)
         for lost in undelivered:  # Invariant 7
-            warn("stream.undelivered", pipeline=self._pipeline, sink=lost.sink, first=lost.start, last=lost.end - 1,
+            fail("stream.undelivered", pipeline=self._pipeline, sink=lost.sink, first=lost.start, last=lost.end - 1,
                  events=lost.events, error=lost.error)  # fmt: skip
         self._on_batch(
             BatchReport(

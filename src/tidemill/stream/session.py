@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tidemill.config.secrets import sounds_secret
 from tidemill.errors import EnvironmentProblem, SparkLost
 from tidemill.stream.source import BlockSource, warm_workers
 
@@ -50,6 +51,8 @@ _CHEAP = {
     "spark.locality.wait": "0",
 }
 
+_HADOOP = "spark.hadoop."
+
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -81,6 +84,8 @@ def create_session(
         **_places(scratch),
         **(conf or {}),
     }
+    # PySpark hands settings to Java on its command line, which everybody on the machine can read.
+    secrets = {key: settings.pop(key) for key in list(settings) if key.startswith(_HADOOP) and sounds_secret(key)}
     quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
     options = f"{quiet} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
     # spark.pyspark.python reaches tasks, but the streaming source's own process follows the environment.
@@ -102,6 +107,8 @@ def create_session(
     if threading.current_thread() is threading.main_thread():
         # PySpark puts its own handler there, which ends the process with the batch under way.
         signal.signal(signal.SIGINT, on_interrupt)
+    for key, value in secrets.items():
+        spark.sparkContext._jsc.hadoopConfiguration().set(key.removeprefix(_HADOOP), value)
     spark.dataSource.register(BlockSource)
     return spark
 
