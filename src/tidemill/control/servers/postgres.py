@@ -178,8 +178,10 @@ class Postgres:
         """Stops the server and removes what it wrote."""
         self.stop()
         self._remove_shared_memory()
-        if not self._keep:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        deadline = time.monotonic() + 5
+        while not self._keep and self.directory.exists() and time.monotonic() < deadline:
+            shutil.rmtree(self.directory, ignore_errors=True)  # a process that was just killed may write a last file
+            time.sleep(0.02)
 
     def __enter__(self) -> Postgres:
         try:
@@ -270,10 +272,10 @@ class Postgres:
             secret.write_text(self.password + "\n")
             self._account.own(secret)
             command += ["--auth=scram-sha-256", f"--pwfile={secret}"]
-        done = subprocess.run([*self._account.prefix, *command], capture_output=True, text=True, env=_environment())
+        code, complaint = _run_in_a_group([*self._account.prefix, *command])
         (self.directory / "password").unlink(missing_ok=True)
-        if done.returncode:
-            raise EnvironmentProblem("initdb failed", where=str(self.data), fix=done.stderr.strip())
+        if code:
+            raise EnvironmentProblem("initdb failed", where=str(self.data), fix=complaint)
         if self._ssl:
             made = tls.make(self.directory / "tls")
             self._account.own(made.folder, made.certificate, made.key)
@@ -336,6 +338,26 @@ def _environment() -> dict[str, str]:
         "LC_ALL": "C",
         "TZ": "UTC",
     }
+
+
+def _run_in_a_group(command: Sequence[str | Path]) -> tuple[int, str]:
+    """initdb starts servers of its own; interrupted, it must take them with it or they write on."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+        start_new_session=True,
+    )
+    try:
+        _, complaint = process.communicate()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    return process.returncode, complaint.strip()
 
 
 def _free_port() -> int:
