@@ -9,7 +9,6 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tidemill.model.block import Block
 from tidemill.model.change import Change
 from tidemill.model.delivery import Checkpoint, Delivery, Receipt, Tier
 from tidemill.model.position import Position
@@ -148,14 +147,6 @@ class SinkConfig(Config):
     required: bool = Field(
         default=True, description="Whether the checkpoint waits for this sink (commit policy `required`)."
     )
-
-
-class Format(Protocol):
-    """Turns a block into one value per row, without a Python object per row."""
-
-    content_type: ClassVar[str]
-
-    def encode(self, block: Block, source: str) -> object: ...
 
 
 class CheckpointStore(Protocol):

@@ -28,12 +28,13 @@ class TidemillError(Exception):
     """`what` happened, `where` (component, file, position), and the `fix` to try."""
 
     exit_code: int = 1
+    default_fix: str = ""  # for raisers that know nothing better
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.where = where
-        self.fix = fix
+        self.fix = fix or self.default_fix
 
     def __str__(self) -> str:
         return "\n".join(part for part in (self.what, f"  at {self.where}" if self.where else "", self.fix) if part)
@@ -66,7 +67,7 @@ class SourceError(TidemillError):
 
 
 class ConnectionLost(SourceError):
-    pass
+    default_fix = "The connection is made again by itself; if it keeps breaking, look at the server and the network."
 
 
 class PositionLost(SourceError):
@@ -74,7 +75,7 @@ class PositionLost(SourceError):
 
 
 class DecodeError(TidemillError):
-    pass
+    default_fix = "Nothing was acknowledged. Report it with the server's version; a restart reads the same bytes again."
 
 
 class RegistryError(TidemillError):
@@ -82,7 +83,7 @@ class RegistryError(TidemillError):
 
 
 class LogError(TidemillError):
-    pass
+    default_fix = "Look at the log's storage: room, permissions, reachability. Nothing is lost; it is tried again."
 
 
 class LogFull(LogError):

@@ -1,4 +1,4 @@
-"""Every checkpoint a pipeline ever saved, numbered, in one SQLite file: the past can be read and returned to."""
+"""The checkpoints a pipeline saved, numbered, the last `keep` of them in one SQLite file: the past can be read."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def history(
     limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
     as_json: console.AsJson = False,
 ) -> None:
-    """Show past checkpoints; the `file` store keeps only the newest, `sqlite` keeps them all."""
+    """Show past checkpoints; the `file` store keeps only the newest, `sqlite` keeps the last ones."""
     chosen = target.choose(file, pipeline)
     with closing(chosen.build_checkpoints()) as store:
         past = store.history(chosen.name, limit)

@@ -57,7 +57,7 @@ _GOODS = (
     "lantern",
     "oilskin",
     "rudder",
-    "sextant",
+    "astrolabe",
     "sluice",
     "winch",
 )

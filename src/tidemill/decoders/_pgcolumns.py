@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.decoders import _pgcells as cells
+from tidemill.decoders import _pgmoments as moments
 from tidemill.decoders.pgtypes import delimiter
 from tidemill.errors import DecodeError
 from tidemill.model.types import DataType
@@ -198,9 +199,9 @@ _CONVERTERS: dict[int, Callable[[Cells, pa.DataType], tuple[pa.Array, Mask | Non
     **{kind.id: _integer for kind in _INTEGERS},
     pa.bool_().id: _boolean,
     pa.decimal128(1).id: _decimal,
-    pa.date32().id: _moment(cells.dates, np.int32),
-    pa.time64("us").id: _moment(cells.times, np.int64),
-    pa.timestamp("us").id: _moment(cells.timestamps, np.int64),
+    pa.date32().id: _moment(moments.dates, np.int32),
+    pa.time64("us").id: _moment(moments.times, np.int64),
+    pa.timestamp("us").id: _moment(moments.timestamps, np.int64),
     pa.binary().id: _bytes,
     pa.string().id: _text,
 }

@@ -6,7 +6,6 @@ Called in Spark workers, once per block. `_program` turns a block into steps, `_
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -24,8 +23,6 @@ class Envelope(enum.StrEnum):
 
 class JsonFormat:
     """Encodes blocks. The same block gives the same bytes: nothing comes from a clock (invariant 5)."""
-
-    content_type: ClassVar[str] = "application/json"
 
     def __init__(self, envelope: Envelope | str = Envelope.NATIVE) -> None:
         self.envelope = Envelope(envelope)

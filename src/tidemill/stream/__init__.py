@@ -1,12 +1,15 @@
 """LOOP TWO: the change log, through Spark, into the sinks (loop.py); and the log as Spark tables (rowview.py).
 
-session   a Spark session whose small batches are cheap
-source    the streaming source: plans batches, pins their lanes; its rows are receipts
-lanes     which rows go to which lane
-batch     one lane of one batch, in a worker: read, write to every sink, answer
-policy    whose receipts let the checkpoint move
-pins      Spark's directory against our checkpoint
-loop      the loop itself
+session    a Spark session whose small batches are cheap; daemon is the parent of its Python workers
+source     the streaming source: its rows are receipts; plan is what travels to the tasks
+admission  when a batch is worth taking, where it ends, how many lanes it gets
+lanes      which rows go to which lane
+batch      one lane of one batch, in a worker: read, write to every sink, answer; pool keeps the sinks between batches
+attempt    what came back from the lanes, and what to send again
+policy     whose receipts let the checkpoint move
+pins       Spark's directory against our checkpoint
+loop       the loop itself; report is what it tells of each batch
+rowview    the log as typed Spark rows (rowtypes)
 """
 
 from __future__ import annotations

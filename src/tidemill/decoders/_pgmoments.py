@@ -1,0 +1,151 @@
+"""Dates and times as PostgreSQL prints them (ISO, UTC) into days and microseconds. Cells as in `_pgcells`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tidemill.decoders._pgcells import TEXT
+
+_MICROS_PER_DAY = 86_400_000_000
+_NO_DAY = np.int64(1) << 31  # what date32 cannot hold
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _number(b: Any, p: Any, e: Any) -> Any:
+    """(value, next byte) of the digits at p; value -1 if there are none or too many."""
+    v = np.int64(0)
+    q = p
+    while q < e and 48 <= b[q] <= 57:
+        v = v * 10 + (np.int64(b[q]) - 48)
+        q += 1
+        if q - p > 9:
+            return np.int64(-1), q
+    if q == p:
+        v = np.int64(-1)
+    return v, q
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _days(year: Any, month: Any, day: Any) -> Any:
+    """Days since 1970-01-01 in the proleptic Gregorian calendar; year 0 is 1 BC."""
+    y = year - 1 if month <= 2 else year
+    era = y // 400
+    yoe = y - era * 400
+    doy = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    doe = yoe * 365 + yoe // 4 - yoe // 100 + doy
+    return era * 146097 + doe - 719468
+
+
+@njit(cache=True, nogil=True)
+def _date_part(b: Any, p: Any, e: Any) -> Any:
+    """(ok, year, month, day, next byte)."""
+    y, q = _number(b, p, e)
+    if y < 1 or q >= e or b[q] != 45:
+        return False, y, y, y, q
+    m, q = _number(b, q + 1, e)
+    if m < 1 or m > 12 or q >= e or b[q] != 45:
+        return False, y, m, m, q
+    d, q = _number(b, q + 1, e)
+    return 1 <= d <= 31, y, m, d, q
+
+
+@njit(cache=True, nogil=True)
+def _time_part(b: Any, p: Any, e: Any) -> Any:
+    """(microseconds, next byte); microseconds -1 if it is no time of day."""
+    h, q = _number(b, p, e)
+    if h < 0 or h > 24 or q >= e or b[q] != 58:
+        return np.int64(-1), q
+    m, q = _number(b, q + 1, e)
+    if m < 0 or m > 59 or q >= e or b[q] != 58:
+        return np.int64(-1), q
+    s, q = _number(b, q + 1, e)
+    if s < 0 or s > 60:
+        return np.int64(-1), q
+    micros = ((h * 60 + m) * 60 + s) * 1_000_000
+    if q < e and b[q] == 46:
+        f, r = _number(b, q + 1, e)
+        if f < 0 or r - q - 1 > 6:
+            return np.int64(-1), q
+        for _k in range(6 - (r - q - 1)):
+            f *= 10
+        micros += f
+        q = r
+    return micros, q
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_bc(b: Any, p: Any, e: Any) -> Any:
+    return e - p == 3 and b[p] == 32 and b[p + 1] == 66 and b[p + 2] == 67
+
+
+@njit(cache=True, nogil=True)
+def dates(b: Any, at: Any, size: Any, kind: Any, out: Any, bad: Any) -> Any:
+    """`2024-02-29`, `0044-03-15 BC`, five to seven digit years. `infinity` is bad: date32 has no such day."""
+    wrong = 0
+    for i in range(len(at)):
+        out[i] = 0
+        if kind[i] != TEXT:
+            continue
+        e = at[i] + size[i]
+        ok, y, m, d, q = _date_part(b, at[i], e)
+        if ok and _is_bc(b, q, e):
+            y, q = 1 - y, e
+        days = _days(y, m, d) if ok and q == e else _NO_DAY
+        if -_NO_DAY < days < _NO_DAY:
+            out[i] = days
+        else:
+            bad[i] = True
+            wrong += 1
+    return wrong
+
+
+@njit(cache=True, nogil=True)
+def times(b: Any, at: Any, size: Any, kind: Any, out: Any, bad: Any) -> Any:
+    """`24:00:00` is bad: Arrow's time of day ends before it."""
+    wrong = 0
+    for i in range(len(at)):
+        out[i] = 0
+        if kind[i] != TEXT:
+            continue
+        v, q = _time_part(b, at[i], at[i] + size[i])
+        if v < 0 or v >= _MICROS_PER_DAY or q != at[i] + size[i]:
+            bad[i] = True
+            wrong += 1
+        else:
+            out[i] = v
+    return wrong
+
+
+@njit(cache=True, nogil=True)
+def timestamps(b: Any, at: Any, size: Any, kind: Any, zoned: Any, out: Any, bad: Any) -> Any:
+    """ISO text in UTC (`+00` when zoned). Bad: infinities, and what 64 bits of microseconds since 1970 cannot reach."""
+    wrong = 0
+    for i in range(len(at)):
+        out[i] = 0
+        if kind[i] != TEXT:
+            continue
+        e = at[i] + size[i]
+        ok, y, m, d, q = _date_part(b, at[i], e)
+        v = np.int64(-1)
+        if ok and q < e and b[q] == 32:
+            v, q = _time_part(b, q + 1, e)
+        if v < 0:
+            ok = False
+        if ok and zoned:
+            ok = e - q >= 3 and b[q] == 43 and b[q + 1] == 48 and b[q + 2] == 48
+            q += 3
+        if ok and _is_bc(b, q, e):
+            y, q = 1 - y, e
+        if ok and q == e:
+            days = _days(y, m, d)
+            ok = -106_751_990 < days < 106_751_990
+            out[i] = days * _MICROS_PER_DAY + v if ok else 0
+        else:
+            ok = False
+        if not ok:
+            bad[i] = True
+            wrong += 1
+    return wrong

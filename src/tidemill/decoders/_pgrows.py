@@ -1,0 +1,101 @@
+"""What a decoder keeps of its connection: rows that `scan` noted, their relations, and their side columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.decoders import _pgcells as cells
+from tidemill.model.block import ODD, UNCHANGED, Side
+from tidemill.model.table import Column, Table
+from tidemill.model.types import DataType, JsonForm
+
+Ints = npt.NDArray[np.int64]
+
+#: Logical messages (pg_logical_emit_message) are events of this table.
+MESSAGES = Table(
+    "", "", "message",
+    (
+        Column("prefix", DataType("text", pa.string(), JsonForm.STRING), nullable=False),
+        Column("content", DataType("bytea", pa.binary(), JsonForm.BASE64), nullable=False),
+    ),
+).with_fingerprint()  # fmt: skip
+
+
+class Rows:
+    """What `scan` notes, one vector per fact. Reused for the whole connection."""
+
+    def __init__(self, capacity: int) -> None:
+        self.op = np.empty(capacity, np.uint8)
+        self.slot = np.empty(capacity, np.int32)
+        self.old, self.new, self.fill, self.end = (np.empty(capacity, np.int64) for _ in range(4))
+        self.full = np.empty(capacity, np.uint8)
+        self.tx = np.empty(capacity, np.int32)
+        self.sub = np.empty(capacity, np.int64)
+        self.tx_lsn, self.tx_end, self.tx_time, self.tx_id, self.tx_row = (
+            np.empty(capacity + 2, np.int64) for _ in range(5)
+        )
+
+    def vectors(self) -> tuple[npt.NDArray[Any], ...]:
+        rows = (self.op, self.slot, self.old, self.new, self.fill, self.full, self.end, self.tx, self.sub)
+        return (*rows, self.tx_lsn, self.tx_end, self.tx_time, self.tx_id, self.tx_row)
+
+
+@dataclass(slots=True)
+class Slots:
+    """Relations by oid. A relation that changes gets a new slot: rows noted earlier keep their schema (invariant 6)."""
+
+    tables: list[Table] = field(default_factory=lambda: [MESSAGES])
+    of: dict[int, int] = field(default_factory=dict)
+    oids: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    slot_of: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    width: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
+    keys: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros((1, 1), np.uint8))
+
+    def add(self, table: Table) -> int:
+        self.tables.append(table)
+        self.width = np.array([len(t.columns) for t in self.tables], np.int64)
+        self.keys = np.zeros((len(self.tables), max(1, int(self.width.max()))), np.uint8)
+        for row, t in zip(self.keys, self.tables, strict=True):
+            row[[i for i, c in enumerate(t.columns) if c.name in t.key]] = 1
+        return len(self.tables) - 1
+
+    def point(self, of: dict[int, int]) -> None:
+        self.of = of
+        self.oids = np.array(sorted(of), np.int64)
+        self.slot_of = np.array([of[oid] for oid in sorted(of)], np.int64)
+
+
+def runs(sorted_values: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], Ints]:
+    """Distinct values of a sorted vector, and for each element which of them it is."""
+    fresh = np.empty(len(sorted_values), np.bool_)
+    fresh[:1] = True
+    np.not_equal(sorted_values[1:], sorted_values[:-1], out=fresh[1:])
+    return sorted_values[fresh], np.cumsum(fresh) - 1
+
+
+def _pairs(row: Ints, rows: int) -> pa.Buffer:
+    """List offsets for items whose owning rows are given, sorted."""
+    return pa.array(np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int32))
+
+
+def unchanged(kind: npt.NDArray[np.uint8]) -> pa.Array:
+    row, column = np.nonzero((kind == cells.UNSENT).T)
+    offsets = _pairs(row, kind.shape[1])
+    none = np.bincount(row, minlength=kind.shape[1]) == 0
+    return pa.ListArray.from_arrays(offsets, pa.array(column.astype(np.uint16)), mask=pa.array(none)).cast(UNCHANGED)
+
+
+def side_values(found: list[tuple[Ints, Side, int, pa.Array]], rows: int) -> pa.Array:
+    row = np.concatenate([where for where, *_ in found])
+    order = np.argsort(row, kind="stable")
+    side = np.concatenate([np.full(len(where), int(side), np.uint8) for where, side, _, _ in found])[order]
+    column = np.concatenate([np.full(len(where), j, np.uint16) for where, _, j, _ in found])[order]
+    text = pa.concat_arrays([texts for *_, texts in found]).take(pa.array(order))
+    items = pa.StructArray.from_arrays([pa.array(side), pa.array(column), text], fields=list(ODD.value_type))
+    none = np.bincount(row, minlength=rows) == 0
+    return pa.ListArray.from_arrays(_pairs(row[order], rows), items, mask=pa.array(none)).cast(ODD)
