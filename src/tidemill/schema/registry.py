@@ -7,9 +7,6 @@ One SQLite file per source. Nothing is ever removed or renumbered.
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +14,7 @@ from pathlib import Path
 from tidemill.errors import RegistryError
 from tidemill.model.position import Position
 from tidemill.model.table import Table
+from tidemill.sqlitefile import SqliteFile
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS versions (
@@ -52,8 +50,7 @@ class SchemaRegistry:
             raise RegistryError(
                 "there is no schema registry here", where=str(path), fix="It is made when the pipeline first runs."
             )
-        self._lock = threading.Lock()
-        self._db: sqlite3.Connection | None = None
+        self._file = SqliteFile(path, _SCHEMA, self._unusable)
 
     def register(self, table: Table, position: Position) -> Table:
         """The table with its fingerprint, version and sequence.
@@ -62,33 +59,24 @@ class SchemaRegistry:
         the same sequence and keeps its first position. So a replay gives every event the numbers it had.
         """
         wanted = table.with_fingerprint()
-        with self._connected() as db:
+        with self._file.connected() as db:
             if found := _find(db, "name = ? AND fingerprint = ?", wanted.full_name, wanted.fingerprint):
                 return found.table
-            # IMMEDIATE takes the write lock first: of two processes with the same news, one finds the other's row.
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                if found := _find(db, "name = ? AND fingerprint = ?", wanted.full_name, wanted.fingerprint):
-                    numbered = found.table
-                else:
-                    numbered = _insert(db, wanted, position)
-            except BaseException:
-                db.execute("ROLLBACK")
-                raise
-            db.execute("COMMIT")
-            return numbered
+        with self._file.writing() as db:  # of two processes with the same news, one finds the other's row
+            found = _find(db, "name = ? AND fingerprint = ?", wanted.full_name, wanted.fingerprint)
+            return found.table if found else _insert(db, wanted, position)
 
     def get(self, name: str, version: int) -> Registration | None:
-        with self._connected() as db:
+        with self._file.connected() as db:
             return _find(db, "name = ? AND version = ?", name, version)
 
     def at(self, name: str, sequence: int) -> Registration | None:
         """The newest registration of the table whose sequence is not above `sequence`."""
-        with self._connected() as db:
+        with self._file.connected() as db:
             return _find(db, "name = ? AND sequence <= ? ORDER BY sequence DESC LIMIT 1", name, sequence)
 
     def latest(self, name: str) -> Registration | None:
-        with self._connected() as db:
+        with self._file.connected() as db:
             return _find(db, "name = ? ORDER BY sequence DESC LIMIT 1", name)
 
     def newest(self, name: str) -> Table | None:
@@ -97,51 +85,28 @@ class SchemaRegistry:
 
     def history(self, name: str) -> list[Registration]:
         """Every version of the table, oldest first."""
-        with self._connected() as db:
+        with self._file.connected() as db:
             return _all(db, "name = ? ORDER BY sequence", name)
 
     def tables(self) -> list[Registration]:
         """The newest version of every table, by name."""
-        with self._connected() as db:
+        with self._file.connected() as db:
             return _all(db, "sequence IN (SELECT max(sequence) FROM versions GROUP BY name) ORDER BY name")
 
     def sequence(self) -> int:
         """The last number given out, 0 when nothing is registered."""
-        with self._connected() as db:
+        with self._file.connected() as db:
             return int(db.execute("SELECT coalesce(max(sequence), 0) FROM versions").fetchone()[0])
 
     def close(self) -> None:
-        with self._lock:
-            if self._db is not None:
-                self._db.close()
-                self._db = None
+        self._file.close()
 
-    @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                if self._db is None:
-                    self._db = _open(self.path)
-                yield self._db
-            except (sqlite3.Error, OSError) as error:
-                raise RegistryError(
-                    f"the schema registry cannot be used: {error}",
-                    where=str(self.path),
-                    fix="Check that it is a Tidemill registry file, its permissions and the free space.",
-                ) from error
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-    try:
-        db.execute("PRAGMA journal_mode=WAL")  # readers go on while capture writes
-        db.execute("PRAGMA synchronous=FULL")  # a number that blocks already carry must survive a power cut
-        db.execute(_SCHEMA)
-    except BaseException:
-        db.close()
-        raise
-    return db
+    def _unusable(self, error: str) -> RegistryError:
+        return RegistryError(
+            f"the schema registry cannot be used: {error}",
+            where=str(self.path),
+            fix="Check that it is a Tidemill registry file, its permissions and the free space.",
+        )
 
 
 def _insert(db: sqlite3.Connection, table: Table, position: Position) -> Table:

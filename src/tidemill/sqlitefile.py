@@ -1,0 +1,62 @@
+"""A small SQLite file shared by threads and processes: checkpoints, the schema registry. Opened on first use."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidemill.errors import TidemillError
+
+
+class SqliteFile:
+    """`schema` makes its table if it is missing; `failure` turns what SQLite says into the owner's error."""
+
+    def __init__(self, path: Path, schema: str, failure: Callable[[str], TidemillError]) -> None:
+        self.path = path
+        self._schema, self._failure = schema, failure
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+
+    @contextmanager
+    def connected(self) -> Iterator[sqlite3.Connection]:
+        """One thread at a time; outside a transaction every statement commits by itself."""
+        with self._lock:
+            try:
+                if self._db is None:
+                    self._db = self._open()
+                yield self._db
+            except (sqlite3.Error, OSError) as error:
+                raise self._failure(str(error)) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction. IMMEDIATE locks before it reads: nobody writes between a comparison and a row."""
+        with self.connected() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def _open(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        db = sqlite3.connect(self.path, timeout=30, isolation_level=None, check_same_thread=False)
+        try:
+            db.execute("PRAGMA journal_mode=WAL")  # the command line reads while a pipeline writes
+            db.execute("PRAGMA synchronous=FULL")  # in WAL mode, less may lose the last commits in a power cut
+            db.execute(self._schema)
+        except BaseException:
+            db.close()
+            raise
+        return db
