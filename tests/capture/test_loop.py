@@ -193,16 +193,14 @@ def test_a_restart_goes_on_where_the_log_ends(database: str, tmp_path: Path) -> 
 
 def test_capture_waits_when_it_is_too_far_ahead_and_goes_on_after_delivery(database: str, tmp_path: Path) -> None:
     query(database, "CREATE TABLE t (id int PRIMARY KEY, v text)")
-    with capturing(database, tmp_path, tables=("public.t",), limits=Limits(ahead_bytes=100_000)) as running:
-        for first in range(0, 2000, 100):
-            query(database, f"INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series({first}, {first + 99}) g")
-        eventually(lambda: running.log.tail().offset > 0)
+    with capturing(database, tmp_path, tables=("public.t",), limits=Limits(ahead_bytes=50_000)) as running:
+        query(database, "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(0, 199) g")
+        eventually(lambda: running.log.tail().offset == 200)  # one append may pass the limit, the next must wait
+        query(database, "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(200, 1999) g")
         time.sleep(1)
-        assert running.log.tail().offset < 2000, "nothing pushed back"
-        deadline = time.monotonic() + PATIENCE
-        while running.log.tail().offset < 2000 and time.monotonic() < deadline:
-            running.deliver()
-            time.sleep(0.05)
+        assert running.log.tail().offset == 200, "nothing pushed back"
+        running.deliver()
+        eventually(lambda: running.log.tail().offset == 2000)
         assert [row["after"]["id"] for row in running.rows()] == list(range(2000))
 
 
