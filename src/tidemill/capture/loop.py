@@ -53,7 +53,6 @@ class Capture:
         self._source, self._log, self._schemas, self._limits, self._stop = source, log, schemas, limits, stop
         self._told, self._on_told = told, on_told
         self._on_stream, self._on_progress, self._on_trouble = on_stream, on_progress, on_trouble
-        self._open: set[int] = set()  # transactions of this connection that are partly in the log, invisible
         self._backoff = Backoff()
 
     def run(self) -> None:
@@ -69,9 +68,9 @@ class Capture:
                 self._on_trouble(error)
                 self._stop.wait(wait)
             finally:
-                with suppress(LogError):  # what cannot be removed now goes when the log is opened again
+                # Open transactions come again from their beginning. What cannot be removed now goes at the next opening.
+                with suppress(LogError):
                     self._log.drop_spills()
-                self._open.clear()
                 self._source.close()
 
     def _stream(self) -> None:
@@ -114,16 +113,13 @@ class Capture:
                     visible = self._log.append(change).rows
                     point("capture.appended")
             case Spilled():
-                self._open.add(change.transaction)
                 self._log.spill(change)
                 point("capture.spilled")
             case SpillCommitted():
                 visible = self._log.commit_spill(change).rows
-                self._open.discard(change.transaction)
                 point("capture.spill_committed")
             case SpillAborted():
                 self._log.drop_spill(change)
-                self._open.discard(change.transaction)
             case _:
                 assert_never(change)
         self._on_progress(visible)
