@@ -68,7 +68,7 @@ class Capture:
                 self._on_trouble(error)
                 self._stop.wait(wait)
             finally:
-                # Open transactions come again from their beginning. What cannot be removed now goes at the next opening.
+                # Open transactions come again from their beginning; what cannot be removed now goes at the next open.
                 with suppress(LogError):
                     self._log.drop_spills()
                 self._source.close()
