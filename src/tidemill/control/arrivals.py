@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
@@ -62,6 +63,9 @@ class Arrivals:
         yield from map(orjson.loads, content.splitlines())
 
 
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")  # the database prints it with a blank and +00
+
+
 def differences(table: Mapping[tuple[str, ...], Event], rows: list[dict[str, Any]], key: tuple[str, ...]) -> int:
     """Rows that differ between the replayed events and the database (whose values come as text)."""
     wanted = {tuple(row[column] for column in key): row for row in rows}
@@ -92,7 +96,7 @@ def _same(text: str | None, value: Any) -> bool:
             return text is None
         case dict() | list():
             return text is not None and bool(orjson.loads(text) == value)
-        case str() if "T" in value and text and text[:10] == value[:10]:
+        case str() if _MOMENT.fullmatch(value) and text:
             return datetime.fromisoformat(value) == datetime.fromisoformat(text)
         case _:
             return str(value) == text
