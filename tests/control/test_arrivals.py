@@ -61,7 +61,7 @@ def _write(path: Path, *events: dict[str, Any]) -> None:
 
 
 def test_text_that_only_looks_like_a_date_is_compared_as_text() -> None:
-    rows = {("AST-009",): {"sku": "AST-009", "at": "2026-01-02T03:04:05.5Z"}}
+    rows: dict[tuple[str, ...], dict[str, Any]] = {("AST-009",): {"sku": "AST-009", "at": "2026-01-02T03:04:05.5Z"}}
     database = [{"sku": "AST-009", "at": "2026-01-02 03:04:05.500000+00"}]
     assert differences(rows, database, ("sku",)) == 0
     assert differences(rows, [database[0] | {"at": "2026-01-02 03:04:06+00"}], ("sku",)) == 1
