@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
+import psutil
 import psycopg
 import pytest
 
@@ -113,3 +114,19 @@ def test_a_sink_that_refuses_ends_the_run_with_its_name_and_reason(postgres18_ds
     answer = orjson.loads(out[out.index(b'{\n  "error"') :])["error"]
     assert 'sink "files" refused' in answer["what"]
     assert answer["fix"]
+
+
+def test_a_killed_jvm_ends_the_run_with_its_reason_and_a_fix(postgres18_dsn: str, tmp_path: Path) -> None:
+    with psycopg.connect(postgres18_dsn, autocommit=True) as db:
+        db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        with running(document(tmp_path, postgres18_dsn, "public.t")) as process:
+            until(process, lambda: db.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchone())
+            db.execute("INSERT INTO t VALUES (1)")
+            until(process, lambda: lines_of(tmp_path / "orders-files"))
+            (jvm,) = [p for p in psutil.Process(process.pid).children() if p.name() == "java"]
+            jvm.kill()
+            out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    answer = orjson.loads(out[out.index(b'{\n  "error"') :])["error"]
+    assert answer["kind"] == "SparkLost"
+    assert "start the pipeline again" in answer["fix"]

@@ -95,6 +95,8 @@ def create_session(
         builder = builder.config(key, value)
     # py4j would print a traceback for every error that a batch raises; the loop keeps the error and tells it itself.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # It prints a traceback of everything that it also raises; `reaching_spark` says what that means.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
         spark = builder.getOrCreate()
@@ -122,11 +124,13 @@ def close_session(spark: Any) -> None:
 @contextmanager
 def reaching_spark() -> Iterator[None]:
     """Calls into the JVM; a JVM that was killed answers with errors of the socket, which become `SparkLost`."""
-    from py4j.protocol import Py4JNetworkError
+    from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
         yield
-    except (Py4JNetworkError, ConnectionError) as error:
+    except Py4JJavaError:
+        raise  # Java answered: it is there
+    except (Py4JError, ConnectionError) as error:
         raise SparkLost(
             "Spark's Java process is gone",
             fix="It was killed, or the machine ran out of memory. Nothing is lost: start the pipeline again.",
