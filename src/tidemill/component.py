@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar
 
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidemill.model.block import Block
 from tidemill.model.change import Change
 from tidemill.model.delivery import Checkpoint, Delivery, Receipt, Tier
 from tidemill.model.position import Position
@@ -120,14 +122,40 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+class Format(Protocol):
+    """A wire format: blocks in, bytes out, the same bytes for the same block (invariant 5). No I/O except that a schema
+    registry may be asked for the number of a schema that was not met before."""
+
+    content_type: str  # of one event, as HTTP and CloudEvents name it
+    batch_content_type: str  # of many in one body or file
+    suffix: str  # of a file of many
+
+    def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
+        """One document per row."""
+
+    def encode_key(self, block: Block) -> pa.LargeBinaryArray:
+        """The key columns as a document; null where the table or the event has no key."""
+
+    def batch(self, block: Block, source: str) -> pa.Buffer:
+        """All rows in one piece that a reader of the format takes as it is: JSON lines, an Avro container file,
+        length-delimited Protobuf, an Arrow stream, a Parquet file."""
+
+
 class Sink(Protocol):
     """Writes deliveries. Lives in a Spark worker and is kept between batches.
 
-    `write` returns only when the events are durable at the destination, or raises. It raises `Refused` for what
-    no retry can mend, `DeliveryError` otherwise. Writing the same delivery again is always safe; for the
-    effectively-once tier it changes nothing.
+    `write` returns only when the events are durable at the destination, or raises: `Poisoned` when some events
+    can never be taken, `Refused` for what else no retry can mend, `DeliveryError` otherwise. Writing the same delivery
+    again is always safe; for the effectively-once tier it changes nothing.
+
+    `mechanism` says in a sentence how the tier is kept (docs/delivery.md is made of it). With `single_lane` all of a
+    batch comes in one lane, for destinations that want rising ids. `formats` are the wire formats it can send; empty
+    for a destination with columns of its own.
     """
 
+    mechanism: ClassVar[str]
+    single_lane: ClassVar[bool]
+    formats: ClassVar[frozenset[str]]
     config: SinkConfig
 
     @property

@@ -17,11 +17,14 @@
     ├── SparkLost            the JVM that runs the stream is gone
     └── DeliveryError        a sink did not take a batch
         └── Refused          ... and never will: retrying is pointless
+            └── Poisoned     ... because of some of its events, which it names
 
 Whether an error is worth a retry is decided here, in `is_retryable`, and nowhere else.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class TidemillError(Exception):
@@ -112,6 +115,26 @@ class DeliveryError(TidemillError):
 
 class Refused(DeliveryError):
     pass
+
+
+class Poisoned(Refused):
+    """The destination will never take the events at these offsets, each with its reason.
+
+    With dead letters on, the delivery is written again without them. A reason never quotes a row's values.
+    """
+
+    def __init__(self, reasons: Mapping[int, str], *, where: str = "", fix: str = "") -> None:
+        self.reasons = dict(reasons)
+        first = min(self.reasons)
+        more = f" (and {len(self.reasons) - 1} more)" if len(self.reasons) > 1 else ""
+        super().__init__(f"event {first}{more}: {self.reasons[first]}", where=where, fix=fix)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_poisoned, (self.reasons, self.where, self.fix))
+
+
+def _rebuild_poisoned(reasons: Mapping[int, str], where: str, fix: str) -> Poisoned:
+    return Poisoned(reasons, where=where, fix=fix)
 
 
 _RETRYABLE: dict[type[BaseException], bool] = {

@@ -168,7 +168,7 @@ def test_every_document_reads_back_as_the_rows_of_the_block(
         assert document["after"] == (
             None if want is None else want | dict.fromkeys(names, "__debezium_unavailable_value")
         )
-    lines = JsonFormat().lines(block, "orders").to_pybytes()
+    lines = JsonFormat().batch(block, "orders").to_pybytes()
     assert [json.loads(line) for line in lines.splitlines()] == got if b"\n" in lines else not got
 
 

@@ -20,7 +20,7 @@ def test_it_counts_the_bytes_that_its_format_makes(envelope: Literal["native", "
     blocks = make_events(40)
     receipts = [sink.write(d) for d in make_deliveries(blocks, 0, 40)]
     assert sum(r.events for r in receipts) == sink.events == 40
-    expected = sum(JsonFormat(envelope).lines(block, "orders").size for block in blocks)
+    expected = sum(JsonFormat(envelope).batch(block, "orders").size for block in blocks)
     assert sum(r.bytes for r in receipts) == sink.bytes == expected
     assert all(r.encode_seconds > 0 for r in receipts)
 
@@ -31,4 +31,4 @@ def test_a_block_larger_than_a_window_is_encoded_in_pieces(monkeypatch: pytest.M
     delivery = Delivery("shop", "orders", 0, 100, 0, 1, lambda: iter([block]))
     pieces = list(_lines.Encoding(delivery, "native").lines(block))
     assert len(pieces) == 15
-    assert b"".join(pieces) == JsonFormat().lines(block, "orders").to_pybytes()
+    assert b"".join(pieces) == JsonFormat().batch(block, "orders").to_pybytes()

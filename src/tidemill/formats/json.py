@@ -24,6 +24,10 @@ class Envelope(enum.StrEnum):
 class JsonFormat:
     """Encodes blocks. The same block gives the same bytes: nothing comes from a clock (invariant 5)."""
 
+    content_type = "application/json"
+    batch_content_type = "application/x-ndjson"
+    suffix = ".jsonl"
+
     def __init__(self, envelope: Envelope | str = Envelope.NATIVE) -> None:
         self.envelope = Envelope(envelope)
 
@@ -31,7 +35,7 @@ class JsonFormat:
         """One document per row."""
         return self._program(block, source, b"").run().array()
 
-    def lines(self, block: Block, source: str) -> pa.Buffer:
+    def batch(self, block: Block, source: str) -> pa.Buffer:
         """The same documents as JSON lines, in one buffer that can be written as it is."""
         return self._program(block, source, b"\n").run().data
 

@@ -17,6 +17,8 @@ Columns of `Block.batch` (those marked ? are absent when no row of the block has
     odd?         list<struct<side: uint8, column: uint16, text: string>>
                                               exact text of values that their Arrow type cannot hold (numeric NaN,
                                               timestamp infinity, ...): null in the struct, exact here
+    ddl?         string                       of an `Op.DDL` row: a JSON document {"text", "kind", "changes"}; the row
+                                              has no images, and its block's table is the table as the statement left it
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ POSITION = pa.dictionary(pa.int32(), pa.string())
 COMMIT_TIME = pa.timestamp("us", tz="UTC")
 ODD = pa.list_(pa.struct([("side", pa.uint8()), ("column", pa.uint16()), ("text", pa.string())]))
 UNCHANGED = pa.list_(pa.uint16())
+DDL = pa.string()
 
 META = pa.schema(
     [
@@ -98,10 +101,14 @@ class Block:
             return None
         return {f.name: child for f, child in zip(array.type, array.flatten(), strict=True)}
 
+    def offsets(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """A view, not a copy."""
+        column = self.batch.column(0)
+        return np.frombuffer(column.buffers()[1], np.uint64)[column.offset : column.offset + self.rows]
+
     def slice(self, first: Offset, last: Offset) -> Block:
         """The rows with `first <= offset < last`."""
-        column = self.batch.column(0)
-        offsets = np.frombuffer(column.buffers()[1], np.uint64)[column.offset : column.offset + self.rows]
+        offsets = self.offsets()
         # Unsigned bounds: numpy compares Python integers with uint64 as floats, which is inexact beyond 2**53.
         lo, hi = (int(i) for i in offsets.searchsorted(np.array([first, last], np.uint64)))
         return self if (lo, hi) == (0, self.rows) else Block(self.table, self.batch.slice(lo, hi - lo))

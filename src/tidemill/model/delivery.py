@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from tidemill.model.block import Block
 from tidemill.model.position import Offset, Position
@@ -35,6 +37,20 @@ class Delivery:
 
     def __iter__(self) -> Iterator[Block]:
         return self.blocks()
+
+    def without(self, offsets: Collection[Offset]) -> Delivery:
+        """The same delivery less some events; its identity stays."""
+        left_out = np.array(sorted(offsets), np.uint64)
+
+        def blocks() -> Iterator[Block]:
+            for block in self.blocks():
+                kept = np.flatnonzero(~np.isin(block.offsets(), left_out))
+                if len(kept) == block.rows:
+                    yield block
+                elif len(kept):
+                    yield block.take(kept)
+
+        return replace(self, blocks=blocks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ class Table:
 
     `version` counts per table from 1 and `sequence` counts over all tables of a source; both are 0 until the
     registry has seen the table. `identity` is what an UPDATE or DELETE brings of the old row:
-    `key` (its key columns), `full` (all of them) or `nothing`.
+    `key` (its key columns), `full` (all of them) or `nothing`. `renamed` is what is known of this version against the
+    one before it: (old name, new name) of columns; never guessed.
     """
 
     database: str
@@ -40,6 +41,7 @@ class Table:
     version: int = 0
     sequence: int = 0
     fingerprint: str = field(default="")
+    renamed: tuple[tuple[str, str], ...] = ()
 
     @property
     def full_name(self) -> str:
@@ -64,7 +66,7 @@ class Table:
             {
                 "database": self.database, "schema": self.schema, "name": self.name, "key": list(self.key),
                 "identity": self.identity, "version": self.version, "sequence": self.sequence,
-                "fingerprint": self.fingerprint,
+                "fingerprint": self.fingerprint, "renamed": [list(pair) for pair in self.renamed],
                 "columns": [
                     {"name": c.name, "nullable": c.nullable, "generated": c.generated, **c.type.to_dict()}
                     for c in self.columns
@@ -82,4 +84,5 @@ class Table:
         return cls(
             doc["database"], doc["schema"], doc["name"], columns, tuple(doc["key"]), doc["identity"],
             doc["version"], doc["sequence"], doc["fingerprint"],
+            tuple((old, new) for old, new in doc.get("renamed", ())),
         )  # fmt: skip

@@ -39,7 +39,7 @@ class Encoding:
     def lines(self, block: Block) -> Iterator[pa.Buffer]:
         for window in windows(block):
             began = time.perf_counter()
-            text = self._format.lines(window, self._delivery.source)
+            text = self._format.batch(window, self._delivery.source)
             self.seconds += time.perf_counter() - began
             self.events += window.rows
             self.bytes += text.size

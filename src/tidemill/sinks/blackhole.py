@@ -17,6 +17,9 @@ class BlackholeSink(Component[BlackholeConfig]):
     """Counts over its life what its receipts say one by one."""
 
     Config: ClassVar[type[SinkConfig]] = BlackholeConfig
+    mechanism: ClassVar[str] = "Nothing is kept."
+    single_lane: ClassVar[bool] = False
+    formats: ClassVar[frozenset[str]] = frozenset({"json"})
     config: BlackholeConfig
     tier: ClassVar[Tier] = Tier.AT_LEAST_ONCE
 

@@ -62,6 +62,11 @@ class FilesConfig(SinkConfig):
 
 class FilesSink(Component[FilesConfig]):
     Config: ClassVar[type[SinkConfig]] = FilesConfig
+    mechanism: ClassVar[str] = (
+        "File names come from the batch's offsets and are published by a rename; a replay writes the same files."
+    )
+    single_lane: ClassVar[bool] = False
+    formats: ClassVar[frozenset[str]] = frozenset({"json", "parquet"})
     config: FilesConfig
     tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
 

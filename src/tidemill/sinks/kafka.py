@@ -120,6 +120,11 @@ class KafkaConfig(SinkConfig):
 
 class KafkaSink(Component[KafkaConfig]):
     Config: ClassVar[type[SinkConfig]] = KafkaConfig
+    mechanism: ClassVar[str] = (
+        "Idempotent producer; with exactly_once one transaction per lane and batch, which records what it delivered."
+    )
+    single_lane: ClassVar[bool] = False
+    formats: ClassVar[frozenset[str]] = frozenset({"json"})
     config: KafkaConfig
 
     def __init__(self, config: KafkaConfig) -> None:

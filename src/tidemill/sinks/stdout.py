@@ -46,6 +46,9 @@ class StdoutSink(Component[StdoutConfig]):
     """Lines of several lanes may alternate, but never mix within a piece. A replay prints again."""
 
     Config: ClassVar[type[SinkConfig]] = StdoutConfig
+    mechanism: ClassVar[str] = "Lines are printed; a replay prints them again."
+    single_lane: ClassVar[bool] = False
+    formats: ClassVar[frozenset[str]] = frozenset({"json"})
     config: StdoutConfig
     tier: ClassVar[Tier] = Tier.AT_LEAST_ONCE
 

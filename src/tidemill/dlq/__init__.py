@@ -1,0 +1,1 @@
+"""Dead letters: what a sink will never take, kept with its reason."""
