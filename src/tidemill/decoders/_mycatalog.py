@@ -1,0 +1,68 @@
+"""What a table of MySQL or MariaDB looks like, in the server's own words: the unit of the schema history.
+
+`sources/` fills it from information_schema, `_myddl` changes it statement by statement, `mysqltables` keeps it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """One row of information_schema.COLUMNS.
+
+    `type` is COLUMN_TYPE as it stands there (`int(10) unsigned`, `enum('a','b')`); `charset` is CHARACTER_SET_NAME, empty
+    for what has none. `generated` means GENERATION_EXPRESSION is not empty, `invisible` that EXTRA says so.
+    """
+
+    name: str
+    type: str
+    charset: str = ""
+    nullable: bool = True
+    generated: bool = False
+    invisible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTable:
+    """A table with its columns in order of ORDINAL_POSITION.
+
+    `key` are the primary key's columns in their order in the key. `charset` is the table's default (from
+    TABLE_COLLATION), which a later ADD COLUMN takes. The source leaves out the last two: `like` is the table this one
+    was made after, and `renamed` the (old, new) names of columns since then or since the statement before.
+    """
+
+    database: str
+    name: str
+    columns: tuple[CatalogColumn, ...]
+    key: tuple[str, ...] = ()
+    charset: str = ""
+    like: str = ""
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.database}.{self.name}"
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> CatalogTable:
+        doc: dict[str, Any] = orjson.loads(text)
+        return cls(
+            doc["database"], doc["name"], tuple(CatalogColumn(**column) for column in doc["columns"]),
+            tuple(doc["key"]), doc["charset"], doc["like"], tuple((old, new) for old, new in doc["renamed"]),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogDatabase:
+    """Databases have a default charset, which a CREATE TABLE without one takes."""
+
+    name: str
+    charset: str = ""
