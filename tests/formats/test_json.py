@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.blocks import make_block, make_table
+from tests.support.blocks import make_block, make_rows, make_table
 from tidemill.errors import Refused
 from tidemill.formats.json import JsonFormat
 from tidemill.model.block import COMMIT_TIME, META, ODD, POSITION, UNCHANGED, Block, Op, Side
@@ -336,6 +336,15 @@ def test_keys_come_from_the_newest_image_and_are_null_where_there_is_none() -> N
     composite = make_block(1, table=make_table(key=("customer", "id")))
     assert JsonFormat().encode_key(composite).to_pylist() == ['{"customer":"customer 0 — Zürich","id":0}'.encode()]
     assert JsonFormat().encode_key(make_block(2, table=make_table(key=()))).to_pylist() == [None, None]
+
+
+def test_what_stands_under_a_null_image_is_nobodys_key() -> None:
+    block = make_block(2, ops=[Op.INSERT, Op.DELETE])
+    rows = make_rows(block.table, [7, 8])
+    hidden = pa.StructArray.from_arrays(rows.flatten(), fields=list(rows.type), mask=pa.array([False, True]))
+    columns = [hidden if name == "after" else block.batch.column(name) for name in block.batch.schema.names]
+    shown = Block(block.table, pa.record_batch(columns, schema=block.batch.schema))
+    assert JsonFormat().encode_key(shown).to_pylist() == [b'{"id":7}', b'{"id":1}']
 
 
 def test_a_key_that_its_type_cannot_hold_is_its_exact_text_and_one_left_out_is_the_old_one() -> None:

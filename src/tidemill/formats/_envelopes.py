@@ -114,7 +114,9 @@ def key(block: Block) -> tuple[Program, np.ndarray[Any, np.dtype[np.bool_]]]:
     absent = p.jump_if_null(pa.array(np.ones(block.rows, np.uint8), mask=~found))
     p.text(b"{")
     for column in block.table.key_columns() if sides else ():
-        values = [children[column.name] for side, _ in sides if column.name in (children := _children(block, side))]
+        # With the structs' own nulls: what stands under a null image is nobody's key.
+        images = [block.struct(side.name.lower()) or {} for side, _ in sides]
+        values = [image[column.name] for image in images if column.name in image]
         odd = _first_odd([(present[side], rare.odd(side, column.name)) for side, _ in sides], block.rows)
         p.field(column.name, pa.compute.coalesce(*values), column.type.json, odd=odd)
     p.close(b"}")
