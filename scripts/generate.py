@@ -76,11 +76,39 @@ def component_page() -> str:
     return "\n".join([*parts, ""])
 
 
+def delivery_page() -> str:
+    rows = []
+    for name in registry.names("sinks"):
+        kind = registry.load("sinks", name)
+        rows.append(f"| `{name}` | {_tier(kind)} | {kind.mechanism} | {_proofs(name)} |")
+    head = [
+        "# Delivery\n",
+        NOTE,
+        "Every change is delivered at least once: a checkpoint is saved only after the sinks have answered, and the",
+        "source is told only of what a checkpoint covers. *Effectively once* means that a replay of any batch changes",
+        "nothing at the destination. Which of the two holds, by what, and the tests that show it:\n",
+        "| sink | tier | mechanism | shown by |",
+        "|---|---|---|---|",
+        *rows,
+        "",
+        "`tests/delivery/test_kills.py` ends the worker with `kill -9` before the write, after the write and before its",
+        "receipt, after the receipts and before the checkpoint, and after the checkpoint; it kills the destination's",
+        "server during a run and loses its answers on the way. Then source and destination are compared: row by row where",
+        "the destination holds tables, event by event and in order per key where it holds events, and what came twice",
+        "is counted against the tier. Kills of capture, of Spark's driver and of its workers are in `tests/crash`.",
+        "",
+        "What a sink refuses for good goes to the [dead letters](dead-letters.md), if they are on, or stops the pipeline.",
+        "Which sinks hold the checkpoint back is the [commit policy](operations.md).",
+    ]
+    return "\n".join([*head, ""])
+
+
 def document_page() -> str:
     return orjson.dumps(config.json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode() + "\n"
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/delivery.md": delivery_page,
     "docs/reference/errors.md": error_page,
     "docs/reference/postgres-types.md": type_page,
     "docs/reference/components.md": component_page,
@@ -112,6 +140,18 @@ def _tree(kind: type[errors.TidemillError], depth: int = 0) -> Iterator[tuple[in
 
 def _retried(kind: type[errors.TidemillError]) -> bool:
     return errors.is_retryable(kind.__new__(kind))
+
+
+def _tier(sink: Any) -> str:
+    """A tier that depends on the settings is a property, and its docstring says how."""
+    tier = inspect.getattr_static(sink, "tier")
+    return (inspect.getdoc(tier) or "") if isinstance(tier, property) else str(tier)
+
+
+def _proofs(sink: str) -> str:
+    files = [ROOT / "tests/delivery/destinations" / f"{sink}.py", ROOT / "tests/sinks" / f"test_{sink}.py"]
+    shown = ["tests/delivery/test_kills.py", f"tests/sinks/test_{sink}.py"]
+    return ", ".join(f"`{text}`" for path, text in zip(files, shown, strict=True) if path.exists())
 
 
 def _import_everything() -> None:

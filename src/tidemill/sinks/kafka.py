@@ -136,6 +136,7 @@ class KafkaSink(Component[KafkaConfig]):
 
     @property
     def tier(self) -> Tier:
+        """effectively once with `exactly_once`, else at least once"""
         return Tier.EFFECTIVELY_ONCE if self.config.exactly_once else Tier.AT_LEAST_ONCE
 
     def write(self, delivery: Delivery) -> Receipt:
