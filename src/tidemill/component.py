@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
@@ -122,6 +122,14 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+class BatchWriter(Protocol):
+    """One file of many events, written a block at a time. `close` ends the file; the stream stays open."""
+
+    def write(self, block: Block) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Format(Protocol):
     """A wire format: blocks in, bytes out, the same bytes for the same block (invariant 5). No I/O except that a schema
     registry may be asked for the number of a schema that was not met before."""
@@ -129,6 +137,7 @@ class Format(Protocol):
     content_type: str  # of one event, as HTTP and CloudEvents name it
     batch_content_type: str  # of many in one body or file
     suffix: str  # of a file of many
+    schema_in_file: bool  # a file of many holds rows of one version of one table
 
     def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
         """One document per row."""
@@ -139,6 +148,17 @@ class Format(Protocol):
     def batch(self, block: Block, source: str) -> pa.Buffer:
         """All rows in one piece that a reader of the format takes as it is: JSON lines, an Avro container file,
         length-delimited Protobuf, an Arrow stream, a Parquet file."""
+
+    def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> BatchWriter:
+        """The same as `batch`, written to a binary stream bit by bit. `compression` is the format's own: `none`, `gzip`,
+        `zstd`. Formats without any (JSON, Protobuf) ignore it; their whole stream may be compressed instead."""
+
+    def attributes(self, block: Block, source: str) -> Mapping[str, pa.Array | str]:
+        """What travels beside an event instead of in it: the attributes of CloudEvents in binary mode (`id`, `type`,
+        ...), by row or the same for all rows. Empty for every other envelope."""
+
+    def to(self, topic: str) -> Format:
+        """The same format for what goes to one topic: a schema registry may file schemas by it."""
 
 
 class Sink(Protocol):

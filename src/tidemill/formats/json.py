@@ -5,31 +5,37 @@ Called in Spark workers, once per block. `_program` turns a block into steps, `_
 
 from __future__ import annotations
 
-import enum
+from typing import Any
 
 import pyarrow as pa
 
 from tidemill.formats import _envelopes
+from tidemill.formats._base import BaseFormat, Envelope, Mode
 from tidemill.formats._program import Program
+from tidemill.formats._schema_registry import SchemaRegistry
 from tidemill.model.block import Block
+from tidemill.model.table import Table
 
 
-class Envelope(enum.StrEnum):
-    """What stands around a row: our own event, or the fields Debezium's PostgreSQL connector sends."""
-
-    NATIVE = "native"
-    DEBEZIUM = "debezium"
-
-
-class JsonFormat:
+class JsonFormat(BaseFormat):
     """Encodes blocks. The same block gives the same bytes: nothing comes from a clock (invariant 5)."""
 
     content_type = "application/json"
     batch_content_type = "application/x-ndjson"
     suffix = ".jsonl"
+    schema_in_file = False
 
-    def __init__(self, envelope: Envelope | str = Envelope.NATIVE) -> None:
-        self.envelope = Envelope(envelope)
+    def __init__(
+        self,
+        envelope: Envelope | str = Envelope.NATIVE,
+        *,
+        mode: Mode | str = Mode.STRUCTURED,
+        envelope_schema: bool = False,
+        schemas: SchemaRegistry | None = None,
+    ) -> None:
+        super().__init__(envelope, mode=mode, envelope_schema=envelope_schema, schemas=schemas)
+        if self.envelope is Envelope.CLOUDEVENTS and self.mode is Mode.STRUCTURED:
+            self.content_type = "application/cloudevents+json"
 
     def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
         """One document per row."""
@@ -39,14 +45,33 @@ class JsonFormat:
         """The same documents as JSON lines, in one buffer that can be written as it is."""
         return self._program(block, source, b"\n").run().data
 
+    def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> LinesWriter:
+        return LinesWriter(self, stream, source)
+
     def encode_key(self, block: Block) -> pa.LargeBinaryArray:
         """The key columns as a document, `{"id":1}`; null where the table or the event has no key (TRUNCATE)."""
         program, found = _envelopes.key(block)
         return program.run().array(found)
 
     def _program(self, block: Block, source: str, tail: bytes) -> Program:
-        write = _envelopes.native if self.envelope is Envelope.NATIVE else _envelopes.debezium
-        return write(block, source, tail)
+        match self.envelope:
+            case Envelope.DEBEZIUM:
+                return _envelopes.debezium(block, source, tail)
+            case _:
+                return _envelopes.native(block, source, tail)
+
+
+class LinesWriter:
+    def __init__(self, format: JsonFormat, stream: Any, source: str) -> None:
+        self._format = format
+        self._stream = stream
+        self._source = source
+
+    def write(self, block: Block) -> None:
+        self._stream.write(self._format.batch(block, self._source))
+
+    def close(self) -> None:
+        pass
 
 
 component = JsonFormat

@@ -2,25 +2,107 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import base64
+from typing import Any, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tidemill.component import Format, SinkConfig
-from tidemill.formats.json import JsonFormat
+from tidemill import registry
+from tidemill.component import Config, Format, SinkConfig
+from tidemill.formats._schema_registry import Naming, SchemaRegistry
 
 WireFormat = Literal["json", "avro", "protobuf", "arrow", "parquet"]
+EVERY_FORMAT = frozenset({"json", "avro", "protobuf", "arrow", "parquet"})
+_FRAMED = ("avro", "protobuf")
+
+
+class SchemaRegistryConfig(Config):
+    """A registry that speaks Confluent's REST API. Documents then begin with the number of their schema."""
+
+    url: str = Field(description="Where the registry is: https://registry:8081.", pattern=r"^https?://")
+    naming: Literal["topic", "record", "topic_record"] = Field(
+        default="topic",
+        description="Subject of a schema: `<topic>-value`, the record's full name, or both with a dash.",
+    )
+    username: str | None = Field(default=None, description="For basic authentication.")
+    password: SecretStr | None = Field(default=None, description="For basic authentication.")
+    token: SecretStr | None = Field(default=None, description="For bearer authentication.")
+    ca_file: str | None = Field(default=None, description="Certificates to trust, PEM; by default the system's.")
+    certificate_file: str | None = Field(default=None, description="Our own certificate, PEM.")
+    key_file: str | None = Field(default=None, description="The key of our certificate, PEM.")
+    timeout_seconds: float = Field(default=10.0, gt=0, description="How long one question may take.")
+
+    @field_validator("url")
+    @classmethod
+    def _no_credentials(cls, url: str) -> str:
+        if "@" in url:
+            raise ValueError("the url holds credentials, which would be shown. Use username and password.")
+        return url
+
+    @model_validator(mode="after")
+    def _one_login(self) -> SchemaRegistryConfig:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password belong together. Give both or none.")
+        if self.token is not None and self.username is not None:
+            raise ValueError("a token and a username are two ways to log in. Give one of them.")
+        return self
+
+    def client(self) -> SchemaRegistry:
+        headers = {}
+        if self.username is not None and self.password is not None:
+            pair = f"{self.username}:{self.password.get_secret_value()}"
+            headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+        elif self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token.get_secret_value()}"
+        files = {"ca_certs": self.ca_file, "cert_file": self.certificate_file, "key_file": self.key_file}
+        tls = {name: file for name, file in files.items() if file is not None}
+        return SchemaRegistry(self.url, Naming(self.naming), headers, tls, self.timeout_seconds)
 
 
 class EncodedSinkConfig(SinkConfig):
     """A sink that takes fewer formats narrows `format` in its own model."""
 
-    format: WireFormat = Field(default="json", description="Wire format of an event.")
+    format: WireFormat = Field(default="json", description="Wire format of an event: docs/formats.md.")
     envelope: Literal["native", "debezium", "cloudevents"] = Field(
         default="native", description="Shape of an event: docs/events.md."
     )
+    envelope_schema: bool = Field(
+        default=False, description="Debezium in JSON: send the schema with each event, as {schema, payload}."
+    )
+    cloudevents_mode: Literal["structured", "binary"] | None = Field(
+        default=None,
+        description="CloudEvents: attributes in the document (JSON only, and its default), or beside it as headers.",
+    )
+    schema_registry: SchemaRegistryConfig | None = Field(
+        default=None, description="Where Avro and Protobuf schemas are registered; without it, no framing."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> EncodedSinkConfig:
+        if self.schema_registry is not None and self.format not in _FRAMED:
+            raise ValueError(f"schema_registry is for {' and '.join(_FRAMED)}, not for {self.format}. Remove it.")
+        if self.envelope_schema and (self.format, self.envelope) != ("json", "debezium"):
+            raise ValueError("envelope_schema is for Debezium's envelope in JSON. Remove it.")
+        if self.cloudevents_mode is not None and self.envelope != "cloudevents":
+            raise ValueError("cloudevents_mode is for envelope: cloudevents. Remove it.")
+        if self.cloudevents_mode == "structured" and self.format != "json":
+            raise ValueError(f"structured mode is for JSON; {self.format} has its attributes beside it. Use binary.")
+        return self
+
+    @property
+    def attributes_beside(self) -> bool:
+        """Whether CloudEvents attributes travel as headers, so that a sink without headers cannot send them."""
+        mode = self.cloudevents_mode or ("structured" if self.format == "json" else "binary")
+        return self.envelope == "cloudevents" and mode == "binary"
 
 
 def encoder(config: EncodedSinkConfig) -> Format:
     """Made once per sink: formats keep what they compiled per table version."""
-    return JsonFormat(envelope=config.envelope)
+    kind: Any = registry.load("formats", config.format)
+    made = kind(
+        envelope=config.envelope,
+        mode="binary" if config.attributes_beside else "structured",
+        envelope_schema=config.envelope_schema,
+        schemas=config.schema_registry.client() if config.schema_registry is not None else None,
+    )
+    return cast(Format, made)
