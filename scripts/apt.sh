@@ -5,7 +5,8 @@ export DEBIAN_FRONTEND=noninteractive
 for attempt in as-is updated; do
   for package in "$@"; do
     echo "Installing $package"
-    if apt-get install -qq -y --no-install-recommends -o Dpkg::Options::=--force-confold "$package" >/dev/null 2>&1; then
+    if apt-get install -qq -y --no-install-recommends -o Dpkg::Options::=--force-confold \
+      -o DPkg::Lock::Timeout=120 "$package" >/dev/null 2>&1; then
       exit 0
     fi
   done

@@ -16,6 +16,20 @@ if [ ! -x /usr/lib/postgresql/15/bin/postgres ]; then
     echo "PostgreSQL 15 is missing: its tests are skipped. As root: apt-get install postgresql-15"
 fi
 
+if [ ! -x /usr/sbin/mariadbd ]; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    # Debian would start a server of its own at once; the tests only want the binaries.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+      trap 'rm -f "$policy"' EXIT
+      printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy"
+    fi
+    sh "$(dirname "$0")/apt.sh" mariadb-server || true
+  fi
+  [ -x /usr/sbin/mariadbd ] ||
+    echo "MariaDB is missing: its tests are skipped. As root: apt-get install mariadb-server"
+fi
+
 command -v openssl >/dev/null 2>&1 || echo "openssl is missing: tests of TLS are skipped."
 
 "$python" - <<'END'
@@ -29,4 +43,16 @@ try:
     fetch_jars(Path(".services") / "kafka")
 except EnvironmentProblem as problem:
     print(f"No Kafka broker ({problem.what}): librdkafka's mock cluster stands in.")
+END
+
+"$python" - <<'END'
+from pathlib import Path
+
+from tidemill.control.servers.mysql import fetch
+from tidemill.errors import EnvironmentProblem
+
+try:
+    fetch(Path(".services") / "mysql")
+except EnvironmentProblem as problem:
+    print(f"MySQL is missing ({problem.what}): its tests are skipped. {problem.fix}")
 END

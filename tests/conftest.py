@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from tests.services.kafka import kafka, kafka_label, private_kafka, topic
+from tests.services.mysql import mariadb, mysql, mysql_labels, mysql_server
 from tidemill.control.servers.postgres import Postgres, embedded_bin, installed_bin
 from tidemill.errors import EnvironmentProblem
 
-__all__ = ["kafka", "private_kafka", "topic"]  # fixtures of tests/services
+__all__ = ["kafka", "mariadb", "mysql", "mysql_server", "private_kafka", "topic"]  # fixtures of tests/services
 
 # Kernels are compiled once per machine, not once per run; workers of Spark inherit the place.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "numba"))
@@ -34,6 +35,7 @@ def pytest_report_header() -> list[str]:
 
     found = [f"PostgreSQL {_postgres_version(name)}" for name in _VERSIONS]
     found += [f"{name} {version(package)}" for name, package in (("Spark", "pyspark"), ("Arrow", "pyarrow"))]
+    found += mysql_labels()
     return ["servers: " + ", ".join([*found, f"Java {_java_version()}"]), f"kafka: {kafka_label()}"]
 
 

@@ -1,0 +1,35 @@
+"""A private MariaDB, from the binaries that the distribution installed (Debian: `mariadb-server`)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from tidemill.control.servers.mysqlfamily import Server, Setting
+from tidemill.errors import EnvironmentProblem
+
+
+def find(tool: str) -> Path:
+    """`mariadbd`, `mariadb-binlog`, ... Servers are in sbin, which an ordinary user's PATH may lack."""
+    found = shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/usr/local/sbin:/usr/bin")
+    if found is None:
+        raise EnvironmentProblem("MariaDB is not installed", where=tool, fix="Run: apt-get install mariadb-server")
+    return Path(found)
+
+
+class Mariadb(Server):
+    name: ClassVar[str] = "MariaDB"
+
+    def flavored(self) -> dict[str, Setting]:
+        return {"gtid_strict_mode": True}
+
+    def initialize(self) -> Sequence[str | Path]:
+        return [
+            find("mariadb-install-db"), "--no-defaults", f"--datadir={self.data}", "--skip-test-db",
+            "--auth-root-authentication-method=normal",
+        ]  # fmt: skip
+
+    def command(self) -> Sequence[str | Path]:
+        return [find("mariadbd"), "--no-defaults"]
