@@ -37,6 +37,35 @@ def postgres(
 
 
 @app.command()
+def sinks(
+    names: Annotated[list[str] | None, typer.Argument(help="Which sinks; all of them if none is named.")] = None,
+    rows: Annotated[int, typer.Option(help="Events that every sink is given.")] = 200_000,
+    rounds: Annotated[int, typer.Option(help="Alternating runs; the median counts.")] = 3,
+    as_json: console.AsJson = False,
+) -> None:
+    """Every sink and wire format from a prepared log, beside the plainest client loop of that system."""
+    from tidemill.control.bench.sinks import SinksBench
+
+    say = (lambda text: None) if as_json else console.say
+    result = SinksBench(rows=rows, rounds=rounds, only=names or (), say=say).run()
+    if as_json:
+        console.show_json(result)
+        return
+    console.show_table(
+        ["sink", "rows/s", "of the plain loop", "encode µs", "write µs", "plain loop"],
+        [
+            (name, f"{s['rows_per_s']:,}", f"{s['ratio_plain_loop']:.2f}", f"{s['encode_us_per_row']:.2f}",
+             f"{s['write_us_per_row']:.2f}", s["plain_loop"])
+            for name, s in result["sinks"].items()
+        ],
+        title=f"{rows:,} events of an 8-column table; goal: 0.7 of the plain loop",
+    )  # fmt: skip
+    console.show_table(
+        ["format", "µs/row"], [(name, f"{f['us_per_row']:.2f}") for name, f in result["formats"].items()]
+    )
+
+
+@app.command()
 def profile(
     rows: Annotated[int, typer.Option(help="Row changes to capture and encode.")] = 500_000,
     as_json: console.AsJson = False,
