@@ -28,7 +28,7 @@ from tidemill.formats.json import JsonFormat
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery, Tier
 from tidemill.sinks._kafka_errors import Fenced
-from tidemill.sinks._kafka_positions import Delivered, Record, Share
+from tidemill.sinks._positions import Delivered, Record, Share
 from tidemill.sinks.kafka import KafkaConfig, KafkaSink, topic_name
 
 

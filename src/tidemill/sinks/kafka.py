@@ -2,7 +2,7 @@
 
 Idempotent producer with `acks=all`: `write` returns when every message of the delivery is acknowledged by all in-sync
 replicas. With `exactly_once` each lane's share of a batch is one transaction, which also records what it delivered
-(`_kafka_positions`); a consumer with `isolation.level=read_committed` sees every event once, whatever was killed when.
+(`_positions`); a consumer with `isolation.level=read_committed` sees every event once, whatever was killed when.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
 from tidemill.sinks import _kafka_errors as errors
-from tidemill.sinks import _kafka_positions as positions
+from tidemill.sinks import _positions as positions
+from tidemill.sinks._kafka_positions import ensure_topic, read_back
 from tidemill.sinks._librdkafka import KafkaFailure, Messages, Producer
 
 log = logging.getLogger("tidemill.sinks.kafka")
@@ -207,10 +208,10 @@ class KafkaSink(Component[KafkaConfig]):
         with self._dropped_on_failure(producer):
             producer.init_transactions(self._patience)
             with errors.explained(self._where()):
-                count = positions.ensure_topic(settings, topic, log)
+                count = ensure_topic(settings, topic, log)
                 prefix = f"tidemill/{delivery.pipeline}/{self.config.id}/"
                 home = delivery.lane % count
-                delivered = positions.read_back(settings, topic, prefix, home, self._patience, log)
+                delivered = read_back(settings, topic, prefix, home, self._patience, log)
         self._lanes[name] = _Lane(producer, delivered, home)
         return self._lanes[name]
 
