@@ -1,13 +1,14 @@
-"""The commands: `bench postgres` measures, `bench profile` shows where the time goes."""
+"""The commands: `bench postgres`, `mysql` and `sinks` measure, `bench profile` shows where the time goes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from tidemill.control import console
+from tidemill.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed against the database's own client.")
 
@@ -34,6 +35,42 @@ def postgres(
         console.show_json(result)
     else:
         show(result)
+
+
+@app.command()
+def mysql(
+    rows: Annotated[int, typer.Option(help="Row changes in the binlog that every run reads.")] = 2_000_000,
+    rounds: Annotated[int, typer.Option(help="Alternating runs; the median counts.")] = 3,
+    server: Annotated[str, typer.Option(help="mysql or mariadb.")] = "mysql",
+    peer_rows: Annotated[int, typer.Option(help="How many of them mysql-replication reads.")] = 100_000,
+    kafka: Annotated[bool, typer.Option(help="Also to Kafka (a real broker where it can be had).")] = True,
+    as_json: console.AsJson = False,
+) -> None:
+    """Capture alone and end to end from MySQL or MariaDB, beside mysqlbinlog and mysql-replication."""
+    from tidemill.control.bench.mysql import MysqlBench
+
+    if server not in ("mysql", "mariadb"):
+        raise ConfigError(f'no server is called "{server}"', fix="Give mysql or mariadb.")
+    kind: Literal["mysql", "mariadb"] = "mysql" if server == "mysql" else "mariadb"
+    say = (lambda text: None) if as_json else console.say
+    with MysqlBench(kind, rows=rows, rounds=rounds, kafka=kafka, say=say) as bench:
+        result = bench.run(peer_rows)
+    if as_json:
+        console.show_json(result)
+        return
+    goals = {
+        "capture_rows_per_s": 1_000_000, "blackhole_rows_per_s": 400_000, "kafka_rows_per_s": 150_000,
+        "ratio_mysql_replication": 50,
+    }  # fmt: skip
+    console.show_table(
+        ["measure", "value", "goal"],
+        [
+            (key, f"{value:,}", f"≥ {goals[key]:,}" if key in goals else "")
+            for key, value in result.items()
+            if isinstance(value, int | float)
+        ],
+        title=str(result["server"]),
+    )
 
 
 @app.command()

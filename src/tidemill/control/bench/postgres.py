@@ -20,29 +20,16 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from tidemill import config
-from tidemill.capture.status import read_status
 from tidemill.control.bench import load
-from tidemill.control.bench.processes import Watch, peak_rss_mb
+from tidemill.control.bench.drain import LIMIT_SECONDS, drain
 from tidemill.control.servers.kafka import Broker, Mock, local_kafka
-from tidemill.control.status import State
-from tidemill.control.supervisor import PipelineRun
-from tidemill.errors import DeliveryError
-from tidemill.log import LogConfig
 from tidemill.log.reader import LogReader
-from tidemill.log.writer import LogWriter
-from tidemill.model.block import COMMIT_TIME, POSITION, Block, Op
-from tidemill.model.change import Committed
-from tidemill.model.position import Position
-from tidemill.model.table import Column, Table
-from tidemill.model.types import DataType, JsonForm
 from tidemill.stream.report import BatchReport
 from tidemill.stream.session import create_session, warm_up
 from tidemill.telemetry import events
 
-_LIMIT_SECONDS = 600.0
 _BLACKHOLE = "{type: blackhole, config: {id: nowhere}}"
 
 
@@ -114,45 +101,13 @@ class Bench:
             "--option", "proto_version=4", "--option", f"publication_names={load.PUBLICATION}",
         ]  # fmt: skip
         began = time.monotonic()
-        subprocess.run(command, check=True, capture_output=True, timeout=_LIMIT_SECONDS)
+        subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_SECONDS)
         return time.monotonic() - began
 
     def _drain(
         self, slot: str, sink: str, events_expected: int | None = None, more: str = ""
     ) -> tuple[float, dict[str, Any]]:
-        """Runs a pipeline until it has delivered the backlog; seconds, CPU and memory."""
-        pipeline = self._pipeline(slot, sink, more)
-        watched: list[tuple[float, BatchReport]] = []
-        run = _Run(pipeline, self._spark, lambda report: watched.append((time.time(), report)))
-        watch: Watch | None = None
-        try:
-            deadline = time.monotonic() + _LIMIT_SECONDS
-            prime(pipeline.log_uri)
-            run.start_stream()
-            while not watched and time.monotonic() < deadline:
-                time.sleep(0.05)
-            watched.clear()
-            run.start()
-            run.delivered = 0
-            while run.delivered < (events_expected or self.rows):
-                status = run.watch()
-                if status.state is State.FAILED or time.monotonic() > deadline:
-                    raise run.error or DeliveryError("the bench run did not finish", where=slot)
-                if watch is None and (seen := read_status(pipeline.state_path)) and seen.streaming_since:
-                    watch = Watch().start()
-                time.sleep(0.02)
-            assert watch is not None
-            watch.stop()
-            capture = read_status(pipeline.state_path)
-            assert capture is not None
-            spent = watched[-1][0] - capture.streaming_since
-            fact = {
-                "cpu": watch.cpu_seconds(), "rss": watch.peak_rss_mb(), "batches": len(watched),
-                "capture_hwm": peak_rss_mb(capture.pid), "reports": watched, "log": pipeline.log_uri,
-            }  # fmt: skip
-            return spent, fact
-        finally:
-            run.stop()
+        return drain(self._pipeline(slot, sink, more), self._spark, events_expected or self.rows)
 
     def _pipeline(self, slot: str, sink: str, more: str) -> config.Pipeline:
         self._counter += 1
@@ -230,41 +185,6 @@ spec:
             "latency_p99_ms": round(float(np.percentile(waits, 99)), 1),
             "latency_events": len(waits),
         }
-
-
-def prime(log_uri: str) -> None:
-    """A few made-up events in the log: delivering them starts the query's processes before any clock does."""
-    column = Column("id", DataType("bigint", pa.int64(), JsonForm.NUMBER))
-    table = Table("", "", "warm_up", (column,), ("id",)).with_fingerprint()
-    numbers = pa.array(range(100), pa.uint64())
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "offset": numbers,
-            "op": pa.array([int(Op.INSERT)] * 100, pa.uint8()),
-            "position": pa.array([""] * 100).dictionary_encode().cast(POSITION),
-            "tx_id": numbers,
-            "commit_time": pa.array([0] * 100, COMMIT_TIME),
-            "ordinal": numbers.cast(pa.uint32()),
-            "after": pa.StructArray.from_arrays([numbers.cast(pa.int64())], ["id"]),
-        }
-    )
-    log = LogWriter.open(log_uri, LogConfig.model_validate({}))
-    log.append(Committed((Block(table, batch),), 100, ((100, Position("")),)))
-    log.close()
-
-
-class _Run(PipelineRun):
-    """A pipeline whose batches the bench also sees."""
-
-    def __init__(self, pipeline: config.Pipeline, spark: Any, on_batch: Callable[[BatchReport], None]) -> None:
-        super().__init__(pipeline, spark)
-        self._bench_sees = on_batch
-        self.delivered = 0
-
-    def _on_batch(self, report: BatchReport) -> None:
-        super()._on_batch(report)
-        self._bench_sees(report)
-        self.delivered += report.events
 
 
 def _waits(log_uri: str, reports: list[tuple[float, BatchReport]], skip_events: int) -> np.ndarray[Any, Any]:

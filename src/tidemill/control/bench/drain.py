@@ -1,0 +1,124 @@
+"""Runs a pipeline until it has delivered a backlog, and says what that took: what the database benches share.
+
+The clock starts when capture begins to stream and ends when the last batch has its checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from tidemill import config
+from tidemill.capture.status import read_status
+from tidemill.control.bench.processes import Watch, peak_rss_mb
+from tidemill.control.capturing import CaptureProcess
+from tidemill.control.status import State
+from tidemill.control.supervisor import PipelineRun
+from tidemill.errors import DeliveryError, SourceError
+from tidemill.log import LogConfig, LogReader, LogWriter
+from tidemill.model.block import COMMIT_TIME, POSITION, Block, Op
+from tidemill.model.change import Committed
+from tidemill.model.position import Position
+from tidemill.model.table import Column, Table
+from tidemill.model.types import DataType, JsonForm
+from tidemill.stream.report import BatchReport
+
+LIMIT_SECONDS = 600.0
+
+
+def drain(pipeline: config.Pipeline, spark: Any, rows: int) -> tuple[float, dict[str, Any]]:
+    """Seconds, and facts: CPU and memory by part, batches, their reports."""
+    watched: list[tuple[float, BatchReport]] = []
+    run = Observed(pipeline, spark, lambda report: watched.append((time.time(), report)))
+    watch: Watch | None = None
+    try:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        prime(pipeline.log_uri)
+        run.start_stream()
+        while not watched and time.monotonic() < deadline:
+            time.sleep(0.05)
+        watched.clear()
+        run.start()
+        run.delivered = 0
+        while run.delivered < rows:
+            status = run.watch()
+            if status.state is State.FAILED or time.monotonic() > deadline:
+                raise run.error or DeliveryError("the bench run did not finish", where=pipeline.name)
+            if watch is None and (seen := read_status(pipeline.state_path)) and seen.streaming_since:
+                watch = Watch().start()
+            time.sleep(0.02)
+        assert watch is not None
+        watch.stop()
+        capture = read_status(pipeline.state_path)
+        assert capture is not None
+        spent = watched[-1][0] - capture.streaming_since
+        fact = {
+            "cpu": watch.cpu_seconds(), "rss": watch.peak_rss_mb(), "batches": len(watched),
+            "capture_hwm": peak_rss_mb(capture.pid), "reports": watched, "log": pipeline.log_uri,
+        }  # fmt: skip
+        return spent, fact
+    finally:
+        run.stop()
+
+
+def capture_alone(pipeline: config.Pipeline, rows: int) -> tuple[float, dict[str, Any]]:
+    """The same without the stream: from the first byte to the last event in the log."""
+    process = CaptureProcess(pipeline)
+    watch: Watch | None = None
+    log: LogReader | None = None
+    began = 0.0
+    try:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        process.start()
+        while log is None or log.tail().offset < rows:
+            status = process.watch()
+            if time.monotonic() > deadline:
+                raise SourceError("the bench run did not finish", where=pipeline.name)
+            if watch is None and status is not None and status.streaming_since:
+                watch, began, log = Watch(0.05).start(), status.streaming_since, LogReader(pipeline.log_uri)
+            time.sleep(0.005)
+        spent = time.time() - began
+        assert watch is not None
+        assert process.pid is not None
+        watch.stop()
+        return spent, {"cpu": watch.cpu_seconds(), "capture_hwm": peak_rss_mb(process.pid)}
+    finally:
+        process.stop()
+
+
+def prime(log_uri: str) -> None:
+    """A few made-up events in the log: delivering them starts the query's processes before any clock does."""
+    column = Column("id", DataType("bigint", pa.int64(), JsonForm.NUMBER))
+    table = Table("", "", "warm_up", (column,), ("id",)).with_fingerprint()
+    numbers = pa.array(range(100), pa.uint64())
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "offset": numbers,
+            "op": pa.array([int(Op.INSERT)] * 100, pa.uint8()),
+            "position": pa.array([""] * 100).dictionary_encode().cast(POSITION),
+            "tx_id": numbers,
+            "commit_time": pa.array([0] * 100, COMMIT_TIME),
+            "ordinal": numbers.cast(pa.uint32()),
+            "after": pa.StructArray.from_arrays([numbers.cast(pa.int64())], ["id"]),
+        }
+    )
+    log = LogWriter.open(log_uri, LogConfig.model_validate({}))
+    log.append(Committed((Block(table, batch),), 100, ((100, Position("")),)))
+    log.close()
+
+
+class Observed(PipelineRun):
+    """A pipeline whose batches the bench also sees."""
+
+    def __init__(self, pipeline: config.Pipeline, spark: Any, on_batch: Callable[[BatchReport], None]) -> None:
+        super().__init__(pipeline, spark)
+        self._bench_sees = on_batch
+        self.delivered = 0
+
+    def _on_batch(self, report: BatchReport) -> None:
+        super()._on_batch(report)
+        self._bench_sees(report)
+        self.delivered += report.events
