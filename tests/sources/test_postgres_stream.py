@@ -261,7 +261,7 @@ def test_a_row_larger_than_the_buffer_passes_and_the_buffer_shrinks_again(databa
         assert source._stream is not None
         for _ in range(3):
             pump(source)
-        assert len(source._stream._buffer) == 64 << 20
+        assert len(source._stream._gulps._buffer) == 64 << 20
 
 
 def test_settings_of_the_role_do_not_change_how_values_are_printed(database: str) -> None:

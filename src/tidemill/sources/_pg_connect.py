@@ -19,6 +19,7 @@ import pg8000.native
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from tidemill.sources._gulps import keep_alive
 from tidemill.sources._pg_errors import refused
 
 if TYPE_CHECKING:
@@ -122,14 +123,7 @@ def _reach(config: PostgresConfig, host: str, port: int) -> socket.socket:
         sock = socket.create_connection((host, port), config.connect_timeout_seconds)
     except OSError as error:
         raise refused(str(error), config.where) from error
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # We report to the server every second, so an unanswered segment shows a dead peer sooner than keepalives would;
-    # a server that is merely busy still answers on this level, and is not mistaken for a dead one.
-    for name, value in (("TCP_USER_TIMEOUT", int(config.network_timeout_seconds * 1000)), ("TCP_KEEPIDLE", 10),
-                        ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):  # fmt: skip
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    keep_alive(sock, config.network_timeout_seconds)
     return sock
 
 

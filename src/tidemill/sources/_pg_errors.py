@@ -26,18 +26,9 @@ from contextlib import contextmanager
 import psycopg
 
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
+from tidemill.sources._errors import RESYNC, LoginRefused, ServerTooOld, TableMissing, TlsFailed
 
-
-class LoginRefused(SetupError):
-    pass
-
-
-class TlsFailed(SetupError):
-    pass
-
-
-class ServerTooOld(SetupError):
-    pass
+__all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TableMissing", "TlsFailed"]  # as part of the tree above
 
 
 class WalLevelTooLow(SetupError):
@@ -53,10 +44,6 @@ class NoFreeSender(SetupError):
 
 
 class NoReplicationPrivilege(SetupError):
-    pass
-
-
-class TableMissing(SetupError):
     pass
 
 
@@ -83,11 +70,6 @@ class ServerBusy(SetupError):
 class SlotLost(PositionLost):
     pass
 
-
-RESYNC = (
-    'The changes in between are gone at the source. Run "tidemill resync FILE" to accept the gap and capture from now'
-    " on, and copy the tables to the destinations yourself."
-)
 
 # libpq gives no SQLSTATE for a refused connection, only the server's words.
 _LOGIN = ("authentication failed", "pg_hba.conf", "no password supplied", "is not permitted to log in",

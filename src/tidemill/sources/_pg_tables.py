@@ -9,17 +9,14 @@ public.ord%              every table that begins so (`*` and `%` both stand for 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
 
-from tidemill.errors import ConfigError
-from tidemill.sources._pg_errors import TableMissing
+from tidemill.sources._errors import TableMissing
+from tidemill.sources._patterns import Pattern
 
-_PART = r'"(?:[^"]|"")+"|[^".]+'
-_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 
 
@@ -39,30 +36,8 @@ class Found:
         return f"{self.schema}.{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    text: str
-    schema: re.Pattern[str]
-    name: re.Pattern[str]
-
-    @classmethod
-    def parse(cls, text: str) -> Pattern:
-        found = _NAME.fullmatch(text)
-        if not found:
-            raise ConfigError(
-                f'"{text}" is not a table name or pattern',
-                fix='Write schema.table, schema.*, schema.prefix% or "a"."b".',
-            )
-        return cls(text, _matcher(found[1] or "public"), _matcher(found[2]))
-
-    def matches(self, table: Found) -> bool:
-        return bool(self.schema.fullmatch(table.schema) and self.name.fullmatch(table.name))
-
-
-def _matcher(part: str) -> re.Pattern[str]:
-    if part.startswith('"'):
-        return re.compile(re.escape(part[1:-1].replace('""', '"')))
-    return re.compile("".join(".*" if c in "*%" else re.escape(c) for c in part), re.DOTALL)
+def parse(text: str) -> Pattern:
+    return Pattern.parse(text, quote='"', default="public")
 
 
 def find(db: psycopg.Connection, patterns: Sequence[str], where: str) -> list[Found]:
@@ -75,8 +50,8 @@ def find(db: psycopg.Connection, patterns: Sequence[str], where: str) -> list[Fo
     tables = [r for r in relations if r.kind in "rp" and r.persistence == "p"]
     by_oid = {r.oid: r for r in tables}
     chosen: dict[int, Found] = {}
-    for pattern in [Pattern.parse(text) for text in patterns] or [Pattern.parse("*.*")]:
-        matched = [by_oid.get(t.root, t) for t in tables if pattern.matches(t)]
+    for pattern in [parse(text) for text in patterns] or [parse("*.*")]:
+        matched = [by_oid.get(t.root, t) for t in tables if pattern.matches(t.schema, t.name)]
         if not matched:
             raise _missing(pattern, relations, where)
         chosen.update((table.oid, table) for table in matched)
@@ -97,7 +72,7 @@ def _relations(db: psycopg.Connection) -> list[Found]:
 
 
 def _missing(pattern: Pattern, relations: Sequence[Found], where: str) -> TableMissing:
-    other = next((r for r in relations if pattern.matches(r)), None)
+    other = next((r for r in relations if pattern.matches(r.schema, r.name)), None)
     if other is not None:
         reason = _KINDS.get(other.kind, "an unlogged table" if other.persistence == "u" else "a temporary table")
         return TableMissing(

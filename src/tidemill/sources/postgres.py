@@ -31,12 +31,13 @@ from tidemill.model.position import Position
 from tidemill.model.table import Table
 from tidemill.sources import _pg_setup, _pg_slot
 from tidemill.sources import _pg_stream as wire
+from tidemill.sources._gulps import Pace
 from tidemill.sources._pg_catalog import Catalog
 from tidemill.sources._pg_connect import Endpoint, connect, login
 from tidemill.sources._pg_doctor import examine
 from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
-from tidemill.sources._pg_tables import Pattern
+from tidemill.sources._pg_tables import parse as parse_pattern
 
 
 class PostgresConfig(Config):
@@ -121,7 +122,7 @@ class PostgresConfig(Config):
     @classmethod
     def _tables_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for text in value:
-            _as_value_error(lambda text=text: Pattern.parse(text))  # type: ignore[misc]
+            _as_value_error(lambda text=text: parse_pattern(text))  # type: ignore[misc]
         return value
 
     @field_validator("start_position")
@@ -251,7 +252,7 @@ class PostgresSource(Component[PostgresConfig]):
             else:
                 begin = _pg_slot.resume(slot, known, told, end, config)
             sock, ahead = login(config, Endpoint.of(db))
-            stream = wire.Stream(sock, config.where, ahead, wire.Pace(gather=config.gather_ms / 1000))
+            stream = wire.Stream(sock, config.where, ahead, Pace(gather=config.gather_ms / 1000))
             try:
                 stream.begin(self._command(begin, db.info.server_version), config.network_timeout_seconds)
             except BaseException:

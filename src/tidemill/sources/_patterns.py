@@ -1,0 +1,44 @@
+"""Names and patterns of tables, as the `tables` of every source with schemas has them.
+
+shop.orders      one table; a name without a dot is in the source's default schema
+shop.*           every table of the schema
+shop.ord%        every table that begins so (`*` and `%` both stand for anything)
+A part in the database's own quotes is taken literally.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tidemill.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    text: str
+    schema: re.Pattern[str]
+    name: re.Pattern[str]
+
+    @classmethod
+    def parse(cls, text: str, *, quote: str, default: str, ignore_case: bool = False) -> Pattern:
+        """`default` is the schema of a name without one; empty if there is none, and then a schema is needed."""
+        part = rf"{quote}(?:[^{quote}]|{quote}{quote})+{quote}|[^{quote}.]+"
+        found = re.fullmatch(rf"(?:({part})\.)?({part})", text)
+        if not found or not (found[1] or default):
+            raise ConfigError(
+                f'"{text}" is not a table name or pattern',
+                fix=f"Write schema.table, schema.*, schema.prefix% or {quote}a{quote}.{quote}b{quote}.",
+            )
+        flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
+        schema = _expression(found[1], quote) if found[1] else re.escape(default)
+        return cls(text, re.compile(schema, flags), re.compile(_expression(found[2], quote), flags))
+
+    def matches(self, schema: str, name: str) -> bool:
+        return bool(self.schema.fullmatch(schema) and self.name.fullmatch(name))
+
+
+def _expression(part: str, quote: str) -> str:
+    if part.startswith(quote):
+        return re.escape(part[1:-1].replace(quote * 2, quote))
+    return "".join(".*" if c in "*%" else re.escape(c) for c in part)
