@@ -305,7 +305,7 @@ def test_the_first_change_after_a_silence_is_not_held_back(postgres18: Postgres)
             source.start(None)
             time.sleep(0.2)
             pump(source)
-            source._stream._last_data = -1e9  # type: ignore[union-attr]
+            source._stream._gulps.last_data = -1e9  # type: ignore[union-attr]
             began = time.monotonic()
             writer.execute("INSERT INTO t VALUES (1, 'a')")
             while not source.read(1):
