@@ -150,8 +150,8 @@ class Format(Protocol):
         length-delimited Protobuf, an Arrow stream, a Parquet file."""
 
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> BatchWriter:
-        """The same as `batch`, written to a binary stream bit by bit. `compression` is the format's own: `none`, `gzip`,
-        `zstd`. Formats without any (JSON, Protobuf) ignore it; their whole stream may be compressed instead."""
+        """The same as `batch`, written to a binary stream bit by bit. `compression` is the format's own: none, gzip or
+        zstd. Formats without any (JSON, Protobuf) ignore it; their whole stream may be compressed instead."""
 
     def attributes(self, block: Block, source: str) -> Mapping[str, pa.Array | str]:
         """What travels beside an event instead of in it: the attributes of CloudEvents in binary mode (`id`, `type`,

@@ -167,7 +167,7 @@ class Program:
         kind = array.type
         if pa.types.is_dictionary(kind):
             return self._value(array.dictionary_decode(), form, slots)
-        if plainer := _NARROWED.get(kind) or _plainer(kind):
+        if plainer := plain_type(kind):
             return self._value(array.cast(plainer), form, slots)
         slots |= self._validity(array)
         self._alive.append(array)
@@ -297,7 +297,10 @@ def _form_of(kind: pa.DataType) -> JsonForm:
     return JsonForm.BASE64 if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else JsonForm.STRING
 
 
-def _plainer(kind: pa.DataType) -> pa.DataType | None:
+def plain_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type that holds the same values and has an encoding of its own; None for one that has."""
+    if kind in _NARROWED:
+        return _NARROWED[kind]
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_fixed_size_list(kind):

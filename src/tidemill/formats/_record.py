@@ -39,8 +39,9 @@ class Record:
         return pa.record_batch(arrays, schema=self.schema)
 
 
-def native_schema(table: Table) -> pa.Schema:
-    """A table without a key has no `key`, one without columns no images: Parquet has no empty structs."""
+@functools.lru_cache(maxsize=256)
+def schema(table: Table) -> pa.Schema:
+    """Of our own event. Without a key there is no `key`, without columns no images: Parquet has no empty structs."""
     fields = [
         pa.field("event_id", pa.string(), nullable=False),
         pa.field("source_id", pa.string(), nullable=False),
@@ -62,7 +63,7 @@ def native_schema(table: Table) -> pa.Schema:
     if table.columns:
         fields += [pa.field("before", table.arrow_struct()), pa.field("after", table.arrow_struct())]
     fields += [pa.field("unchanged", NAMES), pa.field("odd", ODD)]
-    return pa.schema(fields, metadata=_facts(table))
+    return pa.schema(fields, metadata=facts(table))
 
 
 def native(block: Block, source: str) -> Record:
@@ -85,12 +86,12 @@ def native(block: Block, source: str) -> Record:
         "unchanged": unchanged_names(block),
         "odd": odd_values(block),
     }
-    schema = _cached_native(table)
+    fields = schema(table)
     for side in ("key", "before", "after"):
         array = block.column(side)
-        if array is not None and side in schema.names:
-            columns[side] = fitted(array, schema.field(side).type)
-    return filled(schema, columns, block.rows)
+        if array is not None and side in fields.names:
+            columns[side] = fitted(array, fields.field(side).type)
+    return filled(fields, columns, block.rows)
 
 
 def filled(schema: pa.Schema, columns: dict[str, pa.Array | pa.Scalar | Record | None], rows: int) -> Record:
@@ -150,9 +151,7 @@ def _array(column: pa.Array | pa.Scalar | Record, rows: int) -> pa.Array:
             return column
 
 
-def _facts(table: Table) -> dict[str, str]:
-    facts = {"database": table.database, "table": table.full_name, "schema_version": table.fingerprint}
-    return {f"tidemill.{name}": value for name, value in facts.items()}
-
-
-_cached_native = functools.lru_cache(maxsize=256)(native_schema)
+def facts(table: Table) -> dict[str, str]:
+    """Metadata of a schema, for readers that look at a file's head only."""
+    known = {"database": table.database, "table": table.full_name, "schema_version": table.fingerprint}
+    return {f"tidemill.{name}": value for name, value in known.items()}
