@@ -16,6 +16,7 @@
     │   └── CheckpointConflict   someone else moved it
     ├── SparkLost            the JVM that runs the stream is gone
     └── DeliveryError        a sink did not take a batch
+        ├── DeadLettersFull  there is no room for what a sink will never take
         └── Refused          ... and never will: retrying is pointless
             └── Poisoned     ... because of some of its events, which it names
 
@@ -110,6 +111,10 @@ class SparkLost(TidemillError):
 
 
 class DeliveryError(TidemillError):
+    pass
+
+
+class DeadLettersFull(DeliveryError):
     pass
 
 

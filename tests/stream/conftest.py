@@ -14,8 +14,12 @@ import pytest
 
 from tests.stream import scribe
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
+from tidemill.config.spec import CommitPolicy
 from tidemill.log import LogConfig, LogWriter
-from tidemill.stream.loop import Patience, StreamLoop
+from tidemill.stream.ledger import Ledger
+from tidemill.stream.loop import StreamLoop
+from tidemill.stream.patience import Patience
+from tidemill.stream.policy import Policy
 from tidemill.stream.report import BatchReport
 from tidemill.stream.source import BlockSource
 
@@ -62,11 +66,14 @@ class Mill:
         return "scribe", {"id": name, "directory": str(self.directory), **settings}
 
     def loop(self, *sinks: tuple[str, dict[str, Any]], **settings: Any) -> StreamLoop:
+        """One group of all sinks."""
         given: dict[str, Any] = {"patience": Patience(in_task=0.0, overall=60.0), "on_batch": self.reports.append}
         given |= settings
+        sinks = sinks or (self.sink(),)
+        policy = Policy.of("mill", CommitPolicy(mode="all"), {config["id"]: True for _, config in sinks})
         return StreamLoop(
-            "mill", "source", self.log_uri, sinks or [self.sink()], store=self.store, spark=self.spark,
-            spark_dir=self.spark_dir, **given,
+            policy.groups[0], Ledger(policy, self.store, self.log_uri), "source", self.log_uri, sinks,
+            spark=self.spark, spark_dir=self.spark_dir, **given,
         )  # fmt: skip
 
     def wait(self, loop: StreamLoop, done: Callable[[], bool], seconds: float = 60) -> None:

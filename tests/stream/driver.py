@@ -11,9 +11,12 @@ from pathlib import Path
 
 from tests.stream.conftest import install_scribe
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
-from tidemill.config.spec import Batch
+from tidemill.config.spec import Batch, CommitPolicy
+from tidemill.dlq import DeadLetters
 from tidemill.log import LogReader
+from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
+from tidemill.stream.policy import Policy
 from tidemill.stream.session import create_session
 
 
@@ -21,10 +24,12 @@ def main(directory: Path, lanes: int, max_events: int, master: str = "local[2]")
     log = str(directory / "log")
     spark = create_session("driver", master=master)
     install_scribe(spark, directory)
+    policy = Policy.of("mill", CommitPolicy(), {"s": True})
+    letters = DeadLetters(directory / "dlq.sqlite")
     loop = StreamLoop(
-        "mill", "source", log, [("scribe", {"id": "s", "directory": str(directory)})],
-        store=FileCheckpoints(FileConfig(), state_dir=directory), spark=spark, spark_dir=directory / "spark",
-        batch=Batch(max_events=max_events), lanes=lanes,
+        policy.groups[0], Ledger(policy, FileCheckpoints(FileConfig(), state_dir=directory), log), "source", log,
+        [("scribe", {"id": "s", "directory": str(directory)})], spark=spark, spark_dir=directory / "spark",
+        batch=Batch(max_events=max_events), lanes=lanes, letters=letters,
     )  # fmt: skip
     loop.start()
     deadline = time.monotonic() + 120

@@ -13,12 +13,12 @@ import pytest
 
 from tests.stream.conftest import Mill
 from tests.support.blocks import make_change, make_table, position
-from tidemill.config.spec import Batch, CommitPolicy, Sharding
+from tidemill.config.spec import Batch, Sharding
 from tidemill.errors import DeliveryError, Refused
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.stream.admission import ROWS_PER_LANE
-from tidemill.stream.loop import Patience
+from tidemill.stream.patience import Patience
 
 
 def test_every_event_arrives_once_and_each_key_in_order_over_all_lanes(mill: Mill) -> None:
@@ -134,23 +134,6 @@ def test_a_sink_that_never_comes_back_stops_the_pipeline_with_nothing_lost(mill:
     fault.unlink()
     mill.run()
     assert mill.offsets() == list(range(5))
-
-
-def test_events_an_optional_sink_did_not_take_are_reported(mill: Mill, caplog: pytest.LogCaptureFixture) -> None:
-    mill.fail("b", 0)
-    mill.log.append(make_change(5))
-    mill.run(mill.sink("a"), mill.sink("b", required=False))
-    (lost,) = mill.reports[0].undelivered
-    assert (lost.sink, lost.start, lost.end, lost.events) == ("b", 0, 5, 5)
-    assert "pen is broken" in lost.error
-    assert "stream.undelivered" in caplog.text
-
-
-def test_a_quorum_moves_the_checkpoint_without_the_third_sink(mill: Mill) -> None:
-    mill.fail("c", 0, "refuse")
-    mill.log.append(make_change(5))
-    mill.run(*(mill.sink(name) for name in "abc"), policy=CommitPolicy(mode="quorum", quorum=2))
-    assert [lost.sink for lost in mill.reports[0].undelivered] == ["c"]
 
 
 def test_a_killed_worker_costs_a_retry_and_nothing_else(mill: Mill) -> None:

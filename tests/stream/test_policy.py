@@ -1,35 +1,74 @@
+"""Which sinks move together, and where that puts the pipeline's checkpoint. Spark is not needed to know it."""
+
 from __future__ import annotations
 
 import pytest
 
 from tidemill.config.spec import CommitPolicy
 from tidemill.errors import ConfigError
-from tidemill.model.delivery import Receipt
-from tidemill.stream.policy import Policy, delivered
+from tidemill.stream.policy import Group, Policy
 
 KAFKA_REQUIRED = {"kafka": True, "redis": False, "files": False}
+KEYS = {"p": "p", "kafka": "p:kafka", "redis": "p:redis", "files": "p:files"}
+
+
+def policy(mode: str, quorum: int | None = None) -> Policy:
+    return Policy.of("p", CommitPolicy.model_validate({"mode": mode, "quorum": quorum}), KAFKA_REQUIRED)
+
+
+def test_all_is_one_group_that_leads() -> None:
+    assert policy("all").groups == (Group("p", ("kafka", "redis", "files"), leads=True, votes=True),)
+
+
+def test_required_sinks_lead_and_each_optional_one_follows_alone() -> None:
+    assert policy("required").groups == (
+        Group("p", ("kafka",), leads=True, votes=True),
+        Group("p:redis", ("redis",), leads=False, votes=False),
+        Group("p:files", ("files",), leads=False, votes=False),
+    )
+
+
+def test_in_a_quorum_every_sink_votes_and_none_leads() -> None:
+    groups = policy("quorum", 2).groups
+    assert [group.key for group in groups] == ["p:kafka", "p:redis", "p:files"]
+    assert all(group.votes and not group.leads for group in groups)
 
 
 @pytest.mark.parametrize(
-    ("mode", "quorum", "have", "met"),
+    ("mode", "quorum", "offsets", "reached"),
     [
-        ("all", None, {"kafka", "redis", "files"}, True),
-        ("all", None, {"kafka", "redis"}, False),
-        ("all", None, set(), False),
-        ("required", None, {"kafka"}, True),
-        ("required", None, {"redis", "files"}, False),
-        ("quorum", 2, {"redis", "files"}, True),
-        ("quorum", 2, {"kafka", "files"}, True),
-        ("quorum", 2, {"kafka"}, False),
-        ("quorum", 1, set(), False),
-        ("quorum", 1, {"stranger"}, False),
+        ("all", None, {"p": 7}, 7),
+        ("required", None, {"p": 7, "redis": 0, "files": 9}, 7),
+        ("required", None, {"p": 0, "redis": 9, "files": 9}, 0),
+        ("quorum", 1, {"kafka": 3, "redis": 9, "files": 5}, 9),
+        ("quorum", 2, {"kafka": 3, "redis": 9, "files": 5}, 5),
+        ("quorum", 3, {"kafka": 3, "redis": 9, "files": 5}, 3),
+        ("quorum", 2, {"kafka": 4, "redis": 4, "files": 0}, 4),
+        ("quorum", 2, {"kafka": 4, "redis": 0, "files": 0}, 0),
     ],
 )
-def test_the_checkpoint_moves_when_the_right_sinks_have_the_batch(
-    mode: str, quorum: int | None, have: set[str], met: bool
+def test_the_checkpoint_stands_where_enough_sinks_have_been(
+    mode: str, quorum: int | None, offsets: dict[str, int], reached: int
 ) -> None:
-    policy = Policy(CommitPolicy.model_validate({"mode": mode, "quorum": quorum}), KAFKA_REQUIRED)
-    assert policy.met(have) is met
+    assert policy(mode, quorum).reached({KEYS[name]: offset for name, offset in offsets.items()}) == reached
+
+
+@pytest.mark.parametrize(
+    ("mode", "quorum", "given_up", "goes_on"),
+    [
+        ("all", None, {"p"}, False),
+        ("required", None, {"p"}, False),
+        ("required", None, {"redis", "files"}, True),
+        ("quorum", 2, {"kafka"}, True),
+        ("quorum", 2, {"kafka", "files"}, False),
+        ("quorum", 3, {"redis"}, False),
+        ("quorum", 1, {"kafka", "redis"}, True),
+    ],
+)
+def test_a_pipeline_goes_on_as_long_as_its_checkpoint_can_move(
+    mode: str, quorum: int | None, given_up: set[str], goes_on: bool
+) -> None:
+    assert policy(mode, quorum).can_go_on({KEYS[name] for name in given_up}) is goes_on
 
 
 @pytest.mark.parametrize(
@@ -42,16 +81,5 @@ def test_the_checkpoint_moves_when_the_right_sinks_have_the_batch(
 )
 def test_a_policy_that_can_never_mean_what_it_says_is_refused(spec: dict[str, object], sinks: dict[str, bool]) -> None:
     with pytest.raises(ConfigError, match="commit_policy") as raised:
-        Policy(CommitPolicy.model_validate(spec), sinks)
+        Policy.of("p", CommitPolicy.model_validate(spec), sinks)
     assert raised.value.fix
-
-
-def test_a_sink_counts_only_with_a_good_receipt_from_every_lane() -> None:
-    receipts = [
-        Receipt("a", 0),
-        Receipt("a", 1),
-        Receipt("b", 0),
-        Receipt("b", 1, error="full"),
-        Receipt("c", 0),
-    ]
-    assert delivered(receipts, ["a", "b", "c"], lanes=2) == {"a"}

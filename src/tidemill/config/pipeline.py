@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,15 @@ class Pipeline:
     def spark_path(self) -> Path:
         """Spark's own checkpoint directory: it pins batch boundaries, ours is the truth."""
         return self.state_path / "spark"
+
+    def spark_path_of(self, sink: str) -> Path:
+        """The same of a sink that has its own position; its name must not choose another directory."""
+        return self.state_path / f"spark-{urllib.parse.quote(sink, safe='')}"
+
+    @property
+    def dlq_path(self) -> Path:
+        """Dead letters, if the document asks for them."""
+        return self.state_path / "dlq.sqlite"
 
     def build_source(self) -> Any:
         """Not connected yet."""

@@ -23,7 +23,7 @@ from tidemill.errors import ConfigError
 # Types that documents of the reference systems name and a later version brings.
 _PLANNED = {
     "sources": {"mysql", "mariadb", "turso", "sqlite"},
-    "sinks": {"redis", "clickhouse", "starrocks", "s3", "http", "pgstream", "postgres", "delta", "iceberg"},
+    "sinks": {"clickhouse", "starrocks", "s3", "http", "pgstream", "postgres", "delta", "iceberg"},
     "checkpoints": {"postgres", "s3"},
 }
 
@@ -39,6 +39,8 @@ def resolve(document: Document) -> tuple[PipelineDocument | None, list[Problem]]
         spec = _resolve_components(spec, document, problems)
         data = {**data, "spec": spec}
         _cross_check(spec, document, problems)
+        if "dlq" in spec and spec["dlq"] is None:
+            spec["dlq"] = {}  # `dlq:` left empty means: on, with all defaults
     try:
         result = PipelineDocument.model_validate(data)
     except ValidationError as error:

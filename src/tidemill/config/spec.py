@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SerializeAsAny, StringConstraints
 
 from tidemill.component import Config
+from tidemill.dlq.config import DlqConfig
 from tidemill.log.config import LogConfig
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
@@ -82,7 +83,7 @@ class Batch(Config):
 
 
 class CommitPolicy(Config):
-    """Whose receipts let the checkpoint advance."""
+    """Whose receipts let the checkpoint advance. A sink that it does not wait for has a position of its own."""
 
     mode: Literal["all", "required", "quorum"] = Field(
         default="required", description="`all` sinks, those marked `required`, or any `quorum` of them."
@@ -126,6 +127,10 @@ class PipelineSpec(Config):
     schema_sensing: SchemaSensing = Field(default=SchemaSensing(), description="Schemas inferred from events.")
     log: LogConfig = Field(
         default=LogConfig.model_validate({}), description="The change log between capture and delivery."
+    )
+    dlq: DlqConfig = Field(
+        default=DlqConfig(enabled=False),
+        description="Dead letters: what happens to events that a sink will never take. Off unless it is given.",
     )
     checkpoints: Checkpoints = Field(default=Checkpoints(), description="Where the pipeline notes how far it came.")
     spark: Spark = Field(default=Spark(), description="The Spark session the stream runs in.")

@@ -7,6 +7,7 @@ either way.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -115,6 +116,7 @@ def run_pipelines(
 
 def _session(pipelines: Sequence[Pipeline]) -> SparkSession:
     """One for all of them; pipelines that ask for different clusters need different processes."""
+    from tidemill.control.supervisor import policy_of
     from tidemill.stream.session import create_session
 
     masters = sorted({pipeline.spec.spark.master for pipeline in pipelines})
@@ -132,7 +134,17 @@ def _session(pipelines: Sequence[Pipeline]) -> SparkSession:
                     where=f"pipeline {pipeline.name}",
                     fix="They share one Spark session: agree on a value, or run them in processes of their own.",
                 )
-    return create_session("tidemill", master=masters[0], conf=conf)
+    master, more = slots(masters[0], sum(len(policy_of(pipeline).groups) - 1 for pipeline in pipelines))
+    return create_session("tidemill", master=master, conf=more | conf)
+
+
+def slots(master: str, beside: int) -> tuple[str, dict[str, str]]:
+    """The default master, with a slot more for each sink that moves by itself: it mostly waits for its destination, and
+    must not take the core of a sink that the pipeline waits for. A master that somebody chose stays as it is."""
+    if master != "local[*]" or not beside:
+        return master, {}
+    cores = len(os.sched_getaffinity(0))
+    return f"local[{cores + beside}]", {"spark.default.parallelism": str(cores)}
 
 
 def _warm(spark: SparkSession) -> None:

@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.control.console import human_bytes
-from tidemill.control.status import PipelineStatus, State
+from tidemill.control.status import PipelineStatus, SinkState, SinkStatus, State
 
 _STYLE = {State.RUNNING: "green", State.FAILED: "bold red", State.STOPPING: "yellow"}
+_SINK_STYLE = {SinkState.OK: "green", SinkState.FAILING: "red", SinkState.FAILED: "bold red"}
 
 
 class LiveTable:
@@ -47,7 +48,7 @@ class Lines:
     def show(self, statuses: list[PipelineStatus]) -> None:
         now = time.monotonic()
         for status in statuses:
-            looks = (status.state, status.stage, status.error.get("what", ""))
+            looks = (status.state, status.stage, status.error.get("what", ""), *(sink.state for sink in status.sinks))
             at, before = self._shown.get(status.name, (0.0, ()))
             if looks != before or now - at >= self._interval:
                 self._shown[status.name] = (now, looks)
@@ -62,7 +63,7 @@ def _table(statuses: list[PipelineStatus]) -> Table:
         table.add_column(name, justify="right")
     table.add_column("sinks")
     for s in statuses:
-        sinks = Text(" ").join(Text(k.id, style="red" if k.error else "green") for k in s.sinks)
+        sinks = Text(" ").join(Text(_sink(k), style=_SINK_STYLE[k.state]) for k in s.sinks)
         table.add_row(
             s.name, Text(s.state, style=_STYLE.get(s.state, "")), s.stage,
             f"{s.events:,}", f"{s.events_per_second:,.0f}",
@@ -74,12 +75,24 @@ def _table(statuses: list[PipelineStatus]) -> Table:
 
 
 def _line(s: PipelineStatus) -> str:
-    sinks = " ".join(f"{k.id}:{'failing' if k.error else 'ok'}" for k in s.sinks)
+    sinks = " ".join(f"{k.id}:{k.state}{_behind(k)}" for k in s.sinks)
     text = (
         f"{s.name} {s.state} {s.stage} events={s.events} rate={s.events_per_second:.0f}/s lag={s.lag_events}ev "
         f"{s.lag_seconds:.1f}s {_bytes(s)} batch={s.batch_seconds * 1000:.0f}ms {sinks}"
     )
     return f"{text} error: {s.error['what']}" if s.error else text
+
+
+def _sink(sink: SinkStatus) -> str:
+    return f"{sink.id}{_behind(sink)}"
+
+
+def _behind(sink: SinkStatus) -> str:
+    """Only what is worth a look: a sink that is behind the pipeline by itself, dead letters, events lost to it."""
+    parts = [f"-{sink.lag_events}ev"] if sink.lag_events and (sink.error or not sink.waited_for) else []
+    parts += [f"{sink.letters} dead letters"] if sink.letters else []
+    parts += [f"{sink.lost} lost"] if sink.lost else []
+    return f"({', '.join(parts)})" if parts else ""
 
 
 def _bytes(s: PipelineStatus) -> str:

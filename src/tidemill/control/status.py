@@ -16,20 +16,36 @@ class State(enum.StrEnum):
     FAILED = "failed"
 
 
+class SinkState(enum.StrEnum):
+    OK = "ok"
+    FAILING = "failing"  # does not take its batch now; it is tried again
+    FAILED = "failed"  # given up until the pipeline is started again, which goes on without it
+
+
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
-    """`undelivered` events were given up, because the commit policy did not need this sink."""
+    """`offset` is the sink's position: it has every event before it, and `lag_events` wait for it in the log.
+
+    `waited_for` says whether the pipeline's checkpoint counts on this sink. `letters` went to the dead letters in this
+    run; `lost` events are gone for it, because it was behind for longer than the log is kept.
+    """
 
     id: str
+    state: SinkState = SinkState.OK
+    waited_for: bool = True
     events: int = 0
-    undelivered: int = 0
+    offset: int = 0
+    lag_events: int = 0
+    letters: int = 0
+    lost: int = 0
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
-    """Lag in three measures: `lag_bytes` of the source's own log, `lag_events` captured but not delivered, and
-    `lag_seconds` since the commit of the newest delivered change while anything waits (0 when nothing does)."""
+    """Lag in three measures: `lag_bytes` of the source's own log, `lag_events` captured but not delivered as the commit
+    policy asks, and `lag_seconds` since the commit of the newest delivered change while anything waits (0 when nothing
+    does)."""
 
     name: str
     state: State

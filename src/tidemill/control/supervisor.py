@@ -1,28 +1,30 @@
-"""Keeps one pipeline running: its capture process and its stream, and one honest state for both.
+"""Keeps one pipeline running: its capture process and its streams, and one honest state for all of them.
 
-A process that was killed is started again; an error that a retry may mend is retried with backoff; anything else makes
-the pipeline `failed`, with the error kept, and its other half stopped: no dead pipeline says running.
+A process that was killed is started again; an error that a retry may mend is retried with backoff; a sink that the
+commit policy can do without fails alone; anything else makes the pipeline `failed`, with the error kept, and the rest
+of it stopped: no dead pipeline says running.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tidemill.capture.backoff import Backoff
 from tidemill.capture.status import CaptureStatus
 from tidemill.config.pipeline import Pipeline
 from tidemill.config.secrets import revealed
 from tidemill.control.capturing import CaptureProcess
 from tidemill.control.status import PipelineStatus, Rate, SinkStatus, State
-from tidemill.errors import DeliveryError, TidemillError, is_retryable
+from tidemill.control.streaming import GroupRun, described
+from tidemill.dlq import DeadLetters
+from tidemill.errors import CheckpointConflict, SparkLost, TidemillError
 from tidemill.log.reader import LogReader
+from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
+from tidemill.stream.policy import Policy
 from tidemill.stream.report import BatchReport
-from tidemill.stream.session import reaching_spark
 from tidemill.telemetry import events
 
 if TYPE_CHECKING:
@@ -36,19 +38,17 @@ class PipelineRun:
         self.pipeline = pipeline
         self._capture = CaptureProcess(pipeline)
         self._spark = spark
-        self._stream: StreamLoop | None = None
-        self._stream_at = 0.0
-        self._stream_trouble: dict[str, str] = {}
-        self._backoff = Backoff()
+        self._policy = policy_of(pipeline)
+        self._ledger = Ledger(self._policy, pipeline.build_checkpoints(), pipeline.log_uri, pipeline.spec.log)
+        self._letters = DeadLetters(pipeline.dlq_path, pipeline.spec.dlq) if pipeline.spec.dlq.enabled else None
+        self._groups = {g.key: GroupRun(g, self._ledger, self._new_stream) for g in self._policy.groups}
         self._log = LogReader(pipeline.log_uri)
         self._rate = Rate()
-        self._delivered = 0
-        self._offset = 0  # everything before it is delivered
-        self._last_waiting = 0
+        self._offset: int | None = None  # the pipeline's checkpoint as the last report left it
+        self._last_tail = 0
         self._newest_commit = 0.0
-        self._sinks = {sink.config.id: SinkStatus(sink.config.id) for sink in pipeline.build_sinks()}
-        self._changing = threading.Lock()  # batches report from Spark's thread
-        self.status = PipelineStatus(pipeline.name, State.CREATED, sinks=tuple(self._sinks.values()))
+        self._changing = threading.Lock()  # batches report from Spark's threads
+        self.status = PipelineStatus(pipeline.name, State.CREATED, sinks=self._sinks(0))
         self.error: TidemillError | None = None
 
     def start(self) -> None:
@@ -58,14 +58,14 @@ class PipelineRun:
     def start_stream(self) -> None:
         """Only the second half, for who wants it warm before capture begins."""
         self._begin()
-        self._watch_stream()
+        self._watch_streams()
 
     def watch(self) -> PipelineStatus:
-        """Looks after both halves. Raises nothing: a failure is a state."""
+        """Looks after all parts. Raises nothing: a failure is a state."""
         if self.status.state is State.RUNNING:
             try:
                 capture = self._capture.watch()
-                self._watch_stream()
+                self._watch_streams()
             except TidemillError as error:
                 self._fail(error)
             else:
@@ -79,23 +79,31 @@ class PipelineRun:
         self._capture.stop()
 
     def drained(self) -> bool:
-        """Nothing is left to deliver, or nobody to deliver it."""
+        """Nothing is left to deliver, or nobody to deliver it. Sinks that fail are not waited for, unless the pipeline
+        needs them."""
         try:
-            return self._stream is None or not self._stream.running or not self._waiting()
+            tail = self._tail()
+            waiting = [g for g in self._groups.values() if g.offset < tail and g.running]
+            return all(g.failing and not g.group.leads for g in waiting)
         except TidemillError:
             return True
 
     def stop(self) -> None:
-        """Ends after the batch under way, with its checkpoint. May be called again."""
+        """Ends after the batches under way, with their checkpoints. May be called again."""
         self.stop_capture()
-        if self._stream is not None:
-            self._stream.stop()
-            self._offset = self._stream.checkpoint.offset
-            self._stream = None
+        for group in self._groups.values():
+            group.ask_to_stop()
+        for group in self._groups.values():
+            group.stop()
         if self.status.state is State.STOPPING:
-            waiting = self._waiting()
-            self._change(state=State.STOPPED, lag_events=waiting)
+            tail = self._tail()
+            waiting = self._waiting(tail)
+            self._change(state=State.STOPPED, lag_events=waiting, sinks=self._sinks(tail))
             events.emit("pipeline.stopped", pipeline=self.pipeline.name, undelivered=waiting)
+        if self.status.state is not State.RUNNING:
+            self._ledger.close()
+            if self._letters is not None:
+                self._letters.close()
 
     def _begin(self) -> None:
         if self.status.state is State.CREATED:
@@ -107,80 +115,63 @@ class PipelineRun:
         with self._changing:
             self.status = replace(self.status, **changes)
 
-    def _watch_stream(self) -> None:
-        try:
-            if self._stream is not None:
-                if not self._stream.running:
-                    self._stream.await_end(0.1)  # raises what ended it
-                    raise DeliveryError(
-                        "the stream ended by itself",
-                        where=f"pipeline {self.pipeline.name}",
-                        fix="It is started again; if that repeats, look at Spark's log.",
-                    )
-            elif time.monotonic() >= self._stream_at:
-                stream = self._new_stream()
-                with reaching_spark():
-                    stream.start()
-                self._stream = stream
-        except TidemillError as failure:
-            self._stream = None
-            if not is_retryable(failure):
-                raise
-            self._restart_stream(failure)
+    def _watch_streams(self) -> None:
+        """The group that leads comes first: what ends it ends the pipeline, whatever the others say."""
+        for group in self._groups.values():
+            try:
+                group.watch()
+            except TidemillError as error:
+                given_up = {g.group.key for g in self._groups.values() if g.given_up} | {group.group.key}
+                if isinstance(error, SparkLost | CheckpointConflict) or not self._policy.can_go_on(given_up):
+                    raise
+                group.give_up(error)
 
-    def _restart_stream(self, failure: TidemillError) -> None:
-        wait = self._backoff.next()
-        self._stream_at = time.monotonic() + wait
-        self._stream_trouble = _described(failure)
-        events.warn("stream.restarted", pipeline=self.pipeline.name, error=failure.what, after_seconds=round(wait, 1))
-
-    def _new_stream(self) -> StreamLoop:
-        pipeline, spec = self.pipeline, self.pipeline.spec
+    def _new_stream(self, run: GroupRun) -> StreamLoop:
+        pipeline, spec, group = self.pipeline, self.pipeline.spec, run.group
+        self._ledger.open()
+        if self._offset is None:
+            self._offset = self._ledger.checkpoint.offset
         return StreamLoop(
-            pipeline.name,
+            group,
+            self._ledger,
             pipeline.source_id,
             pipeline.log_uri,
-            [(sink.type, revealed(sink.config)) for sink in spec.sinks],
-            store=self.pipeline.build_checkpoints(),
+            [(s.type, revealed(s.config)) for s in spec.sinks if getattr(s.config, "id", "") in group.sinks],
             spark=self._spark,
-            spark_dir=pipeline.spark_path,
+            spark_dir=pipeline.spark_path if group.leads else pipeline.spark_path_of(group.sinks[0]),
             batch=spec.batch,
             sharding=spec.sharding,
-            policy=spec.commit_policy,
-            log=spec.log,
             lanes=spec.lanes,
+            letters=self._letters,
             on_batch=self._on_batch,
-            on_retry=self._on_retry,
+            on_retry=run.on_retry,
         )
-
-    def _on_retry(self, errors: Mapping[str, str]) -> None:
-        for sink, error in errors.items():
-            self._sinks[sink] = replace(self._sinks[sink], error=error)
-        self._change(sinks=tuple(self._sinks.values()))
 
     def _on_batch(self, report: BatchReport) -> None:
-        self._backoff.reset()
-        self._rate.add(report.events)
-        self._delivered += report.events
-        self._newest_commit = report.newest_commit or self._newest_commit
-        for sink in self._sinks.values():
-            receipts = [r for r in report.receipts if r.sink == sink.id]
-            error = next((r.error for r in receipts if not r.ok), "")
-            lost = sum(u.events for u in report.undelivered if u.sink == sink.id)
-            done = sum(r.events for r in receipts if r.ok)
-            self._sinks[sink.id] = SinkStatus(sink.id, sink.events + done, sink.undelivered + lost, error)
-        self._stream_trouble = {}
-        self._change(
-            events=self._delivered,
-            sinks=tuple(self._sinks.values()),
-            batches=self.status.batches + 1,
-            batch_seconds=report.seconds,
-            position=report.position,
-        )
+        """From the thread of any group; the pipeline's own numbers follow its checkpoint."""
+        group = self._groups[report.group]
+        group.on_batch(report)
+        with self._changing:
+            checkpoint = self._ledger.checkpoint
+            moved = checkpoint.offset - (self._offset or 0)
+            self._offset = checkpoint.offset
+            if moved <= 0:
+                return
+            self._rate.add(moved)
+            self._newest_commit = report.newest_commit or self._newest_commit
+            self.status = replace(
+                self.status,
+                events=self.status.events + moved,
+                batches=self.status.batches + 1,
+                batch_seconds=report.seconds,
+                position=checkpoint.position,
+            )
 
     def _measure(self, capture: CaptureStatus | None) -> None:
-        waiting = self._waiting()
+        tail = self._tail()
+        waiting = self._waiting(tail)
         lag = max(0.0, time.time() - self._newest_commit) if waiting and self._newest_commit else 0.0
+        trouble = next((g.trouble for g in self._groups.values() if g.trouble and g.group.votes), {})
         self._change(
             stage=capture.stage if capture else "init",
             events_per_second=self._rate.per_second(),
@@ -188,25 +179,38 @@ class PipelineRun:
             lag_events=waiting,
             lag_seconds=lag,
             capture_restarts=self._capture.restarts,
-            error=(capture.error if capture else {}) or self._stream_trouble,
+            sinks=self._sinks(tail),
+            error=(capture.error if capture else {}) or trouble,
         )
 
-    def _waiting(self) -> int:
-        """Events in the log that are not delivered yet."""
-        if self._stream is not None:
-            self._offset = self._stream.checkpoint.offset
+    def _sinks(self, tail: int) -> tuple[SinkStatus, ...]:
+        """In the order of the document."""
+        found = {sink.id: sink for group in self._groups.values() for sink in group.sinks(tail)}
+        return tuple(found[getattr(sink.config, "id", "")] for sink in self.pipeline.spec.sinks)
+
+    def _tail(self) -> int:
         try:
-            self._last_waiting = max(0, self._log.tail().offset - max(self._offset, self._log.head()))
+            self._last_tail = self._log.tail().offset
         except TidemillError as error:  # only a number for people; who reads the log to deliver it has its own retries
             events.warn("pipeline.lag_unknown", pipeline=self.pipeline.name, error=error.what)
-        return self._last_waiting
+        return self._last_tail
+
+    def _waiting(self, tail: int) -> int:
+        """Events in the log that are not delivered yet."""
+        try:
+            return max(0, tail - max(self._ledger.checkpoint.offset, self._log.head()))
+        except TidemillError:
+            return max(0, tail - self._ledger.checkpoint.offset)
 
     def _fail(self, error: TidemillError) -> None:
         self.error = error
-        self._change(state=State.FAILED, error=_described(error))
+        self._change(state=State.FAILED, error=described(error), sinks=self._sinks(self._tail()))
         events.fail("pipeline.failed", pipeline=self.pipeline.name, error=error.what, where=error.where, fix=error.fix)
         self.stop()
 
 
-def _described(error: TidemillError) -> dict[str, str]:
-    return {"what": error.what, "where": error.where, "fix": error.fix}
+def policy_of(pipeline: Pipeline) -> Policy:
+    """How the document's commit policy groups its sinks."""
+    configs = [sink.config for sink in pipeline.spec.sinks]
+    required = {str(getattr(c, "id", "")): bool(getattr(c, "required", True)) for c in configs}
+    return Policy.of(pipeline.name, pipeline.spec.commit_policy, required)

@@ -1,1 +1,12 @@
-"""Dead letters: what a sink will never take, kept with its reason."""
+"""Dead letters: what a sink will never take, kept with its reason until somebody delivers it again or lets it go.
+
+letter   one of them, and how they travel from a worker to the driver
+store    the SQLite file they are kept in, its limits, and what happens when it is full
+config   `dlq:` of a pipeline
+"""
+
+from tidemill.dlq.config import DlqConfig
+from tidemill.dlq.letter import Letter, pack, unpack
+from tidemill.dlq.store import DeadLetters, Kept
+
+__all__ = ["DeadLetters", "DlqConfig", "Kept", "Letter", "pack", "unpack"]

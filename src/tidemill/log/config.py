@@ -28,6 +28,12 @@ class LogConfig(Config):
         gt=0,
         description="Undelivered bytes at which capture waits for the stream. One append may go past it.",
     )
+    keep_for_optional_bytes: int = Field(
+        default=8 << 30,
+        ge=0,
+        description="Delivered bytes to keep for a sink that the checkpoint does not wait for and that is behind. "
+        "A sink that is further behind loses its place: an error names the events it never gets.",
+    )
     retention_bytes: int = Field(
         default=0,
         ge=0,

@@ -24,8 +24,12 @@ def acknowledge(uri: str | Store, delivered: Tail) -> None:
     Bookmark(open_store(uri), ACKNOWLEDGED).put(delivered, durable=False)
 
 
-def trim(uri: str | Store, before: Offset, config: LogConfig, *, now: float | None = None) -> int:
+def trim(
+    uri: str | Store, before: Offset, config: LogConfig, *, held: Offset | None = None, now: float | None = None
+) -> int:
     """Removes whole segments that end at or before `before` and are past retention; returns the bytes freed.
+
+    From `held` on they are kept for a sink that is behind, as far as `keep_for_optional_bytes` goes.
 
     Oldest first and the index before its data, so that a trim that is killed leaves a log that begins later and
     never one with a hole. The newest segment stays: it says where the log ends.
@@ -35,7 +39,7 @@ def trim(uri: str | Store, before: Offset, config: LogConfig, *, now: float | No
     bases = [int(name[:-4]) for name in names if name.endswith(".idx")]
     delivered = [(base, following) for base, following in pairwise(bases) if following <= before]
     kept = 0
-    if config.retention_bytes:
+    if config.retention_bytes or held is not None:
         kept = sum(_bytes(store, names, base) for base, _ in delivered)
     moment = time.time() if now is None else now
     freed = 0
@@ -43,6 +47,8 @@ def trim(uri: str | Store, before: Offset, config: LogConfig, *, now: float | No
         began = _first_written_at(store, following)
         if began is None:
             break  # the writer is about to begin the next segment; until then this one says where the log ends
+        if held is not None and following > held and kept <= config.keep_for_optional_bytes:
+            break
         size = _bytes(store, names, base)
         too_much = 0 < config.retention_bytes <= kept - size
         too_old = 0 < config.retention_seconds < moment - began / 1000

@@ -33,7 +33,9 @@ def admit(log: LogReader, rule: Mapping[str, Any], start: dict[str, Any], *, wai
             end = log.plan(
                 begin, max_events=rule["max_events"], max_bytes=rule["max_bytes"], respect_tx=rule["respect_tx"]
             )
-            if end < tail or end - begin >= rule["max_events"] or _waited(log, begin) >= rule["max_ms"]:
+            if end > begin and (
+                end < tail or end - begin >= rule["max_events"] or _waited(log, begin) >= rule["max_ms"]
+            ):
                 count = _lanes(log, begin, end, rule["count"], 1 if rule["asked"] else UNASKED)
                 return {"offset": end, "lanes": count, "by": rule["by"]}
         if time.monotonic() >= give_up:

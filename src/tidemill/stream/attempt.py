@@ -8,19 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.dlq import Letter, unpack
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset
 from tidemill.stream.plan import Lane
-from tidemill.stream.policy import delivered
-from tidemill.stream.report import Undelivered
 
 _RECEIPT = [field.name for field in fields(Receipt)]
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The latest receipt of every (sink, lane) of one batch."""
+    """The latest receipt of every (sink, lane) of one batch, and the letters that came with the good ones."""
 
     start: Offset
     end: Offset
@@ -28,6 +27,7 @@ class Attempt:
     by: str
     newest: float
     receipts: tuple[Receipt, ...]
+    letters: tuple[Letter, ...] = ()
 
     @classmethod
     def of(cls, answers: pa.Table) -> Attempt:
@@ -35,15 +35,20 @@ class Attempt:
         rows: list[dict[str, Any]] = answers.to_pylist()
         one = rows[0]
         receipts = tuple(Receipt(**{name: row[name] for name in _RECEIPT}) for row in rows)
-        return cls(one["start"], one["end"], one["lanes"], one["by"], max(row["newest"] for row in rows), receipts)
+        letters = tuple(letter for row in rows for letter in unpack(row["letters"] or b""))
+        newest = max(row["newest"] for row in rows)
+        return cls(one["start"], one["end"], one["lanes"], one["by"], newest, receipts, letters)
 
     def after(self, second: Attempt) -> Attempt:
         """With the answers of a second try in the place of the first ones."""
         latest = {(r.sink, r.lane): r for r in (*self.receipts, *second.receipts)}
-        return replace(self, receipts=tuple(latest.values()), newest=max(self.newest, second.newest))
+        newest = max(self.newest, second.newest)
+        return replace(self, receipts=tuple(latest.values()), newest=newest, letters=self.letters + second.letters)
 
-    def delivered(self, sinks: Iterable[str]) -> set[str]:
-        return delivered(self.receipts, sinks, self.lanes)
+    def missing(self, sinks: Iterable[str]) -> list[str]:
+        """Sinks without a good receipt from every lane: a batch that one lane failed is not at the sink."""
+        good = {(receipt.sink, receipt.lane) for receipt in self.receipts if receipt.ok}
+        return [sink for sink in sinks if not all((sink, lane) in good for lane in range(self.lanes))]
 
     def refused(self) -> set[str]:
         """Sinks for which trying again is pointless."""
@@ -57,17 +62,13 @@ class Attempt:
             for lane in sorted({receipt.lane for receipt in lost})
         }
 
-    def undelivered(self, sinks: Iterable[str]) -> tuple[Undelivered, ...]:
-        have = self.delivered(sinks)
-        return tuple(Undelivered(s, self.start, self.end, self.error(s)) for s in sinks if s not in have)
-
     def error(self, sink: str) -> str:
         return next((r.error for r in self.receipts if r.sink == sink and not r.ok), "no receipt came back")
 
     def problem(self, pipeline: str, sinks: Iterable[str]) -> DeliveryError:
         """The error that stops the pipeline: the first sink that refused, or that never got better."""
         refused = self.refused()
-        missing = [sink for sink in sinks if sink not in self.delivered(sinks)]
+        missing = self.missing(sinks)
         sink = next((s for s in missing if s in refused), missing[0])
         kind, verb, fix = (
             (Refused, "refused", "Trying again would not help: mend what it names, then start the pipeline again.")

@@ -1,4 +1,4 @@
-"""One lane of one batch, in a Spark worker: read its blocks, write them to every sink, answer with receipts.
+"""One lane of one batch, in a Spark worker: read its blocks, write them to every sink of a group, answer with receipts.
 
 Nothing here raises on account of a sink: what went wrong is in its receipt, and the driver decides (loop.py).
 """
@@ -12,28 +12,30 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from tidemill.errors import TidemillError, is_retryable
+from tidemill.dlq import pack
+from tidemill.errors import Poisoned, TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt
 from tidemill.stream import lanes
-from tidemill.stream.plan import Lane, Plan
+from tidemill.stream.plan import Answer, Lane, Plan
 from tidemill.stream.pool import POOL, Tools
+from tidemill.stream.quarantine import Quarantine
 from tidemill.telemetry.points import point
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 
 
-def deliver(plan: Plan, lane: Lane, only: frozenset[str] | None = None) -> tuple[list[Receipt], float]:
-    """A receipt per sink (of those in `only`, if given), and the newest commit time met (seconds since 1970, or 0)."""
-    tools = POOL.tools(plan.pipeline, plan.run, plan.log)
+def deliver(plan: Plan, lane: Lane, only: frozenset[str] | None = None) -> tuple[list[Answer], float]:
+    """An answer per sink (of those in `only`, if given), and the newest commit time met (seconds since 1970, or 0)."""
+    tools = POOL.tools(plan.group, plan.run, plan.log)
     share = _Share(tools.log, lane)
     delivery = Delivery(plan.pipeline, plan.source, lane.start, lane.end, lane.lane, lane.lanes, share.blocks)
     chosen = [spec for spec in plan.sinks if only is None or spec[1]["id"] in only]
 
-    def write(spec: tuple[str, dict[str, Any]]) -> Receipt:
-        return _write(tools, *spec, delivery, plan.patience)
+    def write(spec: tuple[str, dict[str, Any]]) -> Answer:
+        return _write(tools, *spec, delivery, plan)
 
     if len(chosen) == 1:
         return [write(chosen[0])], share.newest
@@ -74,28 +76,38 @@ class _Share:
             self.newest = max(self.newest, last.value / 1e6)
 
 
-def _write(tools: Tools, kind: str, config: dict[str, Any], delivery: Delivery, patience: float) -> Receipt:
+def _write(tools: Tools, kind: str, config: dict[str, Any], delivery: Delivery, plan: Plan) -> Answer:
     """Tries again while that is worth it. Only the error's own words leave this process, never a row's values."""
     name = str(config["id"])
-    give_up = time.monotonic() + patience
+    quarantine = Quarantine(delivery, name)
+    give_up = time.monotonic() + plan.patience
     pause = _FIRST_PAUSE
     while True:
         try:
             point("worker.writing")
-            receipt = tools.sink(kind, config).write(delivery)
+            receipt = tools.sink(kind, config).write(quarantine.delivery)
             point("worker.written")
-            return replace(receipt, sink=name, lane=delivery.lane)
+            return Answer(replace(receipt, sink=name, lane=delivery.lane), pack(quarantine.letters))
         except Exception as error:  # noqa: BLE001  sinks bring errors of any library; the table in errors.py judges
             tools.discard(name)
-            retry = is_retryable(error)
+            problem = error
+            if isinstance(error, Poisoned) and plan.letters:
+                try:
+                    quarantine.take(error)
+                    continue
+                except TidemillError as hopeless:
+                    problem = hopeless
+            retry = is_retryable(problem)
             if not retry or time.monotonic() + pause > give_up:
-                return Receipt(name, delivery.lane, error=_words(error), retryable=retry)
+                return Answer(Receipt(name, delivery.lane, error=_words(problem), retryable=retry))
         time.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 def _words(error: Exception) -> str:
     """Our own errors are written for people; of others only the kind is sure to hold no row's values."""
+    if isinstance(error, Poisoned):
+        return f"{error}\nTo keep such events apart and go on with the others, add `dlq: {{}}` to the pipeline's spec."
     if isinstance(error, TidemillError):
         return str(error)
     return f"{type(error).__module__}.{type(error).__qualname__}" + (

@@ -1,141 +1,118 @@
-"""LOOP TWO: log → Spark → sinks → commit policy → checkpoint → acknowledge → trim.
+"""LOOP TWO: log → Spark → sinks → dead letters → checkpoint → acknowledge → trim, for one group of sinks.
 
 `StreamLoop._deliver` is the loop's body: Spark calls it with each batch, one at a time, in order.
 """
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemill.component import CheckpointStore
-from tidemill.config.spec import Batch, CommitPolicy, Sharding
-from tidemill.errors import DeliveryError, LogError, SparkLost, TidemillError
-from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
+from tidemill import registry
+from tidemill.config.spec import Batch, Sharding
+from tidemill.dlq import DeadLetters
+from tidemill.errors import DeadLettersFull, DeliveryError, LogError, Refused, SparkLost, TidemillError, is_retryable
+from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
-from tidemill.model.position import Position
 from tidemill.stream import pins, source
 from tidemill.stream.attempt import Attempt
+from tidemill.stream.ledger import Ledger
+from tidemill.stream.patience import ENDLESS, Patience, Pauses
 from tidemill.stream.plan import Plan
-from tidemill.stream.policy import Policy
+from tidemill.stream.policy import Group
 from tidemill.stream.report import BatchReport
 from tidemill.stream.session import cores, reaching_spark
-from tidemill.telemetry.events import emit, fail, warn
+from tidemill.telemetry.events import emit, warn
 from tidemill.telemetry.points import point
-
-_TRIM_EVERY = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds. `in_task` a lane tries by itself; `overall` the driver sends failed lanes again before it gives up."""
-
-    in_task: float = 10.0
-    overall: float = 600.0
-    longest_pause: float = 15.0
 
 
 class StreamLoop:
-    """Delivers one pipeline's log. `start`, then `await_end`; `stop` from any thread.
+    """Delivers a pipeline's log to one group of sinks. `start`, then `await_end`; `stop` from any thread.
 
-    `sinks` are (type, settings) pairs with plain values: each worker builds its own. The checkpoint in `store` says
-    where to begin; `spark_dir` may be lost at any time. `on_batch` is called after each checkpoint, `on_retry` with an
+    `sinks` are the group's, as (type, settings) pairs with plain values: each worker builds its own. The group's
+    position in the ledger says where to begin; `spark_dir` may be lost at any time. `letters` are None where an event
+    that a sink will never take is to stop the group. `on_batch` is called after each checkpoint, `on_retry` with an
     error per sink before each new attempt; both in Spark's thread.
     """
 
     def __init__(
         self,
-        pipeline: str,
+        group: Group,
+        ledger: Ledger,
         source_id: str,
         log_uri: str,
         sinks: Sequence[tuple[str, dict[str, Any]]],
         *,
-        store: CheckpointStore,
         spark: Any,
         spark_dir: Path,
         batch: Batch | None = None,
         sharding: Sharding | None = None,
-        policy: CommitPolicy | None = None,
-        log: LogConfig | None = None,
         lanes: int | None = None,
+        letters: DeadLetters | None = None,
         patience: Patience | None = None,
         on_batch: Callable[[BatchReport], None] = lambda report: None,
         on_retry: Callable[[Mapping[str, str]], None] = lambda errors: None,
     ) -> None:
-        self._pipeline, self._source_id, self._log_uri = pipeline, source_id, log_uri
+        self._group, self._ledger, self._letters = group, ledger, letters
+        self._pipeline, self._source_id, self._log_uri = ledger.policy.pipeline, source_id, log_uri
         self._specs = tuple((kind, dict(config)) for kind, config in sinks)
-        self._sinks = [str(config["id"]) for _, config in self._specs]
-        required = {str(config["id"]): bool(config.get("required", True)) for _, config in self._specs}
-        self._policy = Policy(policy or CommitPolicy(), required)
         self._batch, self._sharding = batch or Batch(), sharding or Sharding()
-        self._store, self._spark, self._spark_dir = store, spark, spark_dir
-        self._log_config = log or LogConfig.model_validate({})
-        self._asked = self._sharding.count or lanes
+        self._spark, self._spark_dir = spark, spark_dir
+        self._asked = 1 if single_lane(kind for kind, _ in sinks) else self._sharding.count or lanes
         self._lanes = self._asked or cores(spark)
-        self._patience = patience or Patience()
+        self._patience = patience or (Patience() if group.leads else ENDLESS)
         self._on_batch, self._on_retry = on_batch, on_retry
         self._log = LogReader(log_uri)
         self._query: Any = None
         self._error: TidemillError | None = None
         self._stopping = threading.Event()
         self._busy = threading.Lock()
-        self._trimmed_at = 0.0
 
     def start(self) -> None:
-        """Begins at the checkpoint (at the log's head if there is none) and returns while the query starts."""
-        kept = self._store.load(self._pipeline)
-        self._checkpoint = kept or Checkpoint(self._log.head(), Position(""))
+        """Begins at the group's position and returns while the query starts."""
+        self._checkpoint = self._ledger.begin(self._group)
         query_dir, begin = pins.settle(self._spark_dir, self._checkpoint.offset)
         self._plan = Plan(
-            self._pipeline, self._source_id, self._log_uri, uuid.uuid4().hex, self._specs,
-            delivered=self._checkpoint.offset, patience=self._patience.in_task,
+            self._pipeline, self._source_id, self._log_uri, self._group.key, uuid.uuid4().hex, self._specs,
+            delivered=self._checkpoint.offset, patience=self._patience.in_task, letters=self._letters is not None,
         )  # fmt: skip
         given = source.options(
             self._plan, begin, self._batch, self._sharding, self._lanes, asked=self._asked is not None
         )
         stream = self._spark.readStream.format(source.NAME).options(**given).load().writeStream
-        stream = stream.queryName(f"{self._pipeline} {self._plan.run[:8]}").foreachBatch(self._guarded)
+        stream = stream.queryName(f"{self._group.key} {self._plan.run[:8]}").foreachBatch(self._guarded)
         self._query = stream.option("checkpointLocation", query_dir.absolute().as_uri()).start()
-        emit("stream.started", pipeline=self._pipeline, offset=self._checkpoint.offset, lanes=self._lanes)
+        emit("stream.started", **self._who(), offset=self._checkpoint.offset, lanes=self._lanes)
 
     # ---------------------------------------------------------------- the loop
 
     def _deliver(self, frame: Any, number: int) -> None:
         began = time.monotonic()
-        attempt, retries = self._until_policy_is_met(frame)
+        attempt, retries = self._until_every_sink_has_it(frame)
         if attempt.end <= self._checkpoint.offset:
             return  # Spark died between our checkpoint and its own note of this batch
         point("stream.delivered")
+        self._keep_letters(attempt)  # before the checkpoint: killed in between, the replay brings the same ones again
+        point("stream.letters_kept")
         position = self._log.position_at(attempt.end)
-        self._checkpoint = self._store.save(  # Invariant 1
-            self._pipeline, Checkpoint(attempt.end, position), expect=self._checkpoint.version
-        )
-        point("stream.checkpointed")
-        acknowledge(self._log_uri, Tail(attempt.end, position))  # Invariant 2
-        self._trim(attempt.end)
-        undelivered = attempt.undelivered(self._sinks)
-        for lost in undelivered:  # Invariant 7
-            fail("stream.undelivered", pipeline=self._pipeline, sink=lost.sink, first=lost.start, last=lost.end - 1,
-                 events=lost.events, error=lost.error)  # fmt: skip
+        self._checkpoint = self._ledger.advance(self._group, attempt.end, position)  # Invariants 1 and 2
         self._on_batch(
             BatchReport(
                 number, attempt.start, attempt.end, position, attempt.lanes, time.monotonic() - began,
-                self._log.tail().offset - attempt.end, attempt.newest, attempt.receipts, retries, undelivered,
+                self._log.tail().offset - attempt.end, attempt.newest, attempt.receipts, retries, self._group.key,
+                attempt.letters,
             )
         )  # fmt: skip
 
-    def _until_policy_is_met(self, frame: Any) -> tuple[Attempt, int]:
-        """One job; then, while the policy asks for more, jobs for the (lane, sink) pairs that failed."""
+    def _until_every_sink_has_it(self, frame: Any) -> tuple[Attempt, int]:
+        """One job; then jobs for the (lane, sink) pairs that failed, until none is left."""
         attempt: Attempt | None = None
-        give_up = time.monotonic() + self._patience.overall
-        tries, pause = 0, 0.2
+        pauses = Pauses(self._patience, self._stopping)
         while True:
             try:
                 if attempt is None:
@@ -145,27 +122,49 @@ class StreamLoop:
                     attempt = attempt.after(Attempt.of(again))
             except Exception as error:
                 # Sinks' errors come as receipts; this is a worker that was killed, or an executor lost.
-                if self._stopping.is_set() or time.monotonic() + pause > give_up:
-                    raise DeliveryError(
-                        f"a Spark job failed: {_first_line(error)}",
-                        where=f'pipeline "{self._pipeline}", checkpoint {self._checkpoint.offset}',
-                        fix="Nothing is lost: start the pipeline again. If it repeats, look at memory and Spark's log.",
-                    ) from error
-                warn("stream.job_failed", pipeline=self._pipeline, error=_first_line(error), pause=round(pause, 1))
+                if pauses.over:
+                    raise self._job_failed(error) from error
+                warn("stream.job_failed", **self._who(), error=_first_line(error), pause=round(pauses.next, 1))
             else:
-                if attempt.end <= self._checkpoint.offset or self._policy.met(attempt.delivered(self._sinks)):
-                    return attempt, tries
-                hopeless = not self._policy.met(set(self._sinks) - attempt.refused())
-                if hopeless or self._stopping.is_set() or time.monotonic() + pause > give_up:
-                    raise attempt.problem(self._pipeline, self._needed())
-                missing = sorted({sink for sinks in attempt.failed().values() for sink in sinks})
-                warn("stream.retrying", pipeline=self._pipeline, sinks=",".join(missing), pause=round(pause, 1))
+                missing = [] if attempt.end <= self._checkpoint.offset else attempt.missing(self._group.sinks)
+                if not missing:
+                    return attempt, pauses.taken
+                if attempt.refused() or pauses.over:
+                    raise attempt.problem(self._pipeline, self._group.sinks)
+                warn("stream.retrying", **self._who(), sinks=",".join(missing), pause=round(pauses.next, 1))
                 self._on_retry({sink: attempt.error(sink) for sink in missing})
-            tries += 1
-            self._stopping.wait(pause * random.uniform(0.7, 1.0))
-            pause = min(pause * 2, self._patience.longest_pause)
+            pauses.take()
+            self._check_that_the_log_still_has(attempt.start if attempt else self._checkpoint.offset)
+
+    def _keep_letters(self, attempt: Attempt) -> None:
+        """Waits while there is no room for them, unless that is to stop the group."""
+        if not attempt.letters or self._letters is None:
+            return
+        pauses = Pauses(ENDLESS, self._stopping)
+        while True:
+            try:
+                kept = self._letters.put(attempt.letters)
+                break
+            except TidemillError as error:
+                if self._letters.config.overflow == "halt" and isinstance(error, DeadLettersFull):
+                    raise Refused(error.what, where=error.where, fix=error.fix) from error
+                if pauses.over or not is_retryable(error):
+                    raise
+                warn("stream.letters_wait", **self._who(), error=error.what, pause=round(pauses.next, 1))
+                self._on_retry({letter.sink: f"{error.what}\n{error.fix}" for letter in attempt.letters})
+            pauses.take()
+        for letter in kept.new:  # Invariant 7
+            warn("stream.letter_kept", **self._who(letter.sink), offset=letter.offset, table=letter.table,
+                 reason=letter.reason)  # fmt: skip
+        for letter in kept.dropped:
+            warn("stream.letter_dropped", **self._who(letter.sink), offset=letter.offset, table=letter.table,
+                 event_id=letter.event_id, reason="dlq.overflow is drop_oldest")  # fmt: skip
 
     # ---------------------------------------------------------------- around it
+
+    def ask_to_stop(self) -> None:
+        """`stop` without waiting, for who has several to stop."""
+        self._stopping.set()
 
     def stop(self, timeout: float = 60) -> None:
         """Lets the batch under way finish and be noted, then ends the query. Waits at most `timeout` seconds: what
@@ -177,7 +176,7 @@ class StreamLoop:
             self._busy.release()
         with suppress(SparkLost), reaching_spark():
             self._query.stop()
-        emit("stream.stopped", pipeline=self._pipeline, offset=self._checkpoint.offset)
+        emit("stream.stopped", **self._who(), offset=self._checkpoint.offset)
 
     def await_end(self, timeout: float | None = None) -> bool:
         """True when the loop has ended, by `stop`; raises what ended it otherwise. False when the time is over."""
@@ -200,6 +199,7 @@ class StreamLoop:
 
     @property
     def checkpoint(self) -> Checkpoint:
+        """The group's."""
         return self._checkpoint
 
     def _guarded(self, frame: Any, number: int) -> None:
@@ -213,15 +213,27 @@ class StreamLoop:
                 self._error = error
                 raise
 
-    def _needed(self) -> list[str]:
-        """Sinks in the order in which to blame them: those the policy insists on first."""
-        return sorted(self._sinks, key=lambda sink: not self._policy.required[sink])
+    def _who(self, sink: str = "") -> dict[str, str]:
+        sinks = sink or ("" if self._group.leads else self._group.sinks[0])
+        return {"pipeline": self._pipeline} | ({"sink": sinks} if sinks else {})
 
-    def _trim(self, before: int) -> None:
-        now = time.monotonic()
-        if now - self._trimmed_at >= _TRIM_EVERY:
-            self._trimmed_at = now
-            trim(self._log_uri, before, self._log_config)
+    def _check_that_the_log_still_has(self, offset: int) -> None:
+        """While a sink was away the log may have been trimmed below its batch; started again, it says what it lost."""
+        head = self._log.head()
+        if offset < head:
+            raise LogError(f"the log begins at {head} by now, the batch under way at {offset}", where=self._log_uri)
+
+    def _job_failed(self, error: Exception) -> DeliveryError:
+        return DeliveryError(
+            f"a Spark job failed: {_first_line(error)}",
+            where=f'pipeline "{self._pipeline}", checkpoint {self._checkpoint.offset}',
+            fix="Nothing is lost: start the pipeline again. If it repeats, look at memory and Spark's log.",
+        )
+
+
+def single_lane(types: Iterable[str]) -> bool:
+    """Whether a group with sinks of these types gets all of a batch in one lane."""
+    return any(getattr(registry.load("sinks", kind), "single_lane", False) for kind in types)
 
 
 class _Stopping(Exception):

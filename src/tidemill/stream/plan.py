@@ -1,4 +1,4 @@
-"""What a lane is told: the run's plan, and which part of which batch. Small, and cheap to import."""
+"""What a lane is told, the run's plan and which part of which batch, and what it answers. Cheap to import."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset
 
 
@@ -14,17 +15,20 @@ from tidemill.model.position import Offset
 class Plan:
     """What every lane of a run must know. Travels as text: Spark hands options to a source as strings only.
 
-    `run` names one start of the pipeline; `delivered` is the checkpoint at that start. `patience` is for how many
-    seconds a lane tries again by itself before it gives the driver the word.
+    `group` names the sinks that move together, `run` one start of their stream; `delivered` is their position at that
+    start. `patience` is for how many seconds a lane tries again by itself before it gives the driver the word. With
+    `letters` it takes poison events out of a delivery and goes on.
     """
 
     pipeline: str
     source: str
     log: str
+    group: str
     run: str
     sinks: tuple[tuple[str, dict[str, Any]], ...]
     delivered: Offset = 0
     patience: float = 10.0
+    letters: bool = False
 
     def to_json(self) -> str:
         return orjson.dumps(asdict(self)).decode()
@@ -44,3 +48,11 @@ class Lane:
     lane: int
     lanes: int
     by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A sink's receipt for one lane, and the dead letters it left, packed (dlq/letter.py)."""
+
+    receipt: Receipt
+    letters: bytes = b""

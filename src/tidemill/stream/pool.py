@@ -15,7 +15,7 @@ from tidemill.telemetry.events import emit
 
 @dataclass(slots=True)
 class Tools:
-    """What one pipeline's lanes use in this process."""
+    """What the lanes of one group of sinks use in this process."""
 
     run: str
     log: LogReader
@@ -41,17 +41,17 @@ class Tools:
 
 
 class Pool:
-    """One set of tools per pipeline. A new run of a pipeline closes those of the run before."""
+    """One set of tools per group of sinks. A new run of a group closes those of the run before."""
 
     def __init__(self) -> None:
         self._tools: dict[str, Tools] = {}
 
-    def tools(self, pipeline: str, run: str, log: str) -> Tools:
-        kept = self._tools.get(pipeline)
+    def tools(self, group: str, run: str, log: str) -> Tools:
+        kept = self._tools.get(group)
         if kept is None or kept.run != run:
             if kept is not None:
                 kept.close()
-            kept = self._tools[pipeline] = Tools(run, LogReader(log))
+            kept = self._tools[group] = Tools(run, LogReader(log))
         return kept
 
     def close(self) -> None:

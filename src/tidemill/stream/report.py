@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemill.dlq import Letter
 from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset, Position
 
 
 @dataclass(frozen=True, slots=True)
-class Undelivered:
-    """Events that a sink never got although the checkpoint moved on: the commit policy did not need that sink."""
-
-    sink: str
-    start: Offset
-    end: Offset
-    error: str
-
-    @property
-    def events(self) -> int:
-        return self.end - self.start
-
-
-@dataclass(frozen=True, slots=True)
 class BatchReport:
-    """One delivered batch. `lag_events` wait in the log behind it; `newest_commit` (seconds since 1970, 0 if not
-    known) is the commit time of its last event. `retries` counts the jobs it took beyond the first."""
+    """One batch that the sinks of a `group` have. `lag_events` wait in the log behind it; `newest_commit` (seconds since
+    1970, 0 if not known) is the commit time of its last event. `retries` counts the jobs it took beyond the first;
+    `letters` are the events that went to the dead letters instead."""
 
     number: int
     start: Offset
@@ -37,7 +25,8 @@ class BatchReport:
     newest_commit: float
     receipts: tuple[Receipt, ...]
     retries: int = 0
-    undelivered: tuple[Undelivered, ...] = ()
+    group: str = ""
+    letters: tuple[Letter, ...] = ()
 
     @property
     def events(self) -> int:

@@ -25,7 +25,7 @@ from tidemill.log import LogReader
 from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset
 from tidemill.stream.admission import admit, spread_by
-from tidemill.stream.plan import Lane, Plan
+from tidemill.stream.plan import Answer, Lane, Plan
 
 NAME = "tidemill_blocks"
 
@@ -37,12 +37,15 @@ RECEIPTS = pa.schema(
         ("sink", pa.string()), ("lane", pa.int32()), ("events", pa.int64()), ("bytes", pa.int64()),
         ("skipped", pa.int64()), ("encode_seconds", pa.float64()), ("write_seconds", pa.float64()),
         ("error", pa.string()), ("retryable", pa.bool_()),
-        # The batch they belong to; `newest` is the latest commit time met.
+        # The batch they belong to; `newest` is the latest commit time met; `letters` are packed as in dlq/letter.py.
         ("start", pa.int64()), ("end", pa.int64()), ("lanes", pa.int32()), ("by", pa.string()),
-        ("newest", pa.float64()),
+        ("newest", pa.float64()), ("letters", pa.binary()),
     ]
 )  # fmt: skip
-_SQL = {pa.string(): "string", pa.int32(): "int", pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean"}
+_SQL = {
+    pa.string(): "string", pa.int32(): "int", pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean",
+    pa.binary(): "binary",
+}  # fmt: skip
 
 
 def options(plan: Plan, begin: Offset, batch: Batch, sharding: Sharding, count: int, *, asked: bool) -> dict[str, str]:
@@ -119,7 +122,7 @@ class BlockStream(DataSourceStreamReader):
         plan, lane = Plan.from_json(self._plan), partition.value
         if lane.end <= plan.delivered:
             # Replayed by Spark because it died between our checkpoint and its own note; delivered already.
-            return iter([_batch([Receipt("", lane.lane)], lane, 0.0)])
+            return iter([_batch([Answer(Receipt("", lane.lane))], lane, 0.0)])
         return iter([_deliver(plan, lane)])
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -159,10 +162,11 @@ class _WarmUp(DataSourceReader):
 def _deliver(plan: Plan, lane: Lane, only: frozenset[str] | None = None) -> pa.RecordBatch:
     from tidemill.stream.batch import deliver  # heavy, and needed in workers only
 
-    receipts, newest = deliver(plan, lane, only)
-    return _batch(receipts, lane, newest)
+    answers, newest = deliver(plan, lane, only)
+    return _batch(answers, lane, newest)
 
 
-def _batch(receipts: list[Receipt], lane: Lane, newest: float) -> pa.RecordBatch:
+def _batch(answers: list[Answer], lane: Lane, newest: float) -> pa.RecordBatch:
     common = asdict(lane) | {"newest": newest}
-    return pa.RecordBatch.from_pylist([common | asdict(receipt) for receipt in receipts], schema=RECEIPTS)
+    rows = [common | asdict(answer.receipt) | {"letters": answer.letters} for answer in answers]
+    return pa.RecordBatch.from_pylist(rows, schema=RECEIPTS)

@@ -1,0 +1,131 @@
+"""The stream of one group of sinks, as its supervisor sees it: started, watched, started again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tidemill.capture.backoff import Backoff
+from tidemill.control.status import SinkState, SinkStatus
+from tidemill.errors import DeliveryError, TidemillError, is_retryable
+from tidemill.model.position import Offset
+from tidemill.stream.ledger import LOST, Ledger
+from tidemill.stream.loop import StreamLoop
+from tidemill.stream.policy import Group
+from tidemill.stream.report import BatchReport
+from tidemill.stream.session import reaching_spark
+from tidemill.telemetry import events
+
+
+class GroupRun:
+    """An error that a retry may mend starts the stream again, with backoff; any other is raised by `watch`."""
+
+    def __init__(self, group: Group, ledger: Ledger, make: Callable[[GroupRun], StreamLoop]) -> None:
+        self.group = group
+        self.trouble: dict[str, str] = {}
+        self.given_up = False
+        self._ledger = ledger
+        self._make = make
+        self._stream: StreamLoop | None = None
+        self._start_at = 0.0
+        self._backoff = Backoff()
+        self._changing = threading.Lock()  # batches report from Spark's thread
+        self._sinks = {sink: SinkStatus(sink, waited_for=group.votes) for sink in group.sinks}
+
+    @property
+    def offset(self) -> Offset:
+        return self._ledger.position(self.group).offset
+
+    @property
+    def running(self) -> bool:
+        return self._stream is not None and self._stream.running
+
+    @property
+    def failing(self) -> bool:
+        return any(sink.state is not SinkState.OK for sink in self._sinks.values())
+
+    def watch(self) -> None:
+        """Called again and again."""
+        if self.given_up:
+            return
+        try:
+            if self._stream is not None:
+                if not self._stream.running:
+                    self._stream.await_end(0.1)  # raises what ended it
+                    raise DeliveryError(
+                        "the stream ended by itself",
+                        where=f"pipeline {self._ledger.policy.pipeline}",
+                        fix="It is started again; if that repeats, look at Spark's log.",
+                    )
+            elif time.monotonic() >= self._start_at:
+                with reaching_spark():
+                    stream = self._make(self)
+                    stream.start()
+                self._stream = stream
+                self._note_what_is_lost()
+        except TidemillError as failure:
+            self._stream = None
+            if not is_retryable(failure):
+                raise
+            wait = self._backoff.next()
+            self._start_at = time.monotonic() + wait
+            self.trouble = described(failure)
+            self.on_retry(dict.fromkeys(self.group.sinks, failure.what))
+            events.warn(
+                "stream.restarted", pipeline=self._ledger.policy.pipeline, sinks=",".join(self.group.sinks),
+                error=failure.what, after_seconds=round(wait, 1),
+            )  # fmt: skip
+
+    def give_up(self, error: TidemillError) -> None:
+        """The pipeline goes on without these sinks; their position stays for the next start."""
+        self.given_up = True
+        self._update(state=SinkState.FAILED, error=str(error))
+        events.fail(
+            "stream.sink_failed", pipeline=self._ledger.policy.pipeline, sinks=",".join(self.group.sinks),
+            offset=self.offset, error=error.what, where=error.where, fix=error.fix,
+        )  # fmt: skip
+
+    def ask_to_stop(self) -> None:
+        if self._stream is not None:
+            self._stream.ask_to_stop()
+
+    def stop(self) -> None:
+        if self._stream is not None:
+            self._stream.stop()
+            self._stream = None
+
+    def sinks(self, tail: Offset) -> list[SinkStatus]:
+        at = self.offset
+        with self._changing:
+            return [replace(sink, offset=at, lag_events=max(0, tail - at)) for sink in self._sinks.values()]
+
+    def on_retry(self, errors: Mapping[str, str]) -> None:
+        with self._changing:
+            for sink, error in errors.items():
+                self._sinks[sink] = replace(self._sinks[sink], state=SinkState.FAILING, error=error)
+
+    def on_batch(self, report: BatchReport) -> None:
+        self._backoff.reset()
+        self.trouble = {}
+        with self._changing:
+            for name, sink in self._sinks.items():
+                done = sum(receipt.events for receipt in report.receipts if receipt.sink == name)
+                letters = sum(letter.sink == name for letter in report.letters)
+                self._sinks[name] = replace(
+                    sink, state=SinkState.OK, error="", events=sink.events + done, letters=sink.letters + letters
+                )
+
+    def _note_what_is_lost(self) -> None:
+        words = self._ledger.position(self.group).note.removeprefix(LOST).split()
+        if self._ledger.position(self.group).note.startswith(LOST) and len(words) == 3:
+            self._update(lost=int(words[2]) - int(words[0]) + 1)
+
+    def _update(self, **changes: object) -> None:
+        with self._changing:
+            self._sinks = {name: replace(sink, **changes) for name, sink in self._sinks.items()}  # type: ignore[arg-type]
+
+
+def described(error: TidemillError) -> dict[str, str]:
+    return {"what": error.what, "where": error.where, "fix": error.fix}

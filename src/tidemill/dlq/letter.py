@@ -1,0 +1,52 @@
+"""A dead letter: one event, whole, with the sink that will never take it and that sink's reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+
+from tidemill.model.position import Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """`sink` and `event_id` together name it: a replayed batch makes the same letters again (invariant 4).
+
+    `payload` is a block of one row as the log writes blocks, so that exactly this event can be delivered again.
+    `number`, `attempts` and the times are the store's: 0 and empty until it has the letter.
+    """
+
+    sink: str
+    source: str
+    table: str
+    op: str
+    offset: Offset
+    position: str
+    ordinal: int
+    event_id: str
+    reason: str
+    payload: bytes
+    number: int = 0
+    attempts: int = 1
+    first_at: str = ""
+    last_at: str = ""
+
+
+def pack(letters: Sequence[Letter]) -> bytes:
+    """As they travel beside a receipt; empty for none."""
+    if not letters:
+        return b""
+    table = pa.Table.from_pylist([asdict(letter) for letter in letters])
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    return bytes(out.getvalue())
+
+
+def unpack(data: bytes) -> tuple[Letter, ...]:
+    if not data:
+        return ()
+    with pa.ipc.open_stream(data) as stream:
+        return tuple(Letter(**row) for row in stream.read_all().to_pylist())
