@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, SecretStr
 
 from tests.config.conftest import PIPELINE
 from tidemill import config
+from tidemill.config.secrets import revealed
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,16 @@ def test_no_secret_is_left_in_a_shown_pipeline(write: Callable[..., Path]) -> No
     assert "seen" in shown
     assert "seen-too" in shown
     assert pipeline.spec.source.config.password.get_secret_value() == "HIDE-1"  # type: ignore[attr-defined]
+
+
+def test_a_worker_gets_the_secrets_of_nested_settings_too() -> None:
+    class Inner(BaseModel):
+        password: SecretStr | None = None
+
+    class Outer(BaseModel):
+        inner: Inner
+        headers: dict[str, SecretStr]
+
+    outer = Outer(inner=Inner(password=SecretStr("a")), headers={"x": SecretStr("b")})
+    assert Outer.model_validate(revealed(outer)) == outer
+    assert json.dumps(revealed(outer)) == '{"inner": {"password": "a"}, "headers": {"x": "b"}}'

@@ -23,6 +23,7 @@ SERVERLESS: dict[str, Callable[[Path], dict[str, Any]]] = {
 #: The rest are written to in their own test files, against a real server; nothing listens here.
 UNREACHABLE: dict[str, dict[str, Any]] = {
     "kafka": {"brokers": "127.0.0.1:9", "topic": "t", "delivery_timeout_seconds": 0.5},
+    "redis": {"uri": "redis://127.0.0.1:9", "stream": "s"},
 }
 
 SINKS = registry.names("sinks")

@@ -48,11 +48,21 @@ def masked(value: Any) -> Any:
 
 def revealed(config: BaseModel) -> dict[str, Any]:
     """Plain values with the secrets in them, for a worker that builds the component again. Never shown or logged."""
-    return {
-        name: value.get_secret_value() if isinstance(value, SecretStr | SecretBytes) else to_jsonable_python(value)
-        for name in type(config).model_fields
-        if (value := getattr(config, name)) is not None
-    }
+    return {name: _plain(value) for name in type(config).model_fields if (value := getattr(config, name)) is not None}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case SecretStr() | SecretBytes():
+            return value.get_secret_value()
+        case BaseModel():
+            return revealed(value)
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case _:
+            return to_jsonable_python(value)
 
 
 def mask_dsn(dsn: str) -> str:

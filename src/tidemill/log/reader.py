@@ -69,9 +69,10 @@ class LogReader:
         return marks[bisect.bisect_right(marks, end)]
 
     def refs(self, start: Offset, end: Offset) -> list[BlockRef]:
-        """Of every block with offsets in the range, in the log's order, clipped to it."""
+        """Of every block with offsets in the range, clipped to it, sorted by where they begin."""
         self._check(start, end)
-        return [ref for entry in self._entries(start, end) for ref in entry.refs(start, end)]
+        refs = [ref for entry in self._entries(start, end) for ref in entry.refs(start, end)]
+        return sorted(refs, key=lambda ref: ref.first)  # an append has its tables' blocks in any order
 
     def read(self, ref: BlockRef) -> Block:
         """Local files are memory-mapped: only `offset` and a spill's constants take memory of their own."""

@@ -1,0 +1,109 @@
+"""A server that is one child process with a folder and a port of its own on 127.0.0.1; gone when it is closed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tidemill.errors import EnvironmentProblem
+
+
+class ServerProcess:
+    """A subclass says with which command it starts and how to see that it serves.
+
+    `start` after `stop` goes on with the same folder and the same port. `close` ends it and removes the folder.
+    """
+
+    name = "server"
+    patience_seconds = 30.0
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=f"tidemill-{self.name}-"))
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def log(self) -> Path:
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        self.port = self.port or free_port()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(), cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + self.patience_seconds
+        while not self.answers():
+            if not self.running or time.monotonic() > deadline:
+                self.stop(kill=True)
+                tail = self.log.read_text(errors="replace").strip().splitlines()[-5:]
+                raise EnvironmentProblem(f"{self.name} did not start", where=str(self.log), fix="\n".join(tail))
+            time.sleep(0.02)
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Returns when the process is gone."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._process = None
+
+    def close(self) -> None:
+        self.stop(kill=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def free_port() -> int:
+    """One that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def speaks(port: int, greeting: bytes, answer: bytes) -> bool:
+    """Whether what listens there answers a greeting as it should: an open port is not yet a server that serves."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as connection:
+            connection.settimeout(2)
+            connection.sendall(greeting)
+            return connection.recv(len(answer)).startswith(answer)
+    except OSError:
+        return False

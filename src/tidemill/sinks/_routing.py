@@ -1,0 +1,45 @@
+"""Names from templates (streams, subjects, URLs, paths) for a block's rows, and which rows cannot be named."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidemill.errors import ConfigError, Poisoned, Refused
+from tidemill.model.block import Block
+from tidemill.model.template import Template
+
+
+def parsed(text: str) -> str:
+    """For validators of config fields: the text itself, if it is a template."""
+    try:
+        Template(text)
+    except ConfigError as error:
+        raise ValueError(f"{error.what}. {error.fix}") from error
+    return text
+
+
+def names(template: Template, block: Block, source: str) -> pa.DictionaryArray:
+    """One name per row, each name once in the dictionary. `Poisoned` says which rows have none."""
+    if template.is_constant:
+        zeros = pa.repeat(pa.scalar(0, pa.int32()), block.rows)
+        return pa.DictionaryArray.from_arrays(zeros, pa.array([template.constant(block.table, source)]))
+    try:
+        return template.render(block, source).dictionary_encode()
+    except Refused as error:
+        reasons = _unnamed(template, block, source)
+        if not reasons:
+            raise
+        raise Poisoned(reasons, fix=error.fix) from error
+
+
+def _unnamed(template: Template, block: Block, source: str) -> dict[int, str]:
+    """By halving: few rows are bad, as a rule, and the template only says that some are."""
+    try:
+        template.render(block, source)
+    except Refused:
+        if block.rows == 1:
+            return {int(block.offsets()[0]): f'no value for a part of "{template.text}"'}
+        half = block.rows // 2
+        parts = (Block(block.table, block.batch.slice(0, half)), Block(block.table, block.batch.slice(half)))
+        return {offset: reason for part in parts for offset, reason in _unnamed(template, part, source).items()}
+    return {}

@@ -1,0 +1,261 @@
+"""Redis or Valkey streams: one entry per event, its id made of the event's offset, so that none is there twice.
+
+    XADD <stream> [MAXLEN ~ n] <offset + 1>-0 op <op> table <schema.table> id <event id> [key <key>] event <document>
+
+Ids must rise in a stream, so all of a batch comes in one lane and is sent in the order of its offsets. Commands go in
+transactions (MULTI), one after the other: were an event refused (OOM) and a later one taken, the stream could never
+take the first again. After a crash the stream's own last id says where to go on (`_redis_resume`). With `appendonly
+yes` and `appendfsync always` an answered XADD is on disk; otherwise a crash of Redis may lose the last second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, field_validator
+
+from tidemill.component import Check, Component, Format, SinkConfig
+from tidemill.errors import DeliveryError, Poisoned, Refused
+from tidemill.model.block import Block, Op
+from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.position import Offset
+from tidemill.model.template import Template
+from tidemill.sinks import _redis_commands as commands
+from tidemill.sinks._encoding import EncodedSinkConfig, encoder
+from tidemill.sinks._inorder import event_ids, groups
+from tidemill.sinks._redis_clients import Address, Client
+from tidemill.sinks._redis_errors import explained
+from tidemill.sinks._redis_resume import Ends, Seen
+from tidemill.sinks._routing import names, parsed
+from tidemill.sinks._tls import TlsConfig
+
+_LARGEST = 512 << 20  # proto-max-bulk-len: a server closes the connection on more
+
+
+class RedisConfig(EncodedSinkConfig):
+    uri: str = Field(
+        json_schema_extra={"secret": True},
+        description="redis://user:password@host:6379/0, rediss:// for TLS, unix://; redis+cluster://host:port,... and "
+        "redis+sentinel://host:26379,.../master/0 (rediss+ for TLS; the sentinels' own login as ?sentinel_username=&"
+        "sentinel_password=).",
+    )
+    stream: str = Field(min_length=1, description="Key of the stream, or a template: orders, cdc:${source.table}.")
+    format: Literal["json", "avro", "protobuf", "arrow"] = Field(
+        default="json", description="Wire format of the entry's `event` and `key`."
+    )
+    maxlen: int | None = Field(
+        default=None,
+        ge=1,
+        description="Entries to keep, about (MAXLEN ~): older ones go, read or not. All if left out.",
+    )
+    tls: TlsConfig = Field(default=TlsConfig(), description="Certificates, for rediss://.")
+    connect_timeout_seconds: float = Field(default=10.0, gt=0, description="How long connecting may take.")
+    timeout_seconds: float = Field(default=30.0, gt=0, description="How long an answer may take before a new try.")
+
+    @field_validator("uri")
+    @classmethod
+    def _uri_parses(cls, uri: str) -> str:
+        Address.parse(uri)
+        return uri
+
+    @field_validator("stream")
+    @classmethod
+    def _stream_parses(cls, text: str) -> str:
+        return parsed(text)
+
+    @property
+    def where(self) -> str:
+        scheme, _, rest = self.uri.partition("://")
+        place = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"  # no login
+        return f'sink "{self.id}", {place}'
+
+
+class RedisSink(Component[RedisConfig]):
+    Config: ClassVar[type[SinkConfig]] = RedisConfig
+    mechanism: ClassVar[str] = (
+        "An entry's id is made of the event's offset: the server refuses a second one, and a replay goes on after the "
+        "stream's last id."
+    )
+    single_lane: ClassVar[bool] = True
+    formats: ClassVar[frozenset[str]] = frozenset({"json", "avro", "protobuf", "arrow"})
+    tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
+    config: RedisConfig
+
+    def __init__(self, config: RedisConfig) -> None:
+        super().__init__(config)
+        self._stream = Template(config.stream)
+        self._format: Format = encoder(config)
+        self._client: Client | None = None
+        self._ends: Ends | None = None
+        self._sender: ThreadPoolExecutor | None = None
+
+    def write(self, delivery: Delivery) -> Receipt:
+        began = time.perf_counter()
+        try:
+            with explained(self.config.where):
+                sending = self._send(delivery)
+        except Poisoned:
+            self.close()
+            raise
+        except Refused as error:
+            self.close()
+            raise Refused(error.what, where=error.where or self.config.where, fix=error.fix) from error
+        except DeliveryError:
+            self.close()  # replies may still be owed
+            raise
+        seconds = time.perf_counter() - began - sending.encode_seconds
+        return Receipt(
+            self.config.id, delivery.lane, sending.events, sending.bytes, sending.skipped,
+            encode_seconds=sending.encode_seconds, write_seconds=seconds,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        if self._sender is not None:
+            self._sender.shutdown()
+        if self._client is not None:
+            self._client.close()
+        self._client = self._ends = self._sender = None
+
+    def doctor(self) -> Iterable[Check]:
+        from tidemill.sinks._redis_doctor import examine
+
+        return examine(self.config, self._stream)
+
+    def _send(self, delivery: Delivery) -> _Sending:
+        if self._client is None:
+            self._client = Client(self.config)
+        if self._ends is None:
+            self._ends = Ends(self._client.redis, self.config.where, self.config.id)
+        if self._sender is None:
+            self._sender = ThreadPoolExecutor(1, thread_name_prefix="redis")
+        sending = _Sending(self.config, self._stream, self._format, self._client, self._ends, delivery)
+        under_way: Future[None] | None = None
+        for group in groups(delivery):
+            streams, entries, of = sending.encode(group)
+            if under_way is not None:
+                under_way.result()
+            under_way = self._sender.submit(sending.send, streams, entries, of)
+        if under_way is not None:
+            under_way.result()
+        return sending
+
+
+@dataclasses.dataclass(slots=True)
+class _Sending:
+    """One delivery on its way. A group is encoded while another thread sends the one before."""
+
+    config: RedisConfig
+    template: Template
+    format: Format
+    client: Client
+    ends: Ends
+    delivery: Delivery
+    events: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    encode_seconds: float = 0.0
+    met: set[str] = dataclasses.field(default_factory=set)
+
+    def send(self, streams: list[str], entries: commands.Entries, of: commands.Ints) -> None:
+        order = np.argsort(entries.offsets, kind="stable")
+        fresh = self._fresh(streams, entries, of, order)
+        self.events += len(fresh)
+        self.skipped += len(order) - len(fresh)
+        place = np.array([self.client.place(stream) for stream in streams], np.int64)[of[fresh]]
+        for number in np.unique(place).tolist():
+            wire = self.client.wire(number)
+            for rows in entries.transactions(fresh[place == number]):
+                packed = entries.packed(rows)
+                self.bytes += len(packed)
+                wire.run(packed, commands.replies(len(rows)))
+        for number in np.unique(of[fresh]).tolist():
+            self.ends.advance(streams[number], int(entries.offsets[fresh[of[fresh] == number][-1]]))
+
+    def encode(self, group: list[Block]) -> tuple[list[str], commands.Entries, commands.Ints]:
+        """The streams met, the rows as entries, and which stream each row goes to."""
+        began = time.perf_counter()
+        source, limit = self.delivery.source, self.config.maxlen
+        named = [names(self.template, block, source) for block in group]
+        streams = sorted({name for d in named for name in d.dictionary.to_pylist()})
+        number = {name: i for i, name in enumerate(streams)}
+        of = np.concatenate(
+            [np.array([number[n] for n in d.dictionary.to_pylist()], np.int64)[d.indices.to_numpy()] for d in named]
+        )
+        events = pa.concat_arrays([self.format.encode(block, source) for block in group])
+        keys = pa.concat_arrays([self.format.encode_key(block) for block in group])
+        texts, key_texts = commands.Texts.of_array(events), commands.Texts.of_array(keys)
+        offsets = np.concatenate([block.offsets() for block in group]).astype(np.int64)
+        self._check_sizes(offsets, texts, key_texts)
+        kinds = commands.Texts.of([_kind(block, op) for block in group for op in _OPS])
+        kind = [np.int64(len(_OPS) * i - 1) + block.batch.column("op").to_numpy() for i, block in enumerate(group)]
+        entries = commands.Entries(
+            heads=commands.Texts.of([commands.head(s, fields, limit) for s in streams for fields in (4, 5)]),
+            head=(2 * of + key_texts.there).astype(np.int64),
+            kinds=kinds,
+            kind=np.concatenate(kind).astype(np.int64),
+            offsets=offsets,
+            ids=commands.Texts.of_array(pa.concat_arrays([event_ids(block, source) for block in group])),
+            keys=key_texts,
+            events=texts,
+        )
+        self.encode_seconds += time.perf_counter() - began
+        return streams, entries, of
+
+    def _fresh(
+        self, streams: list[str], entries: commands.Entries, of: commands.Ints, order: commands.Ints
+    ) -> commands.Ints:
+        """The rows that are not in their streams yet, in order of their offsets."""
+        self.ends.learn(streams)
+        last = np.array([self.ends[s] for s in streams], np.int64)
+        there = entries.offsets[order] <= last[of[order]]
+        if there.any():
+            old = order[there]
+            for number in np.unique(of[old]).tolist():
+                if streams[number] not in self.met:
+                    self.ends.confirm(self.delivery, _seen(streams[number], entries, old[of[old] == number]))
+        fresh = order[~there]
+        first = {}
+        for number in np.unique(of[order]).tolist():
+            if streams[number] not in self.met:
+                row = order[of[order] == number][0]
+                first[streams[number]] = (int(entries.offsets[row]), _identity(entries, int(row)))
+        if first:
+            self.ends.witness(self.delivery, first)
+            self.met.update(first)
+        return fresh
+
+    def _check_sizes(self, offsets: commands.Ints, *texts: commands.Texts) -> None:
+        large = np.zeros(len(offsets), bool)
+        for t in texts:
+            large |= t.sizes > _LARGEST
+        if large.any():
+            reason = "larger than the 512 MB that Redis takes in one piece"
+            raise Poisoned({int(o): reason for o in offsets[large]}, where=self.config.where)
+
+
+_OPS = tuple(Op)
+
+
+def _kind(block: Block, op: Op) -> bytes:
+    words = (b"op", op.label.encode(), b"table", block.table.full_name.encode(), b"id")
+    return b"".join(map(commands.bulk, words))
+
+
+def _seen(stream: str, entries: commands.Entries, rows: commands.Ints) -> Seen:
+    """The first row, which is the witness if the batch begins where it began before, and the newest."""
+    some = [*rows[:1].tolist(), *rows[-1:].tolist()]
+    ids: dict[Offset, str] = {int(entries.offsets[row]): _identity(entries, row) for row in some}
+    return Seen(stream, int(entries.offsets[rows[0]]), int(entries.offsets[rows[-1]]), ids)
+
+
+def _identity(entries: commands.Entries, row: int) -> str:
+    return bytes(entries.ids.data[entries.ids.ends[row] : entries.ids.ends[row + 1]]).decode()
+
+
+component = RedisSink
