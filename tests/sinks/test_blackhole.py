@@ -29,6 +29,6 @@ def test_a_block_larger_than_a_window_is_encoded_in_pieces(monkeypatch: pytest.M
     block = make_block(100)
     monkeypatch.setattr(_lines, "WINDOW", 7)
     delivery = Delivery("shop", "orders", 0, 100, 0, 1, lambda: iter([block]))
-    pieces = list(_lines.Encoding(delivery, "native").lines(block))
+    pieces = list(_lines.Encoding(delivery, JsonFormat()).pieces(block))
     assert len(pieces) == 15
     assert b"".join(pieces) == JsonFormat().batch(block, "orders").to_pybytes()

@@ -347,6 +347,12 @@ def test_doctor_notices_a_directory_that_may_not_be_written(tmp_path: Path) -> N
     assert check.outcome is Outcome.FAIL
 
 
-def test_parquet_with_an_envelope_is_a_configuration_error() -> None:
-    with pytest.raises(ValueError, match="envelope is for JSON"):
-        FilesConfig(id="f", path="/x", format="parquet", envelope="debezium")
+def test_what_a_file_cannot_be_is_a_configuration_error() -> None:
+    for options, what in (
+        ({"format": "arrow", "compression": "gzip"}, "Arrow has no gzip"),
+        ({"format": "avro", "schema_registry": {"url": "http://r"}}, "a file has its schema inside"),
+        ({"format": "parquet", "envelope": "cloudevents"}, "needs headers"),
+        ({"format": "json", "envelope": "cloudevents", "cloudevents_mode": "binary"}, "needs headers"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            FilesConfig.model_validate({"id": "f", "path": "/x", **options})

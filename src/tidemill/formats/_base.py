@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import enum
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -35,9 +35,9 @@ class BaseFormat:
     """Made once per sink. Encodes blocks; nothing in the bytes comes from a clock (invariant 5)."""
 
     content_type: str
-    batch_content_type: ClassVar[str]
-    suffix: ClassVar[str]
-    schema_in_file: ClassVar[bool] = True
+    batch_content_type: str
+    suffix: str
+    schema_in_file: bool = True
 
     def __init__(
         self,

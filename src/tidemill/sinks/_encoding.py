@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -94,6 +94,16 @@ class EncodedSinkConfig(SinkConfig):
         """Whether CloudEvents attributes travel as headers, so that a sink without headers cannot send them."""
         mode = self.cloudevents_mode or ("structured" if self.format == "json" else "binary")
         return self.envelope == "cloudevents" and mode == "binary"
+
+
+ConfigT = TypeVar("ConfigT", bound=EncodedSinkConfig)
+
+
+def no_headers(config: ConfigT) -> ConfigT:
+    """For validators of sinks that send documents and nothing beside them."""
+    if config.attributes_beside:
+        raise ValueError("CloudEvents in binary mode needs headers, which this sink has not. Use JSON, structured.")
+    return config
 
 
 def encoder(config: EncodedSinkConfig) -> Format:

@@ -1,16 +1,14 @@
-"""JSON lines of a delivery, a bounded piece at a time: what the plain sinks write."""
+"""A delivery in a wire format, a bounded piece at a time: what the plain sinks write."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any
 
 import pyarrow as pa
-from pydantic import Field
 
-from tidemill.component import SinkConfig
-from tidemill.formats.json import JsonFormat
+from tidemill.component import BatchWriter, Format
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt
 
@@ -18,28 +16,22 @@ WINDOW = 16_384
 """Rows encoded at once: about 10 MB of text, which the allocator reuses without asking the kernel for new pages."""
 
 
-class LinesConfig(SinkConfig):
-    format: Literal["json"] = Field(default="json", description="Wire format of an event.")
-    envelope: Literal["native", "debezium"] = Field(
-        default="native", description="What stands around a row: docs/events.md."
-    )
-
-
 class Encoding:
     """Encodes one delivery's blocks, and counts what becomes the receipt."""
 
-    def __init__(self, delivery: Delivery, envelope: str) -> None:
+    def __init__(self, delivery: Delivery, format: Format) -> None:
         self.events = 0
         self.bytes = 0
         self.seconds = 0.0
-        self._delivery = delivery
-        self._format = JsonFormat(envelope)
+        self.format = format
+        self.delivery = delivery
         self._began = time.perf_counter()
 
-    def lines(self, block: Block) -> Iterator[pa.Buffer]:
+    def pieces(self, block: Block) -> Iterator[pa.Buffer]:
+        """Each holds whole events and can be read by itself."""
         for window in windows(block):
             began = time.perf_counter()
-            text = self._format.batch(window, self._delivery.source)
+            text = self.format.batch(window, self.delivery.source)
             self.seconds += time.perf_counter() - began
             self.events += window.rows
             self.bytes += text.size
@@ -48,8 +40,29 @@ class Encoding:
     def receipt(self, sink: str) -> Receipt:
         writing = time.perf_counter() - self._began - self.seconds
         return Receipt(
-            sink, self._delivery.lane, self.events, self.bytes, encode_seconds=self.seconds, write_seconds=writing
+            sink, self.delivery.lane, self.events, self.bytes, encode_seconds=self.seconds, write_seconds=writing
         )  # fmt: skip
+
+
+class FileWriter:
+    """One file on a stream that it closes. Encoding and writing alternate inside the format, and count as encoding."""
+
+    def __init__(self, stream: Any, batches: BatchWriter, encoding: Encoding) -> None:
+        self._stream = stream
+        self._batches = batches
+        self._encoding = encoding
+
+    def write(self, block: Block) -> None:
+        for window in windows(block):
+            began = time.perf_counter()
+            self._batches.write(window)
+            self._encoding.seconds += time.perf_counter() - began
+            self._encoding.events += window.rows
+
+    def close(self) -> None:
+        self._batches.close()
+        self._encoding.bytes += self._stream.tell()  # before compression of the whole stream
+        self._stream.close()
 
 
 def windows(block: Block) -> Iterator[Block]:

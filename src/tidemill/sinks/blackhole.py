@@ -6,10 +6,11 @@ from typing import ClassVar
 
 from tidemill.component import Component, SinkConfig
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.sinks._lines import Encoding, LinesConfig
+from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder
+from tidemill.sinks._lines import Encoding
 
 
-class BlackholeConfig(LinesConfig):
+class BlackholeConfig(EncodedSinkConfig):
     pass
 
 
@@ -19,19 +20,20 @@ class BlackholeSink(Component[BlackholeConfig]):
     Config: ClassVar[type[SinkConfig]] = BlackholeConfig
     mechanism: ClassVar[str] = "Nothing is kept."
     single_lane: ClassVar[bool] = False
-    formats: ClassVar[frozenset[str]] = frozenset({"json"})
+    formats: ClassVar[frozenset[str]] = EVERY_FORMAT
     config: BlackholeConfig
     tier: ClassVar[Tier] = Tier.AT_LEAST_ONCE
 
     def __init__(self, config: BlackholeConfig) -> None:
         super().__init__(config)
+        self._format = encoder(config)
         self.events = 0
         self.bytes = 0
 
     def write(self, delivery: Delivery) -> Receipt:
-        encoding = Encoding(delivery, self.config.envelope)
+        encoding = Encoding(delivery, self._format)
         for block in delivery:
-            for _ in encoding.lines(block):
+            for _ in encoding.pieces(block):
                 pass
         self.events += encoding.events
         self.bytes += encoding.bytes

@@ -1,4 +1,4 @@
-"""Files of events: JSON lines or Parquet, in a directory or any `pyarrow.fs` URI.
+"""Files of events in any wire format, in a directory or any `pyarrow.fs` URI.
 
     <path>/<schema>.<table>/<start>-<end>-<lane>of<lanes>.jsonl
 
@@ -17,29 +17,27 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from tidemill.component import Check, Component, Outcome, SinkConfig
+from tidemill.component import Check, Component, Format, Outcome, SinkConfig
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.table import Table
+from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder, no_headers
 from tidemill.sinks._filejournal import Journal, Share
 from tidemill.sinks._filestore import Store
-from tidemill.sinks._filewriters import LinesWriter, ParquetWriter
-from tidemill.sinks._lines import Encoding
+from tidemill.sinks._lines import Encoding, FileWriter
+
+_COMPRESS_INSIDE = ("avro", "arrow", "parquet")
 
 
-class FilesConfig(SinkConfig):
+class FilesConfig(EncodedSinkConfig):
     path: str = Field(
         min_length=1, description="A directory, or a URI (s3://bucket/prefix, hdfs://...). Belongs to this sink alone."
     )
-    format: Literal["json", "parquet"] = Field(
-        default="json", description="JSON lines, or Parquet with a typed column per field."
-    )
-    envelope: Literal["native", "debezium"] = Field(
-        default="native", description="Shape of an event in JSON: docs/events.md."
-    )
     compression: Literal["none", "gzip", "zstd"] = Field(
-        default="none", description="Of JSON lines (.gz, .zst) or of Parquet's pages."
+        default="none",
+        description="Of the whole file for JSON and Protobuf (.gz, .zst); inside it for Avro, Parquet and Arrow, "
+        "which has no gzip.",
     )
     rewind: Literal["refuse", "replace"] = Field(
         default="refuse",
@@ -48,16 +46,17 @@ class FilesConfig(SinkConfig):
     )
 
     @model_validator(mode="after")
-    def _parquet_has_no_envelope(self) -> FilesConfig:
-        if self.format == "parquet" and self.envelope != "native":
-            raise ValueError("envelope is for JSON; Parquet has columns of its own. Remove one of the two.")
-        return self
+    def _can_be_a_file(self) -> FilesConfig:
+        if self.format == "arrow" and self.compression == "gzip":
+            raise ValueError("Arrow has no gzip. Use zstd.")
+        if self.schema_registry is not None:
+            raise ValueError("schema_registry is for single events; a file has its schema inside. Remove it.")
+        return no_headers(self)
 
     @property
-    def suffix(self) -> str:
-        if self.format == "parquet":
-            return ".parquet"
-        return {"none": ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}[self.compression]
+    def outer_compression(self) -> str | None:
+        """What compresses the whole file, from outside."""
+        return None if self.format in _COMPRESS_INSIDE or self.compression == "none" else self.compression
 
 
 class FilesSink(Component[FilesConfig]):
@@ -66,12 +65,13 @@ class FilesSink(Component[FilesConfig]):
         "File names come from the batch's offsets and are published by a rename; a replay writes the same files."
     )
     single_lane: ClassVar[bool] = False
-    formats: ClassVar[frozenset[str]] = frozenset({"json", "parquet"})
+    formats: ClassVar[frozenset[str]] = EVERY_FORMAT
     config: FilesConfig
     tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
 
     def __init__(self, config: FilesConfig) -> None:
         super().__init__(config)
+        self._format = encoder(config)
         self._journal: Journal | None = None
         self._store: Store | None = None
 
@@ -105,7 +105,7 @@ class FilesSink(Component[FilesConfig]):
     def _write(self, delivery: Delivery) -> Receipt:
         store, journal = self._opened()
         journal.begin(delivery, self.config.id)
-        encoding = Encoding(delivery, self.config.envelope)
+        encoding = Encoding(delivery, self._format)
         drafts = _Drafts(self.config, store, journal, delivery, encoding)
         with drafts:
             for block in delivery:
@@ -138,21 +138,19 @@ class _Drafts:
         self._journal = journal
         self._delivery = delivery
         self._encoding = encoding
-        self._writers: dict[str, LinesWriter | ParquetWriter] = {}
+        self._writers: dict[str, FileWriter] = {}
 
     def write(self, block: Block) -> None:
-        name = file_name(block.table, Share.of(self._delivery), self._config)
+        name = file_name(block.table, Share.of(self._delivery), self._config, self._encoding.format)
         if name not in self._writers:
             self.names[name] = self._journal.draft(self._delivery, len(self.names))
             self._writers[name] = self._open(self.names[name], block.table)
         self._writers[name].write(block)
 
-    def _open(self, draft: str, table: Table) -> LinesWriter | ParquetWriter:
-        compression = self._config.compression
-        if self._config.format == "parquet":
-            stream = self._store.create(draft)
-            return ParquetWriter(stream, self._encoding, table, self._delivery.source, compression)
-        return LinesWriter(self._store.create(draft, None if compression == "none" else compression), self._encoding)
+    def _open(self, draft: str, table: Table) -> FileWriter:
+        stream = self._store.create(draft, self._config.outer_compression)
+        batches = self._encoding.format.open(stream, table, self._delivery.source, self._config.compression)
+        return FileWriter(stream, batches, self._encoding)
 
     def __enter__(self) -> _Drafts:
         return self
@@ -168,10 +166,11 @@ class _Drafts:
                     self._store.remove(draft)
 
 
-def file_name(table: Table, share: Share, config: FilesConfig) -> str:
-    """A Parquet file has one schema, so its name has the table's version; JSON lines of several may share a file."""
-    version = f"-v{table.version}" if config.format == "parquet" else ""
-    return f"{folder_name(table)}/{share}{version}{config.suffix}"
+def file_name(table: Table, share: Share, config: FilesConfig, format: Format) -> str:
+    """A file with a schema inside has the table's version in its name; JSON lines of several may share a file."""
+    version = f"-v{table.version}" if format.schema_in_file else ""
+    packed = {"gzip": ".gz", "zstd": ".zst"}.get(config.outer_compression or "", "")
+    return f"{folder_name(table)}/{share}{version}{format.suffix}{packed}"
 
 
 def folder_name(table: Table) -> str:

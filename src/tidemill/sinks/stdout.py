@@ -11,14 +11,15 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tidemill.component import Check, Component, Outcome, SinkConfig
 from tidemill.errors import DeliveryError
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.sinks._lines import Encoding, LinesConfig
+from tidemill.sinks._encoding import EncodedSinkConfig, encoder, no_headers
+from tidemill.sinks._lines import Encoding
 
 _ANNOUNCED = "TIDEMILL_STDOUT"
 _OWN = "/dev/fd/1"
@@ -34,12 +35,17 @@ def announce() -> None:
         os.environ[_ANNOUNCED] = os.ttyname(1) if os.isatty(1) else f"/proc/{os.getpid()}/fd/1"
 
 
-class StdoutConfig(LinesConfig):
+class StdoutConfig(EncodedSinkConfig):
+    format: Literal["json"] = Field(default="json", description="Wire format of an event: lines are text.")
     path: str | None = Field(
         default=None,
         min_length=1,
         description="A file or named pipe to append to instead; a worker on another machine writes to its own.",
     )
+
+    @model_validator(mode="after")
+    def _has_no_headers(self) -> StdoutConfig:
+        return no_headers(self)
 
 
 class StdoutSink(Component[StdoutConfig]):
@@ -54,13 +60,14 @@ class StdoutSink(Component[StdoutConfig]):
 
     def __init__(self, config: StdoutConfig) -> None:
         super().__init__(config)
+        self._format = encoder(config)
         self._fd: int | None = None
 
     def write(self, delivery: Delivery) -> Receipt:
-        encoding = Encoding(delivery, self.config.envelope)
+        encoding = Encoding(delivery, self._format)
         try:
             for block in delivery:
-                for text in encoding.lines(block):
+                for text in encoding.pieces(block):
                     with self._opened() as fd:
                         left = memoryview(text)
                         while left:
