@@ -11,9 +11,9 @@ from tidemill.model.position import Offset, Position
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """One batch that the sinks of a `group` have. `lag_events` wait in the log behind it; `newest_commit` (seconds since
-    1970, 0 if not known) is the commit time of its last event. `retries` counts the jobs it took beyond the first;
-    `letters` are the events that went to the dead letters instead."""
+    """One batch that the sinks of a `group` have. `lag_events` wait in the log behind it; `newest_commit` (seconds
+    since 1970, 0 if not known) is the commit time of its last event. `retries` counts the jobs it took beyond the
+    first; `letters` are the events that went to the dead letters instead."""
 
     number: int
     start: Offset

@@ -1,0 +1,254 @@
+"""Commit policies in every mix, with scripted streams: real ledger, real log, real checkpoints, no Spark, no database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.config.conftest import PIPELINE
+from tests.support.blocks import make_change
+from tests.support.components import register
+from tidemill import config
+from tidemill.control import supervisor
+from tidemill.control.runview import Lines
+from tidemill.control.status import PipelineStatus, SinkStatus, State
+from tidemill.control.supervisor import PipelineRun
+from tidemill.errors import CheckpointConflict, Refused, TidemillError
+from tidemill.log import LogConfig, LogReader, LogWriter
+from tidemill.model.delivery import Checkpoint, Receipt
+from tidemill.stream.ledger import Ledger
+from tidemill.stream.policy import Group
+from tidemill.stream.report import BatchReport
+
+Outlook = dict[str, str]
+"""What each sink does: `up`, `down` (fails, worth a retry), `refuses`."""
+
+
+class ScriptedStream:
+    """A stream whose every look at `running` is a batch: delivered, tried in vain, or refused, as its sinks are."""
+
+    outlook: Outlook = {}
+
+    def __init__(
+        self, group: Group, ledger: Ledger, source_id: str, log_uri: str, sinks: Sequence[tuple[str, dict[str, Any]]],
+        *, on_batch: Callable[[BatchReport], None], on_retry: Callable[[Mapping[str, str]], None], **settings: Any,
+    ) -> None:  # fmt: skip
+        assert [settings["id"] for _, settings in sinks] == list(group.sinks)
+        self._group, self._ledger, self._log = group, ledger, LogReader(log_uri)
+        self._on_batch, self._on_retry = on_batch, on_retry
+        self._error: TidemillError | None = None
+
+    def start(self) -> None:
+        self.checkpoint: Checkpoint = self._ledger.begin(self._group)
+
+    @property
+    def running(self) -> bool:
+        states = {sink: self.outlook[sink] for sink in self._group.sinks}
+        tail = self._log.tail()
+        if self.checkpoint.offset == tail.offset:
+            return True
+        if "refuses" in states.values():
+            self._error = Refused("never", fix="Mend it.")
+            return False
+        if "conflict" in states.values():
+            self._error = CheckpointConflict("two of us")
+            return False
+        if "down" in states.values():
+            self._on_retry({sink: "is down" for sink, state in states.items() if state == "down"})
+            return True
+        start, self.checkpoint = self.checkpoint.offset, self._ledger.advance(self._group, tail.offset, tail.position)
+        receipts = tuple(Receipt(sink, 0, events=tail.offset - start) for sink in self._group.sinks)
+        self._on_batch(
+            BatchReport(0, start, tail.offset, tail.position, 1, 0.1, 0, 0.0, receipts, group=self._group.key)
+        )
+        return True
+
+    def await_end(self, timeout: float) -> bool:
+        assert self._error is not None
+        raise self._error
+
+    def ask_to_stop(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class NoCapture:
+    restarts = 0
+
+    def __init__(self, pipeline: config.Pipeline) -> None:
+        pass
+
+    def watch(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        pass
+
+
+class Works:
+    """A pipeline with the sinks a (required), b and c (optional), and ten events in its log."""
+
+    def __init__(self, directory: Path, policy: str) -> None:
+        path = directory / "orders.yaml"
+        base = PIPELINE.replace(
+            "    - {type: bucket, config: {id: b}}\n",
+            "    - {type: bucket, config: {id: a}}\n"
+            "    - {type: bucket, config: {id: b, required: false}}\n"
+            "    - {type: bucket, config: {id: c, required: false}}\n",
+        )
+        path.write_text(f"{base}  commit_policy: {policy}\n  state_dir: {directory}/state\n")
+        (self.pipeline,) = config.load(path)
+        self.log = LogWriter.open(self.pipeline.log_uri, LogConfig.model_validate({"fsync": False}))
+        self.number = 0
+        self.write()
+
+    def write(self) -> None:
+        self.number += 1
+        self.log.append(make_change(10, number=self.number))
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, **outlook: str) -> PipelineRun:
+        monkeypatch.setattr(supervisor, "StreamLoop", ScriptedStream)
+        monkeypatch.setattr(supervisor, "CaptureProcess", NoCapture)
+        monkeypatch.setattr(ScriptedStream, "outlook", outlook)
+        run = PipelineRun(self.pipeline, None)  # type: ignore[arg-type]
+        run.start_stream()
+        for _ in range(3):
+            run.watch()
+        return run
+
+    def checkpoint(self) -> int | None:
+        kept = self.pipeline.build_checkpoints().load(self.pipeline.name)
+        return kept.offset if kept else None
+
+
+@pytest.fixture(autouse=True)
+def _components(monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch)
+
+
+def sinks(status: PipelineStatus) -> dict[str, SinkStatus]:
+    return {sink.id: sink for sink in status.sinks}
+
+
+UP, DOWN, REFUSES = "up", "down", "refuses"
+
+#    policy,                     what a, b, c do,          pipeline,      checkpoint, positions of a, b, c
+MIXES = [
+    ("{mode: all}",              (UP, UP, UP),             "running", 10, (10, 10, 10)),
+    ("{mode: all}",              (UP, UP, DOWN),           "running", None, (0, 0, 0)),
+    ("{mode: all}",              (UP, REFUSES, UP),        "failed", None, (0, 0, 0)),
+    ("{mode: required}",         (UP, UP, UP),             "running", 10, (10, 10, 10)),
+    ("{mode: required}",         (UP, DOWN, UP),           "running", 10, (10, 0, 10)),
+    ("{mode: required}",         (UP, DOWN, DOWN),         "running", 10, (10, 0, 0)),
+    ("{mode: required}",         (UP, REFUSES, UP),        "running", 10, (10, 0, 10)),
+    ("{mode: required}",         (UP, REFUSES, REFUSES),   "running", 10, (10, 0, 0)),
+    ("{mode: required}",         (DOWN, UP, UP),           "running", None, (0, 10, 10)),
+    ("{mode: required}",         (REFUSES, UP, UP),        "failed", None, (0, 0, 0)),
+    ("{mode: quorum, quorum: 1}", (DOWN, UP, DOWN),        "running", 10, (0, 10, 0)),
+    ("{mode: quorum, quorum: 1}", (REFUSES, REFUSES, UP),  "running", 10, (0, 0, 10)),
+    ("{mode: quorum, quorum: 2}", (DOWN, UP, UP),          "running", 10, (0, 10, 10)),
+    ("{mode: quorum, quorum: 2}", (UP, DOWN, DOWN),        "running", None, (10, 0, 0)),
+    ("{mode: quorum, quorum: 2}", (REFUSES, UP, UP),       "running", 10, (0, 10, 10)),
+    ("{mode: quorum, quorum: 2}", (REFUSES, DOWN, UP),     "running", None, (0, 0, 10)),
+    ("{mode: quorum, quorum: 2}", (REFUSES, REFUSES, UP),  "failed", None, (0, 0, 0)),
+    ("{mode: quorum, quorum: 3}", (UP, UP, DOWN),          "running", None, (10, 10, 0)),
+    ("{mode: quorum, quorum: 3}", (UP, UP, UP),            "running", 10, (10, 10, 10)),
+]  # fmt: skip
+STATE = {UP: "ok", DOWN: "failing", REFUSES: "failed"}
+
+
+@pytest.mark.parametrize(("policy", "outlook", "state", "checkpoint", "positions"), MIXES)
+def test_commit_policies_hold_in_every_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, outlook: tuple[str, ...], state: str,
+    checkpoint: int | None, positions: tuple[int, ...],
+) -> None:  # fmt: skip
+    works = Works(tmp_path, policy)
+    run = works.run(monkeypatch, **dict(zip("abc", outlook, strict=True)))
+    status = run.status
+    assert (status.state, works.checkpoint()) == (state, checkpoint)
+    if state == "running":
+        found = sinks(status)
+        assert tuple(found[name].offset for name in "abc") == positions
+        assert tuple(found[name].lag_events for name in "abc") == tuple(10 - offset for offset in positions)
+        if "all" not in policy:
+            assert [found[name].state for name in "abc"] == [STATE[does] for does in outlook]
+        assert status.lag_events == 10 - (checkpoint or 0)
+        assert status.events == (checkpoint or 0)
+    run.stop()
+    works.log.close()
+
+
+def test_an_optional_sink_that_comes_back_catches_up_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    works = Works(tmp_path, "{mode: required}")
+    run = works.run(monkeypatch, a=UP, b=DOWN, c=UP)
+    works.write()
+    behind = sinks(run.watch())["b"]
+    assert (behind.state, behind.error, behind.lag_events, behind.waited_for) == ("failing", "is down", 20, False)
+    ScriptedStream.outlook["b"] = UP
+    run.watch()
+    caught_up = sinks(run.watch())["b"]
+    assert (caught_up.state, caught_up.error, caught_up.lag_events, caught_up.events) == ("ok", "", 0, 20)
+    assert run.drained()
+    run.stop()
+    works.log.close()
+
+
+def test_an_optional_sink_that_refuses_is_an_error_event_and_begins_again_where_it_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    works = Works(tmp_path, "{mode: required}")
+    run = works.run(monkeypatch, a=UP, b=REFUSES, c=UP)
+    works.write()
+    run.watch()
+    status = run.watch()
+    assert sinks(status)["b"].state == "failed"
+    assert "Mend it." in sinks(status)["b"].error
+    assert works.checkpoint() == 20
+    assert not status.error
+    (event,) = [record for record in caplog.records if record.getMessage() == "stream.sink_failed"]
+    assert event.levelno == logging.ERROR
+    run.stop()
+    assert run.status.state is State.STOPPED
+    again = works.run(monkeypatch, a=UP, b=UP, c=UP)
+    assert sinks(again.status)["b"].offset == 20
+    assert sinks(again.status)["b"].events == 20
+    again.stop()
+    works.log.close()
+
+
+def test_a_drain_does_not_wait_for_a_sink_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    works = Works(tmp_path, "{mode: required}")
+    run = works.run(monkeypatch, a=UP, b=DOWN, c=UP)
+    assert run.drained()
+    ScriptedStream.outlook["a"] = DOWN
+    works.write()
+    run.watch()
+    assert not run.drained()
+    run.stop()
+    works.log.close()
+
+
+def test_another_process_that_moves_an_optional_position_stops_the_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = Works(tmp_path, "{mode: required}")
+    run = works.run(monkeypatch, a=UP, b="conflict", c=UP)
+    assert (run.status.state, type(run.error)) == (State.FAILED, CheckpointConflict)
+    works.log.close()
+
+
+def test_the_line_of_a_run_shows_a_sink_that_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    works = Works(tmp_path, "{mode: required}")
+    run = works.run(monkeypatch, a=UP, b=DOWN, c=UP)
+    Lines(0, as_json=False).show([run.status])
+    assert "a:ok b:failing(-10ev) c:ok" in capsys.readouterr().out
+    run.stop()
+    works.log.close()

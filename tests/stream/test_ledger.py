@@ -1,0 +1,181 @@
+"""Positions of groups in a real store beside a real log; streams are not needed to move them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.blocks import make_change, position
+from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
+from tidemill.config.spec import CommitPolicy
+from tidemill.errors import ConfigError
+from tidemill.log import LogConfig, LogReader, LogWriter, Tail
+from tidemill.model.delivery import Checkpoint
+from tidemill.stream import ledger as module
+from tidemill.stream.ledger import JOINED, Ledger
+from tidemill.stream.policy import Policy
+
+TX = 10
+
+
+class Desk:
+    """A log of `TX` events a transaction, each in a segment of its own, and the ledger's store."""
+
+    def __init__(self, directory: Path) -> None:
+        self.uri = str(directory / "log")
+        self.store = SqliteCheckpoints(SqliteConfig(), state_dir=directory)
+        self.log = LogWriter.open(self.uri, LogConfig.model_validate({"fsync": False, "segment_bytes": 1}))
+        self.transactions = 0
+
+    def write(self, count: int) -> None:
+        for _ in range(count):
+            self.transactions += 1
+            self.log.append(make_change(TX, number=self.transactions))
+
+    def ledger(self, mode: str = "required", quorum: int | None = None, keep: int = 1 << 30, **sinks: bool) -> Ledger:
+        policy = Policy.of("p", CommitPolicy.model_validate({"mode": mode, "quorum": quorum}), sinks)
+        config = LogConfig.model_validate({"keep_for_optional_bytes": keep})
+        ledger = Ledger(policy, self.store, self.uri, config)
+        ledger.open()
+        return ledger
+
+    def offset(self, key: str) -> int | None:
+        kept = self.store.load(key)
+        return kept.offset if kept else None
+
+    def head(self) -> int:
+        return LogReader(self.uri).head()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setattr(module, "_TRIM_EVERY", 0.0)
+    desk = Desk(tmp_path)
+    yield desk
+    desk.log.close()
+    desk.store.close()
+
+
+def go(ledger: Ledger, sink: str, transactions: int) -> None:
+    ledger.advance(ledger.policy.group_of(sink), transactions * TX, position(transactions))
+
+
+def test_a_required_sink_moves_the_checkpoint_and_the_log_is_told(desk: Desk) -> None:
+    desk.write(3)
+    ledger = desk.ledger(a=True, b=False)
+    go(ledger, "a", 2)
+    assert (desk.offset("p"), desk.offset("p:b")) == (20, 0)
+    assert desk.log.acknowledged() == Tail(20, position(2))
+    go(ledger, "b", 3)
+    assert (desk.offset("p"), desk.offset("p:b")) == (20, 30)
+    assert desk.log.acknowledged() == Tail(20, position(2)), "an optional sink never acknowledges (invariant 2)"
+
+
+def test_a_quorum_moves_the_checkpoint_when_it_is_reached_and_not_before(desk: Desk) -> None:
+    desk.write(3)
+    ledger = desk.ledger("quorum", 2, a=True, b=True, c=True)
+    go(ledger, "a", 3)
+    assert (desk.offset("p"), desk.log.acknowledged()) == (None, None)
+    go(ledger, "c", 1)
+    assert (desk.offset("p"), desk.log.acknowledged()) == (10, Tail(10, position(1)))
+    go(ledger, "b", 2)
+    assert desk.offset("p") == 20
+    go(ledger, "c", 2)
+    assert desk.offset("p") == 20
+
+
+def test_killed_between_a_groups_position_and_the_pipelines_the_next_start_makes_it_good(desk: Desk) -> None:
+    desk.write(2)
+    desk.ledger("quorum", 1, a=True, b=True)
+    desk.store.save("p:a", Checkpoint(20, position(2)), expect=1)
+    desk.ledger("quorum", 1, a=True, b=True)
+    assert (desk.offset("p"), desk.log.acknowledged()) == (20, Tail(20, position(2)))
+
+
+def test_a_new_optional_sink_begins_at_the_checkpoint_and_keeps_that_place_though_it_never_worked(desk: Desk) -> None:
+    desk.write(3)
+    ledger = desk.ledger(a=True)
+    go(ledger, "a", 1)
+    go(desk.ledger(a=True, b=False), "a", 2)
+    ledger = desk.ledger(a=True, b=False)
+    assert ledger.begin(ledger.policy.group_of("b")).offset == 10
+
+
+def test_a_sink_that_is_gone_from_the_document_leaves_its_position_alone(desk: Desk) -> None:
+    desk.write(2)
+    go(desk.ledger(a=True, b=False), "a", 1)
+    go(desk.ledger(a=True), "a", 2)
+    assert desk.offset("p:b") == 0
+
+
+def test_an_optional_sink_that_is_behind_cannot_become_required_and_skip_what_it_misses(desk: Desk) -> None:
+    desk.write(3)
+    go(desk.ledger(a=True, b=False), "a", 2)
+    with pytest.raises(ConfigError, match="only the events before 0") as raised:
+        desk.ledger(a=True, b=True)
+    assert "--sink b" in raised.value.fix
+    go(desk.ledger(a=True, b=False), "b", 2)
+    go(desk.ledger(a=True, b=True), "a", 3)
+    kept = desk.store.load("p:b")
+    assert kept is not None
+    assert (kept.offset, kept.note) == (20, JOINED)
+
+
+def test_a_sink_that_becomes_optional_goes_on_where_the_required_ones_are(desk: Desk) -> None:
+    desk.write(3)
+    go(desk.ledger(a=True, b=False), "b", 0)
+    go(desk.ledger(a=True, b=True), "a", 3)
+    ledger = desk.ledger(a=True, b=False)
+    assert ledger.begin(ledger.policy.group_of("b")).offset == 30
+
+
+def test_from_a_quorum_to_all_is_refused_while_a_sink_is_behind(desk: Desk) -> None:
+    desk.write(2)
+    ledger = desk.ledger("quorum", 1, a=True, b=True)
+    go(ledger, "a", 2)
+    with pytest.raises(ConfigError, match='sink "b"'):
+        desk.ledger("all", a=True, b=True)
+
+
+def test_the_log_is_kept_for_a_sink_that_is_behind_and_goes_when_it_has_caught_up(desk: Desk) -> None:
+    desk.write(5)
+    ledger = desk.ledger(a=True, b=False)
+    go(ledger, "a", 4)
+    assert desk.head() == 0
+    go(ledger, "b", 3)
+    assert desk.head() == 30
+    go(ledger, "b", 5)
+    assert desk.head() == 40, "never beyond the pipeline's checkpoint"
+
+
+def test_a_sink_that_is_too_far_behind_loses_its_place_and_it_is_said(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.write(5)
+    ledger = desk.ledger(keep=1, a=True, b=False)
+    go(ledger, "a", 4)
+    assert desk.head() > 0
+    begin = ledger.begin(ledger.policy.group_of("b"))
+    assert (begin.offset, begin.position) == (desk.head(), position(desk.head() // TX))
+    assert begin.note == f"lost events 0 to {desk.head() - 1}"
+    (record,) = [r for r in caplog.records if r.getMessage() == "stream.place_lost"]
+    fields: dict[str, Any] = record.__dict__["fields"]
+    assert (record.levelno, fields["sink"], fields["first"], fields["last"]) == (logging.ERROR, "b", 0, desk.head() - 1)
+    go(ledger, "b", 5)
+    kept = desk.store.load("p:b")
+    assert kept is not None
+    assert kept.note.startswith("lost events"), "it stays until somebody moves the position"
+    assert ledger.begin(ledger.policy.group_of("b")).offset == 50
+
+
+def test_room_for_a_sink_that_is_behind_is_bounded_by_its_setting(desk: Desk) -> None:
+    desk.write(8)
+    segment = sum(file.stat().st_size for file in Path(desk.uri).glob(f"{0:020d}*"))
+    ledger = desk.ledger(keep=3 * segment + segment // 2, a=True, b=False)
+    go(ledger, "a", 7)
+    assert desk.head() == 40
+    assert ledger.position(ledger.policy.group_of("a")).offset == 70
