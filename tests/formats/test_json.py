@@ -326,8 +326,8 @@ def test_a_logical_message_stands_in_its_own_field_of_the_debezium_envelope() ->
 
 
 def test_a_position_that_is_no_lsn_has_no_number() -> None:
-    block = make_block(3, positions=["binlog.000001:4", "0/", "/1"])
-    assert [d["source"]["lsn"] for d in documents(block, "debezium")] == [None] * 3
+    block = make_block(3, positions=["0/10", "0/", "/1"])
+    assert [d["source"]["lsn"] for d in documents(block, "debezium")] == [16, None, None]
 
 
 def test_keys_come_from_the_newest_image_and_are_null_where_there_is_none() -> None:

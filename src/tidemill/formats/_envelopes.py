@@ -1,4 +1,4 @@
-"""What stands around a row in JSON: our own event, and Debezium's. docs/events.md describes every field."""
+"""What stands around a row in JSON: our own event, Debezium's, a CloudEvent. docs/events.md describes every field."""
 
 from __future__ import annotations
 
@@ -8,20 +8,42 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-from numba import njit
 
 from tidemill import __version__
+from tidemill.formats import _cloudevents, _connect_schema
+from tidemill.formats._debezium import OPS, UNAVAILABLE, Connector, Origin, times
 from tidemill.formats._program import Odd, Program, Texts, quoted, render
 from tidemill.model.block import Block, Op, Side
+from tidemill.model.table import Table
 from tidemill.model.types import JsonForm
-
-UNAVAILABLE = "__debezium_unavailable_value"
-_DEBEZIUM_OP = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.TRUNCATE: "t", Op.MESSAGE: "m", Op.READ: "r"}
 
 
 def native(block: Block, source: str, tail: bytes) -> Program:
-    table, meta, rare = block.table, _Meta.of(block), Rare.of(block)
     p = Program(block.rows)
+    _native(p, block, source, _Meta.of(block))
+    p.text(tail)
+    return p
+
+
+def cloudevent(block: Block, source: str, tail: bytes) -> Program:
+    """Structured mode: the attributes, and our own event as the data."""
+    meta, attributes = _Meta.of(block), _cloudevents.attributes(block, source)
+    p = Program(block.rows)
+    p.text(b"{")
+    for name, value in attributes.items():
+        if isinstance(value, str):
+            p.text(quoted(name) + b":" + quoted(value) + b",")
+        else:
+            missing = value.is_null().to_numpy(zero_copy_only=False).astype(np.uint8) if value.null_count else None
+            p.field(name, value, JsonForm.STRING, omit=missing)
+    p.text(b'"datacontenttype":"application/json","data":')
+    _native(p, block, source, meta)
+    p.text(b"}" + tail)
+    return p
+
+
+def _native(p: Program, block: Block, source: str, meta: _Meta) -> None:
+    table, rare = block.table, Rare.of(block)
     p.text(b'{"event_id":' + quoted(f"{source}:")[:-1])
     p.lookup(meta.position, meta.positions, bare=True)
     p.text(b":")
@@ -52,52 +74,73 @@ def native(block: Block, source: str, tail: bytes) -> Program:
     p.size(less=len(b'"before":,"after":'))
     if rare.lists is not None:
         p.names(b',"unchanged":', rare.lists, _names(block), omit=rare.complete)
-    p.text(b"}" + tail)
-    return p
+    p.text(b"}")
 
 
-def debezium(block: Block, source: str, tail: bytes) -> Program:
-    """Debezium 3's fields for PostgreSQL. Times are the commit's, so that a replay gives the same bytes."""
+def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = False) -> Program:
+    """Debezium 3's fields. Times are the commit's, so that a replay gives the same bytes.
+
+    With its schema an event must look as that says, so that JSON columns are strings.
+    """
     table, meta, rare = block.table, _Meta.of(block), Rare.of(block, placeholder=UNAVAILABLE)
-    micros = meta.commit_time.cast(pa.int64())
-    times = {
-        "ts_ms": pa.compute.divide(micros, 1000),
-        "ts_us": micros,
-        "ts_ns": pa.compute.multiply(micros, 1000),
-    }
-    lsn = _lsn(meta)
+    origin, moments = Origin.of(block), times(meta.commit_time)
+    message = Op.MESSAGE in meta.op  # a block of messages holds nothing else
     p = Program(block.rows)
-    if Op.MESSAGE in meta.op:  # a block of messages holds nothing else
+    if with_schema:
+        p.text(b'{"schema":' + _connect_schema.envelope(table, source, origin.connector, message) + b',"payload":')
+    if message:
         p.text(b'{"message":')
     else:
         p.text(b'{"before":')
-        _old_image(p, block, rare)
+        _old_image(p, block, rare, plain=with_schema)
         p.text(b',"after":')
-    _image(p, block, Side.AFTER, rare, b"null")
-    p.text(b',"source":{"version":' + quoted(__version__) + b',"connector":"postgresql","name":')
-    p.text(quoted(source) + b",")
-    for name, time in times.items():
-        p.field(name, time, JsonForm.NUMBER)
+    _image(p, block, Side.AFTER, rare, b"null", plain=with_schema)
+    p.text(b',"source":{"version":' + quoted(__version__) + b',"connector":' + quoted(str(origin.connector)))
+    p.text(b',"name":' + quoted(source) + b",")
+    for name, moment in moments.items():
+        p.field(name, moment, JsonForm.NUMBER)
     p.text(b'"snapshot":')
     p.lookup(meta.op, _by_op({op: "true" if op is Op.READ else "false" for op in Op}))
-    p.text(b',"db":' + quoted(table.database) + b',"sequence":"[\\"')
-    p.value(lsn, JsonForm.NUMBER)
+    p.text(b',"db":' + quoted(table.database))
+    if origin.connector is Connector.POSTGRESQL:
+        _postgresql(p, meta, origin, table)
+    else:
+        _mysql(p, meta, origin, table)
+    p.text(b'},"transaction":null,"op":')
+    p.lookup(meta.op, _by_op(OPS))
+    p.text(b",")
+    for name, moment in moments.items():
+        p.field(name, moment, JsonForm.NUMBER)
+    p.close((b"}}" if with_schema else b"}") + tail)
+    return p
+
+
+def _postgresql(p: Program, meta: _Meta, origin: Origin, table: Table) -> None:
+    p.text(b',"sequence":"[\\"')
+    p.value(origin.lsn, JsonForm.NUMBER)
     p.text(b'\\",\\"')
     p.value(meta.ordinal, JsonForm.NUMBER)
     p.text(b'\\"]","schema":' + quoted(table.schema) + b',"table":' + quoted(table.name) + b',"txId":')
     p.value(meta.tx_id, JsonForm.NUMBER)
     p.text(b',"lsn":')
-    p.value(lsn, JsonForm.NUMBER)
-    p.text(b',"xmin":null},"transaction":null,"op":')
-    p.lookup(meta.op, _by_op(_DEBEZIUM_OP))
-    p.text(b",")
-    for name, time in times.items():
-        p.field(name, time, JsonForm.NUMBER)
-    p.close(b"}" + tail)
-    return p
+    p.value(origin.lsn, JsonForm.NUMBER)
+    p.text(b',"xmin":null')
 
 
-def key(block: Block) -> tuple[Program, np.ndarray[Any, np.dtype[np.bool_]]]:
+def _mysql(p: Program, meta: _Meta, origin: Origin, table: Table) -> None:
+    """A position is a set of GTIDs, or a file and a byte of it: the others are null, and so is what we do not read."""
+    p.text(b',"sequence":null,"table":' + quoted(table.name) + b',"server_id":null,"gtid":')
+    p.value(origin.gtid, JsonForm.STRING)
+    p.text(b',"file":')
+    p.value(origin.file, JsonForm.STRING)
+    p.text(b',"pos":')
+    p.value(origin.pos, JsonForm.NUMBER)
+    p.text(b',"row":')
+    p.value(meta.ordinal, JsonForm.NUMBER)
+    p.text(b',"thread":null,"query":null')
+
+
+def key(block: Block, head: bytes = b"", tail: bytes = b"") -> tuple[Program, np.ndarray[Any, np.dtype[np.bool_]]]:
     """The key columns, from the newest image that has them, and which rows have a key at all.
 
     A key column that the source left out of the new image (TOAST) is the same in the old one.
@@ -112,14 +155,14 @@ def key(block: Block) -> tuple[Program, np.ndarray[Any, np.dtype[np.bool_]]]:
         found[:] = False
     p = Program(block.rows)
     absent = p.jump_if_null(pa.array(np.ones(block.rows, np.uint8), mask=~found))
-    p.text(b"{")
+    p.text(head + b"{")
     for column in block.table.key_columns() if sides else ():
         # With the structs' own nulls: what stands under a null image is nobody's key.
         images = [block.struct(side.name.lower()) or {} for side, _ in sides]
         values = [image[column.name] for image in images if column.name in image]
         odd = _first_odd([(present[side], rare.odd(side, column.name)) for side, _ in sides], block.rows)
         p.field(column.name, pa.compute.coalesce(*values), column.type.json, odd=odd)
-    p.close(b"}")
+    p.close(b"}" + tail)
     p.land([absent])
     return p, found
 
@@ -207,18 +250,21 @@ def _show(odds: dict[tuple[Side, str], Odd], column: str, mask: np.ndarray[Any, 
     odds[Side.AFTER, column] = Odd(index, pa.concat_arrays([known.texts, texts]))
 
 
-def _old_image(p: Program, block: Block, rare: Rare) -> None:
+def _old_image(p: Program, block: Block, rare: Rare, *, plain: bool = False) -> None:
     """The old row, else the old key, else null."""
     if block.column("before") is None:
-        _image(p, block, Side.KEY, rare, b"null")
+        _image(p, block, Side.KEY, rare, b"null", plain=plain)
         return
-    done = _image(p, block, Side.BEFORE, rare, None)
-    _image(p, block, Side.KEY, rare, b"null")
+    done = _image(p, block, Side.BEFORE, rare, None, plain=plain)
+    _image(p, block, Side.KEY, rare, b"null", plain=plain)
     p.land(done)
 
 
-def _image(p: Program, block: Block, side: Side, rare: Rare, otherwise: bytes | None) -> list[int]:
-    """An object, or `otherwise` in rows without this image. With None, returns the jumps past what comes next."""
+def _image(
+    p: Program, block: Block, side: Side, rare: Rare, otherwise: bytes | None, *, plain: bool = False
+) -> list[int]:
+    """An object, or `otherwise` in rows without this image. With None, returns the jumps past what comes next.
+    `plain` shows JSON columns as strings instead of embedding them."""
     array = _side(block, side)
     if array is None:
         p.text(otherwise or b"")
@@ -226,6 +272,8 @@ def _image(p: Program, block: Block, side: Side, rare: Rare, otherwise: bytes | 
     absent = p.jump_if_null(array) if array.null_count else None
     p.text(b"{")
     forms = {c.name: c.type.json for c in block.table.columns}
+    if plain:
+        forms = {name: JsonForm.STRING if form is JsonForm.RAW else form for name, form in forms.items()}
     for name, child in _children(block, side).items():
         omit = rare.omitted.get(name) if side is Side.AFTER else None
         p.field(name, child, forms[name], odd=rare.odd(side, name), omit=omit)
@@ -284,35 +332,3 @@ def _by_op(labels: dict[Op, str]) -> Texts:
 def _texts(values: list[str | None]) -> Texts:
     texts = [orjson.dumps(v) for v in values]
     return Texts(pa.py_buffer(b"".join(texts)), np.cumsum([0, *map(len, texts)]).astype(np.int64))
-
-
-def _lsn(meta: _Meta) -> pa.Array:
-    """Positions as numbers; null where a position is not of the form `16/B374D848`."""
-    words = meta.dictionary.cast(pa.large_string())
-    offsets, data = words.buffers()[1:]
-    numbers = np.zeros(len(words), np.uint64)
-    if len(words):
-        ends = np.frombuffer(offsets, np.int64)[words.offset : words.offset + len(words) + 1]
-        good = _parse_lsn(ends, np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8), numbers)
-        return pa.array(numbers, mask=~good).take(pa.array(meta.position, mask=meta.position < 0))
-    return pa.nulls(len(meta.position), pa.uint64())
-
-
-@njit(cache=True, nogil=True)
-def _parse_lsn(ends: Any, data: Any, numbers: Any) -> Any:
-    good = np.zeros(len(numbers), np.bool_)
-    for i in range(len(numbers)):
-        high, word, slashes, valid = np.int64(0), np.int64(0), 0, ends[i + 1] - ends[i] >= 3
-        for at in range(ends[i], ends[i + 1]):
-            byte = np.int64(data[at])
-            if byte == 47:
-                high, word, slashes = word, np.int64(0), slashes + 1
-            elif 48 <= byte <= 57:
-                word = word * 16 + byte - 48
-            elif 65 <= (byte & 0xDF) <= 70:
-                word = word * 16 + (byte & 0xDF) - 55
-            else:
-                valid = False
-        good[i] = valid and slashes == 1 and high < 2**32 and word < 2**32
-        numbers[i] = np.uint64(high) << np.uint64(32) | np.uint64(word)
-    return good

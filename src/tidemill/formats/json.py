@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.formats import _envelopes
+from tidemill.formats import _connect_schema, _envelopes
 from tidemill.formats._base import BaseFormat, Envelope, Mode
 from tidemill.formats._program import Program
 from tidemill.formats._schema_registry import SchemaRegistry
@@ -50,13 +50,18 @@ class JsonFormat(BaseFormat):
 
     def encode_key(self, block: Block) -> pa.LargeBinaryArray:
         """The key columns as a document, `{"id":1}`; null where the table or the event has no key (TRUNCATE)."""
-        program, found = _envelopes.key(block)
+        head, tail = b"", b""
+        if self.envelope_schema:
+            head, tail = b'{"schema":' + _connect_schema.key(block.table) + b',"payload":', b"}"
+        program, found = _envelopes.key(block, head, tail)
         return program.run().array(found)
 
     def _program(self, block: Block, source: str, tail: bytes) -> Program:
         match self.envelope:
             case Envelope.DEBEZIUM:
-                return _envelopes.debezium(block, source, tail)
+                return _envelopes.debezium(block, source, tail, with_schema=self.envelope_schema)
+            case Envelope.CLOUDEVENTS if self.mode is Mode.STRUCTURED:
+                return _envelopes.cloudevent(block, source, tail)
             case _:
                 return _envelopes.native(block, source, tail)
 
