@@ -1,0 +1,119 @@
+"""The schema part of Debezium's JSON: Kafka Connect's description of the payload, as its JSON converter writes it.
+
+Values are those of docs/events.md, which Debezium sends with `decimal.handling.mode=string` and
+`time.precision.mode=isostring`; the schema says so by its types and semantic names.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from tidemill.formats import _names
+from tidemill.formats._debezium import Connector
+from tidemill.formats._program import plain_type
+from tidemill.model.table import Column, Table
+from tidemill.model.types import DataType, JsonForm
+
+_PLAIN: dict[pa.DataType, dict[str, Any]] = {
+    pa.bool_(): {"type": "boolean"},
+    pa.int8(): {"type": "int16"},  # Connect's int8 is Java's byte, which Debezium does not use for numbers
+    pa.int16(): {"type": "int16"},
+    pa.int32(): {"type": "int32"},
+    pa.int64(): {"type": "int64"},
+    pa.uint8(): {"type": "int16"},
+    pa.uint16(): {"type": "int32"},
+    pa.uint32(): {"type": "int64"},
+    pa.uint64(): {"type": "int64"},
+    pa.float32(): {"type": "float"},
+    pa.float64(): {"type": "double"},
+    pa.binary(): {"type": "bytes"},
+    pa.large_binary(): {"type": "bytes"},
+    pa.date32(): {"type": "string", "name": "io.debezium.time.IsoDate", "version": 1},
+    pa.time64("us"): {"type": "string", "name": "io.debezium.time.IsoTime", "version": 1},
+    pa.timestamp("us"): {"type": "string", "name": "io.debezium.time.IsoTimestamp", "version": 1},
+}
+_BY_NAME = {  # texts that have a meaning of their own
+    "json": "io.debezium.data.Json", "jsonb": "io.debezium.data.Json", "xml": "io.debezium.data.Xml",
+    "uuid": "io.debezium.data.Uuid", "interval": "io.debezium.time.Interval", "ltree": "io.debezium.data.Ltree",
+    "time with time zone": "io.debezium.time.ZonedTime", "year": "io.debezium.time.Year",
+}  # fmt: skip
+_TIMES = (("int64", "ts_ms"), ("int64", "ts_us"), ("int64", "ts_ns"))
+
+
+@functools.lru_cache(maxsize=256)
+def envelope(table: Table, source: str, connector: Connector, message: bool) -> bytes:
+    space = _names.namespace(table, source)
+    if message:
+        images = [_struct("io.debezium.connector.postgresql.MessageValue", _columns(table.columns), True, "message")]
+    else:
+        images = [_struct(f"{space}.Value", _columns(table.columns), True, side) for side in ("before", "after")]
+    block = [_field("string", "id", False), _field("int64", "total_order", False)]
+    block.append(_field("int64", "data_collection_order", False))
+    fields = [
+        *images,
+        _struct(f"io.debezium.connector.{connector}.Source", _source(connector), False, "source"),
+        {**_struct("event.block", block, True, "transaction"), "version": 1},
+        _field("string", "op", False),
+        *(_field(kind, name, True) for kind, name in _TIMES),
+    ]
+    return orjson.dumps({**_struct(f"{space}.Envelope", fields, False), "version": 2})
+
+
+@functools.lru_cache(maxsize=256)
+def key(table: Table) -> bytes:
+    return orjson.dumps(_struct(f"{_names.namespace(table)}.Key", _columns(table.key_columns(), optional=False), False))
+
+
+def _columns(columns: Iterable[Column], *, optional: bool = True) -> list[dict[str, Any]]:
+    return [{**_type(column.type), "optional": optional, "field": column.name} for column in columns]
+
+
+def _type(kind: DataType) -> dict[str, Any]:
+    if kind.json is JsonForm.ARRAY:
+        return {"type": "array", "items": {**_arrow_type(kind.arrow.value_type), "optional": True}}
+    shown = _arrow_type(kind.arrow)
+    if shown == {"type": "string"}:
+        named = _BY_NAME.get(re.sub(r"\(.*?\)", "", kind.native).strip().lower())
+        return {"type": "string", "name": named, "version": 1} if named else shown
+    return shown
+
+
+def _arrow_type(kind: pa.DataType) -> dict[str, Any]:
+    kind = plain_type(kind) or kind
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if pa.types.is_timestamp(kind):
+        return {"type": "string", "name": "io.debezium.time.ZonedTimestamp", "version": 1}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return {"type": "array", "items": {**_arrow_type(kind.value_type), "optional": True}}
+    return {"type": "string"}  # texts, and decimals with every digit
+
+
+def _source(connector: Connector) -> list[dict[str, Any]]:
+    fields = [_field("string", name, False) for name in ("version", "connector", "name")]
+    fields += [_field(kind, name, name != "ts_ms") for kind, name in _TIMES]
+    snapshot = {"type": "string", "optional": True, "name": "io.debezium.data.Enum", "version": 1}
+    allowed = {"allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"}
+    fields.append({**snapshot, "parameters": allowed, "default": "false", "field": "snapshot"})
+    fields += [_field("string", "db", False), _field("string", "sequence", True)]
+    if connector is Connector.POSTGRESQL:
+        fields += [_field("string", "schema", False), _field("string", "table", False)]
+        return fields + [_field("int64", name, True) for name in ("txId", "lsn", "xmin")]
+    fields += [_field("string", "table", True), _field("int64", "server_id", True), _field("string", "gtid", True)]
+    fields += [_field("string", "file", True), _field("int64", "pos", True), _field("int32", "row", False)]
+    return [*fields, _field("int64", "thread", True), _field("string", "query", True)]
+
+
+def _field(kind: str, name: str, optional: bool) -> dict[str, Any]:
+    return {"type": kind, "optional": optional, "field": name}
+
+
+def _struct(name: str, fields: list[dict[str, Any]], optional: bool, field: str | None = None) -> dict[str, Any]:
+    made: dict[str, Any] = {"type": "struct", "fields": fields, "optional": optional, "name": name}
+    return made if field is None else {**made, "field": field}
