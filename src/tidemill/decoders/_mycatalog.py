@@ -15,8 +15,8 @@ import orjson
 class CatalogColumn:
     """One row of information_schema.COLUMNS.
 
-    `type` is COLUMN_TYPE as it stands there (`int(10) unsigned`, `enum('a','b')`); `charset` is CHARACTER_SET_NAME, empty
-    for what has none. `generated` means GENERATION_EXPRESSION is not empty, `invisible` that EXTRA says so.
+    `type` is COLUMN_TYPE as it stands there (`int(10) unsigned`, `enum('a','b')`); `charset` is CHARACTER_SET_NAME,
+    empty for what has none. `generated` means GENERATION_EXPRESSION is not empty, `invisible` that EXTRA says so.
     """
 
     name: str

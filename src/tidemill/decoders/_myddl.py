@@ -1,0 +1,439 @@
+"""DDL of the binlog as values: what a statement asks for, not yet what it does to a table (`_myhistory`).
+
+Only what changes names, columns, types or keys of tables is read; indexes, partitions and options are stepped over.
+`NotUnderstood` means that a clause was met which may matter and is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.decoders._mycolumn import Definition, charset_name, charset_of_collation, definition
+from tidemill.decoders._mywords import NotUnderstood, Reader, words
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A table's name as written; without a database it is in the session's."""
+
+    database: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """`source` is set by LIKE. Without it and without columns (CREATE … SELECT) the structure is not known."""
+
+    table: Name
+    columns: tuple[Definition, ...] = ()
+    key: tuple[str, ...] = ()
+    charset: str = ""
+    source: Name | None = None
+    if_not_exists: bool = False
+    temporary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    column: Definition
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumn:
+    """MODIFY (same name) and CHANGE."""
+
+    old: str
+    column: Definition
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    old: str
+    new: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowColumn:
+    """SET VISIBLE and SET INVISIBLE."""
+
+    name: str
+    invisible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AddKey:
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropKey:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Charset:
+    """A new default; with `convert` also the charset of every column. An empty name stands for the database's."""
+
+    name: str
+    convert: bool = False
+
+
+Clause = AddColumn | ChangeColumn | RenameColumn | DropColumn | ShowColumn | AddKey | DropKey | Charset
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    table: Name
+    clauses: tuple[Clause, ...] = ()
+    rename_to: Name | None = None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable:
+    tables: tuple[Name, ...]
+    temporary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable:
+    """In order: a swap goes over a third name."""
+
+    pairs: tuple[tuple[Name, Name], ...]
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTable:
+    table: Name
+
+
+@dataclass(frozen=True, slots=True)
+class AlterDatabase:
+    """CREATE and ALTER. An empty charset leaves it as it is, an empty name means the session's database."""
+
+    name: str
+    charset: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabase:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowStatement:
+    """A change of rows, written into the binlog as a statement: there are no row events for it."""
+
+    table: Name
+
+
+Statement = (
+    CreateTable | AlterTable | DropTable | RenameTable | TruncateTable | AlterDatabase | DropDatabase | RowStatement
+)
+
+_NOT_COLUMNS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"}
+_HARMLESS = {
+    "ENABLE", "DISABLE", "FORCE", "ENGINE", "TYPE", "COMMENT", "ALGORITHM", "LOCK", "AUTO_INCREMENT", "ROW_FORMAT",
+    "KEY_BLOCK_SIZE", "COMPRESSION", "ENCRYPTION", "ENCRYPTED", "ENCRYPTION_KEY_ID", "CHECKSUM", "DELAY_KEY_WRITE",
+    "MAX_ROWS", "MIN_ROWS", "AVG_ROW_LENGTH", "PACK_KEYS", "PASSWORD", "INSERT_METHOD", "UNION", "CONNECTION",
+    "STATS_AUTO_RECALC", "STATS_PERSISTENT", "STATS_SAMPLE_PAGES", "TABLESPACE", "STORAGE", "IMPORT", "DISCARD",
+    "WITH", "WITHOUT", "PARTITION", "REMOVE", "REORGANIZE", "COALESCE", "EXCHANGE", "TRUNCATE", "ANALYZE", "CHECK",
+    "OPTIMIZE", "REBUILD", "REPAIR", "UPGRADE", "ORDER", "TRANSACTIONAL", "PAGE_CHECKSUM", "PAGE_COMPRESSED",
+    "PAGE_COMPRESSION_LEVEL", "SEQUENCE", "IETF_QUOTES", "DATA", "INDEX", "SECONDARY_ENGINE", "SECONDARY_LOAD",
+    "SECONDARY_UNLOAD", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "AUTOEXTEND_SIZE", "START", "NOWAIT", "WAIT",
+}  # fmt: skip
+
+
+def parse(text: str, *, mariadb: bool) -> list[Statement]:
+    """Statements that concern tables or databases; of anything else, nothing."""
+    found = []
+    for reader in Reader(words(text)).clauses(";"):
+        statement = _statement(reader, mariadb)
+        if statement is not None:
+            found.append(statement)
+    return found
+
+
+def _statement(reader: Reader, mariadb: bool) -> Statement | None:
+    _step_over_prefix(reader)
+    match reader.next().upper:
+        case "CREATE":
+            return _create(reader, mariadb)
+        case "ALTER":
+            return _alter(reader, mariadb)
+        case "DROP":
+            return _drop(reader)
+        case "RENAME":
+            return _rename(reader) if reader.take_any("TABLE", "TABLES") else None
+        case "TRUNCATE":
+            reader.take("TABLE")
+            return TruncateTable(_name(reader))
+        case "INSERT" | "REPLACE" | "UPDATE" | "DELETE" | "LOAD" as word:
+            return _row_statement(reader, word)
+        case _:
+            return None
+
+
+def _step_over_prefix(reader: Reader) -> None:
+    # MariaDB: SET STATEMENT max_statement_time=0 FOR ALTER TABLE …
+    if reader.take("SET", "STATEMENT"):
+        while reader and not reader.take("FOR"):
+            reader.next()
+
+
+def _create(reader: Reader, mariadb: bool) -> Statement | None:
+    reader.take("OR", "REPLACE")
+    temporary = reader.take("TEMPORARY")
+    if reader.take_any("DATABASE", "SCHEMA"):
+        reader.take("IF", "NOT", "EXISTS")
+        return AlterDatabase(reader.name(), _charset_option(reader) or "")
+    if reader.take_any("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "ONLINE", "OFFLINE", "INDEX"):
+        return _on_index(reader)
+    if not reader.take("TABLE"):
+        return None
+    if_not_exists = reader.take("IF", "NOT", "EXISTS")
+    table = _name(reader)
+    inner = reader
+    parenthesised = reader.peek() == "("
+    if parenthesised:
+        inner = reader.parenthesis()
+    if inner.take("LIKE"):
+        return CreateTable(table, source=_name(inner), if_not_exists=if_not_exists, temporary=temporary)
+    columns: list[Definition] = []
+    key: tuple[str, ...] = ()
+    for element in inner.clauses() if parenthesised and inner.peek() != "SELECT" else ():
+        found = _key(element)
+        if found is not None:
+            key = found or key
+        else:
+            columns.append(definition(element, mariadb=mariadb))
+    key = key or tuple(c.name for c in columns if c.primary)
+    if key:  # MariaDB: old versions of a row stay in the table, so that its key has the end of their time
+        key += tuple(c.name for c in columns if c.row_end)
+    charset = _charset_option(reader) or ""
+    return CreateTable(table, tuple(columns), key, charset, None, if_not_exists, temporary)
+
+
+def _on_index(reader: Reader) -> AlterTable | None:
+    """CREATE INDEX … ON table, DROP INDEX … ON table: an ALTER that changes nothing here, except of the primary key."""
+    reader.take("INDEX")
+    reader.take("IF", "NOT", "EXISTS") or reader.take("IF", "EXISTS")
+    primary = reader.next().text.upper() == "PRIMARY"
+    while reader and not reader.take("ON"):
+        reader.next()
+    return AlterTable(_name(reader), (DropKey(),) if primary else ()) if reader else None
+
+
+def _drop(reader: Reader) -> Statement | None:
+    temporary = reader.take("TEMPORARY")
+    if reader.take_any("DATABASE", "SCHEMA"):
+        reader.take("IF", "EXISTS")
+        return DropDatabase(reader.name())
+    if reader.take("INDEX"):
+        return _on_index(reader)
+    if not reader.take_any("TABLE", "TABLES"):
+        return None
+    reader.take("IF", "EXISTS")
+    return DropTable(tuple(_name(each) for each in reader.clauses()), temporary)
+
+
+def _rename(reader: Reader) -> RenameTable:
+    if_exists = reader.take("IF", "EXISTS")
+    pairs = []
+    for each in reader.clauses():
+        old = _name(each)
+        _step_over_wait(each)
+        each.expect("TO")
+        pairs.append((old, _name(each)))
+    return RenameTable(tuple(pairs), if_exists)
+
+
+def _row_statement(reader: Reader, word: str) -> RowStatement | None:
+    for noise in ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "CONCURRENT"):
+        reader.take(noise)
+    if word == "LOAD":
+        while reader and not reader.take("INTO", "TABLE"):
+            reader.next()
+    else:
+        reader.take_any("INTO", "FROM")
+    return RowStatement(_name(reader)) if reader else None
+
+
+def _alter(reader: Reader, mariadb: bool) -> Statement | None:
+    reader.take_any("ONLINE", "OFFLINE")
+    reader.take("IGNORE")
+    if reader.take_any("DATABASE", "SCHEMA"):
+        name = "" if reader.peek() in ("CHARACTER", "CHARSET", "COLLATE", "DEFAULT", "READ") else reader.name()
+        return AlterDatabase(name, _charset_option(reader) or "")
+    if not reader.take("TABLE"):
+        return None
+    if_exists = reader.take("IF", "EXISTS")
+    table = _name(reader)
+    _step_over_wait(reader)
+    clauses: list[Clause] = []
+    rename_to = None
+    for clause in reader.clauses():
+        if clause.looks("ORDER", "BY") or clause.looks("PARTITION", "BY"):
+            break  # commas from here on separate columns or partitions
+        if _is_rename(clause):
+            rename_to = _name(clause)
+        else:
+            clauses += _alteration(clause, mariadb)
+    return AlterTable(table, tuple(clauses), rename_to, if_exists)
+
+
+def _is_rename(clause: Reader) -> bool:
+    if not clause.looks("RENAME") or clause.peek(1) in ("COLUMN", "INDEX", "KEY"):
+        return False
+    clause.next()
+    clause.take_any("TO", "AS", "=")
+    return True
+
+
+def _alteration(clause: Reader, mariadb: bool) -> list[Clause]:
+    if clause.take("ADD"):
+        return _add(clause, mariadb)
+    if clause.take("DROP"):
+        return _drop_clause(clause)
+    if clause.take("MODIFY") or clause.looks("CHANGE"):
+        change = clause.take("CHANGE")
+        clause.take("COLUMN")
+        if_exists = clause.take("IF", "EXISTS")
+        old = clause.name() if change else ""
+        column = definition(clause, mariadb=mariadb)
+        made: list[Clause] = [ChangeColumn(old or column.name, column, if_exists)]
+        return [*made, AddKey((column.name,))] if column.primary else made
+    if clause.take("RENAME"):
+        if not clause.take("COLUMN"):
+            return []  # an index
+        if_exists = clause.take("IF", "EXISTS")
+        old = clause.name()
+        clause.expect("TO")
+        return [RenameColumn(old, clause.name(), if_exists)]
+    if clause.take("ALTER"):
+        return _alter_column(clause)
+    if clause.take("CONVERT"):
+        if not clause.take("TO"):
+            return []  # MariaDB: CONVERT PARTITION … TO TABLE
+        name = _charset_option(clause)
+        if name is None:
+            raise NotUnderstood("CONVERT TO without a charset")
+        return [Charset(name, convert=True)]
+    return _options(clause)
+
+
+def _options(clause: Reader) -> list[Clause]:
+    """Table options stand in one clause, with or without commas."""
+    if clause.peek() not in _HARMLESS | {"DEFAULT", "CHARACTER", "CHARSET", "COLLATE"}:
+        raise NotUnderstood("an unknown clause of ALTER TABLE")
+    charset = _charset_option(clause)
+    return [] if charset is None else [Charset(charset)]
+
+
+def _add(clause: Reader, mariadb: bool) -> list[Clause]:
+    if not clause.looks("COLUMN"):
+        if clause.peek() in ("PARTITION", "SYSTEM"):
+            return []
+        key = _key(clause)
+        if key is not None:
+            return [AddKey(key)] if key else []
+    clause.take("COLUMN")
+    if_not_exists = clause.take("IF", "NOT", "EXISTS")
+    elements = clause.parenthesis().clauses() if clause.peek() == "(" else [clause]
+    made: list[Clause] = []
+    for element in elements:
+        key = _key(element)
+        if key is not None:
+            made += [AddKey(key)] if key else []
+            continue
+        column = definition(element, mariadb=mariadb)
+        made.append(AddColumn(column, if_not_exists))
+        if column.primary:
+            made.append(AddKey((column.name,)))
+    return made
+
+
+def _drop_clause(clause: Reader) -> list[Clause]:
+    if clause.take("PRIMARY", "KEY"):
+        return [DropKey()]
+    if clause.take_any("INDEX", "KEY", "CONSTRAINT", "CHECK"):
+        clause.take("IF", "EXISTS")
+        return [DropKey()] if clause.next().text.upper() == "PRIMARY" else []
+    if clause.take("FOREIGN", "KEY") or clause.take("PARTITION") or clause.take("PERIOD", "FOR"):
+        return []
+    if clause.take("SYSTEM", "VERSIONING"):
+        return []
+    clause.take("COLUMN")
+    if_exists = clause.take("IF", "EXISTS")
+    return [DropColumn(clause.name(), if_exists)]
+
+
+def _alter_column(clause: Reader) -> list[Clause]:
+    if clause.take_any("INDEX", "KEY", "CHECK", "CONSTRAINT"):
+        return []
+    clause.take("COLUMN")
+    clause.take("IF", "EXISTS")
+    name = clause.name()
+    if clause.take("SET"):
+        shown = clause.take_any("VISIBLE", "INVISIBLE")
+        return [ShowColumn(name, shown == "INVISIBLE")] if shown else []
+    clause.expect("DROP", "DEFAULT")
+    return []
+
+
+def _key(element: Reader) -> tuple[str, ...] | None:
+    """The primary key's columns if the element defines one, () for any other index or constraint, None for a column."""
+    start = element.at
+    if element.take("CONSTRAINT") and element.peek() not in ("PRIMARY", "UNIQUE", "FOREIGN", "CHECK"):
+        element.name()
+    if element.take("PRIMARY", "KEY"):
+        element.take("IF", "NOT", "EXISTS")
+        while element and element.peek() != "(":
+            element.next()  # a name that counts for nothing, USING BTREE
+        return tuple(part.name() for part in element.parenthesis().clauses())
+    special = element.peek() in _NOT_COLUMNS or element.looks("PERIOD", "FOR") or element.at > start
+    special = special or element.looks("VECTOR", "INDEX") or element.looks("VECTOR", "KEY")
+    if special:
+        return ()
+    element.at = start
+    return None
+
+
+def _charset_option(reader: Reader) -> str | None:
+    """The last charset among table or database options; empty for DEFAULT, None where none is named."""
+    found: str | None = None
+    by_collation = ""
+    while reader:
+        if reader.peek() == "(":
+            reader.parenthesis()
+        elif reader.take("CHARACTER", "SET") or reader.take("CHARSET") or reader.take("CHAR", "SET"):
+            reader.take("=")
+            found = "" if reader.take("DEFAULT") else charset_name(reader.string())
+        elif reader.take("COLLATE"):
+            reader.take("=")
+            by_collation = charset_of_collation(reader.string())
+        elif reader.looks("PARTITION", "BY"):
+            break
+        else:
+            reader.next()
+    return by_collation or None if found is None else found or by_collation
+
+
+def _step_over_wait(reader: Reader) -> None:
+    if not reader.take("NOWAIT") and reader.take("WAIT"):
+        reader.next()
+
+
+def _name(reader: Reader) -> Name:
+    first = reader.name()
+    return Name(first, reader.name()) if reader.take(".") else Name("", first)

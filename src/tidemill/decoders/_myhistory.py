@@ -1,0 +1,289 @@
+"""The tables of a server as they were at one place of the binlog, moved along by each DDL statement. Pure.
+
+What a statement does follows the server: clauses of one ALTER all refer to the table as it was before it, and AFTER to
+the columns as they will be (`mysql_prepare_alter_table` in MySQL's sql_table.cc; MariaDB's is the same here).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tidemill.decoders import _myddl as ddl
+from tidemill.decoders._mycatalog import CatalogColumn, CatalogTable
+from tidemill.decoders._mycolumn import Definition, canonical, widened
+
+TableKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A table whose structure cannot be told; `reason` finishes the sentence "it is not known because …"."""
+
+    reason: str
+
+
+State = CatalogTable | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a statement did to one name. `source` is where a renamed table came from, `target` where it went."""
+
+    key: TableKey
+    kind: str
+    before: State | None
+    after: State | None
+    source: TableKey | None = None
+    target: TableKey | None = None
+
+
+class _Conflict(Exception):
+    """The statement does not fit the table that is known."""
+
+
+class History:
+    """`fold` is for servers that compare names of tables in lower case (lower_case_table_names 1 and 2)."""
+
+    def __init__(self, *, fold: bool = False) -> None:
+        self.tables: dict[TableKey, State] = {}
+        self.charsets: dict[str, str] = {}
+        self._fold = fold
+
+    def key(self, database: str, name: str) -> TableKey:
+        return (database.lower(), name.lower()) if self._fold else (database, name)
+
+    def put(self, table: CatalogTable) -> None:
+        columns = tuple(map(canonical, table.columns))
+        self.tables[self.key(table.database, table.name)] = replace(table, columns=columns)
+
+    def apply(self, statement: ddl.Statement, database: str, *, tolerant: bool = False) -> list[Effect]:
+        """`tolerant` while the catalog may already have what the statement does: then a table that the statement does
+        not fit stays as it is, instead of becoming `Unknown`."""
+        match statement:
+            case ddl.CreateTable() if not statement.temporary:
+                return self._create(statement, database)
+            case ddl.AlterTable():
+                return self._alter(statement, database, tolerant)
+            case ddl.DropTable() if not statement.temporary:
+                keys = [self._key(name, database) for name in statement.tables]
+                return [Effect(key, "drop", self.tables.pop(key), None) for key in keys if key in self.tables]
+            case ddl.RenameTable():
+                pairs = [(self._key(old, database), self._key(new, database)) for old, new in statement.pairs]
+                return self._rename(pairs, lenient=tolerant or statement.if_exists)
+            case ddl.TruncateTable():
+                key = self._key(statement.table, database)
+                state = self.tables.get(key)
+                return [Effect(key, "truncate", state, state)]
+            case ddl.AlterDatabase():
+                name = self.key(statement.name or database, "")[0]
+                self.charsets[name] = statement.charset or self.charsets.get(name, "")
+                return []
+            case ddl.DropDatabase():
+                gone = [key for key in self.tables if key[0] == self.key(statement.name, "")[0]]
+                self.charsets.pop(self.key(statement.name, "")[0], None)
+                return [Effect(key, "drop", self.tables.pop(key), None) for key in gone]
+            case _:
+                return []
+
+    def _key(self, name: ddl.Name, database: str) -> TableKey:
+        return self.key(name.database or database, name.name)
+
+    def _create(self, statement: ddl.CreateTable, database: str) -> list[Effect]:
+        key = self._key(statement.table, database)
+        before = self.tables.get(key)
+        if statement.if_not_exists and before is not None:
+            return []
+        made: State
+        if statement.source is not None:
+            source = self.tables.get(self._key(statement.source, database))
+            if isinstance(source, CatalogTable):
+                made = replace(source, database=key[0], name=key[1], like=source.full_name, renamed=())
+            else:
+                made = Unknown("the table it was made LIKE is not known")
+        elif statement.columns:
+            made = self._made(key, statement)
+        else:
+            made = Unknown("CREATE TABLE … SELECT was written without columns")
+        self.tables[key] = made
+        return [Effect(key, "create", before, made)]
+
+    def _made(self, key: TableKey, statement: ddl.CreateTable) -> CatalogTable:
+        charset = statement.charset or self.charsets.get(key[0], "")
+        columns = tuple(c.settle(charset) for c in statement.columns)
+        made = _with_key(CatalogTable(*key, columns, charset=charset), statement.key)
+        # pt-online-schema-change writes out the original's definition instead of LIKE.
+        if found := re.fullmatch(r"_+(.+)_new", key[1]):
+            original = self.tables.get((key[0], found[1]))
+            if isinstance(original, CatalogTable) and original.columns == made.columns:
+                made = replace(made, like=original.full_name)
+        return made
+
+    def _alter(self, statement: ddl.AlterTable, database: str, tolerant: bool) -> list[Effect]:
+        key = self._key(statement.table, database)
+        before = self.tables.get(key)
+        after: State = before or Unknown("the table was there before its first statement in the binlog was read")
+        if isinstance(before, CatalogTable):
+            try:
+                after = self._altered(before, statement.clauses)
+            except _Conflict as conflict:
+                after = before if tolerant else Unknown(f"an ALTER TABLE does not fit it ({conflict})")
+        if before is None and (statement.if_exists or (tolerant and statement.rename_to is not None)):
+            return []
+        self.tables[key] = after
+        if statement.rename_to is None:
+            return [Effect(key, "alter", before, after)]
+        effects = self._rename([(key, self._key(statement.rename_to, database))], lenient=tolerant)
+        return [replace(e, before=before) if e.key == key else e for e in effects]
+
+    def _altered(self, table: CatalogTable, clauses: Iterable[ddl.Clause]) -> CatalogTable:
+        made = _Alteration(table, self.charsets.get(table.database, ""))
+        for clause in clauses:
+            made.take(clause)
+        return made.result()
+
+    def _rename(self, pairs: list[tuple[TableKey, TableKey]], *, lenient: bool) -> list[Effect]:
+        names = list(dict.fromkeys(name for pair in pairs for name in pair))
+        before = {name: self.tables.get(name) for name in names}
+        origin: dict[TableKey, TableKey] = {name: name for name in names if name in self.tables}
+        for old, new in pairs:
+            if old not in self.tables:
+                if lenient:
+                    continue
+                self.tables[old] = Unknown("a table that was never read in the catalog was renamed to it")
+                origin[old] = old
+            self.tables[new] = _moved(self.tables.pop(old), new)
+            origin[new] = origin.pop(old)
+        target = {was: now for now, was in origin.items()}
+        effects = []
+        for name in names:
+            after = self.tables.get(name)
+            source, gone = origin.get(name), target.get(name)
+            if source == name or (before[name] is None and after is None):
+                continue
+            effects.append(Effect(name, "rename", before[name], after, source, gone))
+        return effects
+
+
+def _moved(state: State, key: TableKey) -> State:
+    if isinstance(state, Unknown):
+        return state
+    # An online tool's copy takes the place of what it was copied from: its renamed columns are the original's.
+    back = state.like == f"{key[0]}.{key[1]}"
+    return replace(state, database=key[0], name=key[1], like="" if back else state.like,
+                   renamed=state.renamed if back else ())  # fmt: skip
+
+
+class _Alteration:
+    """One ALTER TABLE. Clauses are collected first, since all of them refer to the table as it was."""
+
+    def __init__(self, table: CatalogTable, database_charset: str) -> None:
+        self._table = table
+        self._names = {c.name.lower(): c.name for c in table.columns}
+        self._changed: dict[str, CatalogColumn | Definition] = {}  # old name, lower -> the new column
+        self._dropped: set[str] = set()
+        self._placed: list[tuple[str, Definition]] = []  # (old name or empty, definition) in order of the clauses
+        self._key: tuple[str, ...] | None = None
+        self._drop_key = False
+        self._charset = table.charset
+        self._convert = False
+        self._database_charset = database_charset
+
+    def take(self, clause: ddl.Clause) -> None:
+        match clause:
+            case ddl.AddColumn():
+                if not clause.if_not_exists or clause.column.name.lower() not in self._names:
+                    self._placed.append(("", clause.column))
+            case ddl.ChangeColumn():
+                if self._has(clause.old, clause.if_exists):
+                    self._changed[clause.old.lower()] = clause.column
+                    if clause.column.first or clause.column.after:
+                        self._placed.append((clause.old.lower(), clause.column))
+            case ddl.RenameColumn():
+                if self._has(clause.old, clause.if_exists):
+                    old = self._column(clause.old)
+                    self._changed[clause.old.lower()] = replace(old, name=clause.new)
+            case ddl.ShowColumn():
+                if self._has(clause.name, False):
+                    old = self._column(clause.name)
+                    self._changed.setdefault(clause.name.lower(), replace(old, invisible=clause.invisible))
+            case ddl.DropColumn():
+                if self._has(clause.name, clause.if_exists):
+                    self._dropped.add(clause.name.lower())
+            case ddl.AddKey():
+                self._key = clause.columns
+            case ddl.DropKey():
+                self._drop_key = True
+            case ddl.Charset():
+                self._charset = clause.name or self._database_charset
+                self._convert = clause.convert or self._convert
+
+    def _has(self, name: str, if_exists: bool) -> bool:
+        """Whether the clause counts; without IF EXISTS it must."""
+        if name.lower() not in self._names and not if_exists:
+            raise _Conflict(f'it has no column "{name}"')
+        return name.lower() in self._names
+
+    def _column(self, name: str) -> CatalogColumn:
+        return next(c for c in self._table.columns if c.name.lower() == name.lower())
+
+    def result(self) -> CatalogTable:
+        table = self._table
+        columns: list[CatalogColumn] = []
+        moving: dict[str, CatalogColumn] = {}
+        renames: dict[str, str] = {}
+        for column in table.columns:
+            low = column.name.lower()
+            if low in self._dropped:
+                continue
+            change = self._changed.get(low)
+            made = widened(column, self._charset) if self._convert else column
+            if isinstance(change, CatalogColumn):
+                made = replace(made, name=change.name, invisible=change.invisible)
+            elif change is not None:
+                made = change.settle(self._charset)
+            if made.name != column.name:
+                renames[column.name] = made.name
+            if isinstance(change, Definition) and (change.first or change.after):
+                moving[low] = made
+            else:
+                columns.append(made)
+        for old, wish in self._placed:
+            _insert(columns, wish, moving[old] if old else wish.settle(self._charset))
+        if len({c.name.lower() for c in columns}) < len(columns):
+            raise _Conflict("it would have two columns of one name")
+        key = () if self._drop_key else tuple(
+            renames.get(name, name) for name in table.key if name.lower() not in self._dropped
+        )  # fmt: skip
+        renamed = _joined(table.renamed if table.like else (), renames)
+        return _with_key(
+            replace(table, columns=tuple(columns), charset=self._charset, renamed=renamed), self._key or key
+        )
+
+
+def _insert(columns: list[CatalogColumn], wish: Definition, column: CatalogColumn) -> None:
+    if wish.first:
+        columns.insert(0, column)
+    elif wish.after:
+        at = next((i for i, c in enumerate(columns) if c.name.lower() == wish.after.lower()), None)
+        if at is None:
+            raise _Conflict(f'it has no column "{wish.after}" to stand after')
+        columns.insert(at + 1, column)
+    else:
+        columns.append(column)
+
+
+def _with_key(table: CatalogTable, key: tuple[str, ...]) -> CatalogTable:
+    """A primary key makes its columns NOT NULL and is listed with their names as the table spells them."""
+    wanted = {name.lower() for name in key}
+    spelled = {c.name.lower(): c.name for c in table.columns}
+    columns = tuple(replace(c, nullable=False) if c.name.lower() in wanted else c for c in table.columns)
+    return replace(table, columns=columns, key=tuple(spelled.get(name.lower(), name) for name in key))
+
+
+def _joined(earlier: Iterable[tuple[str, str]], now: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Renames one after the other, as one: a to b and b to c is a to c."""
+    chained = [(old, now.get(new, new)) for old, new in earlier]
+    known = {new for _, new in earlier}
+    return (*chained, *((old, new) for old, new in now.items() if old not in known))

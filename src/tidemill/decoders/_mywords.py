@@ -1,0 +1,168 @@
+"""A DDL statement as words, for `_myddl`. sqlglot's tokenizer knows MySQL's quoting; comments are taken off before it.
+
+Its parser is not used: of ALTER, RENAME and CREATE it understands a part and hands back the rest as unparsed text
+(CONVERT TO, RENAME TABLE, ADD (...), INVISIBLE, PERSISTENT), and a schema history may not skip a clause.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlglot.dialects.mysql import MySQL
+from sqlglot.errors import TokenError
+from sqlglot.tokenizer_core import TokenType
+
+
+class Kind(enum.Enum):
+    WORD = enum.auto()
+    QUOTED = enum.auto()  # `name`
+    STRING = enum.auto()
+    NUMBER = enum.auto()
+    SIGN = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    kind: Kind
+    text: str
+
+    @property
+    def upper(self) -> str:
+        """For comparing with keywords: a quoted name never is one."""
+        return self.text.upper() if self.kind in (Kind.WORD, Kind.SIGN) else ""
+
+
+class NotUnderstood(Exception):
+    """The statement leaves the grammar that `_myddl` knows. Caught in `mysqltables`, never seen by a user."""
+
+
+class _Tokenizer(MySQL.Tokenizer):
+    COMMANDS: ClassVar[set[TokenType]] = set()  # else everything behind RENAME is one word
+
+
+# Quoted text first, so that nothing inside it is taken for a comment.
+_PIECES = re.compile(
+    r"""(?P<quoted>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`)
+      | (?P<versioned>/\*M?!\d*)
+      | (?P<comment>/\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*)
+      | (?P<end>\*/)""",
+    re.VERBOSE | re.DOTALL,
+)
+_STRINGS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.HEX_STRING, TokenType.BIT_STRING}
+_STRINGS |= {TokenType.BYTE_STRING, TokenType.RAW_STRING}
+
+
+def without_comments(text: str) -> str:
+    """The statement as the server ran it. What stands in `/*!80013 … */` counts: the server writes version comments
+    that it did not run into the binlog as plain ones."""
+
+    def replace(found: re.Match[str]) -> str:
+        return found[0] if found["quoted"] else " "
+
+    return _PIECES.sub(replace, text)
+
+
+def words(text: str) -> list[Word]:
+    try:
+        tokens = _Tokenizer(dialect="mysql").tokenize(without_comments(text))
+    except TokenError as error:
+        raise NotUnderstood("quotes that do not close") from error
+    return [word for token in tokens for word in _words(token.token_type, token.text)]
+
+
+def _words(kind: TokenType, text: str) -> Iterator[Word]:
+    if kind is TokenType.IDENTIFIER:
+        yield Word(Kind.QUOTED, text)
+    elif kind in _STRINGS:
+        yield Word(Kind.STRING, text)
+    elif kind is TokenType.NUMBER:
+        yield Word(Kind.NUMBER, text)
+    elif text[:1].isalnum() or text[:1] in "_$" or text[:1] > "\x7f":
+        # "PRIMARY KEY" comes as one token.
+        yield from (Word(Kind.WORD, part) for part in text.split())
+    else:
+        yield Word(Kind.SIGN, text)
+
+
+class Reader:
+    """Walks over words. `end` bounds it, so that a clause cannot read into the next."""
+
+    def __init__(self, content: list[Word]) -> None:
+        self._words = content
+        self.at = 0
+
+    def __bool__(self) -> bool:
+        return self.at < len(self._words)
+
+    def peek(self, ahead: int = 0) -> str:
+        place = self.at + ahead
+        return self._words[place].upper if place < len(self._words) else ""
+
+    def looks(self, *keywords: str) -> bool:
+        return all(self.peek(i) == keyword for i, keyword in enumerate(keywords))
+
+    def take(self, *keywords: str) -> bool:
+        """Steps over the keywords if they stand here, one behind the other."""
+        if not self.looks(*keywords):
+            return False
+        self.at += len(keywords)
+        return True
+
+    def take_any(self, *keywords: str) -> str:
+        found = self.peek()
+        if found not in keywords or not found:
+            return ""
+        self.at += 1
+        return found
+
+    def expect(self, *keywords: str) -> None:
+        if not self.take(*keywords):
+            raise NotUnderstood(f"{' '.join(keywords)} expected")
+
+    def next(self) -> Word:
+        if not self:
+            raise NotUnderstood("the statement ends too early")
+        self.at += 1
+        return self._words[self.at - 1]
+
+    def name(self) -> str:
+        """An identifier; also in double quotes, which are names with ANSI_QUOTES."""
+        word = self.next()
+        if word.kind in (Kind.SIGN, Kind.NUMBER):
+            raise NotUnderstood("a name expected")
+        return word.text
+
+    def string(self) -> str:
+        word = self.next()
+        if word.kind is Kind.SIGN:
+            raise NotUnderstood("a value expected")
+        return word.text
+
+    def parenthesis(self) -> Reader:
+        """What stands between the parenthesis here and the one that closes it."""
+        self.expect("(")
+        first, depth = self.at, 1
+        while depth:
+            sign = self.next().upper
+            depth += (sign == "(") - (sign == ")")
+        return Reader(self._words[first : self.at - 1])
+
+    def clauses(self, separator: str = ",") -> list[Reader]:
+        """The rest, cut at separators outside of parentheses."""
+        found: list[list[Word]] = [[]]
+        depth = 0
+        while self:
+            word = self.next()
+            depth += (word.upper == "(") - (word.upper == ")")
+            if word.upper == separator and depth == 0:
+                found.append([])
+            else:
+                found[-1].append(word)
+        return [Reader(part) for part in found if part]
+
+    def rest(self) -> list[Word]:
+        return self._words[self.at :]

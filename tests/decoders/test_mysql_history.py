@@ -1,0 +1,104 @@
+"""The schema history against the servers themselves: after every statement it lists what information_schema lists."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pymysql
+import pytest
+
+from tests.decoders.mysqlddl import COLUMNS, ONLY_MARIADB, ONLY_MYSQL, SEQUENCE, random_statement
+from tests.support.mysqlbinlog import Statements
+from tests.support.mysqlcatalog import read_catalog
+from tidemill.control.servers.mysqlfamily import Server
+from tidemill.decoders import _myddl as ddl
+from tidemill.decoders._mycatalog import CatalogTable
+from tidemill.decoders._mycolumn import canonical
+from tidemill.decoders._myhistory import History, Unknown
+
+_names = itertools.count(1)
+
+
+class Follower:
+    """Runs statements on a server and, as its binlog has them, on a history."""
+
+    def __init__(self, server: Server, database: str) -> None:
+        self._server, self._database = server, database
+        self.mariadb = server.name == "MariaDB"
+        self.history = History()
+        [(charset,)] = server.query(
+            "SELECT DEFAULT_CHARACTER_SET_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (database,)
+        )
+        self.history.charsets[database] = charset
+        self._log = Statements(server)
+        self._connection = server.connect(database)
+
+    def run(self, statement: str) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement)
+        for database, text in self._log.new():
+            for parsed in ddl.parse(text, mariadb=self.mariadb):
+                self.history.apply(parsed, database)
+
+    def columns(self) -> dict[str, list[str]]:
+        found = self.history.tables.items()
+        return {key[1]: [c.name for c in t.columns] for key, t in found if isinstance(t, CatalogTable)}
+
+    def compare(self, statement: str) -> None:
+        """Only what the server lists: where a table came from is the history's own affair."""
+        listed = {
+            name: replace(table, columns=tuple(map(canonical, table.columns)))
+            for name, table in read_catalog(self._server, self._database).items()
+        }
+        followed = {}
+        for (database, name), state in self.history.tables.items():
+            if database == self._database:
+                assert isinstance(state, CatalogTable), f"{statement}: {state}"
+                followed[name] = replace(state, like="", renamed=())
+        assert followed == listed, statement
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def follower(mysql_server: Server) -> Iterator[Follower]:
+    name = f"history_{next(_names)}"
+    with mysql_server.database(name):
+        made = Follower(mysql_server, name)
+        yield made
+        made.close()
+
+
+def test_every_type_is_followed_as_the_server_lists_it(follower: Follower) -> None:
+    follower.run(f"CREATE TABLE every ({COLUMNS})")
+    follower.compare("every type")
+
+
+def test_every_statement_is_followed_as_the_server_does_it(follower: Follower) -> None:
+    for statement in [*SEQUENCE, *(ONLY_MARIADB if follower.mariadb else ONLY_MYSQL)]:
+        follower.run(statement)
+        follower.compare(statement)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_statements_are_followed_as_the_server_does_them(follower: Follower, seed: int) -> None:
+    dice = Random(seed)
+    names = [f"t{i}" for i in range(4)]
+    columns = [f"c{i}" for i in range(7)]
+    done = 0
+    for _ in range(120):
+        statement = random_statement(dice, names, columns, follower.columns())
+        try:
+            with contextlib.suppress(pymysql.err.Warning):
+                follower.run(statement)
+        except pymysql.err.MySQLError:
+            continue  # what the server refuses is not in the binlog
+        done += 1
+        follower.compare(f"seed {seed}: {statement}")
+    assert done > 40
+    assert not any(isinstance(state, Unknown) for state in follower.history.tables.values())
