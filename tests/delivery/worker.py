@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -24,20 +25,20 @@ from tidemill.telemetry.points import point
 PIPELINE, SOURCE = "proof", "shop"
 
 
-def main(job: dict[str, object]) -> None:
-    log = LogReader(str(job["log"]))
-    store = FileCheckpoints(FileConfig(), state_dir=Path(str(job["state"])))
+def main(job: dict[str, Any]) -> None:
+    log = LogReader(job["log"])
+    store = FileCheckpoints(FileConfig(), state_dir=Path(job["state"]))
     kept = store.load(PIPELINE) or Checkpoint(log.head(), Position(""))
     plan = Plan(
-        PIPELINE, SOURCE, str(job["log"]), str(job["run"]), ((str(job["kind"]), dict(job["config"])),),  # type: ignore[call-overload]
+        PIPELINE, SOURCE, job["log"], PIPELINE, job["run"], ((job["kind"], job["config"]),),
         delivered=kept.offset, patience=60.0,
     )  # fmt: skip
-    lanes = int(str(job["lanes"]))
+    lanes = job["lanes"]
     while kept.offset < log.tail().offset:
-        end = log.plan(kept.offset, max_events=int(str(job["max_events"])), max_bytes=1 << 20)
+        end = log.plan(kept.offset, max_events=job["max_events"], max_bytes=1 << 20)
         for lane in range(lanes):
-            receipts, _ = deliver(plan, Lane(kept.offset, end, lane, lanes, "hash"))
-            for receipt in receipts:
+            answers, _ = deliver(plan, Lane(kept.offset, end, lane, lanes, "hash"))
+            for receipt in (answer.receipt for answer in answers):
                 if not receipt.ok:
                     raise DeliveryError(receipt.error, where=f"events {kept.offset} to {end - 1}, lane {lane}")
         point("stream.delivered")
