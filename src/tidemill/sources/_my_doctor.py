@@ -1,0 +1,156 @@
+"""What `tidemill doctor` says about a MySQL or MariaDB source. Looks only; the setup's checks are asked one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tidemill.component import Check, Outcome
+from tidemill.decoders.gtid import Flavor
+from tidemill.errors import ConfigError, TidemillError
+from tidemill.sources import _my_position as position
+from tidemill.sources import _my_server as facts
+from tidemill.sources import _my_setup as setup
+from tidemill.sources import _my_tables as tables
+from tidemill.sources._my_connect import Session, connect
+from tidemill.sources._my_server import Server
+
+if TYPE_CHECKING:
+    from tidemill.sources.mysql import MysqlConfig
+
+_MIB = 1 << 20
+_DAY = 86_400
+
+
+def examine(config: MysqlConfig) -> Iterator[Check]:
+    try:
+        db = connect(config)
+    except TidemillError as error:
+        yield Check("connection", Outcome.FAIL, error.what, error.fix)
+        return
+    with db:
+        try:
+            server = Server.read(db)
+        except TidemillError as error:
+            yield Check("connection", Outcome.FAIL, error.what, error.fix)
+            return
+        yield from _connection(db, config)
+        yield _ask("version", f"{server.name} {server.version_text}", lambda: setup.check_flavor(server, config))
+        yield _ask("log_bin", "on", lambda: setup.check_log_bin(server, config))
+        yield _ask("binlog_format", "ROW", lambda: setup.check_format(server, config))
+        yield _row_image(server)
+        yield _metadata(server)
+        yield _gtid(server, config)
+        yield _ask("binlog privilege", "the account may see the binlog's state",
+                   lambda: setup.check_binlog_privilege(db, server, config))  # fmt: skip
+        yield _ask("replication privilege", "the account may read the binlog",
+                   lambda: setup.check_replication_privilege(config))  # fmt: skip
+        yield _ask("server_id", f"{config.replica_id}, used by no other replica that is known",
+                   lambda: setup.check_server_id(db, server, config))  # fmt: skip
+        yield from _tables(db, server, config)
+        yield from _retention(db, server)
+
+
+def _ask(name: str, detail: str, question: Callable[[], None]) -> Check:
+    try:
+        question()
+    except TidemillError as error:
+        return Check(name, Outcome.FAIL, error.what, error.fix)
+    return Check(name, Outcome.PASS, detail)
+
+
+def _connection(db: Session, config: MysqlConfig) -> Iterator[Check]:
+    dsn = config.parsed_dsn
+    yield Check("connection", Outcome.PASS, f"{dsn.host}:{dsn.port}/{dsn.database} as {dsn.user}")
+    if db.encrypted:
+        yield Check("tls", Outcome.PASS, "encrypted")
+    elif dsn.host in ("localhost", "127.0.0.1", "::1") or "unix_socket" in dsn.options:
+        yield Check("tls", Outcome.PASS, "not encrypted, but on this machine only")
+    else:
+        fix = "Set ssl_mode: verify_identity and ssl_ca."
+        yield Check("tls", Outcome.WARN, "the connection is not encrypted", fix)
+
+
+def _row_image(server: Server) -> Check:
+    match server.setting("binlog_row_image").upper():
+        case "MINIMAL":
+            detail = "MINIMAL: an update has only what it set (the rest is `unchanged`), `before` only the key"
+        case "NOBLOB":
+            detail = "NOBLOB: large columns that an update leaves alone are `unchanged`"
+        case image:
+            return Check("binlog_row_image", Outcome.PASS, image)
+    fix = "Sinks with partial updates keep such columns; for whole rows always, SET GLOBAL binlog_row_image = 'FULL'."
+    return Check("binlog_row_image", Outcome.WARN, detail, fix)
+
+
+def _metadata(server: Server) -> Check:
+    if server.full_metadata:
+        return Check("binlog_row_metadata", Outcome.PASS, "FULL")
+    detail = f"{server.setting('binlog_row_metadata') or 'MINIMAL'}: names and types come from the schema history"
+    fix = "SET GLOBAL binlog_row_metadata = 'FULL' makes every row event describe itself; new events only."
+    return Check("binlog_row_metadata", Outcome.WARN, detail, fix)
+
+
+def _gtid(server: Server, config: MysqlConfig) -> Check:
+    try:
+        used = position.by_gtid(server, config)
+    except TidemillError as error:
+        return Check("gtid", Outcome.FAIL, error.what, error.fix)
+    if not used:
+        fix = "With gtid_mode=ON capture could follow a failover." if server.flavor is Flavor.MYSQL else (
+            "With positions: gtid capture could follow a failover.")  # fmt: skip
+        return Check("gtid", Outcome.WARN, "positions are file and byte: they hold for this server only", fix)
+    if server.flavor is Flavor.MARIADB and server.setting("gtid_strict_mode").upper() != "ON":
+        fix = "SET GLOBAL gtid_strict_mode = ON; without it, numbers of a domain may repeat after a failover."
+        return Check("gtid", Outcome.WARN, "gtid_strict_mode is off", fix)
+    return Check("gtid", Outcome.PASS, "positions are GTID sets: capture can follow a failover")
+
+
+def _tables(db: Session, server: Server, config: MysqlConfig) -> Iterator[Check]:
+    try:
+        found = tables.find(db, config.selection(server))
+        setup.check_select(db, found, config)
+        bare = _without_key(db, found)
+    except (TidemillError, ConfigError) as error:
+        yield Check("tables", Outcome.FAIL, error.what, error.fix)
+        return
+    yield Check("tables", Outcome.PASS, f"{len(found)} found")
+    if bare:
+        yield Check(
+            "keys", Outcome.WARN, f"no primary key on {_few(bare)}",
+            "Their events have no key: order is kept per table only, and state sinks cannot update. Add a primary key.",
+        )  # fmt: skip
+    else:
+        yield Check("keys", Outcome.PASS, "every table has a primary key")
+
+
+def _without_key(db: Session, found: Sequence[tuple[str, str]]) -> list[str]:
+    rows = db.rows(
+        "SELECT DISTINCT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.STATISTICS"
+        " WHERE INDEX_NAME = 'PRIMARY'"
+    )
+    keyed = {(row["d"], row["t"]) for row in rows}
+    return [f"{d}.{t}" for d, t in found if (d, t) not in keyed]
+
+
+def _retention(db: Session, server: Server) -> Iterator[Check]:
+    """How long the server keeps what we have not read. A pipeline that is down longer loses its position."""
+    seconds = int(server.setting("binlog_expire_logs_seconds") or 0)
+    if not seconds:
+        seconds = int(float(server.setting("expire_logs_days") or 0) * _DAY)
+    try:
+        files = facts.binlog_files(db)
+    except TidemillError:
+        return  # said by "binlog privilege"
+    kept = f"{sum(file.size for file in files) / _MIB:.0f} MiB in {len(files)} files"
+    if not seconds or server.setting("binlog_expire_logs_auto_purge").upper() == "OFF":
+        yield Check("retention", Outcome.PASS, f"nothing expires by time ({kept}): watch the disk")
+    elif seconds < _DAY:
+        fix = "Set binlog_expire_logs_seconds above the longest outage you plan for."
+        yield Check("retention", Outcome.WARN, f"{seconds} seconds ({kept}): an outage beyond it loses changes", fix)
+    else:
+        yield Check("retention", Outcome.PASS, f"{seconds / _DAY:.0f} days ({kept})")
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

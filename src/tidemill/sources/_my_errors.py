@@ -1,0 +1,155 @@
+"""What can keep MySQL and MariaDB from being captured: one type for each thing a person has to do something else about.
+
+SetupError
+├── LoginRefused           password, host or database
+├── TlsFailed              no TLS, or a certificate that is not trusted
+├── ServerTooOld
+├── OtherFlavor            `type: mariadb` met MySQL, or the other way round
+├── BinlogOff              log_bin
+├── FormatNotRows          binlog_format
+├── GrantMissing           names the GRANT
+├── TableMissing
+├── GtidOff                positions by GTID are asked for, and the server has none
+└── ServerIdTaken          another replica has our server_id
+PositionLost
+├── BinlogPurged           what follows our position was removed
+└── OtherServer            this server does not have what we have seen
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pymysql
+
+from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
+from tidemill.sources._errors import RESYNC, LoginRefused, ServerTooOld, TableMissing, TlsFailed
+
+__all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TableMissing", "TlsFailed"]  # as part of the tree above
+
+
+class OtherFlavor(SetupError):
+    pass
+
+
+class BinlogOff(SetupError):
+    pass
+
+
+class FormatNotRows(SetupError):
+    pass
+
+
+class GrantMissing(SetupError):
+    pass
+
+
+class GtidOff(SetupError):
+    pass
+
+
+class ServerIdTaken(SetupError):
+    pass
+
+
+class BinlogPurged(PositionLost):
+    pass
+
+
+class OtherServer(PositionLost):
+    pass
+
+
+_DENIED = {1044, 1045, 1049, 1130, 1141, 1396, 1524, 1698, 1820, 1862, 3118, 3878, 4031, 4151, 2059, 2061}
+_FORBIDDEN = {1142, 1143, 1227}  # a statement that the account may not run
+_WENT_AWAY = {0, 1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927}  # shutdown, a killed session, a broken network
+_TLS = ("ssl", "tls", "certificate")
+
+
+def refused(error: Exception, where: str) -> TidemillError:
+    """A connection that could not be made: worth a retry only if the server may simply be away for a while."""
+    code, message = _parts(error)
+    if any(word in message.lower() for word in _TLS) or code == 3159:  # require_secure_transport
+        fix = "Check ssl_mode, and that ssl_ca is the authority that signed the server's certificate."
+        return TlsFailed(f"no trusted connection: {message}", where=where, fix=fix)
+    if code in _DENIED:
+        fix = "Check user, password and database of the dsn, and that the account may log in from this host."
+        return LoginRefused(f"the server refused the login: {message}", where=where, fix=fix)
+    if isinstance(error, RuntimeError):  # PyMySQL: a package for this way to log in is not installed
+        fix = 'Install it: pip install "tidemill[ed25519]", or let the account log in with caching_sha2_password.'
+        return LoginRefused(message, where=where, fix=fix)
+    return ConnectionLost(
+        f"the server cannot be reached: {message}", where=where, fix="Check host, port and the server."
+    )
+
+
+def from_server(code: int, message: str, where: str) -> TidemillError:
+    """An error that an ordinary statement met."""
+    if code in _FORBIDDEN or code in _DENIED:
+        return GrantMissing(message, where=where, fix="Grant the account what the message names.")
+    if 2000 <= code < 3000 or code in _WENT_AWAY:
+        return ConnectionLost(message or "the connection broke", where=where)
+    return SourceError(f"{message} (error {code})", where=where, fix="See the server's error log for its context.")
+
+
+def from_stream(code: int, message: str, where: str, server_id: int) -> TidemillError:
+    """The server ended the binlog stream with an error. Almost all of them are 1236, told apart only by their words."""
+    words = message.lower()
+    if "same server_uuid" in words or "same server_id" in words:
+        return server_id_taken(
+            f"another connection with server_id {server_id} took the stream over: {message}", where, server_id
+        )
+    if code == 1236 and any(part in words for part in _PURGED):
+        fix = f"{RESYNC} Raise binlog_expire_logs_seconds to keep more."
+        return BinlogPurged(f"the binlog that follows our position was removed: {message}", where=where, fix=fix)
+    if code == 1236 and any(part in words for part in _OTHER):
+        return OtherServer(
+            f"the server does not have what we have seen: {message}", where=where,
+            fix=f"Check the dsn: is it the same database, or a replica that has caught up? Otherwise: {RESYNC}",
+        )  # fmt: skip
+    if code == 1236 and "anonymous" in words:
+        return PositionLost(
+            f"the binlog holds transactions without GTID: {message}", where=where,
+            fix="A first start can begin after them (start_position: latest) or read by file (positions: file).",
+        )  # fmt: skip
+    if code in _FORBIDDEN or code in _DENIED:
+        return GrantMissing(message, where=where, fix="Run: GRANT REPLICATION SLAVE ON *.* TO the account.")
+    if code == 1236:
+        return PositionLost(
+            f"the server cannot read its binlog from our position: {message}", where=where,
+            fix=f"Look at the server's error log. If the binlog is damaged: {RESYNC}",
+        )  # fmt: skip
+    return from_server(code, message, where)
+
+
+_PURGED = ("purged", "could not find first log file", "have been purged", "no longer")
+_OTHER = ("not in the master's binlog", "not in the binlog", "has diverged", "has more gtids", "replica has more",
+          "slave has more", "not available", "beyond the end", "impossible position")  # fmt: skip
+
+
+def server_id_taken(what: str, where: str, server_id: int) -> ServerIdTaken:
+    return ServerIdTaken(
+        what, where=where,
+        fix=f"Stop the other one if it is this pipeline running twice; else set `server_id` to a number that no replica"
+        f" of this server has (now {server_id}).",
+    )  # fmt: skip
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Errors of ordinary statements as ours."""
+    try:
+        yield
+    except pymysql.MySQLError as error:
+        code, message = _parts(error)
+        raise from_server(code, message, where) from error
+    except OSError as error:
+        raise ConnectionLost(f"the connection broke: {error}", where=where) from error
+
+
+def _parts(error: Exception) -> tuple[int, str]:
+    args = error.args
+    if len(args) >= 2 and isinstance(args[0], int):
+        return args[0], str(args[1])
+    return 0, " ".join(map(str, args)) or type(error).__name__

@@ -1,0 +1,176 @@
+"""From where a server can be read without a gap: judged before the stream is asked for, and never a jump (invariant 7).
+
+A GTID set can go on at any server that has it, a file and a byte only at the server whose file it is.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.gtid import GtidSet, MariadbGtids, MysqlGtids
+from tidemill.errors import ConfigError, PositionLost, SetupError
+from tidemill.model.position import Position
+from tidemill.sources import _my_errors as errors
+from tidemill.sources import _my_server as facts
+from tidemill.sources._my_connect import Session
+from tidemill.sources._my_server import Server
+
+if TYPE_CHECKING:
+    from tidemill.sources.mysql import MysqlConfig
+
+
+def by_gtid(server: Server, config: MysqlConfig) -> bool:
+    """Which kind of position a source begins with. Later its position's own kind decides."""
+    if config.positions == "gtid" and not server.has_gtids:
+        raise errors.GtidOff(
+            f"positions: gtid, but gtid_mode is {server.setting('gtid_mode') or 'OFF'}", where=config.where,
+            fix="Set gtid_mode=ON and enforce_gtid_consistency=ON at the server, or positions: file.",
+        )  # fmt: skip
+    return config.positions != "file" and server.has_gtids
+
+
+def now(db: Session, server: Server, config: MysqlConfig) -> Place:
+    """The end of the binlog."""
+    end = facts.end_of_binlog(db, server)
+    if by_gtid(server, config):
+        return Place(server.flavor, facts.executed(db, server), end.name, end.size)
+    return Place(server.flavor, None, end.name, end.size, server.identity)
+
+
+def first(db: Session, server: Server, config: MysqlConfig) -> Place:
+    """Where a source without a position begins: everything that is still there, from now on, or a place named."""
+    match config.start_position:
+        case "latest":
+            return now(db, server, config)
+        case "earliest":
+            if by_gtid(server, config):
+                return Place(server.flavor, facts.purged(db, server))
+            files = facts.binlog_files(db)
+            return Place(server.flavor, None, files[0].name, 4, server.identity)
+    try:
+        place = Place.parse(config.start_position, server.flavor)
+    except ConfigError as error:
+        raise SetupError(error.what, where=f"start_position of {config.where}", fix=error.fix) from error
+    try:
+        return resume(db, server, place, config)
+    except PositionLost as error:
+        fix = "Choose a start_position that the server still has, `earliest` or `latest`."
+        raise SetupError(f"start_position: {error.what}", where=config.where, fix=fix) from error
+
+
+def parse(text: Position, server: Server, config: MysqlConfig) -> Place:
+    try:
+        return Place.parse(text, server.flavor)
+    except ConfigError as error:
+        raise errors.OtherServer(
+            f"our position {text[:80]} is none of {server.name}: the server was replaced by one of another kind",
+            where=config.where,
+            fix=f"Check the dsn. If the change was meant: {errors.RESYNC}",
+        ) from error
+
+
+def further(after: Place | None, told: Place | None) -> Place | None:
+    """`told` is where an idle stream had got to beyond the last change; it counts only if it goes on from `after`."""
+    if after is None or told is None:
+        return after or told
+    if isinstance(after.gtids, MysqlGtids) and isinstance(told.gtids, MysqlGtids):
+        return told if after.gtids.is_subset(told.gtids) else after
+    if isinstance(after.gtids, MariadbGtids) and isinstance(told.gtids, MariadbGtids):
+        return told if after.gtids.is_subset(told.gtids) else after
+    if after.gtids is None and told.gtids is None and after.server == told.server:
+        return told if (_number(told.file), told.offset) >= (_number(after.file), after.offset) else after
+    return after
+
+
+def _number(file: str) -> int:
+    # Compared as numbers: after .999999 comes .1000000.
+    return int(file.rpartition(".")[2] or 0)
+
+
+def resume(db: Session, server: Server, place: Place, config: MysqlConfig) -> Place:
+    """The place itself if the server can go on from it, else `PositionLost`."""
+    if place.gtids is None:
+        return _resume_file(db, server, place, config)
+    if not server.has_gtids:
+        raise errors.GtidOff(
+            f"our position is a GTID set, but gtid_mode is {server.setting('gtid_mode') or 'OFF'} now",
+            where=config.where,
+            fix="Set gtid_mode=ON again. If it is to stay off, `tidemill resync FILE` begins with a file and byte.",
+        )
+    have = _wait_for(db, server, place.gtids, config)
+    if lacking := _minus(place.gtids, have):
+        raise errors.OtherServer(
+            f"the server lacks transactions that we have already captured: {_short(lacking)}", where=config.where,
+            fix="It is another server, a replica that is behind, or was restored from a backup. Check the dsn, or wait"
+            f" until the replica has caught up. Otherwise: {errors.RESYNC}",
+        )  # fmt: skip
+    gone = facts.purged(db, server)
+    if missing := _minus(gone, place.gtids):
+        raise errors.BinlogPurged(
+            f"the server has purged transactions that we have not captured: {_short(missing)}",
+            where=f"{config.where}, last position {_short(str(place.gtids))}",
+            fix=f"{errors.RESYNC} Raise binlog_expire_logs_seconds to keep more.",
+        )
+    return place
+
+
+def _wait_for(db: Session, server: Server, wanted: GtidSet, config: MysqlConfig) -> GtidSet:
+    """What the server has. A transaction is sent as soon as it is in the binlog, which is a moment before the server
+    counts it as executed; and a replica that has just taken over may still be applying."""
+    deadline = time.monotonic() + config.failover_wait_seconds
+    while _minus(wanted, have := facts.executed(db, server)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return have
+
+
+def _resume_file(db: Session, server: Server, place: Place, config: MysqlConfig) -> Place:
+    at = f"{place.file}:{place.offset}"
+    if place.server and place.server != server.identity:
+        raise errors.OtherServer(
+            f"{at} is a place in the binlog of server {place.server}, but this is {server.identity}",
+            where=config.where,
+            fix="A file and a byte mean nothing at another server; with GTIDs it could go on. Check the dsn. If the"
+            f" server was replaced: {errors.RESYNC}",
+        )  # fmt: skip
+    files = facts.binlog_files(db)
+    sizes = {file.name: file.size for file in files}
+    if place.file not in sizes:
+        kept = f"; it has {files[0].name} to {files[-1].name}" if files else ""
+        newer = bool(files) and _number(place.file) > _number(files[-1].name)
+        kind, why = (errors.OtherServer, "does not have") if newer else (errors.BinlogPurged, "has purged")
+        raise kind(
+            f"the server {why} the binlog file of our position {at}{kept}", where=config.where,
+            fix=f"{errors.RESYNC} Raise binlog_expire_logs_seconds to keep more.",
+        )  # fmt: skip
+    if place.offset > sizes[place.file]:
+        raise errors.OtherServer(
+            f"our position {at} is beyond the end of that file, {sizes[place.file]}: the server lost its last"
+            " transactions or was restored",
+            where=config.where,
+            fix=errors.RESYNC,
+        )
+    return Place(server.flavor, None, place.file, place.offset, server.identity)
+
+
+def _minus(left: GtidSet, right: GtidSet) -> str:
+    """What `left` has and `right` lacks, as text; empty if nothing."""
+    if isinstance(left, MysqlGtids) and isinstance(right, MysqlGtids):
+        return str(left.minus(right))
+    if isinstance(left, MariadbGtids) and isinstance(right, MariadbGtids):
+        return ", ".join(f"{first} to {last} of domain {domain}" for domain, (first, last) in left.minus(right).items())
+    raise AssertionError("two flavours in one comparison")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
+def behind(place: Place, files: list[facts.BinlogFile]) -> int | None:
+    """Bytes of binlog from a place to the end; None if its file is unknown."""
+    names = [file.name for file in files]
+    if place.file not in names:
+        return None
+    at = names.index(place.file)
+    return max(0, sum(file.size for file in files[at:]) - place.offset)

@@ -1,0 +1,146 @@
+"""What a server must have before it can be captured, each check its own error. Nothing is changed at the server.
+
+flavour and version -> log_bin -> ROW format -> server_id is free -> privileges -> tables exist
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemill.decoders.gtid import Flavor
+from tidemill.sources import _my_errors as errors
+from tidemill.sources import _my_server as facts
+from tidemill.sources import _my_tables as tables
+from tidemill.sources._my_connect import Session, connect
+from tidemill.sources._my_server import Server
+from tidemill.sources._my_stream import account, register, replica_name
+
+if TYPE_CHECKING:
+    from tidemill.sources.mysql import MysqlConfig
+
+_PROBE_ID = 4_050_000_000  # above all numbers that are made from an id
+_OLDEST = {Flavor.MYSQL: (8, 0, 0), Flavor.MARIADB: (10, 6, 0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """`notes` is what a person may want to know."""
+
+    tables: tuple[str, ...]
+    server: str
+    notes: tuple[str, ...]
+
+
+def prepare(db: Session, config: MysqlConfig) -> Prepared:
+    server = Server.read(db)
+    check_flavor(server, config)
+    check_log_bin(server, config)
+    check_format(server, config)
+    check_binlog_privilege(db, server, config)
+    check_server_id(db, server, config)
+    check_replication_privilege(config)
+    found = tables.find(db, config.selection(server))
+    check_select(db, found, config)
+    return Prepared(tuple(f"{d}.{t}" for d, t in found), f"{server.name} {server.version_text}", notes(server))
+
+
+def check_flavor(server: Server, config: MysqlConfig) -> None:
+    if config.flavor is not None and config.flavor is not server.flavor:
+        raise errors.OtherFlavor(
+            f"the source is of type {config.flavor}, but the server is {server.name} {server.version_text}",
+            where=config.where, fix=f"Write `type: {server.flavor}`.",
+        )  # fmt: skip
+    oldest = _OLDEST[server.flavor]
+    if server.version < oldest:
+        raise errors.ServerTooOld(
+            f"{server.name} {server.version_text} is too old", where=config.where,
+            fix=f"Use {server.name} {oldest[0]}.{oldest[1]} or newer.",
+        )  # fmt: skip
+
+
+def check_log_bin(server: Server, config: MysqlConfig) -> None:
+    if server.setting("log_bin").upper() != "ON":
+        raise errors.BinlogOff(
+            "the server writes no binlog: log_bin is OFF", where=config.where,
+            fix="Set log_bin (and server_id) in the server's configuration file and restart it.",
+        )  # fmt: skip
+
+
+def check_format(server: Server, config: MysqlConfig) -> None:
+    if (found := server.setting("binlog_format").upper()) != "ROW":
+        raise errors.FormatNotRows(
+            f"binlog_format is {found}: the binlog has statements, not rows", where=config.where,
+            fix="Run: SET GLOBAL binlog_format = 'ROW'; and set it in the configuration file. Sessions that are open"
+            " keep the old format until they end.",
+        )  # fmt: skip
+
+
+def check_binlog_privilege(db: Session, server: Server, config: MysqlConfig) -> None:
+    """Which files there are, and how far they reach: needed to judge positions."""
+    try:
+        facts.end_of_binlog(db, server)
+        facts.binlog_files(db)
+    except errors.GrantMissing as error:
+        grant = "BINLOG MONITOR" if server.flavor is Flavor.MARIADB else "REPLICATION CLIENT"
+        raise errors.GrantMissing(
+            f"the account may not see the state of the binlog: {error.what}", where=config.where,
+            fix=f"Run: GRANT {grant} ON *.* TO {account(db)};",
+        ) from error  # fmt: skip
+
+
+def check_replication_privilege(config: MysqlConfig) -> None:
+    """Asked on a connection of its own, by doing it: grants may come through roles. Under another number than ours,
+    which a running stream, or a replica that we are about to find, may hold."""
+    with connect(config) as session:
+        register(session, config, _PROBE_ID + config.replica_id % 200_000_000)
+
+
+def check_server_id(db: Session, server: Server, config: MysqlConfig) -> None:
+    """Two replicas of one server_id end each other's streams for ever. Our own earlier connection does not count."""
+    if config.replica_id == server.server_id:
+        raise errors.server_id_taken(
+            f"server_id {config.replica_id} is the server's own", config.where, config.replica_id
+        )
+    for replica in facts.replicas(db, server):
+        if int(replica["server_id"]) == config.replica_id and replica.get("host") != replica_name(config):
+            who = f' ("{replica["host"]}")' if replica.get("host") else ""
+            raise errors.server_id_taken(
+                f"another replica{who} has server_id {config.replica_id}", config.where, config.replica_id
+            )
+
+
+def check_select(db: Session, found: list[tuple[str, str]], config: MysqlConfig) -> None:
+    """A column grant lets an account see a table in the catalog that it may not read."""
+    for database, table in found:
+        name = f"{quoted(database)}.{quoted(table)}"
+        try:
+            db.rows(f"SELECT * FROM {name} LIMIT 0")
+        except errors.GrantMissing as error:
+            raise errors.GrantMissing(
+                f"the account may not read {database}.{table}: {error.what}", where=config.where,
+                fix=f"Run: GRANT SELECT ON {name} TO {account(db)};",
+            ) from error  # fmt: skip
+
+
+def notes(server: Server) -> tuple[str, ...]:
+    """What changes the events without being wrong."""
+    found = []
+    image = server.setting("binlog_row_image").upper()
+    if image == "MINIMAL":
+        found.append(
+            "binlog_row_image is MINIMAL: an update has only the columns it set, the others are `unchanged`; `before`"
+            " has only the key"
+        )
+    elif image == "NOBLOB":
+        found.append("binlog_row_image is NOBLOB: large columns that an update leaves alone are `unchanged`")
+    if not server.full_metadata:
+        found.append(
+            "binlog_row_metadata is not FULL: names and types come from the schema history, which follows the DDL of"
+            " the binlog"
+        )
+    return tuple(found)
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

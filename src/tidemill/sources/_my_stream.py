@@ -1,0 +1,144 @@
+"""The binlog stream: registers as a replica, asks for the binlog, and hands on the bytes in large gulps.
+
+"Replication Protocol" of the MySQL internals manual, and MariaDB's "3-Binlog Network Stream". What is asked for:
+
+    MySQL, GTID set     COM_BINLOG_DUMP_GTID with the set
+    MariaDB, GTID set   @slave_connect_state, then COM_BINLOG_DUMP without a file
+    file and byte       COM_BINLOG_DUMP
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from pymysql.constants import COMMAND
+
+from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.errors import ConnectionLost
+from tidemill.sources import _my_errors as errors
+from tidemill.sources._gulps import Gulps, Pace
+from tidemill.sources._my_connect import Session
+from tidemill.sources._my_server import Server
+
+if TYPE_CHECKING:
+    from tidemill.sources.mysql import MysqlConfig
+
+_THROUGH_GTID = 4  # a flag of COM_BINLOG_DUMP_GTID
+_LARGEST_PACKET = 0xFFFFFF
+_OUR_UUIDS = uuid.UUID("6e1f3c1c-2b5c-5d0e-9a6b-0f5a3a7d2c11")
+_WRITE_TIMEOUT_SECONDS = 3600
+
+
+class Stream:
+    """One connection that sends the binlog. `session` is a fresh login, which belongs to the stream from here on."""
+
+    def __init__(self, session: Session, server: Server, place: Place, config: MysqlConfig) -> None:
+        self._session = session
+        self._silence = max(config.network_timeout_seconds, 2.5 * config.heartbeat_seconds)
+        self._heartbeats = config.heartbeat_seconds > 0
+        self._quiet = 0.0
+        self._where = config.where
+        try:
+            self._declare(server, place, config)
+            register(session, config, config.replica_id)
+            self._ask(place, config)
+        except BaseException:
+            session.close()
+            raise
+        self._gulps = Gulps(
+            session.connection._sock, config.where, event_size, pace=Pace(gather=config.gather_ms / 1000)
+        )
+
+    def read(self, wait: float) -> memoryview:
+        """All bytes not yet consumed. A server that sends neither events nor heartbeats is given up."""
+        began = time.monotonic()
+        view = self._gulps.read(wait)
+        # Only silence while we listened counts: a log without room may have kept us from reading for a long time.
+        self._quiet = 0.0 if self._gulps.last_data >= began else self._quiet + time.monotonic() - began
+        if self._heartbeats and self._quiet > self._silence:
+            raise ConnectionLost(
+                f"the server has sent nothing for {self._silence:.0f} seconds, not even a heartbeat", where=self._where
+            )
+        return view
+
+    def consumed(self, count: int) -> None:
+        self._gulps.consumed(count)
+
+    def close(self) -> None:
+        """The server notices at its next write; a new connection with our server_id ends the old one at once."""
+        with contextlib.suppress(OSError):
+            self._gulps.close()
+        self._session.connection._force_close()
+
+    def _declare(self, server: Server, place: Place, config: MysqlConfig) -> None:
+        """Tells the server what we can take. Old and new words for the same: each server reads the ones it knows."""
+        period = int(config.heartbeat_seconds * 1_000_000_000)
+        own = uuid.uuid5(_OUR_UUIDS, f"{config.id}/{config.replica_id}")
+        for name, value in (("binlog_checksum", "@@GLOBAL.binlog_checksum"), ("heartbeat_period", str(period))):
+            self._session.execute(f"SET @master_{name} = {value}, @source_{name} = {value}")
+        self._session.execute(f"SET @slave_uuid = '{own}', @replica_uuid = '{own}'")
+        # While a sink is down we do not read, and the server must not take that for a dead replica.
+        self._session.execute(f"SET SESSION net_write_timeout = {_WRITE_TIMEOUT_SECONDS}")
+        if server.flavor is Flavor.MARIADB:
+            # 4: knows GTID events. With less, the server would rewrite or leave out what is newer.
+            self._session.execute("SET @mariadb_slave_capability = 4")
+            if place.gtids is not None:
+                strict = "1" if server.setting("gtid_strict_mode").upper() == "ON" else "0"
+                self._session.execute(
+                    f"SET @slave_connect_state = '{place.gtids}', @slave_gtid_strict_mode = {strict},"
+                    " @slave_gtid_ignore_duplicates = 0"
+                )
+
+    def _ask(self, place: Place, config: MysqlConfig) -> None:
+        if isinstance(place.gtids, MysqlGtids):
+            gtids = place.gtids.encode()
+            body = struct.pack("<HIIQI", _THROUGH_GTID, config.replica_id, 0, 4, len(gtids)) + gtids
+            command = COMMAND.COM_BINLOG_DUMP_GTID
+        else:
+            file, offset = ("", 4) if isinstance(place.gtids, MariadbGtids) else (place.file, place.offset)
+            body = struct.pack("<IHI", offset, 0, config.replica_id) + file.encode()
+            command = COMMAND.COM_BINLOG_DUMP
+        with errors.translated(self._where):
+            self._session.connection._execute_command(command, body)
+
+
+def register(session: Session, config: MysqlConfig, server_id: int) -> None:
+    """COM_REGISTER_SLAVE: lists us among the replicas, and is refused without the privilege to read the binlog."""
+    name = replica_name(config).encode()
+    body = struct.pack("<IB", server_id, len(name)) + name + struct.pack("<BBHII", 0, 0, 0, 0, 0)
+    try:
+        with errors.translated(session.where):
+            session.connection._execute_command(COMMAND.COM_REGISTER_SLAVE, body)
+            session.connection._read_packet()
+    except errors.GrantMissing as error:
+        raise errors.GrantMissing(
+            f"the account may not read the binlog: {error.what}", where=config.where,
+            fix=f"Run: GRANT REPLICATION SLAVE ON *.* TO {account(session)};",
+        ) from error  # fmt: skip
+
+
+def account(session: Session) -> str:
+    """The account as a GRANT wants it."""
+    user, _, host = str(session.value("SELECT CURRENT_USER()")).rpartition("@")
+    return f"'{user}'@'{host}'"
+
+
+def replica_name(config: MysqlConfig) -> str:
+    """Tells our own registrations from others with the same server_id; at most 60 bytes are kept."""
+    return f"tidemill:{config.id}".encode()[:60].decode(errors="ignore")
+
+
+def event_size(have: memoryview) -> int:
+    """Bytes of the first event with its packet headers; an event of 16 MB and more comes in several packets."""
+    if len(have) < 4 + 1 + 19:
+        return 0
+    length = int.from_bytes(have[:3], "little")
+    if length < _LARGEST_PACKET:
+        return 4 + length
+    payload = 1 + int(struct.unpack_from("<I", have, 4 + 1 + 9)[0])
+    return payload + 4 * (payload // _LARGEST_PACKET + 1)

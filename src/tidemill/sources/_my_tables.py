@@ -1,0 +1,73 @@
+"""Which tables are meant: names and patterns of the configuration, matched against the catalog and the stream.
+
+shop.orders        one table; a name without a dot is in the dsn's database
+shop.*             every table of the database, also those that are created later
+`my shop`.`a.b*c`  a part in backticks is taken literally
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemill.errors import ConfigError
+from tidemill.sources._my_connect import Session
+from tidemill.sources._my_errors import TableMissing
+from tidemill.sources._patterns import Pattern
+
+SYSTEM = ("mysql", "information_schema", "performance_schema", "sys")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The `tables` of a source. Without any, every table that is not the server's own."""
+
+    patterns: tuple[Pattern, ...]
+
+    @classmethod
+    def of(cls, tables: Sequence[str], database: str, *, ignore_case: bool = False) -> Selection:
+        try:
+            parsed = [Pattern.parse(t, quote="`", default=database, ignore_case=ignore_case) for t in tables]
+        except ConfigError as error:
+            hint = "" if database else " A name alone needs a database in the dsn."
+            raise ConfigError(error.what, fix=error.fix + hint) from error
+        return cls(tuple(parsed))
+
+    def __call__(self, database: str, table: str) -> bool:
+        if not self.patterns:
+            return database.lower() not in SYSTEM
+        return any(pattern.matches(database, table) for pattern in self.patterns)
+
+
+def find(db: Session, selection: Selection) -> list[tuple[str, str]]:
+    """(database, table) of every base table that is meant, in order. A pattern that matches nothing is `TableMissing`:
+    silence would look like a quiet table. A pattern with a wildcard may wait for its first table."""
+    rows = db.rows(
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_TYPE AS k FROM information_schema.TABLES"
+        " WHERE TABLE_SCHEMA NOT IN %s",
+        [SYSTEM],
+    )
+    base = [(row["d"], row["t"]) for row in rows if row["k"] in ("BASE TABLE", "SYSTEM VERSIONED")]
+    for pattern in selection.patterns:
+        if any(pattern.matches(*name) for name in base):
+            continue
+        raise _missing(pattern, base, [(row["d"], row["t"]) for row in rows], db.where)
+    return sorted(name for name in base if selection(*name))
+
+
+def _missing(
+    pattern: Pattern, base: Sequence[tuple[str, str]], all_kinds: Sequence[tuple[str, str]], where: str
+) -> TableMissing:
+    other = next((name for name in all_kinds if pattern.matches(*name)), None)
+    if other is not None:
+        return TableMissing(
+            f"{other[0]}.{other[1]} is no base table: the binlog does not have it", where=where,
+            fix="Name the tables behind it.",
+        )  # fmt: skip
+    near = difflib.get_close_matches(pattern.text, [f"{d}.{t}" for d, t in base], n=1)
+    hint = f"Did you mean {near[0]}? " if near else ""
+    return TableMissing(
+        f'no table matches "{pattern.text}"', where=where,
+        fix=f"{hint}Create it first, correct `tables`, or let the account see it: GRANT SELECT ON the table.",
+    )  # fmt: skip

@@ -1,0 +1,265 @@
+"""MySQL 8.0 to 9.x and MariaDB 10.6 and newer through the binlog, read as a replica reads it.
+
+The capture loop calls it as it calls every source (`component.Source`). The server is told nothing: it keeps its binlog
+by its own rules, so `due` only has the loop write down how far an idle stream has come.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from tidemill.component import Check, Component, Config, Decoder, Schemas
+from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.gtid import Flavor
+from tidemill.errors import ConfigError, TidemillError
+from tidemill.model.position import Position
+from tidemill.sources import _my_position as position
+from tidemill.sources import _my_server as facts
+from tidemill.sources import _my_setup as setup
+from tidemill.sources._my_connect import Dsn, Session, connect
+from tidemill.sources._my_decode import StreamDecoder, decoder_of
+from tidemill.sources._my_doctor import examine
+from tidemill.sources._my_server import Server
+from tidemill.sources._my_stream import Stream
+from tidemill.sources._my_tables import Selection
+
+_LAG_SECONDS = 5.0  # between questions about the end of the binlog
+
+
+class MysqlConfig(Config):
+    flavor: ClassVar[Flavor | None] = None  # asked of the server
+
+    id: str = Field(min_length=1, description="Name of the source, part of every event.")
+    dsn: str = Field(
+        repr=False,
+        description="How to connect: mysql://user:password@host:3306/database; options ssl_mode, ssl_ca, ssl_cert,"
+        " ssl_key, unix_socket.",
+        json_schema_extra={"secret": True},
+    )
+    tables: tuple[str, ...] = Field(
+        default=(),
+        description="Tables to capture: database.table, database.*, database.prefix%, `quoted`.`name`; none means all.",
+    )
+    start_position: str = Field(
+        default="latest",
+        min_length=1,
+        description="Where a source without a position begins: latest, earliest (all binlog that is there), a GTID"
+        " set, or file:byte.",
+    )
+    positions: Literal["auto", "gtid", "file"] = Field(
+        default="auto",
+        description="How a place is named: by GTID set, by file and byte, or GTID where the server has it.",
+    )
+    server_id: int | None = Field(
+        default=None,
+        ge=1,
+        lt=1 << 32,
+        description="Our number among the server's replicas; by default made from the id. No two may have the same.",
+    )
+    ssl_mode: Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"] | None = Field(
+        default=None, description="Overrides ssl_mode of the dsn; preferred without either."
+    )
+    ssl_ca: Path | None = Field(default=None, description="Certificate authorities that may sign the server's.")
+    ssl_cert: Path | None = Field(default=None, description="Our certificate, for servers that ask for one.")
+    ssl_key: Path | None = Field(default=None, description="Private key of ssl_cert.")
+    zero_dates: Literal["keep", "null"] = Field(
+        default="keep", description="0000-00-00 and dates with a zero part: kept as their text, or null."
+    )
+    heartbeat_seconds: float = Field(
+        default=10,
+        ge=0,
+        le=4_294_967,
+        description="Seconds of silence after which the server sends a sign of life; 0 never.",
+    )
+    feedback_seconds: float = Field(
+        default=10, gt=0, description="Seconds between notes of how far a stream without changes has come."
+    )
+    connect_timeout_seconds: float = Field(default=10, gt=0, description="Seconds to wait for a connection.")
+    network_timeout_seconds: float = Field(
+        default=30, gt=0, description="Seconds without an answer or a heartbeat that mean a dead peer."
+    )
+    failover_wait_seconds: float = Field(
+        default=10, ge=0, description="Seconds to wait for a server that does not have all of our transactions yet."
+    )
+    gather_ms: float = Field(default=50, ge=0, description="How long a busy stream is gathered before it is decoded.")
+
+    @field_validator("dsn")
+    @classmethod
+    def _dsn_is_readable(cls, value: str) -> str:
+        Dsn.parse(value)
+        return value
+
+    @field_validator("tables")
+    @classmethod
+    def _tables_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        _as_value_error(lambda: Selection.of(value, "any"))
+        return value
+
+    @field_validator("start_position")
+    @classmethod
+    def _start_is_a_position(cls, value: str) -> str:
+        if value not in ("earliest", "latest"):
+            known = [cls.flavor] if cls.flavor else list(Flavor)
+            for flavor in known:
+                try:
+                    Place.parse(value, flavor)
+                    return value
+                except ConfigError as error:
+                    problem = error
+            raise ValueError(f"{problem.what}. {problem.fix}")
+        return value
+
+    @property
+    def parsed_dsn(self) -> Dsn:
+        return Dsn.parse(self.dsn)
+
+    @property
+    def tls_mode(self) -> str:
+        return self.ssl_mode or self.parsed_dsn.options.get("ssl_mode", "preferred").lower()
+
+    def tls_path(self, what: Literal["ca", "cert", "key"]) -> str:
+        own: Path | None = getattr(self, f"ssl_{what}")
+        return str(own) if own else self.parsed_dsn.options.get(f"ssl_{what}", "")
+
+    @property
+    def replica_id(self) -> int:
+        """Stable, and far from the small numbers that people give their servers."""
+        return self.server_id or 1_000_000_000 + zlib.crc32(self.id.encode()) % 3_000_000_000
+
+    def selection(self, server: Server) -> Selection:
+        return Selection.of(self.tables, self.parsed_dsn.database, ignore_case=server.ignores_case)
+
+    @property
+    def where(self) -> str:
+        return f'source "{self.id}"'
+
+
+def _as_value_error(parse: Callable[[], object]) -> None:
+    try:
+        parse()
+    except ConfigError as error:
+        raise ValueError(f"{error.what}. {error.fix}") from None
+
+
+class MysqlSource(Component[MysqlConfig]):
+    """One stream of one server. For one thread."""
+
+    Config = MysqlConfig
+
+    def __init__(self, config: MysqlConfig) -> None:
+        super().__init__(config)
+        self.began = Position("")
+        self._stream: Stream | None = None
+        self._decoder: StreamDecoder | None = None
+        self._side: Session | None = None  # for questions about the lag, beside the stream
+        self._noted = ""
+        self._noted_at = 0.0
+        self._lag: tuple[float, int | None] = (0.0, None)
+
+    def setup(self, after: Position | None = None) -> setup.Prepared:
+        """Looks whether the server is ready, changes nothing. With `after` also whether it can go on from there."""
+        with connect(self.config) as db:
+            prepared = setup.prepare(db, self.config)
+            if after is not None:
+                server = Server.read(db)
+                position.resume(db, server, position.parse(after, server, self.config), self.config)
+            return prepared
+
+    def renew(self) -> Position:
+        """The end of the binlog now. The server holds nothing for us, so there is nothing to forget there."""
+        with connect(self.config) as db:
+            setup.prepare(db, self.config)
+            return position.now(db, Server.read(db), self.config).text()
+
+    def open(
+        self, after: Position | None, schemas: Schemas, *, told: Position | None = None, mark_events: int = 1000
+    ) -> Decoder:
+        """Connects and streams what was committed after `after`, or after `told` where that is further: an idle stream
+        has nothing to append to the log, and what lies between may be purged by now."""
+        self.close()
+        config = self.config
+        with connect(config) as db:
+            server = Server.read(db)
+            setup.check_flavor(server, config)
+            setup.check_log_bin(server, config)
+            setup.check_format(server, config)
+            setup.check_server_id(db, server, config)
+            known = position.further(*(position.parse(p, server, config) if p else None for p in (after, told)))
+            place = position.resume(db, server, known, config) if known else position.first(db, server, config)
+            # Before the stream begins, so that a table of the stream is at most younger than its catalog.
+            self._decoder = decoder_of(db, server, place, schemas, config, fresh=known is None, mark_events=mark_events)
+        self._stream = Stream(connect(config), server, place, config)
+        self.began = place.text()
+        self._noted = self.began
+        self._noted_at = time.monotonic()
+        return self._decoder
+
+    def read(self, wait: float = 0.2) -> memoryview:
+        """Packets of the stream not yet consumed, the last one maybe cut. Holds until the next call."""
+        return self._streaming().read(wait)
+
+    def consumed(self, count: int) -> None:
+        self._streaming().consumed(count)
+
+    def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
+        """How far a stream has come that brings changes of other tables only: written down, it need not read them
+        again, and may be purged up to there. Everything before it is delivered (invariant 2)."""
+        decoder = self._decoder
+        assert decoder is not None, "open() was not called"
+        if not caught_up or time.monotonic() - self._noted_at < self.config.feedback_seconds:
+            return None
+        self._noted_at = time.monotonic()
+        reached = decoder.place.text()
+        if reached == self._noted:
+            return None
+        self._noted = reached
+        return reached
+
+    def acknowledge(self, position: Position) -> None:
+        """Nothing to say: the server purges its binlog by its own rules, not by what replicas have read."""
+
+    def lag_bytes(self) -> int | None:
+        """Binlog from where the decoder is to the end, as of a few seconds ago."""
+        if self._decoder is None:
+            return None
+        asked, lag = self._lag
+        if time.monotonic() - asked >= _LAG_SECONDS:
+            self._lag = (time.monotonic(), self._ask_lag(self._decoder.place))
+        return self._lag[1] if self._lag[0] else lag
+
+    def _ask_lag(self, place: Place) -> int | None:
+        try:
+            self._side = self._side or connect(self.config)
+            return position.behind(place, facts.binlog_files(self._side))
+        except TidemillError:  # the stream will say what is wrong
+            if self._side is not None:
+                self._side.close()
+            self._side = None
+            return None
+
+    def doctor(self) -> Iterable[Check]:
+        return examine(self.config)
+
+    def close(self) -> None:
+        """Hangs up. Nothing stays at the server."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self._side is not None:
+            self._side.close()
+            self._side = None
+        self._lag = (0.0, None)
+
+    def _streaming(self) -> Stream:
+        if self._stream is None:
+            raise RuntimeError("open() was not called")
+        return self._stream
+
+
+component = MysqlSource

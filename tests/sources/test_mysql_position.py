@@ -1,0 +1,268 @@
+"""From where a stream goes on: GTID sets over a failover, files at their own server only, and never a jump."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.services.mysql import KINDS, private_server
+from tests.sources.mysupport import TABLE, config, events, opened, purge
+from tidemill.control.servers.mysqlfamily import Server
+from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.errors import PositionLost, SetupError
+from tidemill.sources import _my_errors as errors
+from tidemill.sources import _my_position as position
+from tidemill.sources.mysql import MysqlSource
+
+_rows = itertools.count(1)
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def private(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with private_server(request.param) as server:
+        server.query("CREATE DATABASE shop")
+        server.query(TABLE, database="shop")
+        yield server
+
+
+def insert(server: Server) -> bytes:
+    """A row whose value no other has."""
+    number = next(_rows)
+    server.query("INSERT INTO shop.t VALUES (%s, %s)", [number, f"value <{number}>"])
+    return f"value <{number}>".encode()
+
+
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+def test_latest_begins_now_and_a_position_goes_on_after_it(private: Server, positions: str) -> None:
+    before = insert(private)
+    settings = config(private.dsn(), "shop.t", positions=positions)
+    with opened(settings) as source:
+        began = source.began
+        first = insert(private)
+        assert before not in events(source, first)
+    with opened(settings, began) as source:
+        assert source.began == began
+        second = insert(private)
+        seen = events(source, second)
+        assert first in seen
+        assert before not in seen
+
+
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+def test_earliest_is_all_that_is_there(private: Server, positions: str) -> None:
+    purge(private)
+    first = insert(private)
+    private.query("FLUSH BINARY LOGS")
+    second = insert(private)
+    with opened(config(private.dsn(), "shop.t", positions=positions, start_position="earliest")) as source:
+        seen = events(source, second)
+        assert seen.index(first) < seen.index(second)
+
+
+def test_a_stream_goes_on_over_a_new_binlog_file(private: Server) -> None:
+    with opened(config(private.dsn(), "shop.t")) as source:
+        for _ in range(3):
+            private.query("FLUSH BINARY LOGS")
+            events(source, insert(private))
+
+
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+def test_a_purged_position_is_lost_and_says_so(private: Server, positions: str) -> None:
+    settings = config(private.dsn(), "shop.t", positions=positions)
+    with opened(settings) as source:
+        began = source.began
+    insert(private)
+    purge(private)
+    for attempt in (lambda: MysqlSource(settings).setup(began), lambda: opened(settings, began).__enter__()):
+        with pytest.raises(errors.BinlogPurged) as caught:
+            attempt()
+        assert "tidemill resync" in caught.value.fix
+    with opened(settings, MysqlSource(settings).renew()) as source:
+        events(source, insert(private))
+
+
+def test_a_purge_that_took_nothing_of_ours_does_no_harm(private: Server) -> None:
+    settings = config(private.dsn(), "shop.t", positions="gtid")
+    insert(private)
+    with opened(settings) as source:
+        began = source.began
+    purge(private)
+    with opened(settings, began) as source:
+        events(source, insert(private))
+
+
+def test_how_far_an_idle_stream_came_saves_a_position_whose_binlog_is_gone(private: Server) -> None:
+    """Changes of other tables only: nothing to append to the log, but the server may purge them."""
+    settings = config(private.dsn(), "shop.t")
+    with opened(settings) as source:
+        after = source.began
+    insert(private)
+    told = MysqlSource(settings).renew()
+    purge(private)
+    with opened(settings, after, told) as source:
+        assert source.began == told
+        events(source, insert(private))
+
+
+def test_a_file_of_another_server_is_no_place_here(private: Server) -> None:
+    settings = config(private.dsn(), "shop.t", positions="file")
+    with opened(settings) as source:
+        here = Place.parse(source.began, Flavor.MYSQL)
+    here.server = UUID
+    with pytest.raises(errors.OtherServer, match=UUID):
+        MysqlSource(settings).setup(here.text())
+
+
+def test_a_byte_beyond_the_end_and_a_file_that_never_was_are_no_places(private: Server) -> None:
+    settings = config(private.dsn(), "shop.t", positions="file")
+    with opened(settings) as source:
+        here = Place.parse(source.began, Flavor.MYSQL)
+    beyond, never = here.copy(), here.copy()
+    beyond.offset += 1_000_000
+    never.file = "binlog.999998"
+    for place in (beyond, never):
+        with pytest.raises(errors.OtherServer):
+            MysqlSource(settings).setup(place.text())
+
+
+def test_transactions_that_the_server_lacks_mean_another_server(private: Server) -> None:
+    settings = config(private.dsn(), "shop.t", failover_wait_seconds=0.2)
+    with opened(settings) as source:
+        began = source.began
+    more = f"{began},{UUID}:1-5" if private.name == "MySQL" else f"{began},77-1-5"
+    with pytest.raises(errors.OtherServer) as caught:
+        MysqlSource(settings).setup(Place.parse(more, _flavor(private)).text())
+    assert "replica" in caught.value.fix
+    assert isinstance(caught.value, PositionLost)
+
+
+def test_a_position_of_the_other_flavour_means_another_server(private: Server) -> None:
+    foreign = "0-1-5" if private.name == "MySQL" else f"{UUID}:1-5"
+    with pytest.raises(errors.OtherServer, match=r"another kind|lacks"):
+        MysqlSource(config(private.dsn(), "shop.t", failover_wait_seconds=0.2)).setup(Place.parse(
+            foreign, Flavor.MARIADB if private.name == "MySQL" else Flavor.MYSQL).text())  # fmt: skip
+
+
+def test_a_start_position_is_taken_or_refused_at_the_first_start_only(private: Server) -> None:
+    settings = config(private.dsn(), "shop.t")
+    with opened(settings) as source:
+        began = source.began
+    row = insert(private)
+    with opened(config(private.dsn(), "shop.t", start_position=began)) as source:
+        events(source, row)
+    nowhere = f"{UUID}:1-9" if private.name == "MySQL" else "9-9-9"
+    with (
+        pytest.raises(SetupError, match="start_position"),
+        opened(config(private.dsn(), "shop.t", start_position=nowhere, failover_wait_seconds=0.2)),
+    ):
+        pass
+    with opened(config(private.dsn(), "shop.t", start_position="earliest"), began) as source:
+        assert source.began == began
+
+
+def test_a_start_position_by_file_stays_a_file(private: Server) -> None:
+    purge(private)
+    row = insert(private)
+    (file, *_), *_ = private.query("SHOW BINARY LOGS")
+    with opened(config(private.dsn(), "shop.t", start_position=f"{file}:4")) as source:
+        assert source.began.startswith(f"{file}:4@")
+        events(source, row)
+
+
+def test_gtids_turned_off_stop_a_gtid_position(mysql: Server) -> None:
+    with private_server("mysql") as server:
+        server.query("CREATE DATABASE shop")
+        server.query(TABLE, database="shop")
+        settings = config(server.dsn(), "shop.t")
+        with opened(settings) as source:
+            began = source.began
+        server.restart(gtid_mode=False, enforce_gtid_consistency=False)
+        with pytest.raises(errors.GtidOff):
+            MysqlSource(config(server.dsn(), "shop.t")).setup(began)
+        with opened(config(server.dsn(), "shop.t")) as source:
+            assert "@" in source.began
+            events(source, insert(server))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gtid_position_goes_on_at_the_replica_that_took_over(kind: str) -> None:
+    with private_server(kind) as primary, private_server(kind, server_id=2, log_slave_updates=True) as replica:
+        primary.query("CREATE DATABASE shop")
+        primary.query(TABLE, database="shop")
+        follow(replica, primary)
+        settings = config(primary.dsn(), "shop.t")
+        with opened(settings) as source:
+            first = insert(primary)
+            events(source, first)
+        here = MysqlSource(settings).renew()
+        second = insert(primary)
+        wait_for(replica, second)
+        primary.stop()
+        third = insert(replica)
+        with opened(config(replica.dsn(), "shop.t", id=settings.id), here) as source:
+            seen = events(source, third)
+            assert first not in seen
+            assert second in seen
+
+
+def follow(replica: Server, primary: Server) -> None:
+    if replica.name == "MySQL":
+        replica.execute(
+            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={primary.port}, SOURCE_USER='root',"
+            " SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1",
+            "START REPLICA",
+        )
+    else:
+        replica.execute(
+            f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={primary.port}, MASTER_USER='root',"
+            " MASTER_USE_GTID=slave_pos",
+            "START SLAVE",
+        )
+
+
+def wait_for(server: Server, value: bytes) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        rows = server.query("SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'shop' AND TABLE_NAME = 't'")
+        if rows and server.query("SELECT 1 FROM shop.t WHERE v = %s", [value.decode()]):
+            break
+        assert time.monotonic() < deadline, "the replica does not follow"
+        time.sleep(0.05)
+    server.execute(
+        *(["STOP REPLICA", "RESET REPLICA ALL"] if server.name == "MySQL" else ["STOP SLAVE", "RESET SLAVE ALL"])
+    )
+
+
+def _flavor(server: Server) -> Flavor:
+    return Flavor.MYSQL if server.name == "MySQL" else Flavor.MARIADB
+
+
+def test_the_further_of_two_positions_counts_only_if_it_goes_on_from_the_other() -> None:
+    def gtids(text: str) -> Place:
+        return Place(Flavor.MYSQL, MysqlGtids.parse(text))
+
+    def domains(text: str) -> Place:
+        return Place(Flavor.MARIADB, MariadbGtids.parse(text))
+
+    def file(name: str, offset: int, server: str = "a") -> Place:
+        return Place(Flavor.MYSQL, None, name, offset, server)
+
+    cases = [
+        (gtids(f"{UUID}:1-5"), gtids(f"{UUID}:1-9"), 1),
+        (gtids(f"{UUID}:1-9"), gtids(f"{UUID}:1-5"), 0),
+        (gtids(f"{UUID}:1-5"), gtids(f"{UUID}:3-9"), 0),
+        (domains("0-1-5"), domains("0-1-7,1-1-1"), 1),
+        (domains("0-1-5,1-1-3"), domains("0-1-7"), 0),
+        (file("b.999999", 9), file("b.1000000", 4), 1),
+        (file("b.000002", 9), file("b.000002", 8), 0),
+        (file("b.000002", 9), file("b.000003", 8, "b"), 0),
+    ]
+    for after, told, which in cases:
+        assert position.further(after, told) is (after, told)[which]
+    assert position.further(None, None) is None
+    assert position.further(None, cases[0][1]) is cases[0][1]
