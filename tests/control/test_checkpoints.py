@@ -129,3 +129,50 @@ def test_an_empty_log_can_be_told_a_position_but_never_reuses_offsets(
     writer = LogWriter.open(pipeline.log_uri, LogConfig.model_validate({}), base=base)
     assert writer.tail == base
     writer.close()
+
+
+@pytest.fixture
+def fanned(pipeline: config.Pipeline) -> config.Pipeline:
+    """The same with an optional sink c that stands at 3."""
+    path = Path(pipeline.file)
+    optional = "    - {type: bucket, config: {id: c, required: false}}\n"
+    path.write_text(path.read_text().replace("  state_dir", f"{optional}  state_dir", 1))
+    (fanned,) = config.load(path)
+    store = fanned.build_checkpoints()
+    store.save("orders:c", Checkpoint(3, position(1)), expect=0)
+    store.close()
+    fanned.spark_path_of("c").mkdir()
+    return fanned
+
+
+def test_show_tells_the_position_of_each_sink(tidemill: Terminal, fanned: config.Pipeline) -> None:
+    (shown,) = tidemill("checkpoints", "show", fanned.file, "--json").json["checkpoints"]
+    assert [(at["sink"], at["own"], at["checkpoint"]["offset"]) for at in shown["sinks"]] == [
+        ("b", False, 5),
+        ("c", True, 3),
+    ]
+    assert len(tidemill("checkpoints", "show", fanned.file).out.splitlines()) == 3
+    sinks = tidemill("log", "stats", fanned.file, "--json").json["sinks"]
+    assert [(at["sink"], at["undelivered_events"]) for at in sinks] == [("b", 5), ("c", 7)]
+
+
+def test_set_moves_one_sink_and_leaves_the_pipeline_alone(tidemill: Terminal, fanned: config.Pipeline) -> None:
+    answer = tidemill("checkpoints", "set", fanned.file, 8, "--sink", "c", "--force", "--json").json
+    assert (answer["sink"], answer["checkpoint"]["offset"], answer["skipped"]) == ("c", 8, 5)
+    assert not fanned.spark_path_of("c").exists()
+    assert fanned.spark_path.exists()
+    assert delivered(fanned.log_uri) == Tail(5, position(2))
+    (shown,) = tidemill("checkpoints", "show", fanned.file, "--json").json["checkpoints"]
+    assert shown["checkpoint"]["offset"] == 5
+    past = tidemill("checkpoints", "history", fanned.file, "--sink", "c", "--json").json["checkpoints"]
+    assert [each["offset"] for each in past] == [8, 3]
+
+
+def test_set_refuses_a_sink_that_has_no_position_of_its_own(tidemill: Terminal, fanned: config.Pipeline) -> None:
+    assert "moves with the pipeline" in tidemill("checkpoints", "set", fanned.file, 3, "--sink", "b", "--force").err
+    assert "There are: b, c" in tidemill("checkpoints", "set", fanned.file, 3, "--sink", "x", "--force").err
+    path = Path(fanned.file)
+    path.write_text(path.read_text() + "  commit_policy: {mode: quorum, quorum: 1}\n")
+    answer = tidemill("checkpoints", "set", path, 3, "--force")
+    assert answer.code == 2
+    assert "--sink" in answer.err

@@ -1,11 +1,11 @@
-"""Commit policies in every mix, with scripted streams: real ledger, real log, real checkpoints, no Spark, no database."""
+"""Commit policies in every mix, with scripted streams: real ledger, log and checkpoints, no Spark, no database."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -31,7 +31,7 @@ Outlook = dict[str, str]
 class ScriptedStream:
     """A stream whose every look at `running` is a batch: delivered, tried in vain, or refused, as its sinks are."""
 
-    outlook: Outlook = {}
+    outlook: ClassVar[Outlook] = {}
 
     def __init__(
         self, group: Group, ledger: Ledger, source_id: str, log_uri: str, sinks: Sequence[tuple[str, dict[str, Any]]],
@@ -116,7 +116,7 @@ class Works:
         monkeypatch.setattr(supervisor, "StreamLoop", ScriptedStream)
         monkeypatch.setattr(supervisor, "CaptureProcess", NoCapture)
         monkeypatch.setattr(ScriptedStream, "outlook", outlook)
-        run = PipelineRun(self.pipeline, None)  # type: ignore[arg-type]
+        run = PipelineRun(self.pipeline, None)
         run.start_stream()
         for _ in range(3):
             run.watch()

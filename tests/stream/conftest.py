@@ -98,6 +98,9 @@ class Mill:
         file.write_text(how)
         return file
 
+    def poison(self, sink: str, *offsets: int) -> None:
+        (self.directory / f"{sink}.poison").write_bytes(orjson.dumps(offsets))
+
     def notes(self, sink: str = "s") -> list[dict[str, Any]]:
         file = self.directory / f"{sink}.jsonl"
         whole = file.read_bytes().rpartition(b"\n")[0] if file.exists() else b""

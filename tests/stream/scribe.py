@@ -1,7 +1,8 @@
 """A third party's sink, as Spark workers meet it: installed beside tidemill, found through its entry point.
 
 It notes every write in `<directory>/<id>.jsonl`, and fails on demand: while `<directory>/<id>-<lane>.fail` exists, that
-lane's writes raise `DeliveryError`, or `Refused` if the file says so.
+lane's writes raise `DeliveryError`, or `Refused` if the file says so; `<directory>/<id>.poison` is a JSON list of
+offsets that it never takes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import orjson
 from pydantic import Field
 
 from tidemill.component import Check, Component, SinkConfig
-from tidemill.errors import DeliveryError, Refused
+from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.delivery import Delivery, Receipt, Tier
 
 ENTRY_POINTS = "[tidemill.sinks]\nscribe = scribe:Scribe\n"
@@ -24,6 +25,7 @@ METADATA = "Metadata-Version: 2.1\nName: scribe\nVersion: 1.0\n"
 
 class ScribeConfig(SinkConfig):
     directory: str = Field(description="Where to write.")
+    at_once: int = Field(default=1000, description="How many poison events it names at a time.")
 
 
 class Scribe(Component[ScribeConfig]):
@@ -34,6 +36,7 @@ class Scribe(Component[ScribeConfig]):
         fault = Path(self.config.directory, f"{self.config.id}-{delivery.lane}.fail")
         if fault.exists():
             raise (Refused if fault.read_text() == "refuse" else DeliveryError)("the scribe's pen is broken")
+        self._look_for_poison(delivery)
         rows: list[Any] = []
         for block in delivery:
             image = block.struct("after") or block.struct("key") or block.struct("before") or {}
@@ -50,6 +53,13 @@ class Scribe(Component[ScribeConfig]):
         with Path(self.config.directory, f"{self.config.id}.jsonl").open("ab") as file:
             file.write(line)
         return Receipt(self.config.id, delivery.lane, events=len(rows), bytes=len(line))
+
+    def _look_for_poison(self, delivery: Delivery) -> None:
+        file = Path(self.config.directory, f"{self.config.id}.poison")
+        poison = set(orjson.loads(file.read_bytes())) if file.exists() else set()
+        bad = sorted(poison & {int(offset) for block in delivery for offset in block.offsets()})
+        if bad:
+            raise Poisoned(dict.fromkeys(bad[: self.config.at_once], "unreadable"))
 
     def doctor(self) -> Iterable[Check]:
         return ()

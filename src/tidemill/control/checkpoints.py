@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-_COLUMNS = ("pipeline", "offset", "position", "version", "saved", "note")
+_COLUMNS = ("pipeline", "sink", "offset", "position", "version", "saved", "note")
+
+OfSink = Annotated[
+    str | None, typer.Option("--sink", help="The position of one sink instead of the pipeline's.", show_default=False)
+]
 
 
 @app.callback()
@@ -30,20 +34,25 @@ def show(
     pipeline: target.Which = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Show the newest checkpoint of each pipeline of the file, or of one."""
+    """Show the newest checkpoint of the file's pipelines, or of one, and of sinks that have a position of their own."""
     from tidemill import config
+    from tidemill.control.positions import sink_positions
 
     pipelines = [target.choose(file, pipeline)] if pipeline else config.load(file)
-    found: list[tuple[str, Checkpoint | None]] = []
+    answer: list[dict[str, object]] = []
+    rows: list[tuple[object, ...]] = []
     for each in pipelines:
         with closing(each.build_checkpoints()) as store:
-            found.append((each.name, store.load(each.name)))
+            whole = store.load(each.name)
+        sinks = sink_positions(each)
+        answer.append({"pipeline": each.name, "checkpoint": _data(whole), "sinks": [
+            {"sink": at.sink, "own": at.own, "checkpoint": _data(at.checkpoint)} for at in sinks
+        ]})  # fmt: skip
+        rows += [_row(each.name, whole), *(_row(each.name, at.checkpoint, at.sink) for at in sinks if at.own)]
     if as_json:
-        console.show_json(
-            {"checkpoints": [{"pipeline": name, "checkpoint": asdict(c) if c else None} for name, c in found]}
-        )
+        console.show_json({"checkpoints": answer})
         return
-    console.show_table(_COLUMNS, [_row(name, checkpoint) for name, checkpoint in found])
+    console.show_table(_COLUMNS, rows)
 
 
 @app.command()
@@ -51,16 +60,19 @@ def history(
     file: target.File,
     pipeline: target.Which = None,
     limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
+    sink: OfSink = None,
     as_json: console.AsJson = False,
 ) -> None:
     """Show past checkpoints; the `file` store keeps only the newest, `sqlite` keeps the last ones."""
+    from tidemill.stream.policy import key_of
+
     chosen = target.choose(file, pipeline)
     with closing(chosen.build_checkpoints()) as store:
-        past = store.history(chosen.name, limit)
+        past = store.history(key_of(chosen.name, sink) if sink else chosen.name, limit)
     if as_json:
-        console.show_json({"pipeline": chosen.name, "checkpoints": [asdict(c) for c in past]})
+        console.show_json({"pipeline": chosen.name, "sink": sink, "checkpoints": [asdict(c) for c in past]})
         return
-    console.show_table(_COLUMNS, [_row(chosen.name, checkpoint) for checkpoint in past])
+    console.show_table(_COLUMNS, [_row(chosen.name, checkpoint, sink) for checkpoint in past])
 
 
 @app.command("set")
@@ -77,6 +89,7 @@ def set_(
     ] = None,
     note: Annotated[str, typer.Option(help="Why; kept with the checkpoint.")] = "set by hand",
     force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    sink: OfSink = None,
     pipeline: target.Which = None,
     as_json: console.AsJson = False,
 ) -> None:
@@ -84,17 +97,17 @@ def set_(
     from tidemill.control.move import move, plan
 
     chosen = target.choose(file, pipeline)
-    intended = plan(chosen, offset=offset, since=since, position=position)
+    intended = plan(chosen, offset=offset, since=since, position=position, sink=sink)
     if not force:
         _ask(intended.consequence)
     stored = move(chosen, intended, note=note)
     if as_json:
         console.show_json(
-            {"pipeline": chosen.name, "checkpoint": asdict(stored), "replayed": intended.replayed,
+            {"pipeline": chosen.name, "sink": sink, "checkpoint": asdict(stored), "replayed": intended.replayed,
              "skipped": intended.skipped}
         )  # fmt: skip
         return
-    console.show_table(_COLUMNS, [_row(chosen.name, stored)])
+    console.show_table(_COLUMNS, [_row(chosen.name, stored, sink)])
     console.say(intended.consequence)
 
 
@@ -108,9 +121,14 @@ def _ask(consequence: str) -> None:
         raise typer.Exit(1)
 
 
-def _row(name: str, checkpoint: Checkpoint | None) -> tuple[object, ...]:
+def _data(checkpoint: Checkpoint | None) -> dict[str, object] | None:
+    return asdict(checkpoint) if checkpoint else None
+
+
+def _row(name: str, checkpoint: Checkpoint | None, sink: str | None = None) -> tuple[object, ...]:
     if checkpoint is None:
-        return (name, "none", "", "", "", "")
+        return (name, sink or "", "none", "", "", "", "")
     return (
-        name, checkpoint.offset, checkpoint.position, checkpoint.version, checkpoint.saved_at, checkpoint.note,
+        name, sink or "", checkpoint.offset, checkpoint.position, checkpoint.version, checkpoint.saved_at,
+        checkpoint.note,
     )  # fmt: skip

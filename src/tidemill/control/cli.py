@@ -31,6 +31,7 @@ COMMANDS = {
     "schema": "Print the JSON Schema of pipeline files, for editors.",
     "log": "Look inside the change log: ls, cat, stats.",
     "checkpoints": "See or move how far a pipeline has come: show, history, set.",
+    "dlq": "Dead letters, events that a sink will never take: ls, show, replay, purge.",
     "resync": "Accept a gap after a lost position, and capture from now on.",
     "bench": "Measure speed against the database's own client.",
 }

@@ -15,8 +15,10 @@ from typing import Any
 
 from tidemill.component import Check, Outcome
 from tidemill.config import Pipeline, mask_dsn
+from tidemill.config.notes import notes
 from tidemill.control.console import human_bytes
 from tidemill.errors import TidemillError
+from tidemill.stream.policy import policy_of
 
 _JAVA = 17  # what Spark 4 asks for
 _LITTLE_SPACE = 1 << 30
@@ -45,6 +47,8 @@ def pipeline(subject: Pipeline) -> Iterator[Check]:
             "kept in memory: a restart begins anew",
             "Use `checkpoints: {type: file}` unless that is meant.",
         )
+    for what, fix in notes(subject):
+        yield Check("lanes", Outcome.WARN, what, fix)
     yield directory("state directory", subject.state_path)
     yield log(subject)
 
@@ -82,7 +86,8 @@ def spark() -> Check:
 def log(subject: Pipeline) -> Check:
     uri = subject.log_uri
     if "://" not in uri:
-        return directory("change log", Path(uri), wanted=subject.spec.log.max_bytes)
+        behind = subject.spec.log.keep_for_optional_bytes if len(policy_of(subject).groups) > 1 else 0
+        return directory("change log", Path(uri), wanted=subject.spec.log.max_bytes + behind)
     from pyarrow import fs
 
     shown = mask_dsn(uri)

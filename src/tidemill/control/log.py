@@ -88,6 +88,7 @@ def stats(log: Target, pipeline: target.Which = None, as_json: console.AsJson = 
     """Count what the log holds, by table, and how much of it is not delivered yet."""
     from tidemill.config import mask_dsn
     from tidemill.control.move import delivered as delivered_mark
+    from tidemill.control.positions import sink_positions
     from tidemill.log.reader import LogReader
 
     uri, _ = target.log_of(log, pipeline)
@@ -120,13 +121,20 @@ def stats(log: Target, pipeline: target.Which = None, as_json: console.AsJson = 
         "oldest": _time(oldest),
         "newest": _time(newest),
     }
+    chosen = target.pipeline_of(log, pipeline)
+    sinks = sink_positions(chosen) if chosen else []
+    behind = [(at.sink, at.checkpoint.offset if at.checkpoint else head, at.behind(tail.offset, head)) for at in sinks]
     if as_json:
         tables = [{"table": name, "events": count, "bytes": size[name]} for name, count in rows.most_common()]
-        console.show_json({**summary, "tables": tables})
+        lags = [{"sink": sink, "offset": offset, "undelivered_events": lag} for sink, offset, lag in behind]
+        console.show_json({**summary, "tables": tables, "sinks": lags})
         return
     console.show_table(("", ""), [(key.replace("_", " "), _plain(value)) for key, value in summary.items()])
     console.say("")
     console.show_table(("table", "events", "bytes"), [(n, count, size[n]) for n, count in rows.most_common()])
+    if behind:
+        console.say("")
+        console.show_table(("sink", "offset", "undelivered events"), behind)
 
 
 def _describe(entry: Entry) -> dict[str, Any]:

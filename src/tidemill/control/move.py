@@ -1,4 +1,5 @@
-"""Moves a pipeline's checkpoint by hand: the checkpoint itself, the log's delivered mark, and Spark's directory.
+"""Moves a pipeline's checkpoint by hand: the checkpoint itself, the log's delivered mark, and Spark's directory; or the
+position of one sink, which the log's mark has nothing to do with.
 
 All three must agree afterwards. The order matters if we are killed in between: the mark goes back before the
 checkpoint and forward after it, so that the source is never told of more than a checkpoint covers (invariant 2);
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tidemill.config import Pipeline
+from tidemill.control.positions import key_of_move
 from tidemill.errors import CheckpointError, ConfigError
 from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
 from tidemill.log.delivered import acknowledge
@@ -29,9 +31,12 @@ from tidemill.model.position import Offset, Position
 class Move:
     """`current` is what was read while planning; if it has moved since, the store refuses.
 
-    `afresh` means that the log is empty and the position comes from the operator.
+    `key` is the pipeline's, or that of one `sink`. `afresh` means that the log is empty and the position comes from the
+    operator.
     """
 
+    key: str
+    sink: str | None
     current: Checkpoint | None
     to: Tail
     afresh: bool = False
@@ -56,13 +61,20 @@ class Move:
         return f"delivery begins at offset {self.to.offset:,}, position {self.to.position}"
 
 
-def plan(pipeline: Pipeline, *, offset: Offset | None, since: str | None, position: str | None) -> Move:
+def plan(
+    pipeline: Pipeline, *, offset: Offset | None, since: str | None, position: str | None, sink: str | None = None
+) -> Move:
     """Where the checkpoint would go: an end of a transaction that the log has. Changes nothing."""
+    key = key_of_move(pipeline, sink, afresh=position is not None)
     reader = LogReader(pipeline.log_uri)
     head, tail = reader.head(), reader.tail()
     with closing(pipeline.build_checkpoints()) as store:
-        current = store.load(pipeline.name)
+        current = store.load(key)
     if position is not None:
+        if sink is not None:
+            raise ConfigError(
+                "--position is the source's, for the whole pipeline", where="--sink", fix="Leave one of them out."
+            )
         return _afresh(pipeline, current, tail, offset, Position(position), empty=head == tail.offset)
     if (offset is None) == (since is None):
         raise ConfigError(
@@ -84,7 +96,7 @@ def plan(pipeline: Pipeline, *, offset: Offset | None, since: str | None, positi
             where=pipeline.log_uri,
             fix=f"That transaction begins at {before}.",
         )
-    return Move(current, Tail(offset, reader.position_at(offset)))
+    return Move(key, sink, current, Tail(offset, reader.position_at(offset)))
 
 
 def _afresh(
@@ -102,25 +114,27 @@ def _afresh(
         raise CheckpointError(
             f"offsets before {used} already name other events", where=pipeline.log_uri, fix="Leave the offset out."
         )
-    return Move(current, Tail(used if offset is None else offset, to), afresh=True)
+    return Move(pipeline.name, None, current, Tail(used if offset is None else offset, to), afresh=True)
 
 
 def move(pipeline: Pipeline, intended: Move, *, note: str) -> Checkpoint:
     """Raises `LogError` if the pipeline runs."""
-    to, uri = intended.to, pipeline.log_uri
-    with _stopped(uri):
-        shutil.rmtree(pipeline.spark_path, ignore_errors=True)
+    to, uri, whole = intended.to, pipeline.log_uri, intended.sink is None
+    with stopped(uri):
+        spark = pipeline.spark_path if intended.sink is None else pipeline.spark_path_of(intended.sink)
+        shutil.rmtree(spark, ignore_errors=True)
         mark = delivered(uri)
-        if mark is not None and to.offset < mark.offset:
+        if whole and mark is not None and to.offset < mark.offset:
             acknowledge(uri, to)
         with closing(pipeline.build_checkpoints()) as store:
             stored = store.save(
-                pipeline.name,
+                intended.key,
                 Checkpoint(to.offset, to.position, note=note),
                 expect=intended.current.version if intended.current else 0,
                 force=True,
             )
-        acknowledge(uri, to)
+        if whole:
+            acknowledge(uri, to)
         if intended.afresh:
             Bookmark(open_store(uri), POSITION).put(to)
     return stored
@@ -132,7 +146,7 @@ def delivered(uri: str) -> Tail | None:
 
 
 @contextmanager
-def _stopped(uri: str) -> Iterator[None]:
+def stopped(uri: str) -> Iterator[None]:
     """Holds the log writer's lock, so that no capture runs or starts meanwhile.
 
     An object store has no such lock (taking it would push a running writer out); there the checkpoint's version

@@ -25,7 +25,9 @@ def resync(
 ) -> None:
     """Accept that changes are gone at the source, and capture from now on. The pipeline must be stopped."""
     from tidemill.capture.status import forget_told
+    from tidemill.control.positions import sink_positions
     from tidemill.errors import SourceError
+    from tidemill.log.reader import LogReader
     from tidemill.log.writer import LogWriter
     from tidemill.model.change import Committed
 
@@ -50,8 +52,15 @@ def resync(
         forget_told(chosen.state_path)
     finally:
         log.close()
+    reader = LogReader(chosen.log_uri)
+    waiting = {at.sink: at.behind(before.offset, reader.head()) for at in sink_positions(chosen)}
     if as_json:
-        console.show_json({"pipeline": chosen.name, "offset": before.offset, "from": before.position, "to": now})
+        console.show_json(
+            {"pipeline": chosen.name, "offset": before.offset, "from": before.position, "to": now, "waiting": waiting}
+        )
         return
     console.say(f"{chosen.name} captures from {now} on. Changes between {before.position} and {now} are gone:")
     console.say("copy the tables to the destinations yourself before you start the pipeline again.")
+    for sink, count in waiting.items():
+        if count:
+            console.say(f"{count:,} events from before the gap are still delivered to {sink} first.")

@@ -116,7 +116,7 @@ def run_pipelines(
 
 def _session(pipelines: Sequence[Pipeline]) -> SparkSession:
     """One for all of them; pipelines that ask for different clusters need different processes."""
-    from tidemill.control.supervisor import policy_of
+    from tidemill.stream.policy import policy_of
     from tidemill.stream.session import create_session
 
     masters = sorted({pipeline.spec.spark.master for pipeline in pipelines})

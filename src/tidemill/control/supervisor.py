@@ -23,7 +23,7 @@ from tidemill.errors import CheckpointConflict, SparkLost, TidemillError
 from tidemill.log.reader import LogReader
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
-from tidemill.stream.policy import Policy
+from tidemill.stream.policy import policy_of
 from tidemill.stream.report import BatchReport
 from tidemill.telemetry import events
 
@@ -207,10 +207,3 @@ class PipelineRun:
         self._change(state=State.FAILED, error=described(error), sinks=self._sinks(self._tail()))
         events.fail("pipeline.failed", pipeline=self.pipeline.name, error=error.what, where=error.where, fix=error.fix)
         self.stop()
-
-
-def policy_of(pipeline: Pipeline) -> Policy:
-    """How the document's commit policy groups its sinks."""
-    configs = [sink.config for sink in pipeline.spec.sinks]
-    required = {str(getattr(c, "id", "")): bool(getattr(c, "required", True)) for c in configs}
-    return Policy.of(pipeline.name, pipeline.spec.commit_policy, required)

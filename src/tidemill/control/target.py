@@ -31,9 +31,12 @@ def choose(file: Path, name: str | None) -> Pipeline:
     raise ConfigError(f'no pipeline is called "{name}"', where=str(file), fix=f"The file has: {known}.")
 
 
+def pipeline_of(target: str, name: str | None) -> Pipeline | None:
+    """A log can be looked at through its pipeline's file, or directly: then the pipeline is not known."""
+    return None if "://" in target or Path(target).is_dir() else choose(Path(target), name)
+
+
 def log_of(target: str, name: str | None) -> tuple[str, str]:
-    """URI and source id. A log can be looked at through its pipeline's file, or directly: then the id is not known."""
-    if "://" in target or Path(target).is_dir():
-        return target, "unknown"
-    chosen = choose(Path(target), name)
-    return chosen.log_uri, chosen.source_id
+    """URI and source id."""
+    chosen = pipeline_of(target, name)
+    return (chosen.log_uri, chosen.source_id) if chosen else (target, "unknown")

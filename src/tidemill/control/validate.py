@@ -22,13 +22,18 @@ def validate(
     import yaml
 
     from tidemill import config
+    from tidemill.config.notes import notes
 
     pipelines = config.load_all(files)
     if as_json:
-        console.show_json({"pipelines": [{"file": p.file, **p.masked()} for p in pipelines]})
+        console.show_json(
+            {"pipelines": [{"file": p.file, **p.masked(), "notes": [what for what, _ in notes(p)]} for p in pipelines]}
+        )
         return
     for pipeline in pipelines:
         console.say(f"{pipeline.file}: pipeline {pipeline.name} is right", style="green")
+        for what, fix in notes(pipeline):
+            console.warn(f"note: {what}. {fix}")
         if not quiet:
             console.say(
                 yaml.safe_dump(pipeline.masked(), sort_keys=False, allow_unicode=True, default_flow_style=False)

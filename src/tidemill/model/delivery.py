@@ -25,6 +25,9 @@ class Delivery:
 
     Iterating gives the blocks in order and may be done again; they are read as they are asked for, so a
     transaction of any size passes through bounded memory. `start` and `end` bound the whole batch, not the lane.
+
+    `redelivered`: no batch but one dead letter that an operator sends again, behind events that came after it. A sink
+    that skips or replaces what is before its position must take it all the same, or raise `Refused`.
     """
 
     pipeline: str
@@ -34,6 +37,7 @@ class Delivery:
     lane: int
     lanes: int
     blocks: Callable[[], Iterator[Block]] = field(repr=False)
+    redelivered: bool = False
 
     def __iter__(self) -> Iterator[Block]:
         return self.blocks()

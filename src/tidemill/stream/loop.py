@@ -86,7 +86,8 @@ class StreamLoop:
         )
         stream = self._spark.readStream.format(source.NAME).options(**given).load().writeStream
         stream = stream.queryName(f"{self._group.key} {self._plan.run[:8]}").foreachBatch(self._guarded)
-        self._query = stream.option("checkpointLocation", query_dir.absolute().as_uri()).start()
+        # No `as_uri`: Hadoop takes a path's percent signs literally, and pins.py would look elsewhere.
+        self._query = stream.option("checkpointLocation", f"file://{query_dir.absolute()}").start()
         emit("stream.started", **self._who(), offset=self._checkpoint.offset, lanes=self._lanes)
 
     # ---------------------------------------------------------------- the loop

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
+from tidemill.config.pipeline import Pipeline
 from tidemill.config.spec import CommitPolicy
 from tidemill.errors import ConfigError
 from tidemill.model.position import Offset
@@ -73,6 +74,13 @@ class Policy:
     def can_go_on(self, given_up: Collection[str]) -> bool:
         """Whether the checkpoint can still move when the groups with these keys have given up."""
         return sum(group.votes and group.key not in given_up for group in self.groups) >= self.quorum
+
+
+def policy_of(pipeline: Pipeline) -> Policy:
+    """As the document says."""
+    configs = [sink.config for sink in pipeline.spec.sinks]
+    required = {str(getattr(c, "id", "")): bool(getattr(c, "required", True)) for c in configs}
+    return Policy.of(pipeline.name, pipeline.spec.commit_policy, required)
 
 
 def key_of(pipeline: str, sink: str) -> str:

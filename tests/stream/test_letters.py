@@ -1,0 +1,96 @@
+"""Poison events through real Spark: what becomes of them, of their batch, and of a crash between the two."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.stream.conftest import Mill
+from tests.stream.test_restart import checkpoint, drive
+from tests.support.blocks import make_change
+from tidemill.dlq import DeadLetters, DlqConfig
+from tidemill.errors import Refused
+from tidemill.log import LogConfig, LogWriter
+from tidemill.stream.admission import ROWS_PER_LANE
+
+
+@pytest.fixture
+def letters(mill: Mill) -> DeadLetters:
+    return DeadLetters(mill.directory / "dlq.sqlite", DlqConfig(max_letters=3))
+
+
+def test_a_poison_event_does_not_hold_back_the_others_of_its_batch(mill: Mill, letters: DeadLetters) -> None:
+    rows = ROWS_PER_LANE * 2
+    mill.log.append(make_change(rows))
+    mill.poison("b", 3, 4)
+    mill.run(mill.sink("a"), mill.sink("b"), lanes=2, letters=letters)
+    assert mill.offsets("a") == list(range(rows))
+    assert mill.offsets("b") == [offset for offset in range(rows) if offset not in (3, 4)]
+    assert [(kept.sink, kept.offset) for kept in letters.letters()] == [("b", 3), ("b", 4)]
+    assert [letter.offset for letter in mill.reports[0].letters] in ([3, 4], [4, 3])
+    kept = mill.store.load("mill")
+    assert kept is not None
+    assert kept.offset == rows
+    letters.close()
+
+
+def test_without_dead_letters_poison_stops_the_pipeline(mill: Mill) -> None:
+    mill.log.append(make_change(5))
+    mill.poison("s", 3)
+    loop = mill.loop()
+    loop.start()
+    with pytest.raises(Refused, match="event 3: unreadable"):
+        loop.await_end(60)
+    assert mill.store.load("mill") is None
+
+
+def test_a_full_store_holds_the_batch_until_somebody_makes_room(mill: Mill, letters: DeadLetters) -> None:
+    mill.log.append(make_change(10))
+    mill.poison("s", 1, 2)
+    mill.run(letters=letters)
+    mill.log.append(make_change(10, number=2))
+    mill.poison("s", 11, 12)
+    said = threading.Event()
+    loop = mill.loop(letters=letters, on_retry=lambda errors: said.set() if "no room" in errors["s"] else None)
+    loop.start()
+    try:
+        assert said.wait(60)
+        assert loop.checkpoint.offset == 10
+        letters.remove([letter.number for letter in letters.letters()])
+        mill.wait(loop, lambda: loop.checkpoint.offset == 20)
+    finally:
+        loop.stop()
+    assert [letter.offset for letter in letters.letters()] == [11, 12]
+    letters.close()
+
+
+def test_halt_stops_where_there_is_no_room(mill: Mill) -> None:
+    letters = DeadLetters(mill.directory / "dlq.sqlite", DlqConfig(max_letters=1, overflow="halt"))
+    mill.log.append(make_change(5))
+    mill.poison("s", 1, 2)
+    loop = mill.loop(letters=letters)
+    loop.start()
+    with pytest.raises(Refused, match="no room for 2 more dead letters"):
+        loop.await_end(60)
+    assert mill.store.load("mill") is None
+    letters.close()
+
+
+def test_killed_between_the_letters_and_the_checkpoint_the_replay_keeps_the_same_letters(tmp_path: Path) -> None:
+    log = LogWriter.open(str(tmp_path / "log"), LogConfig.model_validate({"fsync": False}))
+    log.append(make_change(50))
+    log.close()
+    (tmp_path / "s.poison").write_bytes(orjson.dumps([7, 8]))
+    assert drive(tmp_path, lanes=1, max_events=100, crash="stream.letters_kept:1") == -signal.SIGKILL
+    assert checkpoint(tmp_path) == 0
+    letters = DeadLetters(tmp_path / "dlq.sqlite")
+    before = letters.letters()
+    assert [letter.offset for letter in before] == [7, 8]
+    assert drive(tmp_path, lanes=1, max_events=100) == 0
+    assert checkpoint(tmp_path) == 50
+    assert letters.letters() == before
+    letters.close()

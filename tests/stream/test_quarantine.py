@@ -1,0 +1,126 @@
+"""A lane of a batch with poison in it, in this process: no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from tests.stream import scribe
+from tests.support.blocks import make_change, make_table
+from tests.support.deliveries import make_deliveries, make_events
+from tidemill import registry
+from tidemill.dlq import unpack
+from tidemill.errors import Poisoned, Refused
+from tidemill.log import LogConfig, LogReader, LogWriter, codec
+from tidemill.stream import quarantine
+from tidemill.stream.batch import deliver
+from tidemill.stream.plan import Answer, Lane, Plan
+from tidemill.stream.pool import POOL
+from tidemill.stream.quarantine import Quarantine
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A log of 20 events over two tables, and a sink `scribe` that this process knows."""
+    log = LogWriter.open(str(tmp_path / "log"), LogConfig.model_validate({"fsync": False}))
+    log.append(make_change(10, 10, tables=[make_table("orders"), make_table("customers")]))
+    log.close()
+    installed = registry._entry_points
+    mine = EntryPoint("scribe", f"{scribe.__name__}:Scribe", "tidemill.sinks")
+    monkeypatch.setattr(
+        registry, "_entry_points", lambda family: [*([mine] if family == "sinks" else []), *installed(family)]
+    )
+    yield tmp_path
+    POOL.close()
+
+
+def write(directory: Path, *, letters: bool = True, **settings: Any) -> Answer:
+    config = {"id": "s", "directory": str(directory), **settings}
+    plan = Plan("p", "src", str(directory / "log"), "p", "run", (("scribe", config),), patience=0.0, letters=letters)
+    ((answer,), _) = deliver(plan, Lane(0, 20, 0, 1, "hash"))
+    return answer
+
+
+def poison(directory: Path, *offsets: int) -> None:
+    (directory / "s.poison").write_bytes(orjson.dumps(offsets))
+
+
+def written(directory: Path) -> list[int]:
+    (line,) = (directory / "s.jsonl").read_bytes().splitlines()
+    return sorted(row[2] for row in orjson.loads(line)["rows"])
+
+
+@pytest.mark.parametrize("at_once", [1000, 1], ids=["all named at once", "one at a time"])
+def test_poison_is_taken_out_and_the_rest_is_written(directory: Path, at_once: int) -> None:
+    poison(directory, 3, 4, 17)
+    answer = write(directory, at_once=at_once)
+    assert answer.receipt.ok
+    assert answer.receipt.events == 17
+    assert written(directory) == [offset for offset in range(20) if offset not in (3, 4, 17)]
+    letters = unpack(answer.letters)
+    assert [letter.offset for letter in letters] == [3, 4, 17]
+    assert letters[0].table == "public.customers"
+    assert letters[2].event_id == "src:0/200:7"
+    assert {letter.reason for letter in letters} == {"unreadable"}
+
+
+def test_a_letter_holds_the_event_exactly(directory: Path) -> None:
+    poison(directory, 4)
+    (letter,) = unpack(write(directory).letters)
+    block = codec.load(pa.py_buffer(letter.payload))
+    log = LogReader(str(directory / "log"))
+    (whole,) = [log.read(ref) for ref in log.refs(0, 20) if ref.table == "public.orders"]
+    assert block.table == whole.table
+    assert block.batch.to_pylist() == whole.take([2]).batch.to_pylist()
+    assert block.offsets().tolist() == [4]
+    assert len(block.batch.column("position").dictionary) == 1
+
+
+def test_without_dead_letters_poison_refuses_the_batch_and_says_what_to_do(directory: Path) -> None:
+    poison(directory, 3)
+    answer = write(directory, letters=False)
+    assert not answer.receipt.ok
+    assert not answer.receipt.retryable
+    assert "event 3: unreadable" in answer.receipt.error
+    assert "dlq: {}" in answer.receipt.error
+    assert not (directory / "s.jsonl").exists()
+
+
+def test_a_batch_with_too_much_poison_is_refused_as_a_whole(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quarantine, "MOST_LETTERS", 2)
+    poison(directory, 3, 4, 5)
+    answer = write(directory)
+    assert not answer.receipt.ok
+    assert "more than 2 events of one delivery are refused" in answer.receipt.error
+    assert answer.letters == b""
+    monkeypatch.setattr(quarantine, "MOST_LETTERS", 1000)
+    monkeypatch.setattr(quarantine, "MOST_BYTES", 100)
+    assert "more than 100 bytes" in write(directory).receipt.error
+
+
+def test_a_sink_must_name_an_event_it_was_given_and_did_not_name_before() -> None:
+    (delivery,) = make_deliveries(make_events(100), 10, 20, lanes=1)
+    taken = Quarantine(delivery, "s")
+    taken.take(Poisoned({12: "bad"}))
+    assert sum(block.rows for block in taken.delivery) == 9
+    for stranger in (12, 20, 9):
+        with pytest.raises(Refused, match="was not given"):
+            taken.take(Poisoned({stranger: "bad"}))
+    assert (taken.delivery.start, taken.delivery.end) == (10, 20)
+
+
+def test_a_sink_that_fails_otherwise_keeps_its_letters_for_the_next_attempt(directory: Path) -> None:
+    poison(directory, 3)
+    (directory / "s-0.fail").write_text("retry")
+    answer = write(directory)
+    assert not answer.receipt.ok
+    assert answer.receipt.retryable
+    assert answer.letters == b""
+    (directory / "s-0.fail").unlink()
+    assert len(unpack(write(directory).letters)) == 1
