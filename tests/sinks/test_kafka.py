@@ -28,8 +28,9 @@ from tidemill.formats.json import JsonFormat
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery, Tier
 from tidemill.sinks._kafka_errors import Fenced
+from tidemill.sinks._kafka_sending import topic_name
 from tidemill.sinks._positions import Delivered, Record, Share
-from tidemill.sinks.kafka import KafkaConfig, KafkaSink, topic_name
+from tidemill.sinks.kafka import KafkaConfig, KafkaSink
 
 
 def delivery_of(

@@ -10,12 +10,14 @@ import struct
 import threading
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
 from tidemill.errors import DeliveryError, EnvironmentProblem, Refused
 
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+_FIX_URL = "Does the url lead to the root of a registry that speaks Confluent's REST API and knows this format?"
 
 
 class Naming(enum.StrEnum):
@@ -75,46 +77,23 @@ class SchemaRegistry:
                 known = self._numbers[subject, schema] = self._register(schema, subject)
             return known
 
-    def _register(self, schema: Schema, subject: str) -> int:
-        from urllib.parse import quote
+    def compatibility(self) -> str:
+        """The registry's own level, for subjects without one: BACKWARD, FULL, NONE, ..."""
+        where = f"schema registry {self.url}"
+        answer = self._ask("GET", "/config", None, where)
+        return str(answer.get("compatibilityLevel", "unknown"))
 
+    def _register(self, schema: Schema, subject: str) -> int:
         body: dict[str, str] = {"schema": schema.text}
         if schema.kind != "AVRO":  # registries older than 5.5 know nothing else and refuse the field
             body["schemaType"] = schema.kind
         where = f'schema registry {self.url}, subject "{subject}"'
-        status, answer = self._post(f"/subjects/{quote(subject, safe='')}/versions", orjson.dumps(body), where)
-        reason = _reason(answer)
-        if status == 200:
-            try:
-                return int(orjson.loads(answer)["id"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise DeliveryError(
-                    "the schema registry's answer has no schema number", where=where,
-                    fix="Does the url lead to a registry that speaks Confluent's REST API?",
-                ) from error  # fmt: skip
-        match status:
-            case 409:
-                raise Refused(
-                    f"the schema registry finds the new version of the schema incompatible: {reason}", where=where,
-                    fix="Set the subject's compatibility to BACKWARD or NONE, or send the table to another topic.",
-                )  # fmt: skip
-            case 401 | 403:
-                raise Refused(
-                    f"the schema registry does not let us in: {reason}", where=where,
-                    fix="Check the username and password, or the token, and their right to write the subject.",
-                )  # fmt: skip
-            case 422 | 404 | 405:
-                raise Refused(
-                    f"the schema registry refused ({status}): {reason}", where=where,
-                    fix="Does the url lead to the registry's root, and does it know this format?",
-                )  # fmt: skip
-            case _:
-                raise DeliveryError(
-                    f"the schema registry failed ({status}): {reason}", where=where,
-                    fix="Look at the registry; the batch is tried again.",
-                )  # fmt: skip
+        answer = self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", orjson.dumps(body), where)
+        if not isinstance(answer.get("id"), int):
+            raise DeliveryError("the schema registry's answer has no schema number", where=where, fix=_FIX_URL)
+        return int(answer["id"])
 
-    def _post(self, path: str, body: bytes, where: str) -> tuple[int, bytes]:
+    def _ask(self, method: str, path: str, body: bytes | None, where: str) -> dict[str, Any]:
         try:
             import urllib3
         except ImportError as error:
@@ -123,19 +102,37 @@ class SchemaRegistry:
             self._pool = urllib3.PoolManager(retries=False, timeout=self.timeout_seconds, **self.pool_options)
         headers = {"Content-Type": _MEDIA_TYPE, "Accept": _MEDIA_TYPE, **self.headers}
         try:
-            answer = self._pool.request("POST", self.url.rstrip("/") + path, body=body, headers=headers, redirect=False)
+            answer = self._pool.request(method, self.url.rstrip("/") + path, body=body, headers=headers, redirect=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise DeliveryError(
                 f"the schema registry cannot be reached: {type(error).__name__}", where=where,
-                fix="Is it up, and are url and tls of schema_registry right? The batch is tried again.",
+                fix="Is it up, and are the url and the certificates of schema_registry right? It is tried again.",
             ) from error  # fmt: skip
-        return answer.status, answer.data
+        try:
+            document = orjson.loads(answer.data)
+        except orjson.JSONDecodeError:
+            document = {}
+        document = document if isinstance(document, dict) else {}
+        if answer.status == 200:
+            return document
+        raise _failure(answer.status, document, where)
 
 
-def _reason(answer: bytes) -> str:
-    """The registry's words, without what it quotes: its messages may be long, and hold schemas, never rows."""
-    try:
-        message = str(orjson.loads(answer)["message"])
-    except (ValueError, KeyError, TypeError):
-        return "no reason given"
-    return message.splitlines()[0][:300] if message else "no reason given"
+def _failure(status: int, document: dict[str, Any], where: str) -> DeliveryError:
+    """The registry's words are kept to one line: they may quote schemas, never rows."""
+    reason = (str(document.get("message") or "").splitlines() or ["no reason given"])[0][:300]
+    match status:
+        case 409:
+            what = f"the schema registry finds the new version of the schema incompatible: {reason}"
+            fix = "Set the subject's compatibility to BACKWARD or NONE, or send the table to another topic."
+        case 401 | 403:
+            what = f"the schema registry does not let us in: {reason}"
+            fix = "Check the username and password, or the token, and their right to write the subject."
+        case 404 | 405 | 422:
+            what, fix = f"the schema registry refused ({status}): {reason}", _FIX_URL
+        case _:
+            return DeliveryError(
+                f"the schema registry failed ({status}): {reason}", where=where,
+                fix="Look at the registry; the batch is tried again.",
+            )  # fmt: skip
+    return Refused(what, where=where, fix=fix)

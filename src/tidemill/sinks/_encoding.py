@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tidemill import registry
-from tidemill.component import Config, Format, SinkConfig
+from tidemill.component import Check, Config, Format, Outcome, SinkConfig
+from tidemill.errors import TidemillError
 from tidemill.formats._schema_registry import Naming, SchemaRegistry
 
 WireFormat = Literal["json", "avro", "protobuf", "arrow", "parquet"]
@@ -104,6 +106,18 @@ def no_headers(config: ConfigT) -> ConfigT:
     if config.attributes_beside:
         raise ValueError("CloudEvents in binary mode needs headers, which this sink has not. Use JSON, structured.")
     return config
+
+
+def examine_registry(config: EncodedSinkConfig) -> Iterator[Check]:
+    """For doctors: does the registry answer, and what does it take for compatible?"""
+    if config.schema_registry is None:
+        return
+    try:
+        level = config.schema_registry.client().compatibility()
+    except TidemillError as error:
+        yield Check("schema registry", Outcome.FAIL, f"{config.schema_registry.url}: {error.what}", error.fix)
+    else:
+        yield Check("schema registry", Outcome.PASS, f"{config.schema_registry.url}, compatibility {level}")
 
 
 def encoder(config: EncodedSinkConfig) -> Format:

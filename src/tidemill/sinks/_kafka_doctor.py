@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.component import Check, Outcome
 from tidemill.model.template import Template
+from tidemill.sinks._encoding import examine_registry
+from tidemill.sinks._kafka_sending import topic_name
 
 if TYPE_CHECKING:
     from tidemill.sinks.kafka import KafkaConfig
@@ -42,6 +44,7 @@ def examine(config: KafkaConfig, topic: Template) -> Iterator[Check]:
     broker = _broker_settings(admin, next(iter(cluster.brokers)))
     yield _topic(config, topic, cluster, broker)
     yield _size(config, broker)
+    yield from examine_registry(config)
     if config.exactly_once:
         there = config.positions_topic in cluster.topics
         yield Check(
@@ -56,8 +59,6 @@ def _topic(config: KafkaConfig, topic: Template, cluster: Any, broker: dict[str,
             return Check("topic", Outcome.PASS, f'"{config.topic}": brokers create topics on first use')
         fix = "Create the topics before their first event, or set auto.create.topics.enable=true."
         return Check("topic", Outcome.WARN, f'"{config.topic}": brokers do not create topics', fix)
-    from tidemill.sinks.kafka import topic_name
-
     name = topic_name(config.topic)
     if name in cluster.topics:
         return Check("topic", Outcome.PASS, f'"{name}" has {len(cluster.topics[name].partitions)} partitions')

@@ -14,7 +14,7 @@ class Fenced(DeliveryError):
 
 
 # Codes of librdkafka (negative) and of the broker (positive), with what the user can do.
-_SIZE = (
+SIZE = (
     "Raise message.max.bytes in client_conf and max.message.bytes of the topic (message.max.bytes of the broker); "
     "the broker's limit is for a compressed batch, so batch.size in client_conf must not exceed it."
 )
@@ -24,8 +24,8 @@ _RIGHTS = (
 )
 _LOGIN = "Check security.protocol and the sasl.* and ssl.* settings in client_conf."
 _REFUSED = {
-    10: _SIZE,  # MSG_SIZE_TOO_LARGE
-    18: _SIZE,  # RECORD_LIST_TOO_LARGE
+    10: SIZE,  # MSG_SIZE_TOO_LARGE
+    18: SIZE,  # RECORD_LIST_TOO_LARGE
     3: _TOPIC,  # UNKNOWN_TOPIC_OR_PART
     -188: _TOPIC,  # _UNKNOWN_TOPIC
     -190: _TOPIC,  # _UNKNOWN_PARTITION
@@ -44,6 +44,7 @@ _REFUSED = {
     87: "The broker found the record invalid; a compacted topic wants keys, and so a table with a primary key.",
     -186: "Check client_conf.",  # _INVALID_ARG
 }
+TOO_LARGE = frozenset({10, 18})  # MSG_SIZE_TOO_LARGE, RECORD_LIST_TOO_LARGE
 _FENCED = {-144, 47, 90}  # _FENCED, INVALID_PRODUCER_EPOCH, PRODUCER_FENCED
 
 

@@ -16,8 +16,8 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_int, c_int32, c_size_t, c_ssize_t, c_void_p
-from dataclasses import dataclass
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
+from dataclasses import dataclass, field
 from typing import Any
 
 import llvmlite.binding  # type: ignore[import-untyped]
@@ -26,13 +26,17 @@ import pyarrow as pa
 from numba import njit, types
 
 from tidemill.errors import ConfigError, EnvironmentProblem
+from tidemill.formats._memory import load_i64
 
 log = logging.getLogger("tidemill.sinks.kafka")
 
 QUEUE_FULL = -184
+TOO_LARGE = 10
 TIMED_OUT = -185
 _PURGE_ALL = 1 | 2 | 4  # in queue, in flight, without waiting for either
 _NO_HEADERS = 0
+_MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default
+_REMEMBERED = 100_000  # failed messages whose numbers are kept
 
 
 class KafkaFailure(Exception):
@@ -44,12 +48,19 @@ class KafkaFailure(Exception):
         self.reason = reason
         self.retriable = retriable
         self.abortable = abortable
+        # Of a failure that concerns messages: their numbers and sizes, their topic, and the size that is allowed.
+        self.messages: dict[int, int] = {}
+        self.topic = ""
+        self.limit: int | None = None
 
 
 class _Message(ctypes.Structure):
     """rd_kafka_message_t, as far as a delivery report needs it."""
 
-    _fields_ = [("err", c_int), ("rkt", c_void_p), ("partition", c_int32), ("payload", c_void_p), ("len", c_size_t)]
+    _fields_ = [
+        ("err", c_int), ("rkt", c_void_p), ("partition", c_int32), ("payload", c_void_p), ("len", c_size_t),
+        ("key", c_void_p), ("key_len", c_size_t), ("offset", c_int64), ("private", c_void_p),
+    ]  # fmt: skip
 
 
 _DeliveryReport = ctypes.CFUNCTYPE(None, c_void_p, POINTER(_Message), c_void_p)
@@ -92,11 +103,14 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # result first, then the arguments
 }
 
 # The compiled loop finds these by name when its cached code is linked, so no address is baked into the cache.
-_IN_KERNEL = ("rd_kafka_produceva", "rd_kafka_headers_copy", "rd_kafka_headers_destroy",
+_IN_KERNEL = ("rd_kafka_produceva", "rd_kafka_headers_copy", "rd_kafka_headers_destroy", "rd_kafka_header_add",
               "rd_kafka_error_code", "rd_kafka_error_destroy")  # fmt: skip
 _produceva = types.ExternalFunction("rd_kafka_produceva", types.intp(types.intp, types.intp, types.uintp))
 _headers_copy = types.ExternalFunction("rd_kafka_headers_copy", types.intp(types.intp))
 _headers_destroy = types.ExternalFunction("rd_kafka_headers_destroy", types.void(types.intp))
+_header_add = types.ExternalFunction(
+    "rd_kafka_header_add", types.int32(types.intp, types.intp, types.intp, types.intp, types.intp)
+)
 _error_code = types.ExternalFunction("rd_kafka_error_code", types.int32(types.intp))
 _error_destroy = types.ExternalFunction("rd_kafka_error_destroy", types.void(types.intp))
 
@@ -125,7 +139,11 @@ def _load() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What one `Producer.send` takes: as many keys as values; `topic_of` and `headers_of` are indexes per message."""
+    """What one `Producer.send` takes: as many keys as values; `topic_of` and `headers_of` are indexes per message.
+
+    `row_headers` are added to a message's set of headers, which must not be empty then; a null leaves one out.
+    `numbers` come back with messages that failed.
+    """
 
     values: pa.LargeBinaryArray
     keys: pa.LargeBinaryArray
@@ -133,6 +151,12 @@ class Messages:
     topic_of: np.ndarray[Any, np.dtype[np.int64]]
     headers: Sequence[int]
     headers_of: np.ndarray[Any, np.dtype[np.uint8]]
+    row_headers: Mapping[str, pa.LargeBinaryArray] = field(default_factory=dict)
+    numbers: np.ndarray[Any, np.dtype[np.uint64]] | None = None
+
+    def sizes(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Bytes of value and key, which is what librdkafka compares with its limit."""
+        return np.diff(_buffers(self.values)[1]) + np.diff(_buffers(self.keys)[1])
 
 
 class Producer:
@@ -144,6 +168,8 @@ class Producer:
         self._lib = _load()
         self._failed = 0
         self._failure = (0, "")
+        self._failed_messages: dict[int, int] = {}
+        self._largest = int(settings.get("message.max.bytes", _MESSAGE_MAX_BYTES))
         self._topics: dict[str, int] = {}
         self._headers: dict[tuple[tuple[str, bytes], ...], int] = {(): _NO_HEADERS}
         # librdkafka keeps bare pointers to these: they live as long as the handle.
@@ -191,21 +217,24 @@ class Producer:
         values, keys = messages.values, messages.keys
         value_at, value_offsets = _buffers(values)
         key_at, key_offsets = _buffers(keys)
-        no_key = np.asarray(keys.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        no_key, no_value = _absent(keys), _absent(values)
+        numbers = np.zeros(len(values), np.int64) if messages.numbers is None else messages.numbers.astype(np.int64) + 1
+        extra, there, _alive = _row_headers(messages.row_headers, len(values))
         topics = np.array(messages.topics, np.int64)
         headers = np.array(messages.headers, np.int64)
-        slots = np.zeros(9 * 6, np.int64)
+        slots = np.zeros(9 * 7, np.int64)
         done, stuck_since = 0, time.monotonic()
         while True:
             reached, code = _enqueue(
-                self._handle, value_at, value_offsets, key_at, key_offsets, no_key, topics, messages.topic_of,
-                headers, messages.headers_of, partition, done, len(values), slots, slots.ctypes.data,
+                self._handle, value_at, value_offsets, no_value, key_at, key_offsets, no_key, topics,
+                messages.topic_of, headers, messages.headers_of, extra, there, numbers, partition, done, len(values),
+                slots, slots.ctypes.data,
             )  # fmt: skip
             if code == 0:
                 self._lib.rd_kafka_poll(self._handle, 0)
                 return self._raise_failures()
             if code != QUEUE_FULL:
-                raise KafkaFailure(code, self._text(code))
+                raise self._refusal(code, messages, reached)
             now = time.monotonic()
             if reached > done:
                 done, stuck_since = reached, now
@@ -213,6 +242,17 @@ class Producer:
                 raise KafkaFailure(TIMED_OUT, f"no message was taken for {patience:.0f} s")
             self._lib.rd_kafka_poll(self._handle, 20)
             self._raise_failures()
+
+    def _refusal(self, code: int, messages: Messages, at: int) -> KafkaFailure:
+        """librdkafka took messages up to `at` and not that one."""
+        failure = KafkaFailure(code, self._text(code))
+        if code == TOO_LARGE and messages.numbers is not None:
+            sizes = messages.sizes()
+            # Headers count too: the one it refused may be a little below the limit without them.
+            failure.limit = min(self._largest, int(sizes[at]) - 1)
+            large = np.flatnonzero(sizes > failure.limit)
+            failure.messages = {int(messages.numbers[row]): int(sizes[row]) for row in large}
+        return failure
 
     def flush(self, patience: float) -> None:
         """Returns when every queued message is acknowledged; raises the first failure otherwise."""
@@ -292,7 +332,9 @@ class Producer:
             raise KafkaFailure(fatal, text.value.decode(errors="replace"))
         if self._failed:
             code, topic = self._failure
-            raise KafkaFailure(code, f'{self._failed} messages for topic "{topic}": {self._text(code)}')
+            failure = KafkaFailure(code, f'{self._failed} messages for topic "{topic}": {self._text(code)}')
+            failure.topic, failure.messages = topic, self._failed_messages
+            raise failure
         if self.last_problem[0] in FATAL_FOR_CLIENT:
             raise KafkaFailure(*self.last_problem)
 
@@ -305,6 +347,8 @@ class Producer:
             topic = self._lib.rd_kafka_topic_name(failed.rkt) if failed.rkt else b""
             self._failure = (failed.err, topic.decode())
         self._failed += 1
+        if failed.private and len(self._failed_messages) < _REMEMBERED:
+            self._failed_messages[failed.private - 1] = failed.len + failed.key_len
 
     def _on_error(self, _: int, code: int, reason: bytes, __: int) -> None:
         self.last_problem = (code, reason.decode(errors="replace"))
@@ -324,10 +368,32 @@ def _buffers(array: pa.LargeBinaryArray) -> tuple[int, np.ndarray[Any, np.dtype[
     return (data.address if data is not None else 0), at
 
 
+def _absent(array: pa.LargeBinaryArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.asarray(array.is_null().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _row_headers(
+    headers: Mapping[str, pa.LargeBinaryArray], rows: int
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.bool_]], list[Any]]:
+    """Per header: address and size of its name, address of its values and of their offsets; which rows have it; and
+    what must live as long as the addresses are used."""
+    table = np.zeros((len(headers), 4), np.int64)
+    there = np.ones((len(headers), rows), np.bool_)
+    alive: list[Any] = []
+    for line, (name, values) in enumerate(headers.items()):
+        text = np.frombuffer(name.encode(), np.uint8)
+        data, offsets = _buffers(values)
+        table[line] = (text.ctypes.data, len(text), data, offsets.ctypes.data)
+        there[line] = ~_absent(values)
+        alive += [text, values, offsets]
+    return table, there, alive
+
+
 @njit(cache=True, nogil=True)
 def _enqueue(
-    handle: int, value_at: int, value_offsets: Any, key_at: int, key_offsets: Any, no_key: Any, topics: Any,
-    topic_of: Any, headers: Any, headers_of: Any, partition: int, first: int, last: int, slots: Any, slots_at: int,
+    handle: int, value_at: int, value_offsets: Any, no_value: Any, key_at: int, key_offsets: Any, no_key: Any,
+    topics: Any, topic_of: Any, headers: Any, headers_of: Any, extra: Any, there: Any, numbers: Any, partition: int,
+    first: int, last: int, slots: Any, slots_at: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Gives librdkafka a copy of each message from `first`; returns where it stopped and the error code, 0 for none.
 
@@ -340,19 +406,28 @@ def _enqueue(
     slots[28] = 2  # RD_KAFKA_MSG_F_COPY: the block may go when we return
     slots[36] = 3  # RD_KAFKA_VTYPE_PARTITION
     slots[37] = partition
-    slots[45] = 10  # RD_KAFKA_VTYPE_HEADERS
+    slots[45] = 6  # RD_KAFKA_VTYPE_OPAQUE
+    slots[54] = 10  # RD_KAFKA_VTYPE_HEADERS
     for i in range(first, last):
         slots[1] = topics[topic_of[i]]
-        slots[10] = value_at + value_offsets[i]
-        slots[11] = value_offsets[i + 1] - value_offsets[i]
+        slots[10] = 0 if no_value[i] else value_at + value_offsets[i]
+        slots[11] = 0 if no_value[i] else value_offsets[i + 1] - value_offsets[i]
         slots[19] = 0 if no_key[i] else key_at + key_offsets[i]
         slots[20] = 0 if no_key[i] else key_offsets[i + 1] - key_offsets[i]
+        slots[46] = numbers[i]
         prepared = headers[headers_of[i]]
         copied = 0
         if prepared != 0:
             copied = _headers_copy(prepared)
-            slots[46] = copied
-        error = _produceva(handle, slots_at, 6 if prepared != 0 else 5)
+            for header in range(len(extra)):
+                if there[header, i]:
+                    at = extra[header, 3] + 8 * i
+                    begin = load_i64(at)
+                    _header_add(
+                        copied, extra[header, 0], extra[header, 1], extra[header, 2] + begin, load_i64(at + 8) - begin
+                    )
+            slots[55] = copied
+        error = _produceva(handle, slots_at, 7 if prepared != 0 else 6)
         if error != 0:
             code = _error_code(error)
             _error_destroy(error)

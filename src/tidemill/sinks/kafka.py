@@ -14,20 +14,22 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator
 
 from tidemill.component import Check, Component, SinkConfig
-from tidemill.errors import ConfigError
-from tidemill.model.block import Block, Op
+from tidemill.errors import ConfigError, Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
 from tidemill.sinks import _kafka_errors as errors
 from tidemill.sinks import _positions as positions
+from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder
+from tidemill.sinks._kafka_limits import largest_message
 from tidemill.sinks._kafka_positions import ensure_topic, read_back
+from tidemill.sinks._kafka_sending import Sending
 from tidemill.sinks._librdkafka import KafkaFailure, Messages, Producer
 
 log = logging.getLogger("tidemill.sinks.kafka")
@@ -49,20 +51,22 @@ _CONNECTION = re.compile(
 )
 
 
-class KafkaConfig(SinkConfig):
+class KafkaConfig(EncodedSinkConfig):
     brokers: str = Field(description="Brokers to ask first: host:port, several with commas.", min_length=1)
     topic: str = Field(
         description="Topic, or a template: ${source.schema}.${source.table}, orders-${after.region:-other}.",
         min_length=1,
     )
     exactly_once: bool = Field(default=False, description="Write each lane's share of a batch as one transaction.")
-    format: Literal["json"] = Field(default="json", description="Wire format of the message's value and key.")
-    envelope: Literal["native", "debezium"] = Field(default="native", description="Shape of the event in the message.")
     compression: Literal["none", "lz4", "zstd", "snappy", "gzip"] = Field(
         default="lz4", description="Compression of message batches."
     )
     headers: tuple[Header, ...] = Field(
         default=("op", "table"), description="Headers every message carries, about 0.2 µs each; [] for none."
+    )
+    tombstones: bool = Field(
+        default=False,
+        description="After a delete, also send its key with no value, so that a compacted topic forgets the key.",
     )
     delivery_timeout_seconds: float = Field(
         default=120.0, gt=0, description="How long to wait for a broker before the batch fails and is tried again."
@@ -125,12 +129,13 @@ class KafkaSink(Component[KafkaConfig]):
         "Idempotent producer; with exactly_once one transaction per lane and batch, which records what it delivered."
     )
     single_lane: ClassVar[bool] = False
-    formats: ClassVar[frozenset[str]] = frozenset({"json"})
+    formats: ClassVar[frozenset[str]] = EVERY_FORMAT
     config: KafkaConfig
 
     def __init__(self, config: KafkaConfig) -> None:
         super().__init__(config)
         self._topic = Template(config.topic)
+        self._format = encoder(config)
         self._patience = config.delivery_timeout_seconds + 5  # librdkafka gives up on a message first, with a reason
         self._producer: Producer | None = None
         self._lanes: dict[str, _Lane] = {}
@@ -160,7 +165,7 @@ class KafkaSink(Component[KafkaConfig]):
         """One producer for all lanes that come to this worker."""
         if self._producer is None or self._producer.pid != os.getpid():
             self._producer = Producer(self.config.client_settings())
-        sending = _Sending(self.config, self._topic, self._producer, delivery, self._patience)
+        sending = Sending(self.config, self._format, self._topic, self._producer, delivery, self._patience)
         with self._dropped_on_failure(self._producer):
             for block in delivery:
                 sending.send(block)
@@ -180,7 +185,7 @@ class KafkaSink(Component[KafkaConfig]):
         return self._transaction(delivery, name, self._open_lane(delivery, name))
 
     def _transaction(self, delivery: Delivery, name: str, lane: _Lane) -> Receipt:
-        sending = _Sending(self.config, self._topic, lane.producer, delivery, self._patience)
+        sending = Sending(self.config, self._format, self._topic, lane.producer, delivery, self._patience)
         share = positions.Share(delivery, name, lane.delivered)
         with self._dropped_on_failure(lane.producer):
             for block in delivery:
@@ -228,8 +233,22 @@ class KafkaSink(Component[KafkaConfig]):
                 producer.try_abort()  # else read_committed consumers wait for its timeout
             producer.close()
             if isinstance(error, KafkaFailure):
+                self._raise_oversized(error)
                 raise errors.explain(error, producer.last_problem, self._where()) from error
             raise
+
+    def _raise_oversized(self, failure: KafkaFailure) -> None:
+        """Names the events that are too large, if that is what happened and it can be told which they are."""
+        if failure.code not in errors.TOO_LARGE or not failure.messages:
+            return
+        limit = failure.limit
+        if limit is None:
+            # The broker refuses a batch of messages as a whole: innocent ones may be among those it sent back.
+            limit = largest_message(self.config.connection_settings(), failure.topic)
+        found = {number: size for number, size in failure.messages.items() if limit is not None and size > limit}
+        if found:
+            reasons = {number: f"its message has {size} bytes, the limit is {limit}" for number, size in found.items()}
+            raise Poisoned(reasons, where=self._where(), fix=errors.SIZE) from failure
 
     def _where(self) -> str:
         return f'sink "{self.config.id}", brokers {self.config.brokers}'
@@ -249,69 +268,6 @@ class _Lane:
         none = np.zeros(len(keys), np.uint8)
         messages = Messages(values, keys, [self.producer.topic(topic)], none.astype(np.int64), [0], none)
         self.producer.send(messages, patience, partition=self.home)
-
-
-class _Sending:
-    """One delivery on its way: encodes blocks, hands them to the producer, counts."""
-
-    def __init__(
-        self, config: KafkaConfig, topic: Template, producer: Producer, delivery: Delivery, patience: float
-    ) -> None:
-        from tidemill.formats.json import JsonFormat
-
-        self.skipped = 0
-        self._config = config
-        self._topic = topic
-        self._producer = producer
-        self._delivery = delivery
-        self._patience = patience
-        self._format = JsonFormat(envelope=config.envelope)
-        self._events = 0
-        self._bytes = 0
-        self._encode_seconds = 0.0
-
-    def send(self, block: Block) -> None:
-        began = time.perf_counter()
-        values = self._format.encode(block, self._delivery.source)
-        keys = self._format.encode_key(block)
-        topics, topic_of = self._route(block)
-        headers, headers_of = self._describe(block)
-        self._encode_seconds += time.perf_counter() - began
-        self._events += block.rows
-        self._bytes += values.nbytes + keys.nbytes
-        self._producer.send(Messages(values, keys, topics, topic_of, headers, headers_of), self._patience)
-
-    def receipt(self) -> Receipt:
-        return Receipt(
-            self._config.id, self._delivery.lane, self._events, self._bytes, self.skipped,
-            encode_seconds=self._encode_seconds,
-        )  # fmt: skip
-
-    def _route(self, block: Block) -> tuple[list[int], np.ndarray[Any, Any]]:
-        source = self._delivery.source
-        if self._topic.is_constant:
-            name = topic_name(self._topic.constant(block.table, source))
-            return [self._producer.topic(name)], np.zeros(block.rows, np.int64)
-        rendered = self._topic.render(block, source).dictionary_encode()
-        topics = [self._producer.topic(topic_name(text)) for text in rendered.dictionary.to_pylist()]
-        return topics, rendered.indices.to_numpy().astype(np.int64)
-
-    def _describe(self, block: Block) -> tuple[list[int], np.ndarray[Any, Any]]:
-        """One set of headers per kind of change: built once, copied by librdkafka."""
-        ops = block.batch.column("op").to_numpy()
-        handles = [0] * (max(Op) + 1)
-        for op in np.unique(ops).tolist():
-            facts = {
-                "op": Op(op).label, "table": block.table.full_name, "schema_version": block.table.fingerprint,
-                "source": self._delivery.source,
-            }  # fmt: skip
-            handles[op] = self._producer.headers(tuple((name, facts[name].encode()) for name in self._config.headers))
-        return handles, ops
-
-
-def topic_name(text: str) -> str:
-    """A name Kafka accepts: letters, digits, dot, underscore and dash, at most 249 of them."""
-    return re.sub(r"[^a-zA-Z0-9._-]", "_", text)[:249]
 
 
 component = KafkaSink
