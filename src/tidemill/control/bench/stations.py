@@ -10,8 +10,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from tidemill.control.bench.material import Material
+from tidemill.control.servers.http import Sponge
 from tidemill.control.servers.kafka import local_kafka
+from tidemill.control.servers.postgres import Postgres
+from tidemill.control.servers.valkey import Valkey
 from tidemill.formats.json import JsonFormat
+from tidemill.model.block import Block
 
 
 class Station(ABC):
@@ -109,4 +113,87 @@ class KafkaStation(Station):
         return time.perf_counter() - began
 
 
-STATIONS: dict[str, type[Station]] = {"files": FilesStation, "kafka": KafkaStation}
+class RedisStation(Station):
+    loop = "redis-py pipelines of 1,000 XADD of ready bytes"
+
+    def start(self) -> None:
+        self._server = self.stack.enter_context(Valkey({"appendonly": "no"}))
+        self._keys, self._values = self.keys(), self.values()
+
+    def config(self, target: str) -> dict[str, Any]:
+        return {"uri": self._server.uri, "stream": target}
+
+    def plain(self, target: str) -> float:
+        import redis
+
+        began = time.perf_counter()
+        with redis.Redis(port=self._server.port) as client:
+            for first in range(0, len(self._values), 1000):
+                pipeline = client.pipeline(transaction=False)
+                for number in range(first, min(first + 1000, len(self._values))):
+                    pipeline.xadd(target, {"key": self._keys[number], "event": self._values[number]}, f"{number + 1}-0")
+                pipeline.execute()
+        return time.perf_counter() - began
+
+
+class HttpStation(Station):
+    loop = "urllib3 POST of ready bodies of 500 events"
+
+    def start(self) -> None:
+        self._server = self.stack.enter_context(Sponge())
+        values = self.values()
+        self._bodies = [b"\n".join(values[at : at + 500]) for at in range(0, len(values), 500)]
+
+    def config(self, target: str) -> dict[str, Any]:
+        return {"url": f"{self._server.url}/{target}", "mode": "batch", "max_events": 500}
+
+    def plain(self, target: str) -> float:
+        import urllib3
+
+        url = f"{self._server.url}/{target}"
+        began = time.perf_counter()
+        with urllib3.PoolManager() as pool:
+            for body in self._bodies:
+                pool.request("POST", url, body=body, headers={"Content-Type": "application/x-ndjson"})
+        return time.perf_counter() - began
+
+
+class PostgresStation(Station):
+    """The sink keeps the newest row of each key; the plain loop only appends all of them."""
+
+    loop = "COPY of ready text into a table with the same key"
+
+    def start(self) -> None:
+        self._server = self.stack.enter_context(Postgres(durable=False, shared_buffers="256MB", autovacuum=False))
+        self._text = b"".join(self._copy_text(block) for block in self.material.blocks())
+
+    def config(self, target: str) -> dict[str, Any]:
+        return {"dsn": self._server.dsn(), "table": target}
+
+    def plain(self, target: str) -> float:
+        self._server.query(
+            f"CREATE TABLE {target} (number bigint PRIMARY KEY, id bigint, customer_id int, amount numeric(12,2), "
+            "status varchar(20), note text, created_at timestamptz, flag boolean, score double precision)"
+        )
+        began = time.perf_counter()
+        with self._server.connect() as connection:
+            with connection.cursor().copy(f"COPY {target} FROM STDIN") as copy:
+                for at in range(0, len(self._text), 1 << 20):
+                    copy.write(self._text[at : at + (1 << 20)])
+            connection.commit()
+        return time.perf_counter() - began
+
+    @staticmethod
+    def _copy_text(block: Block) -> bytes:
+        columns = [block.column("offset"), *(block.struct("after") or {}).values()]
+        rows = zip(*(column.to_pylist() for column in columns if column is not None), strict=True)
+        return b"".join("\t".join(map(str, row)).encode() + b"\n" for row in rows)
+
+
+STATIONS: dict[str, type[Station]] = {
+    "files": FilesStation,
+    "http": HttpStation,
+    "kafka": KafkaStation,
+    "postgres": PostgresStation,
+    "redis": RedisStation,
+}
