@@ -18,12 +18,13 @@ from tidemill.config.document import Document
 from tidemill.config.explain import explain
 from tidemill.config.problem import Path, Problem, suggest
 from tidemill.config.spec import PipelineDocument
+from tidemill.config.wireformat import enforced
 from tidemill.errors import ConfigError
 
 # Types that documents of the reference systems name and a later version brings.
 _PLANNED = {
     "sources": {"mysql", "mariadb", "turso", "sqlite"},
-    "sinks": {"clickhouse", "starrocks", "s3", "http", "pgstream", "postgres", "delta", "iceberg"},
+    "sinks": {"clickhouse", "starrocks", "s3", "delta", "iceberg"},
     "checkpoints": {"postgres", "s3"},
 }
 
@@ -55,10 +56,11 @@ def _resolve_components(spec: dict[str, Any], document: Document, problems: list
     if "source" in spec:
         resolved["source"] = _component("sources", spec["source"], ("spec", "source"), document, problems)
     if isinstance(spec.get("sinks"), list):
-        resolved["sinks"] = [
-            _component("sinks", sink, ("spec", "sinks", index), document, problems)
-            for index, sink in enumerate(spec["sinks"])
-        ]
+        resolved["sinks"] = []
+        for index, sink in enumerate(spec["sinks"]):
+            at = ("spec", "sinks", index)
+            sink = enforced(spec.get("wire_format"), sink, at, document, problems)
+            resolved["sinks"].append(_component("sinks", sink, at, document, problems))
     checkpoints = spec.get("checkpoints", {})
     if isinstance(checkpoints, dict):
         checkpoints = {"type": "file", **checkpoints}

@@ -13,6 +13,7 @@ from pydantic import Field, SerializeAsAny, StringConstraints
 from tidemill.component import Config
 from tidemill.dlq.config import DlqConfig
 from tidemill.log.config import LogConfig
+from tidemill.sinks._encoding import WireFormat
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 """Becomes a directory, a metric label and part of URLs: letters, digits, dot, dash and underscore."""
@@ -119,6 +120,10 @@ class PipelineSpec(Config):
     source: Source = Field(description="The database whose changes are captured.")
     sinks: tuple[Sink, ...] = Field(min_length=1, description="Where the changes go: one or more.")
     processors: tuple[Processor, ...] = Field(default=(), description="What happens to events on the way, in order.")
+    wire_format: WireFormat | None = Field(
+        default=None,
+        description="Format of every sink that sends events; a sink that does not take it is refused: docs/formats.md.",
+    )
     sharding: Sharding = Field(default=Sharding(), description="How the work is spread over lanes.")
     batch: Batch = Field(default=Batch(), description="What one batch may hold.")
     commit_policy: CommitPolicy = Field(
