@@ -1,0 +1,321 @@
+"""The tables at the destination: created from the source's structure, followed as it changes, checked if they exist.
+
+What the source called a column's type stands in the column's comment, so that every worker sees what was applied, and
+columns that someone else added are left alone. Statements are idempotent; when two lanes make the same change at once,
+the one that comes second looks again and finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tidemill.errors import Refused
+from tidemill.model.table import Column, Table
+from tidemill.model.types import DataType, JsonForm
+from tidemill.schema.diff import diff
+from tidemill.sinks._clickhouse_client import code_of, explain, explained, literal, quoted
+from tidemill.sinks._clickhouse_types import JsonType, Kind, NullArrays, holds, kind_of, parse, union
+
+Mode = Literal["upsert", "changelog"]
+
+DEDUPLICATION_WINDOW = 10_000
+VERSION, IS_DELETED = "_version", "_is_deleted"
+#: Columns of ours; in changelog mode the table's own follow twice, as `before_…` and `after_…`.
+UPSERT_COLUMNS = {VERSION: "UInt64", IS_DELETED: "UInt8"}
+CHANGELOG_COLUMNS = {
+    "_offset": "UInt64",
+    "_op": "LowCardinality(String)",
+    "_position": "String",
+    "_tx_id": "Nullable(UInt64)",
+    "_ordinal": "UInt32",
+    "_commit_time": "DateTime64(6, 'UTC')",
+    "_unchanged": "Array(LowCardinality(String))",
+}
+BEFORE, AFTER = "before_", "after_"
+
+_COMMENT = "source: "
+_SEQUENCE = "tidemill, source structure "
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    database: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{quoted(self.database)}.{quoted(self.table)}"
+
+    @property
+    def plain(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table as the server has it. `kinds` are the columns that can be written; `natives` what the source called
+    those that we made; `sequence` is the structure last applied."""
+
+    engine: str
+    engine_full: str
+    sorting_key: tuple[str, ...]
+    kinds: dict[str, Kind]
+    natives: dict[str, str]
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a structure's rows go. `older` says that the table already followed a later structure."""
+
+    name: Name
+    kinds: dict[str, Kind]
+    older: bool = False
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    statements: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Tables:
+    """Knows the destination of every structure it was asked for; asks the server once for each."""
+
+    client: Any
+    where: str
+    mode: Mode
+    create: bool
+    destructive: bool
+    json_type: JsonType
+    null_arrays: NullArrays
+    _known: dict[tuple[Name, str], Destination] = field(default_factory=dict)
+
+    def destination(self, name: Name, table: Table) -> Destination | None:
+        """What is known; None if `follow` has not met this structure."""
+        return self._known.get((name, table.fingerprint))
+
+    def make(self, name: Name, table: Table) -> None:
+        """Creates the table if it does not exist; `Refused` if what exists cannot take the rows at all."""
+        if self.mode == "upsert" and not table.key:
+            raise Refused(
+                f"{table.full_name} has no key, which mode upsert needs", where=self.where,
+                fix="Give it a primary key (or REPLICA IDENTITY USING INDEX), or use mode: changelog.",
+            )  # fmt: skip
+        clash = self._reserved(table)
+        if clash:
+            raise Refused(
+                f"{table.full_name} has columns that the sink uses itself: {', '.join(clash)}", where=self.where,
+                fix="Rename them at the source, or use the other mode.",
+            )  # fmt: skip
+        with explained(self.where):
+            self._check_engine(name, table, self._made(name, table))
+
+    def follow(self, name: Name, table: Table) -> Destination:
+        """Changes the table until the rows of this structure fit."""
+        with explained(self.where):
+            found = self.describe(name)
+        if found is None:
+            raise Refused(f"the table {name.plain} was dropped", where=self.where, fix="Start the pipeline again.")
+        destination = self._follow(name, table, found)
+        self._known[name, table.fingerprint] = destination
+        return destination
+
+    def wanted(self, table: Table) -> dict[str, tuple[Kind, Column]]:
+        """The destination's columns for a structure, without those that are ours."""
+        if self.mode == "upsert":
+            return {c.name: (self._kind(c, key=c.name in table.key), c) for c in table.columns}
+        nullable = [replace(c, nullable=True) for c in table.columns]
+        return {f"{side}{c.name}": (self._kind(c, key=False), c) for side in (BEFORE, AFTER) for c in nullable}
+
+    def describe(self, name: Name) -> Found | None:
+        rows = self.client.query(
+            "SELECT engine, engine_full, comment FROM system.tables WHERE database = {d:String} AND "
+            "name = {t:String}", {"d": name.database, "t": name.table},
+        ).result_rows  # fmt: skip
+        if not rows:
+            return None
+        columns = self.client.query(
+            "SELECT name, type, comment, is_in_sorting_key FROM system.columns "
+            "WHERE database = {d:String} AND table = {t:String} AND "
+            "default_kind NOT IN ('MATERIALIZED', 'ALIAS') ORDER BY position",
+            {"d": name.database, "t": name.table},
+        ).result_rows  # fmt: skip
+        engine, full, comment = rows[0]
+        return Found(
+            engine, full, tuple(column for column, _, _, sorts in columns if sorts),
+            {column: parse(kind) for column, kind, _, _ in columns},
+            {column: note.removeprefix(_COMMENT) for column, _, note, _ in columns if note.startswith(_COMMENT)},
+            int(comment.removeprefix(_SEQUENCE)) if comment.startswith(_SEQUENCE) else 0,
+        )  # fmt: skip
+
+    def _kind(self, column: Column, *, key: bool) -> Kind:
+        return kind_of(column, key=key, json_type=self.json_type, null_arrays=self.null_arrays)
+
+    def _reserved(self, table: Table) -> list[str]:
+        ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS
+        return [name for name in self.wanted(table) if name in ours]
+
+    def _made(self, name: Name, table: Table) -> Found:
+        found = self.describe(name)
+        if found is not None:
+            return found
+        if not self.create:
+            raise Refused(
+                f"the table {name.plain} does not exist", where=self.where,
+                fix=f"Create it, or set create_tables: true. It would be made so:\n{self.creation(name, table)}",
+            )  # fmt: skip
+        self.client.command(f"CREATE DATABASE IF NOT EXISTS {quoted(name.database)}")
+        self.client.command(self.creation(name, table))
+        made = self.describe(name)
+        assert made is not None
+        return made
+
+    def creation(self, name: Name, table: Table) -> str:
+        ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS
+        columns = [f"{quoted(n)} {kind} COMMENT {literal(_note(c))}" for n, (kind, c) in self.wanted(table).items()]
+        columns += [f"{quoted(n)} {kind}" for n, kind in ours.items()]
+        if self.mode == "upsert":
+            engine = f"ReplacingMergeTree({VERSION}, {IS_DELETED})"
+            order = ", ".join(quoted(k) for k in table.key)
+        else:
+            engine, order = "MergeTree", "_offset"
+        body = ",\n  ".join(columns)
+        return (
+            f"CREATE TABLE IF NOT EXISTS {name} (\n  {body}\n) ENGINE = {engine} ORDER BY ({order})\n"
+            f"SETTINGS non_replicated_deduplication_window = {DEDUPLICATION_WINDOW}\n"
+            f"COMMENT {literal(_SEQUENCE + str(table.sequence))}"
+        )
+
+    def _follow(self, name: Name, table: Table, found: Found) -> Destination:
+        if self.mode == "upsert" and table.sequence < found.sequence:
+            missing = tuple(column for column in self.wanted(table) if column not in found.kinds)
+            return Destination(name, found.kinds, older=True, missing=missing)
+        for _ in range(_ATTEMPTS):
+            plan = self._plan(name, table, found)
+            if plan.problems:
+                raise Refused(
+                    f"{name.plain} does not fit the source: {'; '.join(plan.problems)}", where=self.where,
+                    fix="Set allow_destructive_ddl: true to change it, or alter the column by hand, "
+                    "to String if in doubt.",
+                )  # fmt: skip
+            if not plan.statements:
+                break
+            found = self._alter(name, table, found, plan)
+        return Destination(name, found.kinds)
+
+    def _alter(self, name: Name, table: Table, found: Found, plan: Plan) -> Found:
+        from clickhouse_connect.driver.exceptions import ClickHouseError
+
+        trouble: ClickHouseError | None = None
+        try:
+            for statement in plan.statements:
+                self.client.command(statement, settings={"mutations_sync": 2, "alter_sync": 2})
+        except ClickHouseError as error:
+            if not code_of(error):
+                raise explain(error, self.where) from error
+            trouble = error
+        with explained(self.where):
+            now = self.describe(name)
+        if now is None or (trouble is not None and self._plan(name, table, now) == plan):
+            # Not another lane's doing: nothing has changed since.
+            raise explain(trouble or LookupError(), self.where) from trouble
+        return now
+
+    def _check_engine(self, name: Name, table: Table, found: Found) -> None:
+        if self.mode == "changelog":
+            lacking = [column for column in CHANGELOG_COLUMNS if column not in found.kinds]
+            if lacking or "MergeTree" not in found.engine:
+                raise Refused(
+                    f"{name.plain} is no changelog table: engine {found.engine}, lacks {', '.join(lacking) or '-'}",
+                    where=self.where, fix='Choose another "table", or let the sink create it.',
+                )  # fmt: skip
+            return
+        parameters = found.engine_full.partition(" ")[0] + found.engine_full.partition("ReplacingMergeTree(")[2]
+        fits = "Replacing" in found.engine and f"{VERSION}, {IS_DELETED})" in parameters
+        if not fits:
+            raise Refused(
+                f"{name.plain} has engine {found.engine_full.partition(' ORDER')[0]}, not "
+                f"ReplacingMergeTree({VERSION}, {IS_DELETED})", where=self.where,
+                fix='Choose another "table", or create it as docs/sinks/clickhouse.md shows.',
+            )  # fmt: skip
+        if set(found.sorting_key) != set(table.key):
+            raise Refused(
+                f"{name.plain} is ordered by ({', '.join(found.sorting_key)}), but {table.full_name} has the key "
+                f"({', '.join(table.key)})", where=self.where,
+                fix="ClickHouse cannot change the order of a table: fill a new one (another \"table\", then resync).",
+            )  # fmt: skip
+
+    def _plan(self, name: Name, table: Table, found: Found) -> Plan:
+        wanted = self.wanted(table)
+        actions: list[str] = []
+        problems: list[str] = []
+        kinds = dict(found.kinds)
+        change = diff(_noted(found), self._as_noted(table, wanted))
+        if self.mode == "upsert":  # a changelog keeps the column under both names, as the events had it
+            for was, now in change.renamed:
+                if was.name in kinds and now.name not in kinds:
+                    kinds[now.name] = kinds.pop(was.name)
+                    actions.append(f"RENAME COLUMN IF EXISTS {quoted(was.name)} TO {quoted(now.name)}")
+        for column, (kind, source) in wanted.items():
+            if column not in kinds:
+                actions.append(f"ADD COLUMN IF NOT EXISTS {quoted(column)} {kind} COMMENT {literal(_note(source))}")
+            else:
+                actions += self._modify(column, kind, source, kinds[column], found, problems)
+        if self.mode == "upsert":
+            actions += self._drop([c.name for c in change.dropped], kinds)
+        if actions or found.sequence != table.sequence:
+            actions.append(f"MODIFY COMMENT {literal(_SEQUENCE + str(table.sequence))}")
+        # One at a time: ClickHouse does not mix RENAME with other actions on the same column.
+        return Plan(tuple(f"ALTER TABLE {name} {action}" for action in actions), tuple(problems))
+
+    def _modify(
+        self, column: str, kind: Kind, source: Column, there: Kind, found: Found, problems: list[str]
+    ) -> Iterator[str]:
+        native, note = found.natives.get(column), _note(source).removeprefix(_COMMENT)
+        into: Kind | None = None
+        if self.destructive and native is not None and native != note:
+            into = kind
+        elif not holds(there, kind):
+            into = union(there, kind)
+            if into is None and self.destructive:
+                into = kind
+            if into is None:
+                problems.append(f'"{column}" is {there}, the source has {source.type.native}, which is {kind}')
+                return
+        if into is not None and into != there:
+            yield f"MODIFY COLUMN {quoted(column)} {into} COMMENT {literal(_COMMENT + note)}"
+        elif native is not None and native != note:
+            yield f"COMMENT COLUMN {quoted(column)} {literal(_COMMENT + note)}"
+
+    def _drop(self, columns: list[str], kinds: dict[str, Kind]) -> Iterator[str]:
+        for column in columns:
+            if self.destructive:
+                yield f"DROP COLUMN IF EXISTS {quoted(column)}"
+            elif column in kinds and not kinds[column].nullable and kinds[column].element is None:
+                # It stays, and later rows have nothing for it: NULL says so, a zero would not.
+                kind = replace(kinds[column], nullable=True)
+                yield f"MODIFY COLUMN {quoted(column)} {kind}"
+
+    def _as_noted(self, table: Table, wanted: dict[str, tuple[Kind, Column]]) -> Table:
+        columns = tuple(_pseudo(name, _note(c).removeprefix(_COMMENT)) for name, (_, c) in wanted.items())
+        return Table("", "", "", columns, renamed=table.renamed)
+
+
+def _note(column: Column) -> str:
+    return f"{_COMMENT}{column.type.native}{'' if column.nullable else ' not null'}"
+
+
+def _noted(found: Found) -> Table:
+    """The columns we made, under the types the source had for them: what the next structure is compared with."""
+    return Table("", "", "", tuple(_pseudo(name, native) for name, native in found.natives.items()))
+
+
+def _pseudo(name: str, native: str) -> Column:
+    import pyarrow as pa
+
+    return Column(name, DataType(native, pa.null(), JsonForm.STRING))

@@ -1,0 +1,188 @@
+"""Arrow columns of a source in the form ClickHouse takes for a column's type: exact, or the row is named as poisoned.
+
+ClickHouse would wrap an integer that is too large, clamp a date and turn a NULL into zero without a word. So whatever
+its type cannot hold is found here, before it is sent (invariant 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.formats._program import render
+from tidemill.model.block import Block, Side
+from tidemill.model.table import Column
+from tidemill.model.types import JsonForm
+from tidemill.sinks._clickhouse_types import MAX_DAY, MIN_DAY, Kind
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+_DAY_US = 86_400_000_000
+_MAX_NS_DAY = 106_751  # 2262-04-11: nanoseconds end there
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """Rows that cannot be written, by offset, each with its first reason."""
+
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def condemn(self, offsets: np.ndarray[Any, Any], rows: Mask, reason: str) -> None:
+        for offset in offsets[rows].tolist():
+            self.reasons.setdefault(offset, reason)
+
+
+class OddValues:
+    """The exact texts of one block, by side and column."""
+
+    def __init__(self, block: Block) -> None:
+        self._rows = block.rows
+        self._found: dict[tuple[int, int], tuple[np.ndarray[Any, Any], pa.Array]] = {}
+        column = block.column("odd")
+        if column is None or column.null_count == len(column):
+            return
+        row = pc.list_parent_indices(column).to_numpy()
+        entries = column.flatten()
+        if not len(entries):
+            return
+        side, number, text = (entries.field(name) for name in ("side", "column", "text"))
+        places = side.to_numpy().astype(np.int64) * 65536 + number.to_numpy()
+        for place in np.unique(places).tolist():
+            at = np.flatnonzero(places == place)
+            self._found[place // 65536, place % 65536] = row[at], text.take(pa.array(at))
+
+    def of(self, side: Side, column: int) -> pa.Array | None:
+        """The texts at their rows, null elsewhere; None if there are none."""
+        found = self._found.get((int(side), column))
+        if found is None:
+            return None
+        index = np.full(self._rows, -1, np.int64)
+        index[found[0]] = np.arange(len(found[0]))
+        return found[1].take(pa.array(index, mask=index < 0))
+
+
+def fit(
+    values: pa.Array, odd: pa.Array | None, column: Column, kind: Kind, offsets: np.ndarray[Any, Any],
+    live: Mask, verdicts: Verdicts,
+) -> pa.Array:  # fmt: skip
+    """`values` as they are sent into a column of `kind`; rows outside `live` are not judged."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    label = f'column "{column.name}" ({column.type.native})'
+    if odd is not None:
+        if kind.core == "String":
+            return pc.coalesce(odd, _text(values, column).cast(odd.type))
+        strange = odd.is_valid().to_numpy(zero_copy_only=False) & live
+        verdicts.condemn(offsets, strange, f"{label} has a value that {kind.core} cannot hold")
+        live = live & ~strange
+    if kind.is_text:
+        return _text(values, column)
+    if kind.core == "JSON":
+        return values
+    element = kind.element
+    if element is not None:
+        if not pa.types.is_list(values.type) and not pa.types.is_large_list(values.type):
+            return values
+        return _array(values, element, label, offsets, live, verdicts)
+    sent, wrong = _scalar(values, kind)
+    if wrong is not None and (wrong & live).any():
+        verdicts.condemn(offsets, wrong & live, f"{label} has a value that {kind.core} cannot hold")
+    return sent
+
+
+def _array(
+    values: pa.Array, element: Kind, label: str, offsets: np.ndarray[Any, Any], live: Mask, verdicts: Verdicts
+) -> pa.Array:  # fmt: skip
+    children = values.flatten()
+    sent, wrong = _scalar(children, element)
+    if wrong is not None and wrong.any():
+        rows = np.zeros(len(values), bool)
+        rows[pc.list_parent_indices(values).to_numpy()[wrong]] = True
+        verdicts.condemn(offsets, rows & live, f"{label} has an element that {element.core} cannot hold")
+    lengths = pc.list_value_length(values).fill_null(0).to_numpy()
+    starts = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    return pa.ListArray.from_arrays(starts, _text_of_times(sent))
+
+
+def _scalar(values: pa.Array, kind: Kind) -> tuple[pa.Array, Mask | None]:
+    """What is sent, and which rows cannot be."""
+    arrow = values.type
+    if kind.core == "Date32" and pa.types.is_date(arrow):
+        days = values.cast(pa.date32()).cast(pa.int32())
+        return values, _outside(days, MIN_DAY, MAX_DAY)
+    if kind.digits >= 0 and pa.types.is_timestamp(arrow):
+        sent = values.cast(pa.timestamp("us", arrow.tz))
+        micros = sent.cast(pa.int64())
+        last = (_MAX_NS_DAY if kind.digits == 9 else MAX_DAY + 1) * _DAY_US - 1
+        wrong = _outside(micros, MIN_DAY * _DAY_US, last)
+        step = 10 ** max(0, 6 - kind.digits)
+        if step > 1:
+            numbers = _numbers(micros)
+            lost = numbers % step != 0
+            wrong = lost if wrong is None else wrong | lost
+        return sent, wrong if wrong is not None and wrong.any() else None
+    if pa.types.is_duration(arrow):
+        return values.cast(pa.duration("us")).cast(pa.int64()), None
+    return _text_of_times(values), None
+
+
+def _text_of_times(values: pa.Array) -> pa.Array:
+    return values.cast(pa.string()) if pa.types.is_time(values.type) else values
+
+
+def _outside(numbers: pa.Array, low: int, high: int) -> Mask | None:
+    bounds = pc.min_max(numbers)
+    if not bounds["min"].is_valid or (bounds["min"].as_py() >= low and bounds["max"].as_py() <= high):
+        return None
+    plain = _numbers(numbers)
+    valid = numbers.is_valid().to_numpy(zero_copy_only=False)
+    return valid & ((plain < low) | (plain > high))
+
+
+def _numbers(values: pa.Array) -> np.ndarray[Any, Any]:
+    return (values.fill_null(0) if values.null_count else values).to_numpy()
+
+
+def _text(values: pa.Array, column: Column) -> pa.Array:
+    arrow = values.type
+    types = pa.types
+    if types.is_string(arrow) or types.is_binary(arrow) or types.is_large_string(arrow) or types.is_large_binary(arrow):
+        return values
+    if types.is_list(arrow) or types.is_large_list(arrow):
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        texts = render(values, JsonForm.ARRAY).array(valid)
+        return texts.cast(pa.large_string())
+    if types.is_timestamp(arrow) and arrow.tz:
+        return values.cast(pa.timestamp("us")).cast(pa.string())
+    return values.cast(pa.string())
+
+
+def images(block: Block) -> dict[Side, Mapping[str, pa.Array]]:
+    names = {Side.KEY: "key", Side.BEFORE: "before", Side.AFTER: "after"}
+    found = {side: block.struct(name) for side, name in names.items()}
+    return {side: struct for side, struct in found.items() if struct is not None}
+
+
+def present(block: Block, side: Side) -> Mask:
+    """Which rows have this image."""
+    column = block.column({Side.KEY: "key", Side.BEFORE: "before", Side.AFTER: "after"}[side])
+    return np.zeros(block.rows, bool) if column is None else column.is_valid().to_numpy(zero_copy_only=False)
+
+
+def unchanged_mask(block: Block, column: int, lists: pa.Array | None) -> Mask | None:
+    """Rows whose `column` the source did not send."""
+    if lists is None or not len(lists.flatten()):
+        return None
+    hits = lists.flatten().to_numpy() == column
+    if not hits.any():
+        return None
+    mask = np.zeros(block.rows, bool)
+    mask[pc.list_parent_indices(lists).to_numpy()[hits]] = True
+    return mask

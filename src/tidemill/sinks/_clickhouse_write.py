@@ -1,0 +1,277 @@
+"""One delivery on its way to ClickHouse: windows are gathered per table, and inserted in pieces.
+
+How a delivery is cut depends on nothing but its rows, so a replay has the same pieces under the same tokens.
+Once an event is known to be poisoned nothing more is sent; the rest is still looked at, to name all of them at once.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.errors import Refused
+from tidemill.model.block import Block, Op
+from tidemill.model.delivery import Delivery
+from tidemill.model.template import Template
+from tidemill.sinks._clickhouse_client import DATA_ERRORS, code_of, explain, explained, name_of
+from tidemill.sinks._clickhouse_fill import fetch, fill, unwritten
+from tidemill.sinks._clickhouse_rows import Upsert, changelog, upsert
+from tidemill.sinks._clickhouse_tables import VERSION, Destination, Name
+from tidemill.sinks._clickhouse_values import Verdicts
+from tidemill.telemetry.points import point
+
+if TYPE_CHECKING:
+    from tidemill.sinks.clickhouse import ClickHouseConfig, Session
+
+_ROWS = [int(op) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.READ)]
+_SEARCHES = 400
+"""Inserts that a search for refused rows may take. What it has found by then is reported, the next attempt goes on."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Rows of one table that wait for their piece to fill."""
+
+    destination: Destination
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+
+class Writing:
+    def __init__(self, config: ClickHouseConfig, session: Session, delivery: Delivery, where: str) -> None:
+        self.events = self.skipped = self.bytes = 0
+        self.waited = 0.0
+        self._config = config
+        self._session = session
+        self._delivery = delivery
+        self._where = where
+        self._database, self._table = Template(config.database), Template(config.table)
+        self._verdicts = Verdicts()
+        self._pending: dict[Name, _Pending] = {}
+        self._version = VERSION if config.mode == "upsert" else "_offset"
+
+    @property
+    def reasons(self) -> dict[int, str]:
+        return self._verdicts.reasons
+
+    def take(self, block: Block) -> None:
+        self.events += block.rows
+        table, source = block.table, self._delivery.source
+        name = Name(self._database.constant(table, source), self._table.constant(table, source))
+        destination = self._destination(name, block)
+        if self._config.mode == "changelog":
+            self._append(block, destination)
+            return
+        ops = block.batch.column("op").to_numpy()
+        at = 0
+        for truncate in np.flatnonzero(ops == Op.TRUNCATE).tolist():
+            self._upsert(_some(block, ops, at, truncate), destination)
+            self._truncate(destination, int(block.offsets()[truncate]))
+            at = truncate + 1
+        self._upsert(_some(block, ops, at, block.rows), destination)
+
+    def finish(self) -> None:
+        for name in list(self._pending):
+            self._flush(name)
+
+    def _destination(self, name: Name, block: Block) -> Destination:
+        tables, history = self._session.tables, self._session.history
+        began = time.perf_counter()
+        destination = tables.destination(name, block.table)
+        if destination is None:
+            self._flush(name)  # rows of the structure before this one go into the table as it was
+            tables.make(name, block.table)
+        history.admit(name, block, self._delivery)
+        if destination is None:
+            destination = tables.follow(name, block.table)
+        self.waited += time.perf_counter() - began
+        return destination
+
+    def _upsert(self, block: Block | None, destination: Destination) -> None:
+        if block is None:
+            return
+        rows = upsert(block, destination, self._verdicts)
+        if self.reasons:
+            return
+        keep = None
+        base = self._config.offset_base
+        if rows.holes:
+            self._flush(destination.name)  # so that the query finds what came before
+            wanted = np.logical_or.reduce(list(rows.holes.values()))
+            keep = fill(rows, self._stored(rows, destination, wanted, list(rows.holes)), base, self._verdicts)
+        if destination.older:
+            keep = self._not_there(rows, destination, keep)
+        if not self.reasons:
+            ready = rows.table(base, keep)
+            if keep is not None:
+                self.skipped += int(len(keep) - keep.sum())
+            self._gather(destination, ready)
+
+    def _not_there(self, rows: Upsert, destination: Destination, keep: Any) -> Any:
+        """Of events with an older structure than the table's, only those that were never written."""
+        everything = np.ones(len(rows.offsets), bool)
+        fresh = unwritten(rows, self._stored(rows, destination, everything, []), self._config.offset_base)
+        fresh = fresh if keep is None else fresh & keep
+        if destination.missing and fresh.any():
+            raise Refused(
+                f"{destination.name.plain} no longer has columns that older events bring: "
+                f"{', '.join(destination.missing)}", where=self._where,
+                fix="The events are from before the change: fill a new table, or add the columns by hand.",
+            )  # fmt: skip
+        return fresh
+
+    def _stored(self, rows: Upsert, destination: Destination, wanted: Any, columns: list[str]) -> Any:
+        at = pa.array(np.flatnonzero(wanted))
+        moved = pa.array(rows.moved)
+        keys = {name: pc.if_else(moved, rows.old_keys[name], own).take(at) for name, own in rows.keys.items()}
+        began = time.perf_counter()
+        stored = fetch(self._session.client, destination, keys, columns, self._where)
+        self.waited += time.perf_counter() - began
+        return stored
+
+    def _append(self, block: Block, destination: Destination) -> None:
+        ops = block.batch.column("op").to_numpy()
+        part = _picked(block, np.isin(ops, [*_ROWS, int(Op.TRUNCATE)]))
+        if part is None:
+            return
+        rows = changelog(part, destination, self._config.offset_base, self._verdicts)
+        if self.reasons:
+            return
+        known = self._known_offsets(destination.name)
+        if known is not None:
+            fresh = pc.invert(pc.is_in(rows.column("_offset"), value_set=known))
+            self.skipped += len(fresh) - (pc.sum(fresh).as_py() or 0)
+            rows = rows.filter(fresh)
+        self._gather(destination, rows)
+
+    def _known_offsets(self, name: Name) -> pa.Array | None:
+        """Offsets of this batch that an earlier attempt, perhaps with another plan, has brought. Later attempts of the
+        same plan are the tokens' business."""
+        base, delivery = self._config.offset_base, self._delivery
+        client, horizons = self._session.client, self._session.horizons
+        with explained(self._where):
+            if name.plain not in horizons:
+                greatest, count = client.query(f"SELECT max(_offset), count() FROM {name}").result_rows[0]
+                horizons[name.plain] = int(greatest) + 1 if count else 0
+            if base + delivery.start >= horizons[name.plain]:
+                return None
+            found = client.query_arrow(
+                f"SELECT _offset FROM {name} WHERE _offset >= {base + delivery.start} "
+                f"AND _offset < {base + delivery.end}"
+            )
+        return found.column("_offset").combine_chunks() if found.num_rows else None
+
+    def _truncate(self, destination: Destination, offset: int) -> None:
+        """Removes what is older than the event. Rows of later events stay: a replay may find them there."""
+        self._flush(destination.name)
+        if self.reasons:
+            return
+        began = time.perf_counter()
+        version, client = self._config.offset_base + offset, self._session.client
+        with explained(self._where):
+            later = client.query(f"SELECT count() FROM {destination.name} WHERE {VERSION} > {version}").result_rows
+            if later[0][0]:
+                statement = f"ALTER TABLE {destination.name} DELETE WHERE {VERSION} < {version}"
+                client.command(statement, settings={"mutations_sync": 2})
+            else:
+                client.command(f"TRUNCATE TABLE {destination.name}")
+        self.waited += time.perf_counter() - began
+
+    def _gather(self, destination: Destination, rows: pa.Table) -> None:
+        at = 0
+        while at < rows.num_rows:
+            pending = self._pending.setdefault(destination.name, _Pending(destination))
+            piece = rows.slice(at, self._config.max_insert_rows - pending.rows)
+            pending.tables.append(piece)
+            pending.rows += piece.num_rows
+            pending.bytes += piece.nbytes
+            at += piece.num_rows
+            if pending.rows >= self._config.max_insert_rows or pending.bytes >= self._config.max_insert_bytes:
+                self._flush(destination.name)
+        while sum(p.bytes for p in self._pending.values()) > 2 * self._config.max_insert_bytes:
+            self._flush(max(self._pending, key=lambda name: self._pending[name].bytes))
+
+    def _flush(self, name: Name) -> None:
+        pending = self._pending.pop(name, None)
+        if pending is None or self.reasons:
+            return
+        from clickhouse_connect.driver.exceptions import ClickHouseError
+
+        rows = pa.concat_tables(pending.tables)
+        try:
+            self._insert(name, rows)
+        except ClickHouseError as error:
+            if code_of(error) not in DATA_ERRORS:
+                raise explain(error, self._where) from error
+            self._search(name, rows)
+            if not self.reasons:  # the parts were taken one by one
+                return
+
+    def _insert(self, name: Name, rows: pa.Table) -> None:
+        from tidemill.sinks.clickhouse import encoded
+
+        body = encoded(rows, self._config.compression)
+        began = time.perf_counter()
+        point("clickhouse.inserting")
+        try:
+            self._session.client.raw_insert(
+                str(name), column_names=rows.column_names, insert_block=body, fmt="ArrowStream",
+                settings={
+                    "async_insert": 0,  # the answer means: written
+                    "input_format_null_as_default": 1,  # of deleted rows only; NULLs of others are looked for before
+                    "max_insert_block_size": max(rows.num_rows, 1_048_576),
+                    **self._config.settings,
+                    "insert_deduplication_token": self._token(name, rows),
+                },
+            )  # fmt: skip
+        finally:
+            self.waited += time.perf_counter() - began
+        point("clickhouse.inserted")
+        self.bytes += body.size
+
+    def _token(self, name: Name, rows: pa.Table) -> str:
+        delivery, versions = self._delivery, rows.column(self._version)
+        batch = f"{delivery.start}-{delivery.end}/{delivery.lane}of{delivery.lanes}"
+        bounds = pc.min_max(versions)
+        piece = f"{bounds['min'].as_py()}-{bounds['max'].as_py()}x{rows.num_rows}"
+        return f"{delivery.pipeline}/{self._config.id}/{batch}/{name.plain}/{piece}"
+
+    def _search(self, name: Name, rows: pa.Table) -> None:
+        """Halves a refused piece until the refused rows stand alone. Halves that are taken are no harm: their rows come
+        again with the same versions, or are left out as known offsets."""
+        from clickhouse_connect.driver.exceptions import ClickHouseError
+
+        parts, inserts = [rows], 0
+        while parts and (inserts < _SEARCHES or not self.reasons):
+            part = parts.pop()
+            try:
+                inserts += 1
+                self._insert(name, part)
+            except ClickHouseError as error:
+                if code_of(error) not in DATA_ERRORS:
+                    raise explain(error, self._where) from error
+                if part.num_rows == 1:
+                    offset = part.column(self._version)[0].as_py() - self._config.offset_base
+                    self.reasons.setdefault(offset, f"ClickHouse refused the row: {name_of(error)}")
+                else:
+                    half = part.num_rows // 2
+                    parts += [part.slice(half), part.slice(0, half)]
+
+
+def _some(block: Block, ops: Any, first: int, last: int) -> Block | None:
+    """The rows from `first` to before `last` that are inserts, updates, deletes or snapshot rows."""
+    chosen = np.zeros(block.rows, bool)
+    chosen[first:last] = np.isin(ops[first:last], _ROWS)
+    return _picked(block, chosen)
+
+
+def _picked(block: Block, chosen: Any) -> Block | None:
+    if chosen.all():
+        return block if block.rows else None
+    return block.take(np.flatnonzero(chosen)) if chosen.any() else None

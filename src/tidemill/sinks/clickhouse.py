@@ -1,0 +1,163 @@
+"""ClickHouse: typed columnar inserts into tables that follow the source's structure.
+
+Mode `upsert` keeps current rows: `ReplacingMergeTree(_version, _is_deleted)` ordered by the key. An update is a row
+with a higher version, a delete a row marked as deleted; a version is the event's offset, never a clock (invariant 4).
+Mode `changelog` appends every event with both images. `docs/sinks/clickhouse.md` has the query for current rows.
+
+A replay changes nothing: in `upsert` the same versions come again, in `changelog` offsets that are there are left out,
+and in both a piece that comes again under its deduplication token is dropped by the server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+from pydantic import Field, field_validator
+
+from tidemill.component import Check, Component, SinkConfig
+from tidemill.errors import Poisoned
+from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.template import Template
+from tidemill.sinks._clickhouse_client import ConnectionConfig, address, connect
+from tidemill.sinks._clickhouse_history import History
+from tidemill.sinks._clickhouse_tables import VERSION, Mode, Tables
+from tidemill.sinks._clickhouse_types import JsonType, NullArrays
+from tidemill.sinks._lines import windows
+
+
+class ClickHouseConfig(ConnectionConfig, SinkConfig):
+    database: str = Field(
+        default="default",
+        min_length=1,
+        description="Database of the tables; ${source.schema} and the like are filled in.",
+    )
+    table: str = Field(
+        default="${source.table}", min_length=1, description="Name of a table's destination, with the same references."
+    )
+    mode: Mode = Field(
+        default="upsert", description="`upsert` keeps the current rows of tables with a key, `changelog` every event."
+    )
+    create_tables: bool = Field(
+        default=True, description="Create tables (and their database) that do not exist, from the source's structure."
+    )
+    allow_destructive_ddl: bool = Field(
+        default=False,
+        description="Drop columns that the source dropped and narrow types that it narrowed. Otherwise they stay.",
+    )
+    json_type: JsonType = Field(default="string", description="What JSON documents become: text, or ClickHouse's JSON.")
+    null_arrays: NullArrays = Field(
+        default="text",
+        description="ClickHouse has no NULL array: `text` stores nullable arrays as JSON text, `empty` as Array, "
+        "with [] for NULL.",
+    )
+    offset_base: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 62,
+        description="Added to every version: after state was lost, a number above them all.",
+    )
+    shared_tables: bool = Field(
+        default=False, description="Several source tables or pipelines may fill one table; their keys must differ."
+    )
+    max_insert_rows: int = Field(default=131_072, ge=1, description="Rows of one INSERT.")
+    max_insert_bytes: int = Field(default=33_554_432, ge=1, description="Bytes of rows kept for one INSERT.")
+    compression: Literal["none", "lz4", "zstd"] = Field(default="lz4", description="Of the columns on their way.")
+    settings: dict[str, str] = Field(
+        default={}, description="Settings for every INSERT, such as insert_quorum; as ClickHouse names them."
+    )
+
+    @field_validator("database", "table")
+    @classmethod
+    def _names_a_table(cls, text: str) -> str:
+        if not Template(text).is_constant:
+            raise ValueError("a table's rows go to one table: only ${source.id}, .database, .schema and .table")
+        return text
+
+
+@dataclass(slots=True)
+class Session:
+    """What a sink keeps between deliveries."""
+
+    client: Any
+    tables: Tables
+    history: History
+    horizons: dict[str, int]  # of changelog tables: offsets below may be there already
+
+
+class ClickHouseSink(Component[ClickHouseConfig]):
+    Config: ClassVar[type[SinkConfig]] = ClickHouseConfig
+    mechanism: ClassVar[str] = (
+        "Row versions are offsets, so that a row which comes again replaces itself; inserts carry deduplication tokens."
+    )
+    single_lane: ClassVar[bool] = False
+    formats: ClassVar[frozenset[str]] = frozenset()
+    config: ClickHouseConfig
+    tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
+
+    def __init__(self, config: ClickHouseConfig) -> None:
+        super().__init__(config)
+        self._session: Session | None = None
+
+    def write(self, delivery: Delivery) -> Receipt:
+        from tidemill.sinks._clickhouse_write import Writing
+
+        began = time.perf_counter()
+        writing = Writing(self.config, self._opened(), delivery, self._where())
+        for block in delivery:
+            for window in windows(block):
+                writing.take(window)
+        writing.finish()
+        if writing.reasons:
+            raise Poisoned(
+                writing.reasons, where=self._where(), fix="docs/sinks/clickhouse.md says what each type can hold."
+            )
+        encoding = time.perf_counter() - began - writing.waited
+        return Receipt(
+            self.config.id, delivery.lane, writing.events - writing.skipped, writing.bytes, writing.skipped,
+            encode_seconds=encoding, write_seconds=writing.waited,
+        )  # fmt: skip
+
+    def doctor(self) -> Iterable[Check]:
+        from tidemill.sinks._clickhouse_doctor import examine
+
+        return examine(self.config, self._where())
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.client.close()
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            config, where = self.config, self._where()
+            client = connect(config, where)
+            version = VERSION if config.mode == "upsert" else "_offset"
+            self._session = Session(
+                client,
+                Tables(
+                    client, where, config.mode, config.create_tables, config.allow_destructive_ddl, config.json_type,
+                    config.null_arrays,
+                ),
+                History(client, config.id, config.offset_base, config.shared_tables, version, where),
+                {},
+            )  # fmt: skip
+        return self._session
+
+    def _where(self) -> str:
+        return f'sink "{self.config.id}", {address(self.config)}'
+
+
+def encoded(rows: pa.Table, compression: str) -> pa.Buffer:
+    """An Arrow stream of one batch."""
+    stream = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+    with pa.ipc.new_stream(stream, rows.schema, options=options) as writer:
+        writer.write_table(rows.combine_chunks())
+    return stream.getvalue()
+
+
+component = ClickHouseSink
