@@ -1,0 +1,228 @@
+"""Changes of one table as texts for COPY, and their last state per key: what a window of the delivery comes down to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.model.block import Block, Op, Side
+from tidemill.model.table import Table
+from tidemill.sinks import _pgsink_text as text
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One text per column and row. A deleted row has its key only.
+
+    `unchanged[column, row]` says which values the source did not send; None where all were sent. `old_key` are the
+    key's texts before an UPDATE that changes it in one piece (docs/adr/0003), with nulls for all other rows.
+    """
+
+    offsets: np.ndarray[Any, np.dtype[np.uint64]]
+    ops: np.ndarray[Any, np.dtype[np.uint8]]
+    columns: tuple[pa.Array, ...]
+    unchanged: Mask | None = None
+    old_key: tuple[pa.Array, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def of(cls, block: Block) -> Rows:
+        table, ops = block.table, block.batch.column("op").to_numpy()
+        odd = _odd(block)
+        after = _texts(block, Side.AFTER, odd, [c.name for c in table.columns])
+        old = [_texts(block, side, odd, table.key) for side in (Side.KEY, Side.BEFORE)]
+        columns, before = [], []
+        for column in table.columns:
+            found = [image[column.name] for image in (after, *old) if column.name in image]
+            columns.append(pc.coalesce(*found) if len(found) > 1 else found[0] if found else _nothing(block.rows))
+        if any(old):
+            for name in table.key:
+                found = [image[name] for image in old if name in image]
+                before.append(pc.coalesce(*found) if found else _nothing(block.rows))
+        unchanged = _unchanged(block)
+        rows = cls(block.offsets(), ops, tuple(columns), unchanged, None)
+        return replace(rows, old_key=_moved(rows, table, before)) if before and unchanged is not None else rows
+
+    def take(self, picked: np.ndarray[Any, Any]) -> Rows:
+        at = pa.array(picked)
+        return Rows(
+            self.offsets[picked], self.ops[picked], tuple(c.take(at) for c in self.columns),
+            None if self.unchanged is None else self.unchanged[:, picked],
+            None if self.old_key is None else tuple(c.take(at) for c in self.old_key),
+        )  # fmt: skip
+
+    def slice(self, at: int, count: int) -> Rows:
+        return Rows(
+            self.offsets[at : at + count], self.ops[at : at + count],
+            tuple(c.slice(at, count) for c in self.columns),
+            None if self.unchanged is None else self.unchanged[:, at : at + count],
+            None if self.old_key is None else tuple(c.slice(at, count) for c in self.old_key),
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(c.nbytes) for c in self.columns)
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """One behind the other; all of the same version of a table."""
+    if len(parts) == 1:
+        return parts[0]
+    width, masks, keys = len(parts[0].columns), None, None
+    if any(p.unchanged is not None for p in parts):
+        masks = np.concatenate(
+            [np.zeros((width, len(p)), bool) if p.unchanged is None else p.unchanged for p in parts], axis=1
+        )
+    if found := next((p.old_key for p in parts if p.old_key is not None), None):
+        keys = tuple(
+            pa.concat_arrays([_nothing(len(p)) if p.old_key is None else p.old_key[k] for p in parts])
+            for k in range(len(found))
+        )
+    return Rows(
+        np.concatenate([p.offsets for p in parts]), np.concatenate([p.ops for p in parts]),
+        tuple(pa.concat_arrays([p.columns[c] for p in parts]) for c in range(width)), masks, keys,
+    )  # fmt: skip
+
+
+def stretches(rows: Rows) -> Iterator[tuple[Rows, bool]]:
+    """Cuts at rows that stand for themselves (TRUNCATE, a key changed in one piece); those come alone, with True."""
+    alone = rows.ops == Op.TRUNCATE
+    if rows.old_key is not None:
+        alone |= rows.old_key[0].is_valid().to_numpy(zero_copy_only=False)
+    at = 0
+    for place in np.flatnonzero(alone).tolist():
+        if place > at:
+            yield rows.slice(at, place - at), False
+        yield rows.slice(place, 1), True
+        at = place + 1
+    if at < len(rows):
+        yield (rows.slice(at, len(rows) - at) if at else rows), False
+
+
+def collapse(rows: Rows, key: Sequence[int]) -> Rows:
+    """One row per key: its last, completed by what earlier ones say of columns that later ones left out."""
+    codes = _codes([rows.columns[k] for k in key])
+    last = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+    last[codes] = np.arange(len(rows))  # of equal indexes numpy keeps the last assignment
+    final = np.sort(last[last >= 0])
+    if len(final) == len(rows):
+        return rows
+    if rows.unchanged is None:
+        return rows.take(final)
+    # Sorted by key, each key's rows in order. A run begins where the row is new, not a change of what was there.
+    order = np.argsort(codes, kind="stable")
+    place = np.arange(len(rows))
+    begins = (rows.ops[order] != Op.UPDATE) | (np.diff(codes[order], prepend=-1) != 0)
+    run = np.maximum.accumulate(np.where(begins, place, 0))
+    where = np.empty(len(rows), np.int64)
+    where[order] = place
+    ends = where[final]
+    columns, unchanged = [], np.zeros((len(rows.columns), len(final)), bool)
+    for number, column in enumerate(rows.columns):
+        sent = ~rows.unchanged[number][order] & (rows.ops[order] != Op.DELETE)
+        source = np.maximum.accumulate(np.where(sent, place, -1))[ends]
+        known = source >= run[ends]
+        if number in key:
+            columns.append(column.take(pa.array(final)))
+            continue
+        unchanged[number] = ~known & (rows.ops[final] != Op.DELETE)
+        columns.append(column.take(pa.array(np.where(known, order[np.maximum(source, 0)], final))))
+    return Rows(rows.offsets[final], rows.ops[final], tuple(columns), unchanged if unchanged.any() else None)
+
+
+def sets(rows: Rows) -> list[tuple[np.ndarray[Any, Any], tuple[int, ...]]]:
+    """Rows by what must be left as it is at the target: (row numbers, unchanged columns), whole rows first."""
+    if rows.unchanged is None:
+        return [(np.arange(len(rows)), ())]
+    patterns, group = np.unique(np.packbits(rows.unchanged, axis=0).T, axis=0, return_inverse=True)
+    found = []
+    for number in range(len(patterns)):
+        members = np.flatnonzero(group.ravel() == number)
+        found.append((members, tuple(np.flatnonzero(rows.unchanged[:, members[0]]).tolist())))
+    return found
+
+
+def _codes(columns: Sequence[pa.Array]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """A number per row, the same for the same values in all columns."""
+    codes = columns[0].dictionary_encode("encode").indices.to_numpy().astype(np.int64)
+    for column in columns[1:]:
+        more = column.dictionary_encode("encode").indices.to_numpy().astype(np.int64)
+        codes = np.unique(codes * (int(more.max(initial=0)) + 1) + more, return_inverse=True)[1]
+    return codes
+
+
+def _moved(rows: Rows, table: Table, before: Sequence[pa.Array]) -> tuple[pa.Array, ...] | None:
+    """The old key where it differs from the new one in an UPDATE; null elsewhere."""
+    numbers = {c.name: n for n, c in enumerate(table.columns)}
+    differs = np.zeros(len(rows), bool)
+    for name, old in zip(table.key, before, strict=True):
+        unequal = pc.not_equal(rows.columns[numbers[name]], old).fill_null(False)
+        differs |= unequal.to_numpy(zero_copy_only=False)
+    differs &= rows.ops == Op.UPDATE
+    if not differs.any():
+        return None
+    mask, none = pa.array(differs), pa.scalar(None, pa.large_binary())
+    return tuple(pc.if_else(mask, old, none) for old in before)
+
+
+def _texts(block: Block, side: Side, odd: dict[tuple[int, str], Any], names: Sequence[str]) -> dict[str, pa.Array]:
+    image = block.struct(side.name.lower())
+    if image is None:
+        return {}
+    texts = {}
+    for name in names:
+        if name not in image:
+            continue
+        found = odd.get((int(side), name))
+        if found is None:
+            texts[name] = text.column(image[name])
+            continue
+        mask, exact = found
+        plain = text.plain(image[name]).cast(pa.large_binary())
+        texts[name] = text.escaped(pc.replace_with_mask(plain, mask, exact.cast(pa.large_binary())))
+    return texts
+
+
+def _odd(block: Block) -> dict[tuple[int, str], tuple[pa.Array, pa.Array]]:
+    """Exact texts by side and column: which rows, and their texts in order."""
+    odd = block.column("odd")
+    if odd is None:
+        return {}
+    values, rows = odd.flatten(), _parents(odd)
+    side, number = (values.field(i).to_numpy(zero_copy_only=False).astype(np.int64) for i in (0, 1))
+    names = [c.name for c in block.table.columns]
+    found = {}
+    for code in np.unique(side << 16 | number).tolist():
+        places = np.flatnonzero((side << 16 | number) == code)
+        mask = np.zeros(block.rows, bool)
+        mask[rows[places]] = True
+        found[code >> 16, names[code & 0xFFFF]] = (pa.array(mask), values.field(2).take(pa.array(places)))
+    return found
+
+
+def _unchanged(block: Block) -> Mask | None:
+    lists = block.column("unchanged")
+    if lists is None:
+        return None
+    mask = np.zeros((len(block.table.columns), block.rows), bool)
+    mask[lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64), _parents(lists)] = True
+    return mask if mask.any() else None
+
+
+def _parents(lists: pa.ListArray) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The row of each element of `lists.flatten()`."""
+    sizes = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    return np.repeat(np.arange(len(lists)), sizes)
+
+
+def _nothing(rows: int) -> pa.Array:
+    return pa.nulls(rows, pa.large_binary())

@@ -1,0 +1,286 @@
+"""Tables at the target: created from the source's, and changed as it changes. Called inside the delivery's transaction.
+
+What a table was made of is kept in `tidemill_tables`, beside the positions: a column is renamed or dropped only if the
+source had it, never because the target has one more. All of it happens under one advisory lock and looks at the catalog
+again once it has the lock, so any number of lanes may meet a new table at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tidemill.errors import Refused
+from tidemill.model.table import Column, Table
+from tidemill.schema.diff import diff
+from tidemill.sinks._pgsink_types import target_type, widens
+from tidemill.telemetry.events import emit
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+    from tidemill.sinks._pgsink_connection import Connection
+
+_LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer names off, and two could become one
+
+_COLUMNS = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '' OR a.attidentity = 'a'
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind IN ('r', 'p')
+ORDER BY a.attnum
+"""
+_UNIQUE = """
+SELECT array_agg(a.attname::text)
+FROM pg_index i
+JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
+  AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid, i.indnkeyatts HAVING count(*) = i.indnkeyatts
+"""
+
+
+@dataclass(slots=True)
+class Target:
+    """A table that is ready to be written. `numbers` are the source's columns that it has, by their place there."""
+
+    schema: str
+    name: str
+    table: Table
+    numbers: tuple[int, ...]
+    key: tuple[int, ...]
+    stage: str = ""
+    optimistic: bool = True  # whether new rows may be tried as new rows
+    shape: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        from psycopg import sql
+
+        return sql.Identifier(self.schema, self.name)
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    def column(self, number: int) -> str:
+        return self.table.columns[number].name
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the configuration allows."""
+
+    create: bool
+    destructive: bool
+    types: Mapping[str, str]
+    append: bool  # tables without a key
+
+
+class Tables:
+    def __init__(self, db: Connection, state_schema: str, rules: Rules, where: str) -> None:
+        self._db = db
+        self._state = state_schema
+        self._rules = rules
+        self._where = where
+
+    def follow(self, table: Table, schema: str, name: str) -> Target:
+        """The target of this version of the table, created or changed where it must be."""
+        _check_names(schema, name, table, self._where)
+        found = self._columns(schema, name)
+        known = self._remembered(schema, name)
+        if not self._needs_change(table, found, known):
+            return self._target(table, schema, name, found)
+        self._db.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemill', 0))")
+        found, known = self._columns(schema, name), self._remembered(schema, name)
+        if not found:
+            self._create(table, schema, name)
+        elif self._needs_change(table, found, known):
+            self._change(table, schema, name, found, known)
+        self._remember(schema, name, table)
+        return self._target(table, schema, name, self._columns(schema, name))
+
+    def _needs_change(self, table: Table, found: Mapping[str, _Found], known: Table | None) -> bool:
+        if not found:
+            return True
+        if known is not None and known.fingerprint and known.fingerprint == table.fingerprint:
+            return any(c.name not in found for c in table.columns)
+        # An older version comes again only in a replay: its columns are there, and it changes nothing.
+        replayed = known is not None and known.version > table.version
+        return not (replayed and all(c.name in found for c in table.columns))
+
+    def _create(self, table: Table, schema: str, name: str) -> None:
+        from psycopg import sql
+
+        if not self._rules.create:
+            raise Refused(
+                f"the table {schema}.{name} does not exist", where=self._where,
+                fix="Create it, or set create_tables: true.",
+            )  # fmt: skip
+        parts = [self._definition(c, table) for c in table.columns]
+        if table.key:
+            parts.append(sql.SQL("PRIMARY KEY ({})").format(_names(table.key)))
+        # Looked for first: IF NOT EXISTS asks for the privilege to create even where nothing is missing.
+        if not self._db.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone():
+            self._db.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+        self._db.execute(
+            sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier(schema, name), sql.SQL(", ").join(parts))
+        )
+        emit("sink.table_created", table=f"{schema}.{name}", columns=len(table.columns))
+
+    def _change(self, table: Table, schema: str, name: str, found: Mapping[str, _Found], known: Table | None) -> None:
+        from psycopg import sql
+
+        target = sql.Identifier(schema, name)
+        changes = diff(known, table) if known is not None else None
+        there = dict(found)
+        steps: list[tuple[str, sql.Composed]] = []
+        for old, new in changes.renamed if changes else ():
+            if old.name in there and new.name not in there:
+                rename = sql.SQL("RENAME COLUMN {} TO {}").format(sql.Identifier(old.name), sql.Identifier(new.name))
+                steps.append(("renamed", rename))
+                there[new.name] = there.pop(old.name)
+        for column in table.columns:
+            if column.name not in there:
+                # Rows that are there already have no value for it, so it cannot be NOT NULL.
+                kind = sql.SQL(target_type(column.type, self._rules.types))
+                steps.append(("added", sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(column.name), kind)))
+            else:
+                steps += self._alter(column, there[column.name], known, table, schema, name)
+        for column in changes.dropped if changes else ():
+            if column.name not in there:
+                continue
+            if self._rules.destructive:
+                steps.append(("dropped", sql.SQL("DROP COLUMN {}").format(sql.Identifier(column.name))))
+            elif there[column.name].not_null:  # it stays, and new rows have no value for it
+                steps.append(("kept", sql.SQL("ALTER COLUMN {} DROP NOT NULL").format(sql.Identifier(column.name))))
+        if steps and not self._rules.create:
+            raise Refused(
+                f"the table {schema}.{name} lacks changes of the source ({', '.join(sorted({w for w, _ in steps}))})",
+                where=self._where, fix="Make them, or set create_tables: true.",
+            )  # fmt: skip
+        for what, step in steps:
+            self._db.execute(sql.SQL("ALTER TABLE {} {}").format(target, step))
+            emit("sink.table_changed", table=f"{schema}.{name}", change=what)
+
+    def _alter(
+        self, column: Column, found: _Found, known: Table | None, table: Table, schema: str, name: str
+    ) -> list[tuple[str, sql.Composed]]:
+        """Only what the source changed is changed: a type that the user chose for the target stays."""
+        from psycopg import sql
+
+        at = sql.Identifier(column.name)
+        steps: list[tuple[str, sql.Composed]] = []
+        was = {c.name: c for c in known.columns} if known else {}
+        renames = {new: old for old, new in table.renamed}
+        before = was.get(column.name) or was.get(renames.get(column.name, ""))
+        if found.not_null and column.nullable and column.name not in table.key and before and not before.nullable:
+            steps.append(("nullable", sql.SQL("ALTER COLUMN {} DROP NOT NULL").format(at)))
+        if before is None or before.type == column.type:
+            return steps
+        wanted = target_type(column.type, self._rules.types)
+        if wanted == found.kind or widens(wanted, found.kind):
+            return steps  # what is there holds every value
+        if widens(found.kind, wanted) or self._rules.destructive:
+            kind = sql.SQL(wanted)
+            steps.append(("retyped", sql.SQL("ALTER COLUMN {} TYPE {} USING {}::{}").format(at, kind, at, kind)))
+            return steps
+        raise Refused(
+            f"column {column.name} of {schema}.{name} is {found.kind} and became {wanted} at the source",
+            where=self._where,
+            fix="That may lose values. Change the column by hand, or set allow_destructive_ddl: true.",
+        )
+
+    def _target(self, table: Table, schema: str, name: str, found: Mapping[str, _Found]) -> Target:
+        numbers = tuple(n for n, c in enumerate(table.columns) if c.name in found and not found[c.name].generated)
+        missing = [c.name for c in table.columns if c.name not in found]
+        if missing:
+            raise Refused(
+                f"the table {schema}.{name} has no column {', '.join(missing)}", where=self._where,
+                fix="Add it, or set create_tables: true.",
+            )  # fmt: skip
+        by_name = {c.name: n for n, c in enumerate(table.columns)}
+        key = tuple(by_name[k] for k in table.key)
+        if not key and not self._rules.append:
+            raise Refused(
+                f"the table {table.full_name} has no key, so its rows cannot be found again", where=self._where,
+                fix="Give it a primary key, or set keyless: append for tables that only grow.",
+            )  # fmt: skip
+        if key and not self._has_unique(schema, name, table.key):
+            raise Refused(
+                f"the table {schema}.{name} has no unique index on its key ({', '.join(table.key)})", where=self._where,
+                fix="Create one on exactly these columns; updates and deletes find their rows by it.",
+            )  # fmt: skip
+        shape = tuple((column, found[column].kind) for column in found)
+        return Target(schema, name, table, numbers, key, shape=shape)
+
+    def _definition(self, column: Column, table: Table) -> sql.Composed:
+        from psycopg import sql
+
+        required = sql.SQL(" NOT NULL" if not column.nullable or column.name in table.key else "")
+        kind = sql.SQL(target_type(column.type, self._rules.types))
+        return sql.SQL("{} {}{}").format(sql.Identifier(column.name), kind, required)
+
+    def _columns(self, schema: str, name: str) -> dict[str, _Found]:
+        rows = self._db.execute(_COLUMNS, [schema, name]).fetchall()
+        return {column: _Found(kind, not_null, generated) for column, kind, not_null, generated in rows}
+
+    def _has_unique(self, schema: str, name: str, key: tuple[str, ...]) -> bool:
+        rows: list[Any] = self._db.execute(_UNIQUE, [schema, name]).fetchall()
+        return any(set(columns) == set(key) for (columns,) in rows)
+
+    def _remembered(self, schema: str, name: str) -> Table | None:
+        from psycopg import sql
+
+        state = sql.Identifier(self._state, "tidemill_tables")
+        row = self._db.execute(
+            sql.SQL("SELECT source::text FROM {} WHERE schema_name = %s AND table_name = %s").format(state),
+            [schema, name],
+        ).fetchone()
+        return None if row is None else Table.from_json(row[0])
+
+    def _remember(self, schema: str, name: str, table: Table) -> None:
+        from psycopg import sql
+
+        self._db.execute(
+            sql.SQL(
+                "INSERT INTO {} (schema_name, table_name, source) VALUES (%s, %s, %s::json) "
+                "ON CONFLICT (schema_name, table_name) DO UPDATE SET source = EXCLUDED.source"
+            ).format(sql.Identifier(self._state, "tidemill_tables")),
+            [schema, name, table.to_json().decode()],
+        )
+
+
+CREATE_STATE = """
+CREATE TABLE IF NOT EXISTS {table} (
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    source json NOT NULL,
+    PRIMARY KEY (schema_name, table_name)
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A column of the target as its catalog has it."""
+
+    kind: str
+    not_null: bool
+    generated: bool
+
+
+def _names(names: tuple[str, ...]) -> sql.Composed:
+    from psycopg import sql
+
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _check_names(schema: str, name: str, table: Table, where: str) -> None:
+    for text in (schema, name, *(c.name for c in table.columns)):
+        if not 0 < len(text.encode()) <= _LONGEST_NAME:
+            raise Refused(
+                f'"{text}" cannot be a name in PostgreSQL: it has {len(text.encode())} bytes', where=where,
+                fix="Names have 1 to 63 bytes. Choose another `table`, or leave the column out.",
+            )  # fmt: skip

@@ -1,0 +1,239 @@
+"""PostgreSQL: each table of the source as a table, always in the state that the source had.
+
+A delivery is one transaction. A window of its rows comes down to one row per key, goes into a temporary table by COPY
+and from there into the table: deletes, upserts, and updates of exactly the columns that the source sent. What was
+delivered is written in the same transaction (`_pgsink_positions`), so a replay changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from tidemill.component import Check, Component, SinkConfig
+from tidemill.errors import ConfigError, Poisoned
+from tidemill.model.block import Block, Op
+from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.table import Table
+from tidemill.model.template import Template
+from tidemill.sinks._lines import WINDOW, windows
+from tidemill.sinks._pgsink_apply import Applier, TooMany
+from tidemill.sinks._pgsink_connection import address, connect, explained
+from tidemill.sinks._pgsink_positions import PlanChanged, Positions, StateConfig
+from tidemill.sinks._pgsink_rows import Rows, joined
+from tidemill.sinks._pgsink_tables import CREATE_STATE, Rules, Tables, Target
+
+if TYPE_CHECKING:
+    from tidemill.sinks._pgsink_connection import Connection
+
+_MOST_PENDING = 4 * WINDOW  # rows of all tables together that wait for their window to fill
+_TURNS = 5  # of workers that change the plan at the same time
+
+
+class PostgresSinkConfig(StateConfig):
+    table: str = Field(
+        default="${source.schema}.${source.table}",
+        min_length=1,
+        description="Name of the target table, a template over source.database, source.schema and source.table.",
+    )
+    create_tables: bool = Field(
+        default=True, description="Create missing tables, and follow changes of the source's tables."
+    )
+    allow_destructive_ddl: bool = Field(
+        default=False,
+        description="Also drop columns that the source dropped, and change types where values may be lost.",
+    )
+    keyless: Literal["refuse", "append"] = Field(
+        default="refuse", description="Tables without a key: refused, or only appended to (inserts, no updates)."
+    )
+    rewind: Literal["refuse", "apply"] = Field(
+        default="refuse",
+        description="Events from before the last batch: refused, as from a worker that woke up late, or applied again.",
+    )
+    types: dict[str, str] = Field(
+        default_factory=dict, description="Types to create columns with, by the source's type: {datetime: text}."
+    )
+
+    @field_validator("table")
+    @classmethod
+    def _names_a_table(cls, value: str) -> str:
+        try:
+            parts = split(value)
+        except ConfigError as error:
+            raise ValueError(f"{error.what}. {error.fix}") from error
+        if not all(part.is_constant for part in parts):
+            raise ValueError("a table's name cannot depend on a row; use source.database, source.schema, source.table")
+        return value
+
+
+def split(template: str) -> list[Template]:
+    """Schema and table, or the table alone: cut at the dot between them, not at the dots inside of ${}."""
+    found = [""]
+    for part in re.findall(r"\$\{[^}]*\}?|\.|[^.$]+|\$", template):
+        if part == ".":
+            found.append("")
+        else:
+            found[-1] += part
+    if len(found) > 2:
+        raise ConfigError(f'"{template}" has {len(found)} parts', fix="Write schema.table or table.")
+    return [Template(text) for text in found]
+
+
+class PostgresSink(Component[PostgresSinkConfig]):
+    Config: ClassVar[type[SinkConfig]] = PostgresSinkConfig
+    mechanism: ClassVar[str] = (
+        "One transaction per lane and batch: upserts by key, and the record of what it delivered."
+    )
+    single_lane: ClassVar[bool] = False
+    formats: ClassVar[frozenset[str]] = frozenset()
+    tier = Tier.EFFECTIVELY_ONCE
+    config: PostgresSinkConfig
+
+    def __init__(self, config: PostgresSinkConfig) -> None:
+        super().__init__(config)
+        self._name = split(config.table)
+        self._where = f'sink "{config.id}", {address(config.dsn)}'
+        self._db: Connection | None = None
+        self._targets: dict[tuple[str, str], Target] = {}
+
+    def write(self, delivery: Delivery) -> Receipt:
+        began = time.perf_counter()
+        db = self._connection()
+        positions = Positions(
+            db, self.config.state_schema, self.config.id, rewind=self.config.rewind, where=self._where
+        )
+        with explained(self._where):
+            for turn in range(_TURNS):
+                positions.settle(delivery)
+                try:
+                    with db.transaction():
+                        work = _Work(self, db, delivery)
+                        taking = positions.begin(delivery)
+                        work.run(block for b in delivery if (block := taking.fresh(b)) is not None)
+                        taking.save()
+                    break
+                except PlanChanged:
+                    if turn == _TURNS - 1:
+                        raise
+        total = time.perf_counter() - began
+        return Receipt(
+            self.config.id, delivery.lane, work.events, work.applier.bytes, taking.skipped,
+            encode_seconds=work.encode_seconds, write_seconds=total - work.encode_seconds,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+        self._db = None
+        self._targets.clear()
+
+    def doctor(self) -> Iterable[Check]:
+        from tidemill.sinks._pgsink_doctor import examine
+
+        return examine(self.config, self._where)
+
+    def target(self, db: Connection, table: Table, source: str) -> Target:
+        """Cached per version; a change of the table makes a new one."""
+        key = (table.full_name, table.fingerprint or str(table.version))
+        found = self._targets.get(key)
+        if found is None:
+            schema, name = self._rendered(table, source)
+            rules = Rules(
+                self.config.create_tables, self.config.allow_destructive_ddl, self.config.types,
+                self.config.keyless == "append",
+            )  # fmt: skip
+            found = Tables(db, self.config.state_schema, rules, self._where).follow(table, schema, name)
+            self._targets = {k: t for k, t in self._targets.items() if k[0] != table.full_name}
+            self._targets[key] = found
+        return found
+
+    def _rendered(self, table: Table, source: str) -> tuple[str, str]:
+        parts = [part.constant(table, source) for part in self._name]
+        if len(parts) == 1:
+            return "public", parts[0]
+        # MySQL has no schemas: what it calls a database is the nearest thing.
+        return parts[0] or table.database or "public", parts[1]
+
+    def _connection(self) -> Connection:
+        if self._db is None or self._db.closed:
+            self._db = connect(self.config, self._where)
+            self._targets.clear()
+            with explained(self._where):
+                self._prepare(self._db)
+        return self._db
+
+    def _prepare(self, db: Connection) -> None:
+        from psycopg import sql
+
+        positions = Positions(db, self.config.state_schema, self.config.id, rewind="refuse", where=self._where)
+        positions.create(
+            sql.SQL(CREATE_STATE).format(table=sql.Identifier(self.config.state_schema, "tidemill_tables"))
+        )
+        # Keys of a window are looked up by index, however large the target and whatever its statistics say.
+        db.execute("SET enable_hashjoin = off")
+        db.execute("SET enable_mergejoin = off")
+
+
+class _Work:
+    """One delivery: collects rows per table until a window is full, then applies them."""
+
+    def __init__(self, sink: PostgresSink, db: Connection, delivery: Delivery) -> None:
+        self.applier = Applier(db)
+        self.events = 0
+        self.encode_seconds = 0.0
+        self._sink = sink
+        self._db = db
+        self._delivery = delivery
+        self._pending: dict[str, tuple[Target, list[Rows]]] = {}
+
+    def run(self, blocks: Iterator[Block]) -> None:
+        try:
+            for block in blocks:
+                self._take(block)
+            for name in list(self._pending):
+                self._flush(name)
+        except TooMany:
+            pass
+        if self.applier.bad:
+            raise Poisoned(
+                self.applier.bad, where=self._sink._where,
+                fix="Mend the rows or the target's constraints; with dead letters on, the others are delivered.",
+            )  # fmt: skip
+
+    def _take(self, block: Block) -> None:
+        self.events += block.rows
+        ops = block.batch.column("op").to_numpy()
+        if (ops == Op.MESSAGE).all():
+            return  # not about a table
+        target = self._sink.target(self._db, block.table, self._delivery.source)
+        rowless = (ops == Op.MESSAGE) | (ops == Op.DDL)
+        if rowless.any():
+            block = block.take(np.flatnonzero(~rowless))
+        name = block.table.full_name
+        for window in windows(block):
+            if not window.rows:
+                continue
+            began = time.perf_counter()
+            rows = Rows.of(window)
+            self.encode_seconds += time.perf_counter() - began
+            known = self._pending.get(name)
+            if known is not None and known[0] is not target:
+                self._flush(name)  # another version: its columns are others
+            self._pending.setdefault(name, (target, []))[1].append(rows)
+            if sum(map(len, self._pending[name][1])) >= WINDOW:
+                self._flush(name)
+        if sum(len(r) for _, parts in self._pending.values() for r in parts) >= _MOST_PENDING:
+            for waiting in list(self._pending):
+                self._flush(waiting)
+
+    def _flush(self, name: str) -> None:
+        target, parts = self._pending.pop(name)
+        self.applier.apply(target, joined(parts))
+
+
+component = PostgresSink

@@ -1,0 +1,577 @@
+"""The postgres sink against real servers: a source database, its stream, and what the target holds in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from tests.decoders.kinds import KINDS, SETUP
+from tests.support.blocks import make_block, make_table
+from tests.support.deliveries import make_deliveries, make_events
+from tests.support.origin import Origin, deal, origin, rows, session
+from tidemill.component import Outcome
+from tidemill.control.servers.postgres import Postgres
+from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
+from tidemill.model.block import Block, Op
+from tidemill.model.delivery import Delivery
+from tidemill.model.table import Column, Table
+from tidemill.model.types import DataType, JsonForm
+from tidemill.sinks import _pgsink_text as text
+from tidemill.sinks._pgsink_types import target_type, widens
+from tidemill.sinks.postgres import PostgresSink, PostgresSinkConfig
+
+_names = itertools.count(1)
+Make = Callable[..., PostgresSink]
+
+
+@pytest.fixture
+def source(postgres: Postgres) -> Iterator[Origin]:
+    with origin(postgres, f"origin_{next(_names)}") as made:
+        yield made
+
+
+@pytest.fixture
+def target(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with session(database) as db:
+        yield db
+
+
+@pytest.fixture
+def make(database: str) -> Iterator[Make]:
+    made: list[PostgresSink] = []
+
+    def build(**options: Any) -> PostgresSink:
+        made.append(PostgresSink(PostgresSinkConfig(**{"id": "s", "dsn": database} | options)))
+        return made[-1]
+
+    yield build
+    for sink in made:
+        sink.close()
+
+
+def write(sink: PostgresSink, *deliveries: Delivery) -> int:
+    return sum(sink.write(d).events for d in deliveries)
+
+
+def delivery_of(*blocks: Block, start: int = 0, end: int | None = None) -> Delivery:
+    last = max(int(b.offsets()[-1]) for b in blocks) + 1
+    return Delivery("shop", "orders", start, last if end is None else end, 0, 1, lambda: iter(blocks))
+
+
+def test_every_type_arrives_as_it_was_stored(source: Origin, target: psycopg.Connection[Any], make: Make) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    source.run(*SETUP)
+    version = source.db.info.server_version // 10000
+    tried = [kind for kind in KINDS if kind.since <= version]
+    for number, kind in enumerate(tried):
+        try:
+            source.run(f"CREATE TABLE t{number} (id int PRIMARY KEY, v {kind.type})")
+            values = [*kind.values(random.Random(seed)), None]
+            source.db.execute(
+                f"INSERT INTO t{number} SELECT n, x::{kind.type} "
+                "FROM unnest(%s::text[]) WITH ORDINALITY AS given(x, n)".encode(),
+                [values],
+            )
+        except psycopg.errors.FeatureNotSupported:
+            assert kind.type == "xml"  # a server built without libxml
+            source.run(f"DROP TABLE t{number}", f"CREATE TABLE t{number} AS SELECT 1 AS id")
+    write(make(keyless="append"), *source.deliveries())
+    for db in (source.db, target):
+        db.execute("SET search_path = ''")  # names of types are printed with their schema
+    for number, kind in enumerate(tried):
+        name, columns = f"public.t{number}", "id, format('%s', v) AS v" if kind.type != "xml" else "id"
+        assert rows(target, name, columns) == source.rows(name, columns), f"{kind.type}, seed {seed}"
+
+
+def test_a_random_workload_with_replays_cut_in_other_ways_ends_in_the_state_of_the_source(
+    source: Origin, target: psycopg.Connection[Any], make: Make
+) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    pick = random.Random(seed)
+    source.run(
+        "CREATE TABLE a (id int PRIMARY KEY, n numeric(12,2), note text, big text)",
+        "ALTER TABLE a ALTER big SET STORAGE EXTERNAL",
+        "CREATE TABLE b (x int, y text, v int, PRIMARY KEY (x, y))",
+    )
+    bounds = [0]
+    for _ in range(6):
+        for _ in range(40):
+            with contextlib.suppress(psycopg.errors.UniqueViolation):
+                source.run(_random_statement(pick))
+        source.blocks()
+        bounds.append(source.end)
+    if pick.random() < 0.5:
+        source.run("TRUNCATE a", "INSERT INTO a VALUES (1, 1, 'after', 'all')")
+    blocks = source.blocks()
+    bounds.append(source.end)
+    sink = make()
+    for start, end in itertools.pairwise(bounds):
+        lanes = pick.choice((1, 2, 3))
+        attempts = pick.choice((0, 1, 2))
+        for _ in range(attempts):  # given up somewhere, with another plan
+            other, shorter = pick.choice((1, 2, 4)), pick.randint(start, end)
+            for lane in pick.sample(range(other), pick.randint(0, other)):
+                if shorter > start and not _splits_a_barrier(blocks, start, shorter):
+                    make().write(deal(blocks, start, shorter, lane, other))
+        for lane in range(lanes):
+            sink.write(deal(blocks, start, end, lane, lanes))
+    for table in ("a", "b"):
+        assert rows(target, table) == source.rows(table), f"seed {seed}"
+
+
+def _splits_a_barrier(blocks: list[Block], start: int, end: int) -> bool:
+    """Rows that depend on more than their own key come in a batch of their own; these tests do not cut there."""
+    return any((b.slice(start, end).batch.column("op").to_numpy() == Op.TRUNCATE).any() for b in blocks)
+
+
+def _random_statement(pick: random.Random) -> str:
+    i, j = pick.randint(1, 25), pick.randint(1, 25)
+    return pick.choice(
+        (
+            f"INSERT INTO a VALUES ({i}, {j}.5, 'n{j}', repeat('x{j}', 2000)) ON CONFLICT DO NOTHING",
+            f"INSERT INTO a SELECT g, g, 'many', repeat('m', 3000) FROM generate_series({i}, {i + 5}) g "
+            "ON CONFLICT DO NOTHING",
+            f"UPDATE a SET note = 'u{j}', n = n + 1 WHERE id % 5 = {i % 5}",
+            f"UPDATE a SET big = repeat('y{j}', 2500) WHERE id = {i}",
+            f"UPDATE a SET big = NULL, note = NULL WHERE id = {i}",
+            f"DELETE FROM a WHERE id = {i}",
+            f"INSERT INTO b VALUES ({i % 7}, 'k{j % 7}', {j}) ON CONFLICT (x, y) DO UPDATE SET v = b.v + 1",
+            f"UPDATE b SET y = y || '!' WHERE x = {i % 7} AND length(y) < 4",
+            f"DELETE FROM b WHERE v % 7 = {j % 7}",
+        )
+    )
+
+
+def test_columns_that_were_not_sent_keep_their_value_row_by_row(
+    source: Origin, target: psycopg.Connection[Any], make: Make
+) -> None:
+    source.run(
+        "CREATE TABLE t (id int PRIMARY KEY, a text, b text, c int)",
+        "ALTER TABLE t ALTER a SET STORAGE EXTERNAL, ALTER b SET STORAGE EXTERNAL",
+        "INSERT INTO t SELECT i, repeat('a' || i, 2000), repeat('b' || i, 2000), 0 FROM generate_series(1, 5) i",
+    )
+    sink = make()
+    write(sink, *source.deliveries())
+    start = source.end
+    source.run(
+        "UPDATE t SET c = 1 WHERE id = 1",
+        "UPDATE t SET a = 'short', c = 2 WHERE id = 2",
+        "UPDATE t SET c = 3 WHERE id = 2",  # completed by the one before
+        "UPDATE t SET b = NULL WHERE id = 3",
+        "UPDATE t SET c = 4 WHERE id = 3",
+        "UPDATE t SET a = 'x', b = 'y' WHERE id = 4",
+        "DELETE FROM t WHERE id = 5",
+        "INSERT INTO t VALUES (5, repeat('new', 1000), NULL, 5)",
+        "UPDATE t SET c = 6 WHERE id = 5",
+    )
+    write(sink, *source.deliveries(start))
+    assert rows(target, "t") == source.rows("t")
+
+
+def test_a_key_that_changes_takes_the_values_that_were_not_sent_along(
+    source: Origin, target: psycopg.Connection[Any], make: Make
+) -> None:
+    source.run(
+        "CREATE TABLE t (id int PRIMARY KEY, a text, c int)",
+        "ALTER TABLE t ALTER a SET STORAGE EXTERNAL",
+        "INSERT INTO t SELECT i, repeat('a' || i, 2000), 0 FROM generate_series(1, 3) i",
+    )
+    sink = make()
+    write(sink, *source.deliveries())
+    start = source.end
+    source.run("UPDATE t SET id = id + 10, c = 1 WHERE id > 1", "UPDATE t SET c = 2 WHERE id = 12")
+    write(sink, *source.deliveries(start))
+    assert rows(target, "t") == source.rows("t")
+    assert {r for (r,) in target.execute("SELECT length(a) FROM t")} == {4000}
+
+
+def test_an_incomplete_change_of_a_row_that_is_not_there_is_poison_and_not_a_row_with_nulls(
+    source: Origin, target: psycopg.Connection[Any], make: Make
+) -> None:
+    source.run(
+        "CREATE TABLE t (id int PRIMARY KEY, a text, c int)",
+        "ALTER TABLE t ALTER a SET STORAGE EXTERNAL",
+        "INSERT INTO t SELECT i, repeat('secret', 2000), 0 FROM generate_series(1, 3) i",
+    )
+    source.blocks()
+    start = source.end  # the rows themselves are not delivered
+    source.run("UPDATE t SET c = 1 WHERE id = 2", "UPDATE t SET a = 'whole' WHERE id = 3")
+    (delivery,) = source.deliveries(start)
+    with pytest.raises(Poisoned) as caught:
+        make().write(delivery)
+    assert list(caught.value.reasons) == [start]
+    assert "does not bring all of its columns" in str(caught.value)
+    write(make(), delivery.without(caught.value.reasons))
+    assert rows(target, "t", "id, a") == [("(3,whole)",)]
+
+
+def test_truncate_empties_the_table_at_its_place_among_the_changes(
+    source: Origin, target: psycopg.Connection[Any], make: Make
+) -> None:
+    source.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)", "TRUNCATE t")
+    source.run("INSERT INTO t VALUES (2), (3)", "SELECT pg_logical_emit_message(true, 'not', 'a row')")
+    assert write(make(), *source.deliveries()) == 6
+    assert rows(target, "t") == [("(2)",), ("(3)",)]
+
+
+def test_a_replay_changes_nothing_and_says_what_it_skipped(target: psycopg.Connection[Any], make: Make) -> None:
+    batch = make_deliveries(make_events(40), 0, 40)
+    write(make(), *batch)
+    before = target.execute("SELECT ctid, xmin, * FROM orders ORDER BY id").fetchall()
+    receipts = [make().write(d) for d in batch]
+    assert [(r.events, r.skipped) for r in receipts] == [(0, 20), (0, 20)]
+    assert target.execute("SELECT ctid, xmin, * FROM orders ORDER BY id").fetchall() == before
+
+
+def test_a_batch_that_is_cut_anew_brings_each_event_once(target: psycopg.Connection[Any], make: Make) -> None:
+    """Counted in a table without a key, which would show a second copy."""
+    events = make_events(60, [make_table(key=())])
+    write(make(keyless="append"), make_deliveries(events, 0, 40, lanes=4)[1])
+    write(make(keyless="append"), *make_deliveries(events, 0, 30, lanes=2)[:1])
+    write(make(keyless="append"), *make_deliveries(events, 0, 50, lanes=3))
+    write(make(keyless="append"), *make_deliveries(events, 50, 60, lanes=1))
+    assert [i for (i,) in target.execute("SELECT id FROM orders ORDER BY id")] == list(range(60))
+
+
+def test_the_same_offsets_with_other_events_are_not_taken_for_a_replay(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    table = make_table()
+    write(make(), delivery_of(make_block(5, table=table, positions="0/100")))
+    write(make(), delivery_of(make_block(5, table=table, positions="0/900", first_id=100)))
+    assert [i for (i,) in target.execute("SELECT id FROM orders ORDER BY id")] == [*range(5), *range(100, 105)]
+
+
+def test_a_worker_that_wakes_up_late_is_refused(target: psycopg.Connection[Any], make: Make) -> None:
+    table, late = make_table(), make()
+    old = make_block(5, table=table, ops=Op.UPDATE)
+    write(late, delivery_of(make_block(5, table=table)))
+    write(make(), delivery_of(make_block(5, table=table, ops=Op.DELETE, offsets=range(10, 15)), start=10))
+    with pytest.raises(Refused, match="events come again from offset 0") as caught:
+        late.write(delivery_of(old))
+    assert not is_retryable(caught.value)
+    assert rows(target, "orders") == []
+
+
+def test_a_worker_under_way_is_waited_for_and_what_it_brought_is_not_brought_again(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    events = make_events(20, [make_table(key=())])
+    (share,) = make_deliveries(events, 0, 10, lanes=1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> Iterator[Block]:
+        begun.set()
+        assert go_on.wait(30)
+        yield from share
+
+    slow, quick = make(keyless="append"), make(keyless="append")
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(slow.write, Delivery("shop", "orders", 0, 10, 0, 1, slowly))
+        assert begun.wait(30)
+        second = threads.submit(lambda: write(quick, *make_deliveries(events, 0, 20, lanes=2)))
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.5)
+        go_on.set()
+        assert first.result(30).events == 10
+        assert second.result(30) == 10
+    assert [i for (i,) in target.execute("SELECT id FROM orders ORDER BY id")] == list(range(20))
+
+
+def test_with_rewind_apply_older_events_come_again(target: psycopg.Connection[Any], make: Make) -> None:
+    table = make_table()
+    first = delivery_of(make_block(5, table=table))
+    second = delivery_of(make_block(5, table=table, ops=Op.DELETE, offsets=range(5, 10)), start=5)
+    write(make(), first, second)
+    assert write(make(rewind="apply"), first) == 5
+    assert len(rows(target, "orders")) == 5
+    assert write(make(), second) == 5
+    assert rows(target, "orders") == []
+
+
+def test_lanes_that_meet_a_new_table_at_once_make_it_once(target: psycopg.Connection[Any], make: Make) -> None:
+    batch = make_deliveries(make_events(80), 0, 80, lanes=4)
+    sinks = [make() for _ in batch]
+    with ThreadPoolExecutor(4) as threads:
+        receipts = list(threads.map(lambda pair: pair[0].write(pair[1]), zip(sinks, batch, strict=True)))
+    assert sum(r.events for r in receipts) == 80
+    assert target.execute("SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM customers)").fetchone() == (
+        40,
+        40,
+    )
+
+
+@pytest.mark.parametrize("size", [1, 300])
+def test_rows_that_a_constraint_refuses_are_named_by_offset_and_never_quoted(
+    target: psycopg.Connection[Any], make: Make, size: int
+) -> None:
+    table = make_table()
+    write(make(), delivery_of(make_block(1, table=table, first_id=10_000)))
+    target.execute("ALTER TABLE orders ADD CONSTRAINT few CHECK (quantity <> 7)")
+    target.execute("CREATE UNIQUE INDEX one_customer ON orders (customer) WHERE id % 50 = 49")
+    block = make_block(size, table=table, first_id=7, offsets=range(10, 10 + size))
+    delivery = delivery_of(block, start=10)
+    with pytest.raises(Poisoned) as caught:
+        make().write(delivery)
+    sevens = {10 + i - 7 for i in range(7, 7 + size) if i % 13 == 7}
+    assert set(caught.value.reasons) == sevens
+    assert "few" in caught.value.reasons[min(sevens)]
+    assert "check violation (SQLSTATE 23514)" in str(caught.value)
+    assert "Zürich" not in repr(caught.value.reasons) + str(caught.value)
+    assert target.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+    write(make(), delivery.without(caught.value.reasons))
+    assert target.execute("SELECT count(*) FROM orders").fetchone() == (1 + size - len(sevens),)
+
+
+def test_values_that_the_targets_type_refuses_are_poison(target: psycopg.Connection[Any], make: Make) -> None:
+    target.execute(
+        "CREATE TABLE orders (id smallint PRIMARY KEY, customer varchar(11), quantity int, price numeric, paid bool, "
+        "weight float8, note text, placed_at timestamptz)"
+    )
+    block = make_block(3, table=make_table(), first_id=32766)
+    with pytest.raises(Poisoned) as caught:
+        make().write(delivery_of(block))
+    assert set(caught.value.reasons) == {0, 1, 2}
+    assert "column customer" in caught.value.reasons[0]
+    assert "column id" in caught.value.reasons[2]
+    assert "32768" not in str(caught.value.reasons)
+
+
+def test_new_columns_are_added_and_renamed_ones_keep_their_values(target: psycopg.Connection[Any], make: Make) -> None:
+    first, second = make_table(), make_table(version=2)
+    sink = make()
+    write(sink, delivery_of(make_block(2, table=first)))
+    write(sink, delivery_of(make_block(2, table=second, first_id=2, offsets=(2, 3)), start=2))
+    renamed = tuple(Column("remark", c.type) if c.name == "note" else c for c in second.columns)
+    third = Table(
+        "shop", "public", "orders", renamed, ("id",), version=3, sequence=3, renamed=(("note", "remark"),)
+    ).with_fingerprint()
+    write(sink, delivery_of(make_block(2, table=third, first_id=4, offsets=(4, 5)), start=4))
+    assert target.execute("SELECT id, remark FROM orders ORDER BY id").fetchall() == [
+        (0, None), (1, "note 1"), (2, "note 2"), (3, None), (4, None), (5, None),
+    ]  # fmt: skip
+    write(make(rewind="apply"), delivery_of(make_block(2, table=third, first_id=4, offsets=(4, 5)), start=4))
+
+
+def _reshaped(table: Table, version: int, **columns: tuple[str, pa.DataType] | None) -> Table:
+    """The table with columns of other types, or (None) without them."""
+    kept = []
+    for column in table.columns:
+        change = columns.get(column.name, column)
+        if isinstance(change, tuple):
+            kept.append(Column(column.name, DataType(change[0], change[1], JsonForm.STRING), column.nullable))
+        elif change is not None:
+            kept.append(column)
+    return Table("shop", "public", "orders", tuple(kept), ("id",), version=version, sequence=version).with_fingerprint()
+
+
+def _types(db: psycopg.Connection[Any]) -> dict[str, str]:
+    found = db.execute(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+        "WHERE attrelid = 'orders'::regclass AND attnum > 0 AND NOT attisdropped"
+    )
+    return dict(found.fetchall())
+
+
+def test_types_are_widened_and_never_narrowed(target: psycopg.Connection[Any], make: Make) -> None:
+    sink = make()
+    write(sink, delivery_of(make_block(1)))
+    wider = _reshaped(make_table(), 2, quantity=("bigint", pa.int64()), price=("numeric(14,4)", pa.decimal128(14, 4)))
+    write(sink, delivery_of(make_block(1, table=wider, first_id=1, offsets=[1]), start=1))
+    assert (_types(target)["quantity"], _types(target)["price"]) == ("bigint", "numeric(14,4)")
+    narrower = _reshaped(make_table(), 3, quantity=("smallint", pa.int16()))
+    write(sink, delivery_of(make_block(1, table=narrower, first_id=2, offsets=[2]), start=2))
+    assert _types(target)["quantity"] == "bigint"
+    other = _reshaped(make_table(), 4, paid=("date", pa.date32()))
+    block = Block(other, make_block(1, table=make_table(), ops=Op.DELETE, offsets=[3]).batch)
+    with pytest.raises(Refused, match=r"column paid of public\.orders is boolean and became date"):
+        sink.write(delivery_of(block, start=3))
+
+
+def test_a_dropped_column_stays_unless_destructive_changes_are_allowed(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    write(make(), delivery_of(make_block(1)))
+    target.execute("ALTER TABLE orders ADD COLUMN mine int DEFAULT 5")
+    fewer = _reshaped(make_table(), 2, customer=None)
+    write(make(), delivery_of(make_block(1, table=fewer, first_id=1, offsets=[1]), start=1))
+    assert target.execute("SELECT id, customer IS NULL FROM orders ORDER BY id").fetchall() == [(0, False), (1, True)]
+    least = _reshaped(make_table(), 3, customer=None, note=None)
+    sink = make(allow_destructive_ddl=True)
+    write(sink, delivery_of(make_block(1, table=least, first_id=2, offsets=[2]), start=2))
+    assert {"mine", "customer"} <= _types(target).keys()  # dropped before it was allowed, and never the source's
+    assert "note" not in _types(target)
+
+
+def test_tables_are_not_made_when_that_is_not_wanted(target: psycopg.Connection[Any], make: Make) -> None:
+    with pytest.raises(Refused, match=r"public\.orders does not exist"):
+        make(create_tables=False).write(delivery_of(make_block(1)))
+    target.execute("CREATE TABLE orders (id bigint PRIMARY KEY)")
+    with pytest.raises(Refused, match="lacks changes of the source"):
+        make(create_tables=False).write(delivery_of(make_block(1)))
+    write(make(), delivery_of(make_block(1)))
+    assert len(_types(target)) == 8
+
+
+def test_a_table_without_a_key_is_refused_or_only_grows(target: psycopg.Connection[Any], make: Make) -> None:
+    table = make_table(key=(), identity="full")
+    with pytest.raises(Refused, match="has no key"):
+        make().write(delivery_of(make_block(2, table=table)))
+    mixed = make_block(3, table=table, ops=[Op.INSERT, Op.UPDATE, Op.INSERT])
+    with pytest.raises(Poisoned, match="cannot be found") as caught:
+        make(keyless="append").write(delivery_of(mixed))
+    assert list(caught.value.reasons) == [1]
+    write(make(keyless="append"), delivery_of(mixed).without([1]))
+    assert target.execute("SELECT id FROM orders ORDER BY id").fetchall() == [(0,), (2,)]
+
+
+def test_a_key_without_a_unique_index_at_the_target_is_refused(target: psycopg.Connection[Any], make: Make) -> None:
+    target.execute("CREATE TABLE orders (id bigint)")
+    with pytest.raises(Refused, match="no unique index on its key"):
+        make().write(delivery_of(make_block(1)))
+
+
+def test_columns_that_the_target_generates_and_columns_of_its_own_are_left_alone(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    target.execute(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, mine text DEFAULT 'x', "
+        "weight float8 GENERATED ALWAYS AS (id * 2.0) STORED)"
+    )
+    sink = make()
+    write(sink, delivery_of(make_block(2)), delivery_of(make_block(2, ops=Op.UPDATE, offsets=(2, 3)), start=2))
+    assert target.execute("SELECT id, mine, weight FROM orders ORDER BY id").fetchall() == [(0, "x", 0), (1, "x", 2)]
+
+
+def test_names_follow_the_template(target: psycopg.Connection[Any], make: Make) -> None:
+    write(make(table="copy_${source.database}.${source.schema}_${source.table}"), delivery_of(make_block(1)))
+    assert rows(target, "copy_shop.public_orders", "id") == [("(0)",)]
+    write(make(id="other", table="mine"), delivery_of(make_block(1)))
+    assert rows(target, "public.mine", "id") == [("(0)",)]
+    with pytest.raises(ValueError, match="cannot depend on a row"):
+        make(table="t_${after.id}")
+    with pytest.raises(ValueError, match="has 3 parts"):
+        make(table="a.b.c")
+    with pytest.raises(Refused, match="cannot be a name"):
+        make(id="long", table="x" * 64).write(delivery_of(make_block(1)))
+
+
+def test_types_of_mysql_hold_every_value(target: psycopg.Connection[Any], make: Make) -> None:
+    kinds = {
+        "id": ("bigint unsigned", pa.uint64(), 2**64 - 1, "numeric(20,0)"),
+        "tiny": ("tinyint unsigned", pa.uint8(), 255, "smallint"),
+        "medium": ("int unsigned", pa.uint32(), 2**32 - 1, "bigint"),
+        "small": ("tinyint", pa.int8(), -128, "smallint"),
+        "label": ("enum('a','b')", pa.string(), "a", "text"),
+        "doc": ("json", pa.string(), '{"a": 1.50}', "json"),
+        "raw": ("varbinary(8)", pa.binary(), b"\x00\\\n\xff", "bytea"),
+        "price": ("decimal(65,30)", pa.decimal256(65, 30), None, "numeric(65,30)"),
+        "at": ("datetime(6)", pa.timestamp("us"), 5, "timestamp without time zone"),
+        "stamp": ("timestamp(6)", pa.timestamp("us", "UTC"), 5, "timestamp with time zone"),
+        "clock": ("time", pa.duration("us"), -3_020_399_000_000, "interval"),
+        "bits": ("bit(64)", pa.uint64(), 2**63, "numeric(20,0)"),
+        "year": ("year", pa.int16(), 2155, "smallint"),
+        "place": ("point", pa.binary(), b"\x01", "bytea"),
+    }
+    columns = tuple(Column(name, DataType(k[0], k[1], JsonForm.STRING)) for name, k in kinds.items())
+    table = Table("shop", "", "orders", columns, ("id",), version=1, sequence=1).with_fingerprint()
+    row = pa.StructArray.from_arrays(
+        [pa.array([k[2]], k[1]) for k in kinds.values()], fields=list(table.arrow_struct())
+    )
+    batch = make_block(1).batch
+    batch = batch.set_column(batch.schema.get_field_index("after"), "after", row)
+    write(make(), delivery_of(Block(table, batch)))
+    target.execute("SET search_path = shop")
+    assert _types(target) == {name: k[3] for name, k in kinds.items()}
+    found = target.execute("SELECT id, raw, doc::text, clock::text, bits FROM orders").fetchone()
+    assert found == (2**64 - 1, b"\x00\\\n\xff", '{"a": 1.50}', "PT-838H-59M-59S", 2**63)
+
+
+def test_a_type_of_the_users_choice_is_used(target: psycopg.Connection[Any], make: Make) -> None:
+    write(make(types={"numeric(12,2)": "text"}), delivery_of(make_block(1)))
+    assert _types(target)["price"] == "text"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "answer"),
+    [
+        ("smallint", "integer", True), ("bigint", "integer", False), ("integer", "numeric(10,0)", True),
+        ("bigint", "numeric(12,2)", False), ("numeric(12,2)", "numeric(14,2)", True),
+        ("numeric(12,2)", "numeric(13,4)", False), ("numeric(12,2)", "numeric", True),
+        ("real", "double precision", True), ("double precision", "real", False),
+        ("character varying(10)", "character varying(20)", True),
+        ("character varying(20)", "character varying(10)", False),
+        ("character varying", "character varying(9)", False),
+        ("date", "text", True), ("bytea", "text", False), ("integer[]", "text", False), ("date", "boolean", False),
+        ("timestamp(3) without time zone", "timestamp without time zone", True),
+    ],
+)  # fmt: skip
+def test_a_type_is_wider_only_if_it_holds_every_value(old: str, new: str, answer: bool) -> None:
+    assert widens(old, new) is answer
+
+
+def test_an_unknown_type_is_text() -> None:
+    assert target_type(DataType("public.mood", pa.string(), JsonForm.STRING)) == "text"
+    assert target_type(DataType("public.mood[]", pa.list_(pa.string()), JsonForm.ARRAY)) == "text[]"
+    assert target_type(DataType("interval year to month", pa.string(), JsonForm.STRING)) == "interval year to month"
+
+
+def test_text_for_copy_escapes_what_would_end_a_value() -> None:
+    columns = [text.column(pa.array(["a\tb", "\\.", None, "\\N"])), text.column(pa.array([1, None, 3, 4]).slice(0, 4))]
+    assert text.lines(columns).to_pybytes() == b"a\\tb\t1\n\\\\.\t\\N\n\\N\t3\n\\\\N\t4\n"
+
+
+def test_a_server_that_is_away_is_worth_a_retry_and_a_wrong_login_is_not(postgres: Postgres, make: Make) -> None:
+    with pytest.raises(DeliveryError, match="cannot be reached") as away:
+        make(dsn="postgresql://u:hush@127.0.0.1:9/d", connect_timeout_seconds=2).write(delivery_of(make_block(1)))
+    assert is_retryable(away.value)
+    with pytest.raises(Refused, match="refused the login") as refused:
+        make(dsn=postgres.dsn("postgres", "nobody", "hush")).write(delivery_of(make_block(1)))
+    assert "hush" not in str(away.value) + str(refused.value)
+
+
+def test_a_connection_that_breaks_in_the_middle_leaves_nothing_behind(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    sink = make()
+    write(sink, delivery_of(make_block(1)))
+
+    def broken() -> Iterator[Block]:
+        yield make_block(2, table=make_table(), first_id=5, offsets=(5, 6))
+        target.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tidemill'")
+
+    with pytest.raises(DeliveryError) as caught:
+        sink.write(Delivery("shop", "orders", 5, 7, 0, 1, broken))
+    assert is_retryable(caught.value)
+    sink.close()
+    assert target.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+    write(sink, delivery_of(make_block(2, first_id=5, offsets=(5, 6)), start=5, end=7))
+    assert target.execute("SELECT count(*) FROM orders").fetchone() == (3,)
+
+
+def test_doctor_names_what_is_missing(target: psycopg.Connection[Any], postgres: Postgres, make: Make) -> None:
+    assert all(check.outcome is Outcome.PASS for check in make().doctor())
+    write(make(), delivery_of(make_block(1)))
+    assert [c.detail for c in make().doctor() if c.name == "known tables"] == ["1"]
+    role = f"reader_{next(_names)}"
+    target.execute(f"CREATE ROLE {role} LOGIN; GRANT SELECT ON tidemill_tables TO {role}".encode())
+    try:
+        poor = make(dsn=postgres.dsn(target.info.dbname, role))
+        found = {check.name: check for check in poor.doctor()}
+        assert (found["state"].outcome, found["public.orders"].outcome) == (Outcome.FAIL, Outcome.FAIL)
+        with pytest.raises(Refused, match="PostgreSQL does not allow it"):
+            poor.write(delivery_of(make_block(1, offsets=[1]), start=1))
+        poor.close()
+    finally:
+        target.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
+    (away,) = make(dsn="postgresql://127.0.0.1:9/d").doctor()
+    assert (away.name, away.outcome) == ("server", Outcome.FAIL)
