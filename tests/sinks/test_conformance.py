@@ -22,8 +22,11 @@ SERVERLESS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 #: The rest are written to in their own test files, against a real server; nothing listens here.
 UNREACHABLE: dict[str, dict[str, Any]] = {
+    "clickhouse": {"host": "127.0.0.1", "port": 9, "connect_timeout_seconds": 0.5},
     "kafka": {"brokers": "127.0.0.1:9", "topic": "t", "delivery_timeout_seconds": 0.5},
+    "postgres": {"dsn": "postgresql://127.0.0.1:9/d", "connect_timeout_seconds": 2},
     "redis": {"uri": "redis://127.0.0.1:9", "stream": "s"},
+    "http": {"url": "http://127.0.0.1:9/", "deadline_seconds": 0.1},
 }
 
 SINKS = registry.names("sinks")

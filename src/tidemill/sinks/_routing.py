@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
+from tidemill.component import Format
 from tidemill.errors import ConfigError, Poisoned, Refused
 from tidemill.model.block import Block
 from tidemill.model.template import Template
@@ -43,3 +45,18 @@ def _unnamed(template: Template, block: Block, source: str) -> dict[int, str]:
         parts = (Block(block.table, block.batch.slice(0, half)), Block(block.table, block.batch.slice(half)))
         return {offset: reason for part in parts for offset, reason in _unnamed(template, part, source).items()}
     return {}
+
+
+def documents(
+    format: Format, block: Block, source: str, named: pa.DictionaryArray
+) -> tuple[pa.LargeBinaryArray, pa.LargeBinaryArray]:
+    """Every row as a document for where it goes, and its key: a schema registry may file schemas by destination."""
+    topics = named.dictionary.to_pylist()
+    if len(topics) == 1 or format.to(topics[0]) is format:
+        one = format.to(topics[0]) if topics else format
+        return one.encode(block, source), one.encode_key(block)
+    rows = [np.flatnonzero(named.indices.to_numpy() == number) for number in range(len(topics))]
+    parts = [(format.to(topic), block.take(mine)) for topic, mine in zip(topics, rows, strict=True)]
+    back = pa.array(np.argsort(np.concatenate(rows), kind="stable"))
+    values = pa.concat_arrays([one.encode(part, source) for one, part in parts]).take(back)
+    return values, pa.concat_arrays([one.encode_key(part) for one, part in parts]).take(back)

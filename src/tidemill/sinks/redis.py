@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tidemill.component import Check, Component, Format, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
@@ -27,12 +27,12 @@ from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.position import Offset
 from tidemill.model.template import Template
 from tidemill.sinks import _redis_commands as commands
-from tidemill.sinks._encoding import EncodedSinkConfig, encoder
+from tidemill.sinks._encoding import EncodedSinkConfig, encoder, no_headers
 from tidemill.sinks._inorder import event_ids, groups
 from tidemill.sinks._redis_clients import Address, Client
 from tidemill.sinks._redis_errors import explained
 from tidemill.sinks._redis_resume import Ends, Seen
-from tidemill.sinks._routing import names, parsed
+from tidemill.sinks._routing import documents, names, parsed
 from tidemill.sinks._tls import TlsConfig
 
 _LARGEST = 512 << 20  # proto-max-bulk-len: a server closes the connection on more
@@ -68,6 +68,10 @@ class RedisConfig(EncodedSinkConfig):
     @classmethod
     def _stream_parses(cls, text: str) -> str:
         return parsed(text)
+
+    @model_validator(mode="after")
+    def _documents_only(self) -> RedisConfig:
+        return no_headers(self)
 
     @property
     def where(self) -> str:
@@ -187,9 +191,9 @@ class _Sending:
         of = np.concatenate(
             [np.array([number[n] for n in d.dictionary.to_pylist()], np.int64)[d.indices.to_numpy()] for d in named]
         )
-        events = pa.concat_arrays([self.format.encode(block, source) for block in group])
-        keys = pa.concat_arrays([self.format.encode_key(block) for block in group])
-        texts, key_texts = commands.Texts.of_array(events), commands.Texts.of_array(keys)
+        encoded = [documents(self.format, block, source, d) for block, d in zip(group, named, strict=True)]
+        texts = commands.Texts.of_array(pa.concat_arrays([values for values, _ in encoded]))
+        key_texts = commands.Texts.of_array(pa.concat_arrays([keys for _, keys in encoded]))
         offsets = np.concatenate([block.offsets() for block in group]).astype(np.int64)
         self._check_sizes(offsets, texts, key_texts)
         kinds = commands.Texts.of([_kind(block, op) for block in group for op in _OPS])

@@ -1,0 +1,364 @@
+"""The http sink against a scripted receiver: what is sent, what is tried again, and that a key's order holds."""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+import re
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import ValidationError
+
+from tests.support.blocks import make_block, make_table
+from tests.support.deliveries import make_deliveries, make_events
+from tidemill.component import Outcome
+from tidemill.config.secrets import masked, revealed
+from tidemill.control.servers import tls
+from tidemill.control.servers.http import Answer, Received, Receiver
+from tidemill.control.servers.process import free_port
+from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
+from tidemill.formats.json import JsonFormat
+from tidemill.model.block import Block, Op
+from tidemill.model.delivery import Delivery
+from tidemill.sinks import _http_requests
+from tidemill.sinks._http_requests import retry_after, signature
+from tidemill.sinks.http import HttpConfig, HttpSink
+
+DOCS = Path(__file__).parents[2] / "docs" / "sinks" / "http.md"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_http_requests, "_FIRST_PAUSE", 0.002)
+    monkeypatch.setattr(_http_requests, "_LONGEST_PAUSE", 0.01)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def sinks(receiver: Receiver) -> Iterator[Any]:
+    made: list[HttpSink] = []
+
+    def make(path: str = "/hook", url: str | None = None, **options: Any) -> HttpSink:
+        made.append(HttpSink(HttpConfig(id="h", url=url or receiver.url + path, **options)))
+        return made[-1]
+
+    yield make
+    for sink in made:
+        sink.close()
+
+
+def delivery_of(*blocks: Block, start: int = 0) -> Delivery:
+    end = max((int(b.offsets()[-1]) for b in blocks), default=start - 1) + 1
+    return Delivery("shop", "orders", start, end, 0, 1, lambda: iter(blocks))
+
+
+def events(requests: list[Received]) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for r in requests for line in r.body.splitlines()]
+
+
+def first_times(status: int, times: int = 1, **headers: str) -> Callable[[Received], Answer]:
+    """Answers each identity so for the first times, then takes it."""
+    seen: Counter[str] = Counter()
+
+    def script(request: Received) -> Answer:
+        seen[request.headers["idempotency-key"]] += 1
+        again = seen[request.headers["idempotency-key"]] <= times
+        return Answer(status, headers) if again else Answer()
+
+    return script
+
+
+class TestRequests:
+    def test_carry_one_event_each_with_its_identity(self, sinks: Any, receiver: Receiver) -> None:
+        block = make_block(30)
+        receipt = sinks(headers={"x-table": "${source.table}"}).write(delivery_of(block))
+        assert (receipt.events, receipt.ok) == (30, True)
+        assert sorted(r.body for r in receiver.taken) == sorted(JsonFormat().encode(block, "orders").to_pylist())
+        for request in receiver.taken:
+            assert request.headers["idempotency-key"] == orjson.loads(request.body)["event_id"]
+            assert request.headers["content-type"] == "application/json"
+            assert (request.method, request.path, request.headers["x-table"]) == ("POST", "/hook", "orders")
+
+    @pytest.mark.parametrize("concurrency", [1, 4])
+    def test_carry_batches_of_bounded_count_and_size(self, sinks: Any, receiver: Receiver, concurrency: int) -> None:
+        sinks(mode="batch", max_events=7, concurrency=concurrency).write(delivery_of(make_block(100)))
+        sinks("/small", mode="batch", max_bytes=1500, concurrency=concurrency).write(delivery_of(make_block(50)))
+        assert all(len(r.body.splitlines()) <= 7 for r in receiver.taken if r.path == "/hook")
+        assert all(len(r.body) <= 1500 for r in receiver.taken if r.path == "/small")
+        for path, count in (("/hook", 100), ("/small", 50)):
+            found = events([r for r in receiver.taken if r.path == path])
+            assert sorted(e["offset"] for e in found) == list(range(count))
+        assert len({r.headers["idempotency-key"] for r in receiver.taken}) == len(receiver.taken)
+
+    def test_carry_an_array_where_that_is_wanted(self, sinks: Any, receiver: Receiver) -> None:
+        sinks(mode="batch", batch_shape="array", concurrency=1).write(delivery_of(make_block(3)))
+        (request,) = receiver.taken
+        assert [e["offset"] for e in orjson.loads(request.body)] == [0, 1, 2]
+        assert request.headers["content-type"] == "application/json"
+
+    @pytest.mark.parametrize("mode", ["event", "batch"])
+    @pytest.mark.parametrize("format", ["avro", "protobuf", "arrow", "parquet"])
+    def test_carry_every_format(self, sinks: Any, receiver: Receiver, format: str, mode: str) -> None:
+        receipt = sinks(format=format, mode=mode, max_bytes=100_000).write(delivery_of(make_block(10)))
+        assert receipt.events == 10
+        assert receipt.bytes == sum(len(r.body) for r in receiver.taken)
+        assert "json" not in receiver.taken[0].headers["content-type"]
+
+    def test_carry_cloudevents_attributes_as_headers(self, sinks: Any, receiver: Receiver) -> None:
+        sinks(envelope="cloudevents", cloudevents_mode="binary").write(delivery_of(make_block(1)))
+        headers = receiver.taken[0].headers
+        assert (headers["ce-specversion"], headers["ce-type"]) == ("1.0", "io.tidemill.insert")
+        assert headers["ce-id"] == headers["idempotency-key"]
+        assert headers["content-type"] == "application/json"
+
+    def test_go_where_the_row_says(self, sinks: Any, receiver: Receiver) -> None:
+        sinks("/${source.table}/${after.customer}?paid=${after.paid}").write(delivery_of(make_block(2)))
+        assert sorted(r.path for r in receiver.taken) == [
+            "/orders/customer%200%20%E2%80%94%20Z%C3%BCrich?paid=true",
+            "/orders/customer%201%20%E2%80%94%20Z%C3%BCrich?paid=false",
+        ]
+
+    def test_of_a_replay_are_the_same(self, sinks: Any, receiver: Receiver) -> None:
+        for mode in ("event", "batch"):
+            for _ in range(2):
+                sinks(f"/{mode}", mode=mode, signing_secret="s").write(delivery_of(make_block(40)))
+            sent = [
+                (r.body, r.headers["idempotency-key"], r.headers["x-tidemill-signature"])
+                for r in receiver.taken if r.path == f"/{mode}"
+            ]  # fmt: skip
+            assert set(Counter(sent).values()) == {2}
+
+    def test_of_a_batch_cut_in_another_way_have_other_identities(self, sinks: Any, receiver: Receiver) -> None:
+        """Else a receiver that keeps identities would drop events it never had."""
+        delivery = delivery_of(make_block(40))
+        for given in (delivery, delivery.without([3])):
+            sinks(mode="batch", max_events=10, concurrency=1).write(given)
+        by_identity = defaultdict(set)
+        for request in receiver.taken:
+            by_identity[request.headers["idempotency-key"]].add(request.body)
+        assert {len(bodies) for bodies in by_identity.values()} == {1}
+        assert len(by_identity) == 8
+
+    def test_are_signed_as_the_docs_say(self, sinks: Any, receiver: Receiver) -> None:
+        sinks(signing_secret="shared").write(delivery_of(make_block(2)))
+        scope: dict[str, Any] = {}
+        exec(re.search(r"```python\n(.*?)```", DOCS.read_text(), re.S)[1], scope)  # type: ignore[index]
+        for r in receiver.taken:
+            assert scope["verify"](b"shared", r.headers, r.body)
+            assert not scope["verify"](b"other", r.headers, r.body)
+            assert not scope["verify"](b"shared", r.headers, r.body + b" ")
+        assert signature(b"k", "id", b"body") == signature(b"k", "id", memoryview(b"body"))
+
+
+class TestOrder:
+    def test_of_a_key_holds_while_requests_are_tried_again(self, sinks: Any, receiver: Receiver) -> None:
+        """Every third request fails at first; a key's next event must wait for it."""
+        numbers = iter(range(10**6))
+        receiver.script = lambda request: Answer(503 if next(numbers) % 3 == 0 else 200, delay=0.001)
+        blocks = [make_block(10, ops=Op.UPDATE, offsets=range(r * 10, r * 10 + 10)) for r in range(12)]
+        assert sinks(concurrency=5).write(delivery_of(*blocks)).events == 120
+        taken: dict[int, list[int]] = defaultdict(list)
+        for event in events(receiver.taken):
+            taken[event["after"]["id"]].append(event["offset"])
+        assert {key: sorted(numbers) for key, numbers in taken.items()} == dict(taken)
+        assert sorted(o for numbers in taken.values() for o in numbers) == list(range(120))
+        assert 1 < receiver.busiest <= 5
+
+    def test_puts_a_truncate_between_what_was_before_and_after_it(self, sinks: Any, receiver: Receiver) -> None:
+        ops = [Op.INSERT] * 10 + [Op.TRUNCATE] + [Op.INSERT] * 10
+        sinks(concurrency=5).write(delivery_of(make_block(21, ops=ops)))
+        assert [e["offset"] for e in events(receiver.taken)] == list(range(21))
+
+    def test_of_a_table_without_a_key_holds_for_the_whole_table(self, sinks: Any, receiver: Receiver) -> None:
+        table = make_table(key=(), identity="full")
+        sinks(concurrency=5).write(delivery_of(make_block(20, table=table)))
+        assert [e["offset"] for e in events(receiver.taken)] == list(range(20))
+
+
+class TestAnswers:
+    @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+    def test_that_may_change_are_waited_for(self, sinks: Any, receiver: Receiver, status: int) -> None:
+        receiver.script = first_times(status, 2)
+        assert sinks().write(delivery_of(make_block(3))).events == 3
+        assert len(receiver.all) == 9
+
+    def test_that_ask_for_patience_get_it(self, sinks: Any, receiver: Receiver) -> None:
+        receiver.script = first_times(429, 1, **{"Retry-After": "1"})
+        sinks().write(delivery_of(make_block(1)))
+        first, second = receiver.all
+        assert second.at - first.at >= 1
+
+    def test_that_ask_for_more_patience_than_there_is_fail_the_batch(self, sinks: Any, receiver: Receiver) -> None:
+        receiver.script = first_times(503, 99, **{"Retry-After": "3600"})
+        with pytest.raises(DeliveryError, match="HTTP 503") as raised:
+            sinks().write(delivery_of(make_block(1)))
+        assert is_retryable(raised.value)
+        assert len(receiver.all) == 1
+
+    def test_that_never_change_fail_the_batch_at_the_deadline(self, sinks: Any, receiver: Receiver) -> None:
+        receiver.script = lambda request: Answer(500)
+        with pytest.raises(DeliveryError, match="HTTP 500") as raised:
+            sinks(deadline_seconds=0.05).write(delivery_of(make_block(50)))
+        assert is_retryable(raised.value)
+
+    def test_that_are_lost_lead_to_a_repetition_that_can_be_told(self, sinks: Any, receiver: Receiver) -> None:
+        dropped: set[str] = set()
+
+        def script(request: Received) -> Answer:
+            identity = request.headers["idempotency-key"]
+            drop = identity not in dropped
+            dropped.add(identity)
+            return Answer(drop=drop)
+
+        receiver.script = script
+        assert sinks().write(delivery_of(make_block(5))).events == 5
+        assert set(Counter(r.headers["idempotency-key"] for r in receiver.taken).values()) == {2}
+
+    def test_of_4xx_name_all_events_that_are_at_fault_and_send_the_others(self, sinks: Any, receiver: Receiver) -> None:
+        bad = {3, 4, 17}
+
+        def script(request: Received) -> Answer:
+            offsets = {e["offset"] for e in events([request])}
+            return Answer(422 if offsets & bad else 200)
+
+        receiver.script = script
+        for mode in ("event", "batch"):
+            with pytest.raises(Poisoned) as raised:
+                sinks(f"/{mode}", mode=mode, max_events=8).write(delivery_of(make_block(20)))
+            assert raised.value.reasons == dict.fromkeys(sorted(bad), "the receiver answered HTTP 422")
+            taken = sorted(e["offset"] for e in events([r for r in receiver.taken if r.path == f"/{mode}"]))
+            assert taken == [o for o in range(20) if o not in bad]
+            rest = delivery_of(make_block(20)).without(bad)
+            assert sinks(f"/{mode}", mode=mode, max_events=8).write(rest).events == 17
+
+    @pytest.mark.parametrize("status", [401, 403, 407])
+    def test_that_refuse_the_login_stop_and_poison_nothing(self, sinks: Any, receiver: Receiver, status: int) -> None:
+        receiver.script = lambda request: Answer(status)
+        with pytest.raises(Refused, match=f"HTTP {status}") as raised:
+            sinks(secret_headers={"Authorization": "Bearer hush"}).write(delivery_of(make_block(5)))
+        assert not isinstance(raised.value, Poisoned)
+        assert "hush" not in str(raised.value)
+        assert receiver.all[0].headers["authorization"] == "Bearer hush"
+
+    def test_that_redirect_are_not_followed_unless_allowed_and_secrets_stay_at_home(
+        self, sinks: Any, receiver: Receiver
+    ) -> None:
+        with Receiver() as other:
+            receiver.script = lambda request: Answer(307, {"Location": f"{other.url}/there"})
+            with pytest.raises(Refused, match="HTTP 307, a redirect"):
+                sinks().write(delivery_of(make_block(1)))
+            sinks(follow_redirects=True, secret_headers={"Authorization": "x"}).write(delivery_of(make_block(1)))
+            assert [r.path for r in other.taken] == ["/there"]
+            assert "authorization" not in other.taken[0].headers
+            receiver.script = lambda request: Answer(307, {"Location": "/round"})
+            with pytest.raises(Refused, match="redirects"):
+                sinks(follow_redirects=True).write(delivery_of(make_block(1)))
+
+    def test_that_never_come_are_worth_a_retry(self, sinks: Any) -> None:
+        sink = sinks(url=f"http://127.0.0.1:{free_port()}/", deadline_seconds=0.05)
+        with pytest.raises(DeliveryError) as raised:
+            sink.write(delivery_of(make_block(3)))
+        assert is_retryable(raised.value)
+
+
+def test_an_event_that_is_too_large_is_poisoned_and_not_sent(sinks: Any, receiver: Receiver) -> None:
+    with pytest.raises(Poisoned, match="larger than max_bytes, 1024") as raised:
+        sinks(max_bytes=1024, envelope="debezium", envelope_schema=True).write(delivery_of(make_block(2)))
+    assert sorted(raised.value.reasons) == [0, 1]
+    assert receiver.all == []
+
+
+def test_rows_do_not_choose_a_path_outside_of_the_template(sinks: Any, receiver: Receiver) -> None:
+    block = make_block(1)
+    after = block.batch.column("after")
+    names = [f.name for f in after.type]
+    children = [after.field(n) for n in names]
+    children[1] = type(children[1]).from_pandas(["../admin"])  # pyarrow's own way to make one
+    batch = block.batch.set_column(
+        block.batch.schema.get_field_index("after"), "after", type(after).from_arrays(children, names)
+    )
+    with pytest.raises(Poisoned, match="would leave the path"):
+        sinks("/hooks/${after.customer}").write(delivery_of(Block(block.table, batch)))
+    assert receiver.all == []
+
+
+def test_tables_that_interleave_and_empty_deliveries_pass(sinks: Any, receiver: Receiver) -> None:
+    (delivery,) = make_deliveries(make_events(40), 0, 40, lanes=1)
+    assert sinks(mode="batch").write(delivery).events == 40
+    assert sorted(e["offset"] for e in events(receiver.taken)) == list(range(40))
+    assert sinks().write(delivery_of()).events == 0
+
+
+def test_a_sink_can_be_used_again_after_an_error(sinks: Any, receiver: Receiver) -> None:
+    receiver.script = lambda request: Answer(500)
+    sink = sinks(deadline_seconds=0)
+    with pytest.raises(DeliveryError):
+        sink.write(delivery_of(make_block(20)))
+    receiver.script = lambda request: Answer()
+    assert sink.write(delivery_of(make_block(20))).events == 20
+    sink.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("http_")]
+
+
+def test_a_certificate_nobody_vouches_for_is_refused(sinks: Any, tmp_path: Path) -> None:
+    made = tls.make(tmp_path / "tls")
+    with Receiver(certificates=made) as secure:
+        with pytest.raises(Refused, match="certificate is not trusted"):
+            sinks(url=f"{secure.url}/").write(delivery_of(make_block(1)))
+        trusting = sinks(url=f"{secure.url}/", tls={"ca_file": made.ca})
+        assert trusting.write(delivery_of(make_block(3))).events == 3
+        assert [c.outcome for c in trusting.doctor()] == [Outcome.PASS]
+        assert [c.outcome for c in sinks(url=f"{secure.url}/").doctor()] == [Outcome.FAIL]
+        assert sinks(url=f"{secure.url}/", tls={"verify": False}).write(delivery_of(make_block(1))).events == 1
+
+
+def test_doctor_looks_and_sends_nothing(sinks: Any, receiver: Receiver) -> None:
+    assert [c.outcome for c in sinks().doctor()] == [Outcome.PASS]
+    assert [c.outcome for c in sinks(signing_secret="x").doctor()] == [Outcome.PASS, Outcome.WARN]
+    assert receiver.all == []
+
+
+def test_secrets_are_masked_and_yet_reach_the_worker() -> None:
+    config = HttpConfig.model_validate(
+        {
+            "id": "h", "url": "https://u:HIDE@h/", "signing_secret": "HIDE",
+            "secret_headers": {"Authorization": "HIDE"},
+            "tls": {"certificate_file": "c", "key_file": "k", "key_password": "HIDE"},
+        }
+    )  # fmt: skip
+    assert "HIDE" not in str(masked(config))
+    assert "HIDE" not in config.where
+    assert HttpConfig.model_validate(revealed(config)) == config
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": "ftp://h/"}, {"url": "https://${source.table}.example/"}, {"url": "https://h/${nope}"}, {"url": "h"},
+        {"url": "http://h", "headers": {"x": "${nope}"}}, {"url": "http://h", "batch_shape": "array", "format": "avro"},
+        {"url": "http://h", "mode": "batch", "envelope": "cloudevents", "cloudevents_mode": "binary"},
+    ],
+)  # fmt: skip
+def test_a_config_that_cannot_work_is_an_error(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        HttpConfig(id="h", **options)
+
+
+def test_retry_after_is_a_number_or_a_date() -> None:
+    assert retry_after("7") == 7
+    assert retry_after(None) is None
+    assert retry_after("soon") is None
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=100)
+    assert 90 < (retry_after(email.utils.format_datetime(later, usegmt=True)) or 0) <= 100
+    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
