@@ -356,3 +356,17 @@ def test_what_a_file_cannot_be_is_a_configuration_error() -> None:
     ):
         with pytest.raises(ValueError, match=what):
             FilesConfig.model_validate({"id": "f", "path": "/x", **options})
+
+
+@pytest.mark.parametrize("rewind", ["refuse", "replace"])
+def test_a_dead_letter_sent_again_is_one_file_more_and_removes_none(tmp_path: Path, rewind: str) -> None:
+    blocks = make_events(40)
+    (first,) = make_deliveries(blocks, 0, 20, lanes=1)
+    (second,) = make_deliveries(blocks, 20, 40, lanes=1)
+    write_all(tmp_path, [first.without([7]), second], rewind=rewind)
+    assert offsets(tmp_path) == [offset for offset in range(40) if offset != 7]
+    (letter,) = make_deliveries(blocks, 7, 8, lanes=1)
+    write_all(tmp_path, [dataclasses.replace(letter, redelivered=True)], rewind=rewind)
+    assert offsets(tmp_path) == list(range(40))
+    write_all(tmp_path, [second], rewind=rewind)
+    assert offsets(tmp_path) == list(range(40))

@@ -104,14 +104,16 @@ class FilesSink(Component[FilesConfig]):
 
     def _write(self, delivery: Delivery) -> Receipt:
         store, journal = self._opened()
-        journal.begin(delivery, self.config.id)
+        if not delivery.redelivered:  # a dead letter is a file more, and its offset no rewind
+            journal.begin(delivery, self.config.id)
         encoding = Encoding(delivery, self._format)
         drafts = _Drafts(self.config, store, journal, delivery, encoding)
         with drafts:
             for block in delivery:
                 if block.rows:
                     drafts.write(block)
-        journal.note(delivery, list(drafts.names))
+        if not delivery.redelivered:
+            journal.note(delivery, list(drafts.names))
         for name, draft in drafts.names.items():
             store.publish(draft, name)
         return encoding.receipt(self.config.id)

@@ -147,7 +147,9 @@ class KafkaSink(Component[KafkaConfig]):
 
     def write(self, delivery: Delivery) -> Receipt:
         began = time.perf_counter()
-        receipt = self._write_transaction(delivery) if self.config.exactly_once else self._write_plain(delivery)
+        # A dead letter that comes again is outside every batch: it must not take the place of the last batch's record.
+        exact = self.config.exactly_once and not delivery.redelivered
+        receipt = self._write_transaction(delivery) if exact else self._write_plain(delivery)
         return dataclasses.replace(receipt, write_seconds=time.perf_counter() - began - receipt.encode_seconds)
 
     def close(self) -> None:
