@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import random
 import threading
@@ -296,6 +297,18 @@ def test_with_rewind_apply_older_events_come_again(target: psycopg.Connection[An
     assert len(rows(target, "orders")) == 5
     assert write(make(), second) == 5
     assert rows(target, "orders") == []
+
+
+def test_a_dead_letter_that_is_sent_again_is_taken_and_moves_no_position(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    sink = make()
+    write(sink, delivery_of(make_block(5)), delivery_of(make_block(5, first_id=5, offsets=range(5, 10)), start=5))
+    before = target.execute("SELECT * FROM tidemill_positions ORDER BY lane").fetchall()
+    letter = dataclasses.replace(delivery_of(make_block(1, first_id=99, offsets=[2]), start=2), redelivered=True)
+    assert write(sink, letter) == 1
+    assert rows(target, "orders", "id")[-1] == ("(99)",)
+    assert target.execute("SELECT * FROM tidemill_positions ORDER BY lane").fetchall() == before
 
 
 def test_lanes_that_meet_a_new_table_at_once_make_it_once(target: psycopg.Connection[Any], make: Make) -> None:

@@ -78,6 +78,8 @@ class Positions:
 
     def settle(self, delivery: Delivery) -> None:
         """Makes this delivery's plan the current one, in a transaction of its own. Before `begin`."""
+        if delivery.redelivered:
+            return
         plan = (delivery.start, delivery.end, delivery.lanes)
         if self._current(delivery, "") == plan:
             return
@@ -103,7 +105,10 @@ class Positions:
                 )
 
     def begin(self, delivery: Delivery) -> Taking:
-        """Inside the transaction: holds the plan still, and knows what of it is delivered already."""
+        """Inside the transaction: holds the plan still, and knows what of it is delivered already. A dead letter that is
+        sent again is no part of any plan: it is taken as it comes, and leaves the positions alone."""
+        if delivery.redelivered:
+            return Taking(self, delivery, Delivered())
         plan = (delivery.start, delivery.end, delivery.lanes)
         found = self._current(delivery, "FOR SHARE")
         if found is None or found != plan:
@@ -202,7 +207,7 @@ class Taking:
         return block
 
     def save(self) -> None:
-        if self._share.events:
+        if self._share.events and not self._delivery.redelivered:
             self._positions.save(self._delivery, self._share.records())
 
 
