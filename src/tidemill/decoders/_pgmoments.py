@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tidemill.decoders._calendar import MICROS_PER_DAY, days
 from tidemill.decoders._pgcells import TEXT
 
-_MICROS_PER_DAY = 86_400_000_000
 _NO_DAY = np.int64(1) << 31  # what date32 cannot hold
 
 
@@ -26,17 +26,6 @@ def _number(b: Any, p: Any, e: Any) -> Any:
     if q == p:
         v = np.int64(-1)
     return v, q
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _days(year: Any, month: Any, day: Any) -> Any:
-    """Days since 1970-01-01 in the proleptic Gregorian calendar; year 0 is 1 BC."""
-    y = year - 1 if month <= 2 else year
-    era = y // 400
-    yoe = y - era * 400
-    doy = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    doe = yoe * 365 + yoe // 4 - yoe // 100 + doy
-    return era * 146097 + doe - 719468
 
 
 @njit(cache=True, nogil=True)
@@ -93,9 +82,9 @@ def dates(b: Any, at: Any, size: Any, kind: Any, out: Any, bad: Any) -> Any:
         ok, y, m, d, q = _date_part(b, at[i], e)
         if ok and _is_bc(b, q, e):
             y, q = 1 - y, e
-        days = _days(y, m, d) if ok and q == e else _NO_DAY
-        if -_NO_DAY < days < _NO_DAY:
-            out[i] = days
+        day = days(y, m, d) if ok and q == e else _NO_DAY
+        if -_NO_DAY < day < _NO_DAY:
+            out[i] = day
         else:
             bad[i] = True
             wrong += 1
@@ -111,7 +100,7 @@ def times(b: Any, at: Any, size: Any, kind: Any, out: Any, bad: Any) -> Any:
         if kind[i] != TEXT:
             continue
         v, q = _time_part(b, at[i], at[i] + size[i])
-        if v < 0 or v >= _MICROS_PER_DAY or q != at[i] + size[i]:
+        if v < 0 or v >= MICROS_PER_DAY or q != at[i] + size[i]:
             bad[i] = True
             wrong += 1
         else:
@@ -140,9 +129,9 @@ def timestamps(b: Any, at: Any, size: Any, kind: Any, zoned: Any, out: Any, bad:
         if ok and _is_bc(b, q, e):
             y, q = 1 - y, e
         if ok and q == e:
-            days = _days(y, m, d)
-            ok = -106_751_990 < days < 106_751_990
-            out[i] = days * _MICROS_PER_DAY + v if ok else 0
+            day = days(y, m, d)
+            ok = -106_751_990 < day < 106_751_990
+            out[i] = day * MICROS_PER_DAY + v if ok else 0
         else:
             ok = False
         if not ok:

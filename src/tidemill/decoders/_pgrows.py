@@ -1,4 +1,4 @@
-"""What a decoder keeps of its connection: rows that `scan` noted, their relations, and their side columns."""
+"""What the decoder keeps of its connection: rows that `scan` noted, and their relations."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders import _pgcells as cells
-from tidemill.model.block import ODD, UNCHANGED, Side
+from tidemill.decoders._sides import Ints
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
 
-Ints = npt.NDArray[np.int64]
 
 #: Logical messages (pg_logical_emit_message) are events of this table.
 MESSAGES = Table(
@@ -68,34 +66,3 @@ class Slots:
         self.of = of
         self.oids = np.array(sorted(of), np.int64)
         self.slot_of = np.array([of[oid] for oid in sorted(of)], np.int64)
-
-
-def runs(sorted_values: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], Ints]:
-    """Distinct values of a sorted vector, and for each element which of them it is."""
-    fresh = np.empty(len(sorted_values), np.bool_)
-    fresh[:1] = True
-    np.not_equal(sorted_values[1:], sorted_values[:-1], out=fresh[1:])
-    return sorted_values[fresh], np.cumsum(fresh) - 1
-
-
-def _pairs(row: Ints, rows: int) -> pa.Buffer:
-    """List offsets for items whose owning rows are given, sorted."""
-    return pa.array(np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int32))
-
-
-def unchanged(kind: npt.NDArray[np.uint8]) -> pa.Array:
-    row, column = np.nonzero((kind == cells.UNSENT).T)
-    offsets = _pairs(row, kind.shape[1])
-    none = np.bincount(row, minlength=kind.shape[1]) == 0
-    return pa.ListArray.from_arrays(offsets, pa.array(column.astype(np.uint16)), mask=pa.array(none)).cast(UNCHANGED)
-
-
-def side_values(found: list[tuple[Ints, Side, int, pa.Array]], rows: int) -> pa.Array:
-    row = np.concatenate([where for where, *_ in found])
-    order = np.argsort(row, kind="stable")
-    side = np.concatenate([np.full(len(where), int(side), np.uint8) for where, side, _, _ in found])[order]
-    column = np.concatenate([np.full(len(where), j, np.uint16) for where, _, j, _ in found])[order]
-    text = pa.concat_arrays([texts for *_, texts in found]).take(pa.array(order))
-    items = pa.StructArray.from_arrays([pa.array(side), pa.array(column), text], fields=list(ODD.value_type))
-    none = np.bincount(row, minlength=rows) == 0
-    return pa.ListArray.from_arrays(_pairs(row[order], rows), items, mask=pa.array(none)).cast(ODD)

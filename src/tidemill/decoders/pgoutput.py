@@ -21,7 +21,8 @@ from tidemill.decoders import _pgmessages as messages
 from tidemill.decoders import _pgscan as scanning
 from tidemill.decoders._pgcolumns import Cells, convert, texts
 from tidemill.decoders._pgmessages import Relation
-from tidemill.decoders._pgrows import Ints, Rows, Slots, runs, side_values, unchanged
+from tidemill.decoders._pgrows import Rows, Slots
+from tidemill.decoders._sides import Ints, runs, side_values, unchanged
 from tidemill.errors import DecodeError
 from tidemill.model.block import COMMIT_TIME, POSITION, Block, Side
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
@@ -307,7 +308,7 @@ class PgOutputDecoder:
             mask = None if present.all() else pa.array(~present)
             columns[name] = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
             if side is Side.AFTER and (kind == cells.UNSENT).any():
-                columns["unchanged"] = unchanged(kind)
+                columns["unchanged"] = unchanged(kind == cells.UNSENT)
         if odd:
             columns["odd"] = side_values(odd, len(rows))
         return columns

@@ -1,0 +1,247 @@
+"""The rare events of a binlog, parsed one at a time: format, rotation, statements, XA, tagged GTIDs, what is compressed."""
+
+from __future__ import annotations
+
+import re
+import struct
+import uuid
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidemill.decoders import _blcharsets as charsets
+from tidemill.decoders._blbytes import Bytes
+from tidemill.errors import DecodeError
+
+HEADER = 19
+TRANSACTION_PAYLOAD = 40
+QUERY_COMPRESSED, ROWS_COMPRESSED_LAST = 165, 171
+#: MariaDB's compressed events and what they are once unpacked.
+_PLAIN = {165: 2, 166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
+_ZSTD, _UNCOMPRESSED = 0, 255
+_CHUNK = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """FORMAT_DESCRIPTION. `checksum`: events of this file end with a CRC32."""
+
+    server: str
+    checksum: bool
+
+
+def format_description(body: bytes) -> Format:
+    """`body` with the four bytes of its checksum, which are there whether or not the other events have one."""
+    data = Bytes(body, "a FORMAT_DESCRIPTION event")
+    version, server = data.number(2), data.take(50).rstrip(b"\0").decode("latin-1")
+    data.number(4)
+    if version != 4 or data.number(1) != HEADER:
+        raise DecodeError(
+            f"the binlog has version {version}, written by server {server}",
+            fix="Version 4 is read here, which MySQL and MariaDB have written since 5.0.",
+        )
+    lengths = data.rest()
+    if len(lengths) < 5:
+        raise DecodeError("a FORMAT_DESCRIPTION event ends too early")
+    algorithm, given = lengths[-5], lengths[-4:]
+    if algorithm not in (0, 1):
+        raise DecodeError(
+            f"the binlog has checksums of an unknown kind ({algorithm})", fix="Set binlog_checksum=CRC32."
+        )
+    del given
+    return Format(server, algorithm == 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    database: str
+    text: str
+
+
+_STATUS_SIZES = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 8, 17: 2, 18: 1, 19: 1, 128: 3, 129: 8}
+
+
+def query(body: bytes) -> Query:
+    data = Bytes(body, "a QUERY event")
+    data.number(8)
+    database_size, _error = data.number(1), data.number(2)
+    status = data.take(data.number(2))
+    database = data.take(database_size).decode("utf-8", "backslashreplace")
+    data.number(1)
+    statement, charset = data.rest(), _charset_of(status)
+    try:
+        return Query(database, charsets.decode(statement, charset))
+    except UnicodeDecodeError:
+        # A comment or a default may hold bytes that are no text; names and keywords are.
+        return Query(database, statement.decode("utf-8", "backslashreplace"))
+
+
+def _charset_of(status: bytes) -> str:
+    """The client's character set among the status variables (Query_event of the server)."""
+    data = Bytes(status, "the status of a QUERY event")
+    while data.left:
+        code = data.number(1)
+        if code == 4:
+            found = charsets.of_collation(data.number(2))
+            return found if found and found != "binary" else "utf8mb4"
+        if code == 2:
+            data.take(data.number(1) + 1)
+        elif code in (5, 6):
+            data.take(data.number(1))
+        elif code in _STATUS_SIZES:
+            data.take(_STATUS_SIZES[code])
+        else:
+            break
+    return "utf8mb4"
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    uuid: str
+    number: int
+    tag: str
+    time: int
+
+
+def tagged_gtid(body: bytes) -> Tagged:
+    """GTID_TAGGED (8.3 on): fields by number, in the format of MySQL's serialization library."""
+    data = Bytes(body, "a GTID_TAGGED event")
+    _version, _size, _last = data.varint(), data.varint(), data.varint()
+    name, number, tag, time, original = b"", 0, "", 0, 0
+    while data.left:
+        match data.varint():
+            case 0:
+                data.varint()
+            case 1:
+                name = bytes(_byte(data.varint()) for _ in range(16))
+            case 2:
+                number = _signed(data.varint())
+            case 3:
+                tag = data.text(data.varint())
+            case 4 | 5:
+                data.varint()
+            case 6:
+                time = data.varint()
+            case 7:
+                original = data.varint()
+            case 8 | 9 | 10 | 11:
+                data.varint()
+            case _:
+                break  # what a later server adds comes last
+    if len(name) != 16 or number <= 0:
+        raise DecodeError("a GTID_TAGGED event has no GTID")
+    return Tagged(str(uuid.UUID(bytes=name)), number, tag, original or time)
+
+
+def _byte(value: int) -> int:
+    if value > 255:
+        raise DecodeError("a GTID_TAGGED event has a malformed UUID")
+    return value
+
+
+def _signed(value: int) -> int:
+    return value >> 1 ^ -(value & 1)
+
+
+Xid = tuple[int, bytes, bytes]
+_XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(-?\d+)", re.IGNORECASE)
+
+
+def xid_of(statement: str) -> Xid:
+    """Servers write an XA transaction's name as `X'…',X'…',1`."""
+    found = _XID.search(statement)
+    if not found:
+        raise DecodeError("an XA statement names no transaction")
+    try:
+        return int(found[3]), bytes.fromhex(found[1]), bytes.fromhex(found[2])
+    except ValueError as error:
+        raise DecodeError("an XA statement names no transaction") from error
+
+
+def xa_prepare(body: bytes) -> tuple[bool, Xid]:
+    """(committed at once, name)."""
+    data = Bytes(body, "an XA_PREPARE event")
+    one_phase = bool(data.number(1))
+    form, first, second = struct.unpack("<iii", data.take(12))
+    if first < 0 or second < 0:
+        raise DecodeError("an XA_PREPARE event names no transaction")
+    return one_phase, (form, data.take(first), data.take(second))
+
+
+def expanded(event: bytes) -> Iterator[bytes]:
+    """A compressed event (header and body, no checksum) as events in pieces of bounded size."""
+    kind, body = event[4], event[HEADER:]
+    if kind == TRANSACTION_PAYLOAD:
+        # Events inside have no place in the file of their own: this one gives them theirs.
+        yield event[:4] + b"\xff" + event[5:9] + struct.pack("<I", HEADER) + event[13:HEADER]
+        yield from _payload(body)
+    elif QUERY_COMPRESSED <= kind <= ROWS_COMPRESSED_LAST:
+        head, packed = _compressed_part(kind, body)
+        plain = _inflate(packed)
+        size = struct.pack("<I", HEADER + len(head) + len(plain))
+        yield event[:4] + bytes([_PLAIN[kind]]) + event[5:9] + size + event[13:HEADER] + head + plain
+    else:
+        yield event
+
+
+def _payload(body: bytes) -> Iterator[bytes]:
+    data = Bytes(body, "a TRANSACTION_PAYLOAD event")
+    method = _ZSTD
+    size = -1
+    while kind := data.packed():
+        field = Bytes(data.take(data.packed()), "a TRANSACTION_PAYLOAD event")
+        if kind == 1:
+            size = field.packed()
+        elif kind == 2:
+            method = field.packed()
+    content = data.rest()
+    if size not in (-1, len(content)):
+        raise DecodeError("a TRANSACTION_PAYLOAD event has another size than it says")
+    if method == _UNCOMPRESSED:
+        yield content
+        return
+    if method != _ZSTD:
+        raise DecodeError(f"a TRANSACTION_PAYLOAD event is compressed in an unknown way ({method})")
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(content), "zstd") as stream:
+            while piece := stream.read(_CHUNK):
+                yield piece
+    except (OSError, pa.ArrowException) as error:
+        raise DecodeError("a TRANSACTION_PAYLOAD event does not unpack") from error
+
+
+def _compressed_part(kind: int, body: bytes) -> tuple[bytes, bytes]:
+    """What is not compressed, and what is."""
+    data = Bytes(body, "a compressed event")
+    if kind == QUERY_COMPRESSED:
+        data.number(8)
+        database = data.number(1)
+        data.number(2)
+        data.take(data.number(2) + database + 1)
+    else:
+        data.number(8)
+        if kind >= 169:
+            data.take(max(data.number(2), 2) - 2)
+        bitmap = (data.packed() + 7) // 8
+        data.take(bitmap * (2 if kind in (167, 170) else 1))
+    rest = data.left
+    return body[: len(body) - rest], body[len(body) - rest :]
+
+
+def _inflate(packed: bytes) -> bytes:
+    """A byte with the method and the size of the length, the length, then zlib's data (binlog_buf_uncompress)."""
+    data = Bytes(packed, "a compressed event")
+    head = data.number(1)
+    if head & 0xF0 != 0x80:
+        raise DecodeError("an event is compressed in an unknown way")
+    size = int.from_bytes(data.take(head & 0x07), "big")
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(data.rest(), size + 1)
+    except zlib.error as error:
+        raise DecodeError("a compressed event does not unpack") from error
+    if len(plain) != size:
+        raise DecodeError("a compressed event unpacks to another size than it says")
+    return plain

@@ -1,0 +1,361 @@
+"""MySQL's binary JSON to the text that the server prints, and the partial updates of it.
+
+Documents of objects, arrays, strings, integers and literals are written by a kernel (`_bljsontext`). The rest (doubles,
+decimals, dates, opaque bytes, and documents that are put together from a partial update) goes value by value through
+here. Format: `sql-common/json_binary.h` of the server; how values print: `Json_wrapper::to_string`.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from tidemill.decoders import _blcells as cells
+from tidemill.decoders._blbytes import Bytes
+from tidemill.decoders._blmap import decimal_size
+from tidemill.errors import DecodeError
+
+if TYPE_CHECKING:
+    from tidemill.decoders._blcolumns import Cells
+
+_DEPTH = 100  # JSON_DOCUMENT_MAX_DEPTH of the server
+_REPLACE, _INSERT, _REMOVE = range(3)
+_OPERATIONS = ("replace", "insert", "remove")
+_INLINE = {4: "<H", 5: "<h", 6: "<H"}
+_INLINE_LARGE = {**_INLINE, 7: "<i", 8: "<I"}
+_NUMBERS = {5: "<h", 6: "<H", 7: "<i", 8: "<I", 9: "<q", 10: "<Q"}
+_LITERALS = {0: "null", 1: "true", 2: "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """Its JSON text."""
+
+    text: str
+
+
+Node = dict[str, "Node"] | list["Node"] | Scalar
+
+
+def convert(column: Cells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+    found = [None if value is None else text(value) for value in column.values()]
+    bad = column.kind == cells.DIFF
+    return pa.array(found, pa.string()), bad if bad.any() else None
+
+
+def merge(column: Cells, old: Cells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+    """As `convert`, where some values are changes of the old ones. Bad: changes of what was not sent."""
+    found: list[str | None] = []
+    bad = np.zeros(len(column), np.bool_)
+    for i in range(len(column)):
+        if column.kind[i] == cells.VALUE:
+            found.append(text(column.value(i)))
+        elif column.kind[i] == cells.DIFF and old.kind[i] == cells.VALUE:
+            found.append(render(applied(parse(old.value(i)), column.value(i))))
+        else:
+            bad[i] = column.kind[i] == cells.DIFF
+            found.append(None)
+    return pa.array(found, pa.string()), bad if bad.any() else None
+
+
+def text(value: bytes) -> str:
+    """
+    >>> text(bytes.fromhex("0001000c000b000100050100") + b"a")
+    '{"a": 1}'
+    """
+    return render(parse(value))
+
+
+def parse(value: bytes) -> Node:
+    if not value:  # what the server reads from a column that was never written
+        return Scalar("null")
+    return _Document(value).node(value[0], 1, 1)
+
+
+class _Document:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = len(data)  # nodes; more than bytes means that offsets run in a circle
+
+    def node(self, kind: int, at: int, depth: int) -> Node:
+        self._left -= 1
+        if depth > _DEPTH or self._left < 0:
+            raise _broken()
+        if kind <= 3:
+            return self._container(kind, at, depth)
+        try:
+            return self._scalar(kind, at)
+        except (struct.error, IndexError, ValueError) as error:
+            raise _broken() from error
+
+    def _container(self, kind: int, start: int, depth: int) -> Node:
+        large = kind & 1
+        width, form = (4, "<I") if large else (2, "<H")
+        inline = _INLINE_LARGE if large else _INLINE
+        data = self._data
+        try:
+            (count,) = struct.unpack_from(form, data, start)
+            (size,) = struct.unpack_from(form, data, start + width)
+            is_object = kind < 2
+            keys_at = start + 2 * width
+            values_at = keys_at + (width + 2) * count * is_object
+            if start + size > len(data) or values_at + (1 + width) * count > start + size:
+                raise _broken()
+            nodes: list[Node] = []
+            for i in range(count):
+                entry = values_at + (1 + width) * i
+                child = data[entry]
+                if child in inline:
+                    nodes.append(self.node(child, entry + 1, depth + 1))
+                else:
+                    (offset,) = struct.unpack_from(form, data, entry + 1)
+                    nodes.append(self.node(child, start + offset, depth + 1))
+            if not is_object:
+                return nodes
+            members: dict[str, Node] = {}
+            for i in range(count):
+                (offset,) = struct.unpack_from(form, data, keys_at + (width + 2) * i)
+                (length,) = struct.unpack_from("<H", data, keys_at + (width + 2) * i + width)
+                name = data[start + offset : start + offset + length]
+                if len(name) != length:
+                    raise _broken()
+                members[name.decode()] = nodes[i]
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            raise _broken() from error
+        return members
+
+    def _scalar(self, kind: int, at: int) -> Scalar:
+        data = self._data
+        if kind == 4:
+            return Scalar(_LITERALS[data[at]] if data[at] in _LITERALS else _fail())
+        if kind in _NUMBERS:
+            return Scalar(str(struct.unpack_from(_NUMBERS[kind], data, at)[0]))
+        if kind == 11:
+            return Scalar(double_text(struct.unpack_from("<d", data, at)[0]))
+        if kind == 12:
+            length, at = self._length(at)
+            return Scalar(quote(self._take(at, length).decode()))
+        if kind == 15:
+            length, begin = self._length(at + 1)
+            return Scalar(_opaque(data[at], self._take(begin, length)))
+        raise _broken()
+
+    def _take(self, at: int, length: int) -> bytes:
+        if at + length > len(self._data):
+            raise _broken()
+        return self._data[at : at + length]
+
+    def _length(self, at: int) -> tuple[int, int]:
+        """Seven bits a byte, lowest first."""
+        value = 0
+        for i in range(5):
+            byte = self._data[at + i]
+            value |= (byte & 0x7F) << (7 * i)
+            if not byte & 0x80:
+                return value, at + i + 1
+        raise _broken()
+
+
+def _broken() -> DecodeError:
+    return DecodeError("a JSON value does not follow its format")
+
+
+def _fail() -> str:
+    raise _broken()
+
+
+def quote(value: str) -> str:
+    """As the server does: only what must be escaped is."""
+    return orjson.dumps(value).decode()
+
+
+def double_text(value: float) -> str:
+    """The shortest digits that read back, without an exponent while the point is within 15 places (`my_gcvt`)."""
+    sign, digits, exponent = _digits(value)
+    point = len(digits) + exponent  # where the point stands, counted from the first digit
+    if -14 <= point <= 15:
+        if point <= 0:
+            body = "0." + "0" * -point + digits
+        elif point >= len(digits):
+            body = digits + "0" * (point - len(digits)) + ".0"
+        else:
+            body = digits[:point] + "." + digits[point:]
+    else:
+        body = digits[0] + ("." + digits[1:] if len(digits) > 1 else "") + f"e{point - 1}"
+    return sign + body
+
+
+def _digits(value: float) -> tuple[str, str, int]:
+    mantissa, _, exponent = repr(value).partition("e")
+    sign = "-" if mantissa.startswith("-") else ""
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    if not (whole + fraction).isdigit():  # JSON has no NaN and no infinity
+        raise _broken()
+    digits = (whole + fraction).lstrip("0")
+    power = int(exponent or 0) - len(fraction)
+    stripped = digits.rstrip("0")
+    return sign, stripped or "0", power + len(digits) - len(stripped) if stripped else 0
+
+
+def _opaque(kind: int, value: bytes) -> str:
+    match kind:
+        case 246:
+            return _decimal(value)
+        case 7 | 10 | 11 | 12 if len(value) == 8:
+            return f'"{_moment(kind, struct.unpack("<q", value)[0])}"'
+        case _:
+            return f'"base64:type{kind}:{base64.b64encode(value).decode()}"'
+
+
+def _decimal(value: bytes) -> str:
+    precision, scale, packed = value[0], value[1], value[2:]
+    if len(packed) != decimal_size(precision, scale):
+        raise _broken()
+    out = np.zeros((1, 8), np.uint32)
+    bad = np.zeros(1, np.bool_)
+    buffer = np.frombuffer(packed, np.uint8)
+    cells.wide_decimals(buffer, np.zeros(1, np.int32), np.ones(1, np.uint8), precision, scale, out, bad)
+    if bad[0]:
+        raise _broken()
+    number = pa.Array.from_buffers(pa.decimal256(precision, scale), 1, [None, pa.py_buffer(out)])[0].as_py()
+    return format(number, "f")
+
+
+def _moment(kind: int, packed: int) -> str:
+    sign, packed = ("-", -packed) if packed < 0 else ("", packed)
+    micros, moment = packed & 0xFFFFFF, packed >> 24
+    clock = f"{moment >> 6 & 63:02d}:{moment & 63:02d}.{micros:06d}"
+    if kind == 11:
+        return f"{sign}{moment >> 12 & 1023:02d}:{clock}"
+    month = moment >> 22
+    date = f"{month // 13:04d}-{month % 13:02d}-{moment >> 17 & 31:02d}"
+    return date if kind == 10 else f"{date} {moment >> 12 & 31:02d}:{clock}"
+
+
+def render(node: Node) -> str:
+    match node:
+        case Scalar():
+            return node.text
+        case list():
+            return "[" + ", ".join(map(render, node)) + "]"
+        case _:
+            return "{" + ", ".join(f"{quote(name)}: {render(child)}" for name, child in node.items()) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    operation: int
+    path: str
+    value: Node | None
+
+
+def _changes(data: bytes) -> list[_Change]:
+    source = Bytes(data, "a partial update of a JSON value")
+    found = []
+    while source.left:
+        operation = source.number(1)
+        if operation > _REMOVE:
+            raise _broken()
+        path = source.text(source.packed())
+        value = None if operation == _REMOVE else parse(source.take(source.packed()))
+        found.append(_Change(operation, path, value))
+    return found
+
+
+def odd_text(data: bytes) -> str:
+    """Changes of a value that was not sent: all that is known of the new one."""
+    found = []
+    for change in _changes(data):
+        value = "" if change.value is None else f', "value": {render(change.value)}'
+        found.append(f'{{"op": "{_OPERATIONS[change.operation]}", "path": {quote(change.path)}{value}}}')
+    return "[" + ", ".join(found) + "]"
+
+
+def applied(document: Node, data: bytes) -> Node:
+    """The document after its partial update."""
+    for change in _changes(data):
+        document = _apply(document, change)
+    return document
+
+
+def _apply(document: Node, change: _Change) -> Node:
+    legs = _legs(change.path)
+    if not legs:
+        if change.value is None or change.operation != _REPLACE:
+            raise _broken()
+        return change.value
+    parent = document
+    for leg in legs[:-1]:
+        parent = _child(parent, leg)
+    last = legs[-1]
+    if isinstance(parent, list) and isinstance(last, int):
+        if change.operation == _INSERT and change.value is not None and last <= len(parent):
+            parent.insert(last, change.value)
+            return document
+        if last < len(parent):
+            if change.value is None:
+                del parent[last]
+            else:
+                parent[last] = change.value
+            return document
+    elif isinstance(parent, dict) and isinstance(last, str):
+        if change.operation == _INSERT and change.value is not None and last not in parent:
+            parent[last] = change.value
+            # Members are in order of length, then of bytes.
+            ordered = sorted(parent.items(), key=lambda member: (len(member[0].encode()), member[0].encode()))
+            parent.clear()
+            parent.update(ordered)
+            return document
+        if last in parent and change.operation != _INSERT:
+            if change.value is None:
+                del parent[last]
+            else:
+                parent[last] = change.value
+            return document
+    raise DecodeError("a partial update of a JSON value does not fit the value")
+
+
+def _child(node: Node, leg: str | int) -> Node:
+    if isinstance(node, list) and isinstance(leg, int) and leg < len(node):
+        return node[leg]
+    if isinstance(node, dict) and isinstance(leg, str) and leg in node:
+        return node[leg]
+    raise DecodeError("a partial update of a JSON value does not fit the value")
+
+
+def _legs(path: str) -> list[str | int]:
+    """`$.a[3]."b c"`, with or without its `$`."""
+    legs: list[str | int] = []
+    at = 1 if path.startswith("$") else 0
+    while at < len(path):
+        if path[at] == "[":
+            end = path.find("]", at)
+            if end < 0 or not path[at + 1 : end].isascii() or not path[at + 1 : end].isdigit():
+                raise _broken()
+            legs.append(int(path[at + 1 : end]))
+            at = end + 1
+        elif path[at] == ".":
+            at += 1
+            if at < len(path) and path[at] == '"':
+                end = at + 1
+                while end < len(path) and path[end] != '"':
+                    end += 2 if path[end] == "\\" else 1
+                try:
+                    legs.append(str(orjson.loads(path[at : end + 1])))
+                except orjson.JSONDecodeError as error:
+                    raise _broken() from error
+                at = end + 1
+            else:
+                end = min((i for i in (path.find(".", at), path.find("[", at)) if i >= 0), default=len(path))
+                legs.append(path[at:end])
+                at = end
+        else:
+            raise _broken()
+    return legs

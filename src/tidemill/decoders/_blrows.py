@@ -1,0 +1,191 @@
+"""What the decoder keeps of its connection: rows that `scan` noted, tables, and names of transactions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.decoders import _blcells as cells
+from tidemill.decoders import _blscan as scanning
+from tidemill.decoders._blcolumns import Converter, converter
+from tidemill.decoders._blmap import TableMap
+from tidemill.decoders._sides import Ints
+from tidemill.errors import DecodeError
+from tidemill.model.table import Table
+
+
+class Rows:
+    """What `scan` notes, one vector per fact. Reused for the whole connection; `grow` when one event has more rows."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.op = np.empty(capacity, np.uint8)
+        self.slot, self.old, self.new, self.fill, self.event, self.tx = (np.empty(capacity, np.int32) for _ in range(6))
+        self.ev_old, self.ev_new = (np.empty(capacity, np.int32) for _ in range(2))
+        self.ev_flags = np.empty(capacity, np.uint8)
+        self.tx_name, self.tx_file = (np.empty(capacity + 2, np.int32) for _ in range(2))
+        self.tx_no, self.tx_time, self.tx_xid, self.tx_end, self.tx_row = (
+            np.empty(capacity + 2, np.int64) for _ in range(5)
+        )
+
+    def vectors(self) -> tuple[npt.NDArray[Any], ...]:
+        return (
+            self.op, self.slot, self.old, self.new, self.fill, self.event, self.tx,
+            self.ev_old, self.ev_new, self.ev_flags,
+            self.tx_name, self.tx_no, self.tx_time, self.tx_xid, self.tx_end, self.tx_file, self.tx_row,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A table at one shape: its columns' converters, and where its row program begins."""
+
+    table: Table
+    converters: tuple[Converter, ...]
+    first: int
+
+
+@dataclass(slots=True)
+class Tables:
+    """Tables by the binlog's number for them. A table that changes gets a new number, so rows noted earlier keep their
+    shape (invariant 6). The TABLE_MAP a number was learned from is kept byte for byte: another one is a new table."""
+
+    slots: list[Slot] = field(default_factory=list)
+    _of: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    _made: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
+    ids: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    slot_of: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    body_at: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    body_size: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    bodies: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(1, np.uint8))
+    width: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
+    first_of: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
+    program: npt.NDArray[np.int16] = field(default_factory=lambda: np.zeros(1, np.int16))
+    keys: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(1, np.uint8))
+    keyed: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(1, np.uint8))
+
+    def vectors(self) -> tuple[npt.NDArray[Any], ...]:
+        return (
+            self.ids, self.slot_of, self.body_at, self.body_size, self.bodies,
+            self.width, self.first_of, self.program, self.keys, self.keyed,
+        )  # fmt: skip
+
+    def slot(self, shape: TableMap, table: Table) -> int:
+        """The same table with the same physical columns has the same slot, whatever its number."""
+        name = (f"{table.fingerprint}/{table.version}/{table.full_name}", shape.types, shape.metadata)
+        if name not in self._made:
+            self._made[name] = self._add(shape, table)
+        return self._made[name]
+
+    def point(self, table_id: int, slot: int, body: bytes) -> None:
+        if len(self._of) > 4096:  # numbers rise for ever; those of long ago are not met again
+            self._of = dict(list(self._of.items())[-2048:])
+        self._of.pop(table_id, None)
+        self._of[table_id] = (slot, body)
+        self._index()
+
+    def forget(self) -> None:
+        """Numbers start again with a server's restart, and a DDL makes them void."""
+        self._of.clear()
+        self._index()
+
+    def _add(self, shape: TableMap, table: Table) -> int:
+        if len(table.columns) != len(shape.types):
+            raise DecodeError(
+                f"table {table.full_name} has {len(table.columns)} columns, but the binlog has {len(shape.types)}",
+                fix="The schema history does not match the binlog. Run resync for the table.",
+            )
+        made = tuple(
+            converter(k, meta, c) for k, meta, c in zip(shape.types, shape.metadata, table.columns, strict=True)
+        )
+        first = len(self.program)
+        self.slots.append(Slot(table, made, first))
+        flags = [c.name in table.key for c in table.columns]
+        self.program = np.append(self.program, np.array([c.step for c in made], np.int16))
+        self.keys = np.append(self.keys, np.array(flags, np.uint8))
+        self.width = np.array([len(s.converters) for s in self.slots], np.int64)
+        self.first_of = np.array([s.first for s in self.slots], np.int64)
+        self.keyed = np.array([bool(s.table.key) for s in self.slots], np.uint8)
+        return len(self.slots) - 1
+
+    def _index(self) -> None:
+        order = sorted(self._of)
+        bodies = [self._of[i][1] for i in order]
+        self.ids = np.array(order, np.int64)
+        self.slot_of = np.array([self._of[i][0] for i in order], np.int64)
+        self.body_size = np.array([len(body) for body in bodies], np.int64)
+        self.body_at = np.cumsum(self.body_size) - self.body_size
+        self.bodies = np.frombuffer(b"".join(bodies) + b"\0", np.uint8).copy()
+
+
+@dataclass(frozen=True, slots=True)
+class Uuid:
+    """A MySQL server that counts transactions, and the tag it counts them under."""
+
+    uuid: str
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A MariaDB domain that counts transactions, and the server that wrote them."""
+
+    domain: int
+    server: int
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a transaction's number is counted by: `prefix` and the number are its position. No counter: a file."""
+
+    prefix: str
+    counter: Uuid | Domain | None = None
+
+
+class Names:
+    """Servers and files met so far, numbered. Those that the binlog names by bytes are found by `scan` itself."""
+
+    def __init__(self) -> None:
+        self._all = [Name("")]
+        self._numbers: dict[Name, int] = {self._all[0]: scanning.ANONYMOUS}
+        self._high: list[int] = []
+        self._low: list[int] = []
+        self._of: list[int] = []
+        self._index()
+
+    def __getitem__(self, number: int) -> Name:
+        return self._all[number]
+
+    def vectors(self) -> tuple[Ints, Ints, Ints]:
+        return self._vectors
+
+    def number(self, name: Name, key: bytes | None = None) -> int:
+        """`key`: sixteen bytes that `scan` will know it by."""
+        if name not in self._numbers:
+            self._numbers[name] = len(self._all)
+            self._all.append(name)
+            if key is not None:
+                self._high.append(int.from_bytes(key[:8], "little", signed=True))
+                self._low.append(int.from_bytes(key[8:], "little", signed=True))
+                self._of.append(self._numbers[name])
+            self._index()
+        return self._numbers[name]
+
+    def positions(self, name: npt.NDArray[np.int32], number: Ints) -> pa.Array:
+        offsets = np.empty(len(name) + 1, np.int32)
+        out = np.empty(int(self._size[name].sum()) + 20 * len(name), np.uint8)
+        size = cells.positions(name, number, self._at, self._text, offsets, out)
+        return pa.Array.from_buffers(
+            pa.string(), len(name), [None, pa.py_buffer(offsets), pa.py_buffer(out[:size].copy())]
+        )
+
+    def _index(self) -> None:
+        texts = [name.prefix.encode() for name in self._all]
+        self._size = np.array([len(text) for text in texts], np.int64)
+        self._at = np.concatenate([[0], np.cumsum(self._size)]).astype(np.int64)
+        self._text = np.frombuffer(b"".join(texts) + b"\0", np.uint8).copy()
+        self._vectors = (np.array(self._high, np.int64), np.array(self._low, np.int64), np.array(self._of, np.int64))

@@ -1,0 +1,843 @@
+"""The binlog of MySQL and MariaDB to blocks. The capture loop feeds it the replication stream as it arrives.
+
+How an UPDATE passes through: `scan` notes where its before and after images start; when a gulp is used up, `_blocks`
+takes all rows of one table at once, `cut` finds their cells, each column's converter turns them into an Arrow
+array, and the rows of whole transactions leave as one `Committed`. No step makes a Python object for a row.
+
+A transaction larger than `spill_bytes`, and one that XA has only prepared, leaves in pieces (`Spilled`) and becomes
+visible only with `SpillCommitted` (invariant 3); memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.decoders import _blcells as cells
+from tidemill.decoders import _blevents as events
+from tidemill.decoders import _bljson as documents
+from tidemill.decoders import _blmap as maps
+from tidemill.decoders import _blscan as scanning
+from tidemill.decoders._blcolumns import Cells
+from tidemill.decoders._blmap import TableMap
+from tidemill.decoders._blrows import Domain, Name, Names, Rows, Slot, Uuid
+from tidemill.decoders._blrows import Tables as KnownTables
+from tidemill.decoders._sides import Ints, runs, side_values, unchanged
+from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.errors import ConnectionLost, DecodeError, SourceError
+from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
+from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
+from tidemill.model.position import Position
+from tidemill.model.table import Table
+
+__all__ = ["BinlogDecoder", "BinlogRefused", "DdlChange", "Flavor", "TableMap", "Tables"]
+
+_IGNORABLE = 0x80  # LOG_EVENT_IGNORABLE_F: a reader that does not know the event may skip it
+_EXPAND_BYTES = 16 << 20
+_PLAIN_BYTES = 1 << 18  # of ordinary events after a compressed one, before the direct way is taken again
+_LARGEST = np.iinfo(np.int32).max
+
+_COMMENT = re.compile(r"\s*(/\*(?!!|M!).*?\*/|--\s[^\n]*\n|#[^\n]*\n)", re.DOTALL)
+_WORDS = re.compile(r"[\s(]*([a-z]+)(?:\s+([a-z]+))?", re.IGNORECASE)
+_CHANGES_ROWS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH"})
+_EMPTIED = re.compile(r"\s*DELETE\s+FROM\s+((?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`)\s*(?:/\*.*\*/)?\s*", re.IGNORECASE)
+
+
+class BinlogRefused(SourceError):
+    """The server ended the stream with an error of its own; the source knows what to make of the code."""
+
+    def __init__(self, code: int, state: str, message: str) -> None:
+        super().__init__(f"the server refused to send its binlog: {message} ({code}, {state})")
+        self.code, self.state, self.message = code, state, message
+
+
+@dataclass(frozen=True, slots=True)
+class DdlChange:
+    """What a statement did to one captured table. `document` is the block's `ddl` column; `table` is as it left it."""
+
+    table: Table
+    document: str
+    barrier: bool = True
+    truncate: bool = False
+
+
+class Tables(Protocol):
+    """Answers what the stream does not say."""
+
+    def resolve(self, shape: TableMap, position: Position) -> Table | None:
+        """The table's structure at this place, None if it is not captured. Asked once per number and description.
+        `position` is that of the transaction (or of the place in the file, where it has no GTID)."""
+
+    def ddl(self, text: str, database: str, position: Position) -> list[DdlChange]:
+        """Applies a statement. Asked once, in order, for every statement that is not about a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Transaction:
+    name: int
+    number: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """An XA transaction whose rows are spilled, waiting for its commit."""
+
+    spill: int
+    events: int
+    began: _Transaction
+
+
+class BinlogDecoder:
+    """One connection's stream. `feed` it the unconsumed bytes, take the changes, then drop `consumed` bytes.
+
+    `began` is where the stream begins; `place` is how far whole transactions have come. `mark_events` is how far apart the
+    places are at which a batch may end. `checksum` is what the session asked for; what counts is what each binlog file says
+    of itself.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        *,
+        flavor: Flavor,
+        began: Position,
+        checksum: bool = True,
+        mark_events: int = 1000,
+        zero_dates: Literal["keep", "null"] = "keep",
+        spill_bytes: int = 16 << 20,
+        capacity: int = 1 << 17,
+    ) -> None:
+        self._tables = tables
+        self._flavor = flavor
+        self._mark_events = mark_events
+        self._zero_dates = zero_dates
+        self._spill_bytes = spill_bytes
+        self._rows = Rows(capacity)
+        self._state = np.zeros(scanning.STATE_SIZE, np.int64)
+        self._state[scanning.CHECKSUM] = checksum
+        self._known = KnownTables()
+        self._shape_of: dict[str, int] = {}  # the newest slot of each table
+        self._names = Names()
+        self._buffer = np.empty(0, np.uint8)
+        self._spills = 0  # numbers given to spilled transactions
+        self._open: _Transaction | None = None  # the one being spilled
+        self._open_events = 0
+        self._prepared: dict[events.Xid, _Prepared] = {}
+        self.place = Place.parse(began, flavor)
+        self._state[scanning.LOG_POS] = self.place.offset
+        self._state[scanning.FILE] = self._names.number(Name(f"{self.place.file}:"))
+        self.consumed = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is half received and no XA transaction waits, so `place` is all that was sent."""
+        return not self._state[scanning.OPEN] and not self._prepared
+
+    def feed(self, data: memoryview | npt.NDArray[np.uint8]) -> Iterator[Change]:
+        """Changes of all that is complete in `data`. Take them all before looking at `consumed`."""
+        whole = _read_only(data)[:_LARGEST]
+        at = 0
+        while True:
+            status = yield from self._walk(whole, at, packets=True)
+            at = int(self._state[scanning.POS])
+            if status == scanning.MORE:
+                break
+            reached = yield from self._expand(whole, at)
+            if reached is None:
+                break
+            at = reached
+        self.consumed = at
+
+    def _walk(
+        self, buffer: npt.NDArray[np.uint8], start: int, *, packets: bool, spill: bool = False
+    ) -> Generator[Change, None, int]:
+        """Scans one buffer; MORE when it is used up, EXPAND at an event that must be unpacked first."""
+        state = self._state
+        self._buffer = buffer
+        state[scanning.PACKETS], state[scanning.POS] = packets, start
+        while True:
+            status = int(
+                scanning.scan(
+                    buffer, len(buffer), state, *self._known.vectors(), *self._names.vectors(), *self._rows.vectors()
+                )
+            )
+            match status:
+                case scanning.MORE | scanning.EXPAND:
+                    break
+                case scanning.FULL:
+                    if not state[scanning.ROWS] and not state[scanning.TXS] - bool(state[scanning.OPEN]):
+                        self._grow()  # one event has more rows than there is room for
+                    yield from self._flush(spill_open=int(state[scanning.OPEN_ROW]) == 0)
+                case scanning.CONTROL:
+                    yield from self._control()
+                case scanning.SERVER:
+                    at, end = int(state[scanning.POS]), int(state[scanning.FRAME_END])
+                    self._server_packet(buffer[at + 4 : end].tobytes())
+                case _:
+                    raise self._broken(status)
+        large = len(buffer) - int(state[scanning.OPEN_AT]) > self._spill_bytes
+        yield from self._flush(spill_open=spill or (large and status == scanning.MORE))
+        return status
+
+    def _grow(self) -> None:
+        kept = self._rows
+        self._rows = Rows(kept.capacity * 2)
+        for now, before in zip(self._rows.vectors(), kept.vectors(), strict=True):
+            now[: len(before)] = before
+
+    def _start(self, position: int) -> None:
+        self._state[[scanning.ROWS, scanning.TXS, scanning.EVENTS, scanning.BARRIER]] = 0
+        self._state[scanning.POS] = position
+
+    def _flush(self, *, spill_open: bool) -> Iterator[Change]:
+        """Hands on every noted row that may leave now, and forgets it."""
+        state = self._state
+        rows, txs = int(state[scanning.ROWS]), int(state[scanning.TXS])
+        at, barrier = int(state[scanning.POS]), bool(state[scanning.BARRIER])
+        if state[scanning.OPEN] and state[scanning.SPILLING]:
+            yield from self._spill(0, rows, barrier)
+        elif state[scanning.OPEN]:
+            first = int(state[scanning.OPEN_ROW])
+            yield from self._commit(first, txs - 1, barrier)
+            if spill_open:
+                self._begin_spill(txs - 1)
+                yield from self._spill(first, rows, barrier)
+            else:
+                # Not worth a spill yet: its bytes stay in the buffer and are scanned again with the next gulp.
+                at = int(state[scanning.OPEN_AT])
+                state[scanning.OPEN] = 0
+        else:
+            yield from self._commit(rows, txs, barrier)
+        self._start(at)
+
+    def _commit(self, rows: int, txs: int, barrier: bool) -> Iterator[Committed]:
+        if not txs:
+            return
+        ends = np.append(self._rows.tx_row[1:txs], rows)  # events up to the end of each transaction
+        wanted = np.searchsorted(ends, np.arange(self._mark_events, rows + self._mark_events, self._mark_events))
+        chosen = np.unique(np.append(np.minimum(wanted, txs - 1), txs - 1))
+        marks, first = [], 0
+        for i in chosen.tolist():
+            self._advance(first, i + 1)
+            marks.append((int(ends[i]), self.place.text()))
+            first = i + 1
+        ordinal = np.arange(rows) - self._rows.tx_row[self._rows.tx[:rows]]
+        blocks = self._blocks(0, rows, np.arange(rows), ordinal, committed=True)
+        yield Committed(blocks, rows, tuple(marks), barrier)
+
+    def _advance(self, first: int, last: int) -> None:
+        """`place` moves over the transactions from `first` up to, not including, `last`."""
+        notes = self._rows
+        name, number = notes.tx_name[first:last], notes.tx_no[first:last]
+        if self.place.gtids is not None:
+            breaks = np.flatnonzero((np.diff(name) != 0) | (np.diff(number) != 1)) + 1
+            starts, stops = np.append(0, breaks).tolist(), np.append(breaks, len(name)).tolist()
+            for start, stop in zip(starts, stops, strict=True):
+                self._done(int(name[start]), int(number[start]), int(number[stop - 1]))
+        self.place.offset = int(notes.tx_end[last - 1])
+
+    def _done(self, name: int, first: int, last: int) -> None:
+        """Adds the GTIDs of one server from `first` to `last`."""
+        match self.place.gtids, self._names[name].counter:
+            case MysqlGtids() as gtids, Uuid(uuid, tag):
+                if first == last:
+                    gtids.add(uuid, first, tag)
+                else:
+                    gtids.add_interval(uuid, tag, first, last + 1)
+            case MariadbGtids() as gtids, Domain(domain, server):
+                gtids.add(domain, server, last)
+            case None, _:
+                pass
+            case _:
+                raise SourceError(
+                    "a transaction has no GTID, but this source resumes by GTID",
+                    where=self._where(),
+                    fix="Set gtid_mode=ON at the server; what was written without GTIDs needs a resync.",
+                )
+
+    def _finish(self, transaction: _Transaction) -> None:
+        """A transaction that ended outside of `scan`."""
+        if transaction.name or self.place.gtids is not None:
+            self._done(transaction.name, transaction.number, transaction.number)
+        self.place.offset = int(self._state[scanning.LOG_POS])
+
+    def _position(self, transaction: _Transaction | None) -> Position:
+        if transaction is not None and transaction.name:
+            return Position(f"{self._names[transaction.name].prefix}{transaction.number}")
+        return Position(f"{self.place.file}:{self._state[scanning.LOG_POS]}")
+
+    # Spilled transactions
+
+    def _begin_spill(self, index: int) -> None:
+        self._spills += 1
+        self._open, self._open_events = self._noted(index), 0
+        self._state[scanning.SPILLING] = 1
+
+    def _noted(self, index: int) -> _Transaction:
+        notes = self._rows
+        return _Transaction(int(notes.tx_name[index]), int(notes.tx_no[index]), int(notes.tx_time[index]))
+
+    def _spill(self, first: int, last: int, barrier: bool) -> Iterator[Spilled]:
+        if last > first:
+            place = np.arange(last - first) + self._open_events
+            blocks = self._blocks(first, last, place, place, committed=False)
+            self._open_events += last - first
+            yield Spilled(self._spills, blocks, last - first, barrier)
+
+    def _spill_now(self) -> Iterator[Change]:
+        """What is noted of the open transaction leaves, and so will the rest of it."""
+        yield from self._flush(spill_open=True)
+
+    def _end_spill(self) -> _Transaction:
+        assert self._open is not None
+        ended = self._open
+        self._open = None
+        self._state[[scanning.OPEN, scanning.SPILLING, scanning.HELD]] = 0
+        return ended
+
+    def _commit_spill(self, seconds: int, xid: int) -> Iterator[Change]:
+        ended = self._end_spill()
+        self._finish(ended)
+        time = ended.time if ended.time != scanning.NO_TIME else seconds * 1_000_000
+        yield self._committed_spill(self._spills, self._open_events, ended, time, xid)
+
+    def _committed_spill(self, spill: int, count: int, ended: _Transaction, time: int, xid: int) -> Change:
+        if not count:
+            return Committed((), 0, ((0, self.place.text()),))
+        return SpillCommitted(spill, self._position(ended), xid, time, self.place.text())
+
+    # Events that `scan` leaves to Python
+
+    def _control(self) -> Iterator[Change]:
+        state = self._state
+        at, end = int(state[scanning.POS]), int(state[scanning.FRAME_END])
+        head = at + (5 if state[scanning.PACKETS] else 0)
+        event = self._buffer[head:end].tobytes()
+        kind, seconds = event[4], int.from_bytes(event[:4], "little")
+        if kind in (4, 15):
+            if state[scanning.OPEN]:
+                raise self._broken(scanning.BAD_EVENT)
+            yield from self._flush(spill_open=False)
+            self._format(event) if kind == 15 else self._rotate(event)
+            state[scanning.POS] = end
+            return
+        body = event[events.HEADER : -4 if state[scanning.PACKETS] and state[scanning.CHECKSUM] else None]
+        match kind:
+            case 19:
+                yield from self._table_map(body)
+                state[scanning.POS] = end
+            case 33:
+                self._learn_uuid(body)  # and the same event is looked at again
+            case 162 if not body[12] & 0xC0:
+                self._learn_domain(event)
+            case 162:
+                prepared = bool(body[12] & 0x40)
+                name = self._learn_domain(event)
+                self._note(
+                    name, int.from_bytes(body[:8], "little", signed=True), scanning.NO_TIME, 2 if prepared else 1
+                )
+                state[scanning.HELD] = prepared
+                state[scanning.POS] = end
+            case 42:
+                if state[scanning.OPEN]:
+                    raise self._broken(scanning.BAD_EVENT)
+                gtid = events.tagged_gtid(body)
+                prefix = f"{gtid.uuid}:{gtid.tag}:" if gtid.tag else f"{gtid.uuid}:"
+                name = self._names.number(Name(prefix, Uuid(gtid.uuid, gtid.tag)))
+                self._note(name, gtid.number, gtid.time or scanning.NO_TIME, 1)
+                state[scanning.POS] = end
+            case 2:
+                yield from self._query(events.query(body), seconds, end)
+            case 16:  # only met here when its rows were spilled
+                yield from self._commit_held(end, seconds, int.from_bytes(body[:8], "little"))
+            case 38:
+                yield from self._prepare(body, seconds, end)
+            case 18:
+                raise self._statement("LOAD DATA")
+            case 26:
+                raise SourceError(
+                    "the binlog has an incident: the server could not write some changes to it",
+                    where=self._where(),
+                    fix="Changes are missing from the binlog. Run resync for the tables, from a new position.",
+                )
+            case _ if int.from_bytes(event[17:19], "little") & _IGNORABLE:
+                state[scanning.POS] = end
+            case _:
+                raise DecodeError(f"the binlog has an event of type {kind}, which is unknown here", where=self._where())
+
+    def _note(self, name: int, number: int, time: int, opened: int) -> None:
+        """Begins a transaction as `scan` does."""
+        state, notes, t = self._state, self._rows, int(self._state[scanning.TXS])
+        notes.tx_name[t], notes.tx_no[t], notes.tx_time[t] = name, number, time
+        notes.tx_xid[t], notes.tx_row[t] = 0, state[scanning.ROWS]
+        state[scanning.TXS] += 1
+        state[[scanning.OPEN, scanning.HELD]] = opened, 0
+        state[[scanning.OPEN_AT, scanning.OPEN_ROW]] = state[scanning.POS], state[scanning.ROWS]
+
+    def _learn_uuid(self, body: bytes) -> None:
+        text = body[1:17].hex()
+        name = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        self._names.number(Name(f"{name}:", Uuid(name)), body[1:17])
+
+    def _learn_domain(self, event: bytes) -> int:
+        (server,) = struct.unpack_from("<I", event, 5)
+        (domain,) = struct.unpack_from("<I", event, events.HEADER + 8)
+        name = Name(f"{domain}-{server}-", Domain(domain, server))
+        return self._names.number(name, struct.pack("<QQ", domain, server))
+
+    def _format(self, event: bytes) -> None:
+        found = events.format_description(event[events.HEADER :])
+        if found.checksum and zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
+            raise self._broken(scanning.BAD_CHECKSUM)
+        self._state[scanning.CHECKSUM] = found.checksum
+        self._known.forget()
+
+    def _rotate(self, event: bytes) -> None:
+        # The server makes this event up when a stream begins, with a checksum or without one as it sees fit.
+        if len(event) > 31 and zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little"):
+            event = event[:-4]
+        elif self._state[scanning.CHECKSUM] and not event[17] & 0x20:
+            raise self._broken(scanning.BAD_CHECKSUM)
+        if len(event) < 28:
+            raise self._broken(scanning.BAD_EVENT)
+        try:
+            file = event[27:].decode()
+        except UnicodeDecodeError as error:
+            raise DecodeError("a ROTATE event names no file") from error
+        offset = int.from_bytes(event[19:27], "little")
+        if offset >> 32:
+            raise DecodeError("a ROTATE event names no place in a file")
+        self._state[scanning.LOG_POS] = offset
+        self._state[scanning.FILE] = self._names.number(Name(f"{file}:"))
+        self.place.file, self.place.offset = file, offset
+
+    def _table_map(self, body: bytes) -> Iterator[Change]:
+        state = self._state
+        shape = maps.parse(body)
+        transaction = self._open or (self._noted(int(state[scanning.TXS]) - 1) if state[scanning.OPEN] else None)
+        table = self._tables.resolve(shape, self._position(transaction))
+        slot = scanning.NOT_CAPTURED
+        if table is not None:
+            slot = self._known.slot(shape, table)
+            if self._shape_of.setdefault(table.full_name, slot) != slot:
+                state[scanning.BARRIER] = 1  # the table changed its shape here
+                self._shape_of[table.full_name] = slot
+        self._known.point(shape.table_id, slot, body)
+        yield from ()
+
+    def _query(self, query: events.Query, seconds: int, end: int) -> Iterator[Change]:
+        state = self._state
+        text = query.text
+        while comment := _COMMENT.match(text):
+            text = text[comment.end() :]
+        words = _WORDS.match(text)
+        first, second = (words[1].upper(), (words[2] or "").upper()) if words else ("", "")
+        match first, second:
+            case "BEGIN", _:
+                raise self._broken(scanning.BAD_EVENT)
+            case "COMMIT", _:
+                yield from self._commit_held(end, seconds, 0)
+            case ("SAVEPOINT", _) | ("RELEASE", "SAVEPOINT") | ("XA", "END" | "PREPARE"):
+                state[scanning.POS] = end
+            case "ROLLBACK", "TO":
+                raise SourceError(
+                    "a transaction was rolled back to a savepoint after its changes were written to the binlog",
+                    where=self._where(),
+                    fix="That happens where a transaction changes tables of an engine without transactions. Run resync.",
+                )
+            case "ROLLBACK", _:
+                yield from self._roll_back(end)
+            case "XA", "START" | "BEGIN":
+                if not state[scanning.OPEN]:
+                    self._note(scanning.ANONYMOUS, 0, scanning.NO_TIME, 2)
+                state[[scanning.OPEN, scanning.HELD]] = 2, 1
+                state[scanning.POS] = end
+            case "XA", "COMMIT" | "ROLLBACK":
+                yield from self._resolve(events.xid_of(text), second == "COMMIT", seconds, end)
+            case ("CREATE" | "DROP", "TEMPORARY"):
+                yield from self._statement_end([], seconds, end, None)
+            case _ if first in _CHANGES_ROWS and not (emptied := _EMPTIED.fullmatch(text)):
+                raise self._statement(first)
+            case _:
+                # What a server writes for a MEMORY table that it lost with a restart.
+                if first == "DELETE" and emptied is not None:
+                    text = f"TRUNCATE TABLE {emptied[1]}"
+                yield from self._ddl(text, query.database, seconds, end)
+
+    def _statement(self, kind: str) -> SourceError:
+        return SourceError(
+            f"the binlog has a statement ({kind}) in place of the rows it changed",
+            where=self._where(),
+            fix="Set binlog_format=ROW, also for sessions that changed it for themselves, and run resync for the tables.",
+        )
+
+    def _ddl(self, text: str, database: str, seconds: int, end: int) -> Iterator[Change]:
+        """Everything before it leaves first; it is applied once, because its bytes are never scanned again."""
+        state = self._state
+        inside = state[scanning.OPEN] == 2  # CREATE TABLE ... SELECT
+        if inside and not state[scanning.SPILLING]:
+            yield from self._spill_now()
+            state[scanning.POS] = end
+        own = None if inside else self._leave(end)
+        yield from self._flush(spill_open=False)
+        changes = self._tables.ddl(text, database, self._position(self._open if inside else own))
+        if changes:
+            self._known.forget()
+        yield from self._statement_end(changes, seconds, end, own)
+
+    def _leave(self, end: int) -> _Transaction | None:
+        """The open transaction consists of one statement: it is no longer `scan`'s."""
+        state = self._state
+        state[scanning.POS] = end
+        if not state[scanning.OPEN]:
+            return _Transaction(scanning.ANONYMOUS, 0, scanning.NO_TIME)
+        if state[scanning.SPILLING]:
+            return self._end_spill()
+        own = self._noted(int(state[scanning.TXS]) - 1)
+        state[scanning.TXS] -= 1
+        state[[scanning.OPEN, scanning.HELD]] = 0
+        return own
+
+    def _statement_end(
+        self, changes: list[DdlChange], seconds: int, end: int, own: _Transaction | None
+    ) -> Iterator[Change]:
+        state = self._state
+        if own is None and state[scanning.OPEN] == 2:
+            state[scanning.POS] = end
+            if changes:
+                place = np.arange(len(changes)) + self._open_events
+                self._open_events += len(changes)
+                blocks = self._ddl_blocks(changes, place, place, None)
+                yield Spilled(self._spills, blocks, len(changes), any(c.barrier for c in changes))
+            return
+        if own is None:
+            own = self._leave(end)
+            yield from self._flush(spill_open=False)
+        assert own is not None
+        self._finish(own)
+        time = own.time if own.time != scanning.NO_TIME else seconds * 1_000_000
+        place = np.arange(len(changes))
+        blocks = self._ddl_blocks(changes, place, place, (self._position(own), time)) if changes else ()
+        marks = ((len(changes), self.place.text()),)
+        yield Committed(blocks, len(changes), marks, any(change.barrier for change in changes))
+
+    def _ddl_blocks(
+        self, changes: list[DdlChange], offset: Ints, ordinal: Ints, known: tuple[Position, int] | None
+    ) -> tuple[Block, ...]:
+        blocks = []
+        for i, change in enumerate(changes):
+            op = Op.TRUNCATE if change.truncate else Op.DDL
+            columns = {"offset": pa.array([int(offset[i])], pa.uint64()), "op": pa.array([int(op)], pa.uint8())}
+            if known is not None:
+                position, time = known
+                columns["position"] = pa.array([position], pa.string()).dictionary_encode().cast(POSITION)
+                columns["tx_id"] = pa.nulls(1, pa.uint64())
+                columns["commit_time"] = pa.array([time], pa.int64()).cast(COMMIT_TIME)
+            else:
+                columns["subtx"] = pa.array([0], pa.uint32())
+            columns["ordinal"] = pa.array([int(ordinal[i])], pa.uint32())
+            if not change.truncate:
+                columns["ddl"] = pa.array([change.document], DDL)
+            blocks.append(Block(change.table, pa.RecordBatch.from_pydict(columns)))
+        return tuple(blocks)
+
+    # Ends of transactions, XA
+
+    def _commit_held(self, end: int, seconds: int, xid: int) -> Iterator[Change]:
+        """The end of a transaction that was spilled, or that XA held."""
+        if self._state[scanning.OPEN] != 2:
+            raise self._broken(scanning.BAD_EVENT)
+        yield from self._spill_now()
+        self._state[scanning.POS] = end
+        yield from self._commit_spill(seconds, xid)
+
+    def _roll_back(self, end: int) -> Iterator[Change]:
+        if self._state[scanning.OPEN] != 2:
+            raise self._broken(scanning.BAD_EVENT)
+        yield from self._spill_now()
+        self._state[scanning.POS] = end
+        self._finish(self._end_spill())
+        if self._open_events:
+            yield SpillAborted(self._spills)
+        yield Committed((), 0, ((0, self.place.text()),))
+
+    def _prepare(self, body: bytes, seconds: int, end: int) -> Iterator[Change]:
+        """The rows of a prepared XA transaction wait, invisible, until it is committed or rolled back.
+
+        Its GTID counts as done only then: after a restart the server sends it again, as long as positions are GTID sets of
+        MySQL. A position of MariaDB, or in a file, cannot leave one out; there the commit of a transaction that was
+        prepared before the restart is an error (`_resolve`), never a silent loss (invariant 7).
+        """
+        one_phase, xid = events.xa_prepare(body)
+        if self._state[scanning.OPEN] != 2:
+            raise self._broken(scanning.BAD_EVENT)
+        yield from self._spill_now()
+        self._state[scanning.POS] = end
+        if one_phase:
+            yield from self._commit_spill(seconds, 0)
+            return
+        began = self._end_spill()
+        if not isinstance(self.place.gtids, MysqlGtids):
+            self._finish(began)
+        self._prepared[xid] = _Prepared(self._spills, self._open_events, began)
+
+    def _resolve(self, xid: events.Xid, committed: bool, seconds: int, end: int) -> Iterator[Change]:
+        own = self._leave(end)
+        assert own is not None
+        yield from self._flush(spill_open=False)
+        held = self._prepared.pop(xid, None)
+        if held is None and committed:
+            raise SourceError(
+                "an XA transaction was committed whose changes were sent before this stream began",
+                where=self._where(),
+                fix="What it changed is not known here. Run resync for the tables.",
+            )
+        if held is not None and isinstance(self.place.gtids, MysqlGtids):
+            self._finish(held.began)
+        self._finish(own)
+        if held is not None and held.events and not committed:
+            yield SpillAborted(held.spill)
+        time = own.time if own.time != scanning.NO_TIME else seconds * 1_000_000
+        yield (
+            self._committed_spill(held.spill, held.events, own, time, 0)
+            if held is not None and committed
+            else (Committed((), 0, ((0, self.place.text()),)))
+        )
+
+    # What is compressed, or larger than a packet
+
+    def _expand(self, whole: npt.NDArray[np.uint8], at: int) -> Generator[Change, None, int | None]:
+        """Unpacks events from `at` on and scans them. Answers where to go on, None if more must arrive first."""
+        places: dict[int, int] = {}  # where an event begins in the expanded bytes -> in the stream
+        held, end = bytearray(), at
+        for piece, start, stop in self._pieces(whole, at):
+            if start >= 0:
+                places[len(held)] = start
+            held += piece
+            end = max(end, stop)
+            if len(held) >= _EXPAND_BYTES:
+                yield from self._walk(_read_only(bytes(held)), 0, packets=False, spill=True)
+                del held[: int(self._state[scanning.POS])]
+                places.clear()
+        if end == at:
+            return None
+        places[len(held)] = end
+        reached = yield from self._walk_expanded(bytes(held), places, spill=False)
+        if reached > at:
+            return reached
+        if _packet(whole, end) is not None:  # there is more, but not of what must be unpacked: it goes on without us
+            return (yield from self._walk_expanded(bytes(held), places, spill=True))
+        if end + 5 <= len(whole) and whole[end + 4]:
+            self._server_packet(whole[end + 4 :].tobytes())
+        return None
+
+    def _walk_expanded(self, held: bytes, places: dict[int, int], *, spill: bool) -> Generator[Change, None, int]:
+        yield from self._walk(_read_only(held), 0, packets=False, spill=spill)
+        reached = int(self._state[scanning.POS])
+        if reached not in places:
+            raise self._broken(scanning.BAD_FRAME)
+        return places[reached]
+
+    def _pieces(self, whole: npt.NDArray[np.uint8], at: int) -> Iterator[tuple[bytes, int, int]]:
+        """Events from `at` on without packets and checksums: (bytes, where the event begins or -1 for a further piece
+        of it, where it ends once it is complete or -1). Stops some way behind the last event that needed this."""
+        plain = 0
+        while plain < _PLAIN_BYTES:
+            found = _packet(whole, at)
+            if found is None:
+                return
+            event, after = found
+            if len(event) < events.HEADER or int.from_bytes(event[9:13], "little") != len(event):
+                self._state[scanning.POS] = at
+                raise self._broken(scanning.BAD_FRAME)
+            joined = after - at > 0xFFFFFF
+            kind = event[4]
+            if self._state[scanning.CHECKSUM] and kind not in (4, 15, 27, 41):
+                if zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
+                    raise self._broken(scanning.BAD_CHECKSUM)
+                event = event[:9] + struct.pack("<I", len(event) - 4) + event[13:-4]
+            if kind in (4, 15):
+                return  # files change between transactions: the direct way takes them
+            packed = (
+                kind == events.TRANSACTION_PAYLOAD or events.QUERY_COMPRESSED <= kind <= events.ROWS_COMPRESSED_LAST
+            )
+            plain = 0 if packed or joined else plain + len(event)
+            pieces = events.expanded(event)
+            before = next(pieces)
+            start = at
+            for piece in pieces:
+                yield before, start, -1
+                before, start = piece, -1
+            yield before, start, after
+            at = after
+
+    def _server_packet(self, packet: bytes) -> None:
+        if packet[0] == 0xFF and len(packet) >= 3:
+            code, rest = int.from_bytes(packet[1:3], "little"), packet[3:]
+            state, text = (rest[1:6], rest[6:]) if rest[:1] == b"#" else (b"HY000", rest)
+            raise BinlogRefused(code, state.decode("latin-1"), text.decode("utf-8", "replace"))
+        if packet[0] == 0xFE and len(packet) < 9:
+            raise ConnectionLost("the server ended the binlog stream", where=self._where())
+        raise self._broken(scanning.BAD_FRAME)
+
+    # Blocks
+
+    def _blocks(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
+        slot = self._rows.slot[first:last]
+        blocks = []
+        for number in np.flatnonzero(np.bincount(slot)).tolist():
+            here = np.flatnonzero(slot == number)
+            meta = self._meta(first + here, offset[here], ordinal[here], committed=committed)
+            known = self._known.slots[number]
+            batch = pa.RecordBatch.from_pydict({**meta, **self._images(known, first + here)})
+            blocks.append(Block(known.table, batch))
+        return tuple(sorted(blocks, key=lambda block: block.batch.column(0)[0].as_py()))
+
+    def _meta(self, rows: Ints, offset: Ints, ordinal: Ints, *, committed: bool) -> dict[str, pa.Array]:
+        notes = self._rows
+        meta = {"offset": pa.array(offset.astype(np.uint64)), "op": pa.array(notes.op[rows])}
+        if committed:
+            txs, index = runs(notes.tx[rows])
+            time, xid = notes.tx_time[txs], notes.tx_xid[txs]
+            names = self._names.positions(notes.tx_name[txs], notes.tx_no[txs])
+            meta["position"] = pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), names).cast(POSITION)
+            meta["tx_id"] = pa.array(xid[index].astype(np.uint64), mask=xid[index] == 0)
+            meta["commit_time"] = pa.array(time[index]).cast(COMMIT_TIME)
+        else:
+            meta["subtx"] = pa.array(np.zeros(len(rows), np.uint32))
+        meta["ordinal"] = pa.array(ordinal.astype(np.uint32))
+        return meta
+
+    def _images(self, known: Slot, rows: Ints) -> dict[str, pa.Array]:
+        """`key`, `before`, `after`, and the side columns, each only if some row has it.
+
+        An old image with every column is `before`. One with fewer (binlog_row_image MINIMAL or NOBLOB) is `key`: of the
+        other columns nobody could tell what was NULL from what was not sent.
+        """
+        notes, table = self._rows, known.table
+        event = notes.event[rows]
+        old, new, fill = notes.old[rows], notes.new[rows], notes.fill[rows]
+        whole = notes.ev_flags[event] & scanning.OLD_WHOLE != 0
+        keys = [i for i, c in enumerate(table.columns) if c.name in table.key]
+        every = list(range(len(table.columns)))
+        nothing = np.full(len(rows), -1, np.int32)
+        columns: dict[str, pa.Array] = {}
+        odd: list[tuple[Ints, Side, int, pa.Array]] = []
+        images = (
+            ("key", Side.KEY, np.where(whole, nothing, old), nothing, keys),
+            ("before", Side.BEFORE, np.where(whole, old, nothing), nothing, every),
+            ("after", Side.AFTER, new, fill, every),
+        )
+        for name, side, start, completed, wanted in images:
+            present = start >= 0
+            if not wanted or not present.any():
+                continue
+            column_cells = self._cut(known, start, completed, event, after=side is Side.AFTER)
+            children = []
+            for j in wanted:
+                array, bad = self._column(known, j, column_cells[j], fill, event)
+                children.append(array)
+                if bad is not None:
+                    where = np.flatnonzero(bad)
+                    size = known.converters[j].step
+                    values = [column_cells[j].value(i, size) for i in where.tolist()]
+                    texts = pa.array([known.converters[j].odd_text(value) for value in values], pa.string())
+                    odd.append((where, side, j, texts))
+            fields = [pa.field(table.columns[j].name, table.columns[j].type.arrow) for j in wanted]
+            mask = None if present.all() else pa.array(~present)
+            columns[name] = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+            if side is Side.AFTER:
+                unsent = np.stack([c.kind for c in column_cells]) == cells.UNSENT
+                if unsent.any():
+                    columns["unchanged"] = unchanged(unsent)
+        if odd:
+            columns["odd"] = side_values(odd, len(rows))
+        return columns
+
+    def _column(
+        self, known: Slot, j: int, column: Cells, fill: npt.NDArray[np.int32], event: npt.NDArray[np.int32]
+    ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+        made = known.converters[j]
+        if made.is_document and (column.kind == cells.DIFF).any():
+            old = self._cut(known, fill, np.full(len(fill), -1, np.int32), event, after=False)[j]
+            return documents.merge(column, old)
+        array, bad = made.convert(column)
+        if bad is not None and made.is_moment and self._zero_dates == "null":
+            return array, None
+        return array, bad
+
+    def _cut(
+        self,
+        known: Slot,
+        start: npt.NDArray[np.int32],
+        fill: npt.NDArray[np.int32],
+        event: npt.NDArray[np.int32],
+        *,
+        after: bool,
+    ) -> list[Cells]:
+        notes, tables, count = self._rows, self._known, len(known.converters)
+        own, other = (notes.ev_new, notes.ev_old) if after else (notes.ev_old, notes.ev_new)
+        shape = (count, len(start))
+        at, size, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.uint8)
+        cells.cut(
+            self._buffer, len(self._buffer), start, fill, event, own, other, notes.ev_flags,
+            scanning.NEW_WHOLE if after else scanning.OLD_WHOLE, tables.program, known.first, count, at, size, kind,
+        )  # fmt: skip
+        return [Cells(self._buffer, at[j], size[j], kind[j]) for j in range(count)]
+
+    # Errors
+
+    def _where(self) -> str:
+        return f"{self.place.file}:{self._state[scanning.LOG_POS]}"
+
+    def _broken(self, status: int) -> DecodeError:
+        what = {
+            scanning.BAD_FRAME: "a packet of the binlog stream is malformed",
+            scanning.BAD_EVENT: "an event of the binlog does not follow the protocol, or stands where it cannot",
+            scanning.BAD_CHECKSUM: "the checksum of a binlog event does not match",
+            scanning.UNKNOWN_TABLE: "rows belong to a table that was never described",
+            scanning.BAD_ROW: "a row does not fit its event",
+        }[status]
+        at = int(self._state[scanning.POS])
+        # Header fields only, no row values.
+        head = self._buffer[at : at + 24].tobytes().hex()
+        return DecodeError(
+            what, where=f"{self._where()}, event {head}", fix="Restart the pipeline; if it repeats, report the event."
+        )
+
+
+def _read_only(data: memoryview | bytes | npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """One kind of array for the kernels, whoever owns the memory."""
+    array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+def _packet(whole: npt.NDArray[np.uint8], at: int) -> tuple[bytes, int] | None:
+    """The event that begins at `at`, joined from its packets, and where the next begins; None if it is not all there
+    or is no event."""
+    parts = []
+    first = True
+    while True:
+        if at + 4 > len(whole):
+            return None
+        size = int.from_bytes(whole[at : at + 3].tobytes(), "little")
+        if at + 4 + size > len(whole) or (first and (size == 0 or whole[at + 4])):
+            return None
+        parts.append(whole[at + 4 + first : at + 4 + size].tobytes())
+        at += 4 + size
+        first = False
+        if size < 0xFFFFFF:
+            return b"".join(parts), at
