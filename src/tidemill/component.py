@@ -59,13 +59,34 @@ class Component(Generic[ConfigT]):
         return ()
 
 
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What a source noted about a name at a position, in words of its own; None when the name went away. `sequence`
+    rises with every note."""
+
+    sequence: int
+    position: Position
+    name: str
+    document: bytes | None
+
+
 class Schemas(Protocol):
-    """Numbers table versions; kept across restarts."""
+    """Numbers table versions, and keeps what a source must remember to know the structure at an old position
+    (invariant 6). Kept across restarts."""
 
     def register(self, table: Table, position: Position) -> Table: ...
 
     def newest(self, name: str) -> Table | None:
         """The last registered version of a table."""
+
+    def structures(self) -> list[Structure]:
+        """Every note that was kept, oldest first."""
+
+    def keep_structures(self, position: Position, documents: Mapping[str, bytes | None]) -> None:
+        """Durable when it returns, all of them or none."""
+
+    def forget_structures(self, after: int) -> None:
+        """Notes with a higher sequence: what lies behind the position at which a source resumes comes again."""
 
 
 class Decoder(Protocol):

@@ -12,7 +12,7 @@ from tidemill.errors import TidemillError
 
 
 class SqliteFile:
-    """`schema` makes its table if it is missing; `failure` turns what SQLite says into the owner's error."""
+    """`schema` makes its tables if they are missing; `failure` turns what SQLite says into the owner's error."""
 
     def __init__(self, path: Path, schema: str, failure: Callable[[str], TidemillError]) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class SqliteFile:
         try:
             db.execute("PRAGMA journal_mode=WAL")  # the command line reads while a pipeline writes
             db.execute("PRAGMA synchronous=FULL")  # in WAL mode, less may lose the last commits in a power cut
-            db.execute(self._schema)
+            db.executescript(self._schema)
         except BaseException:
             db.close()
             raise

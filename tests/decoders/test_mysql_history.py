@@ -15,9 +15,9 @@ from tests.decoders.mysqlddl import COLUMNS, ONLY_MARIADB, ONLY_MYSQL, SEQUENCE,
 from tests.support.mysqlbinlog import Statements
 from tests.support.mysqlcatalog import read_catalog
 from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders import _myddl as ddl
 from tidemill.decoders._mycatalog import CatalogTable
 from tidemill.decoders._mycolumn import canonical
+from tidemill.decoders._myddl import parse
 from tidemill.decoders._myhistory import History, Unknown
 
 _names = itertools.count(1)
@@ -41,7 +41,7 @@ class Follower:
         with self._connection.cursor() as cursor:
             cursor.execute(statement)
         for database, text in self._log.new():
-            for parsed in ddl.parse(text, mariadb=self.mariadb):
+            for parsed in parse(text, mariadb=self.mariadb):
                 self.history.apply(parsed, database)
 
     def columns(self) -> dict[str, list[str]]:

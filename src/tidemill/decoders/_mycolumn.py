@@ -233,9 +233,8 @@ def _numbers(clause: Reader) -> list[int]:
 
 
 def _literal(value: str) -> str:
-    """As information_schema writes the values of ENUM and SET, which lose the spaces at their end."""
-    escaped = value.rstrip(" ").replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0")
-    return "'" + escaped.replace("'", "''") + "'"
+    """As `mysqltypes` reads labels: only quotes are doubled. They lose the spaces at their end."""
+    return "'" + value.rstrip(" ").replace("'", "''") + "'"
 
 
 def _attributes(clause: Reader, made: Definition) -> Definition:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tidemill.decoders import _myddl as ddl
+from tidemill.decoders import _mystatements as sql
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogTable
 from tidemill.decoders._mycolumn import Definition, canonical, widened
+from tidemill.model.position import Position
 
 TableKey = tuple[str, str]
 
@@ -49,48 +50,50 @@ class History:
     def __init__(self, *, fold: bool = False) -> None:
         self.tables: dict[TableKey, State] = {}
         self.charsets: dict[str, str] = {}
-        self._fold = fold
+        self.default_charset = ""  # of databases that are made without one
+        self.horizon = Position("")  # up to here the catalog may have been ahead of the binlog
+        self.fold = fold
 
     def key(self, database: str, name: str) -> TableKey:
-        return (database.lower(), name.lower()) if self._fold else (database, name)
+        return (database.lower(), name.lower()) if self.fold else (database, name)
 
     def put(self, table: CatalogTable) -> None:
         columns = tuple(map(canonical, table.columns))
         self.tables[self.key(table.database, table.name)] = replace(table, columns=columns)
 
-    def apply(self, statement: ddl.Statement, database: str, *, tolerant: bool = False) -> list[Effect]:
+    def apply(self, statement: sql.Statement, database: str, *, tolerant: bool = False) -> list[Effect]:
         """`tolerant` while the catalog may already have what the statement does: then a table that the statement does
         not fit stays as it is, instead of becoming `Unknown`."""
         match statement:
-            case ddl.CreateTable() if not statement.temporary:
+            case sql.CreateTable() if not statement.temporary:
                 return self._create(statement, database)
-            case ddl.AlterTable():
+            case sql.AlterTable():
                 return self._alter(statement, database, tolerant)
-            case ddl.DropTable() if not statement.temporary:
+            case sql.DropTable() if not statement.temporary:
                 keys = [self._key(name, database) for name in statement.tables]
                 return [Effect(key, "drop", self.tables.pop(key), None) for key in keys if key in self.tables]
-            case ddl.RenameTable():
+            case sql.RenameTable():
                 pairs = [(self._key(old, database), self._key(new, database)) for old, new in statement.pairs]
                 return self._rename(pairs, lenient=tolerant or statement.if_exists)
-            case ddl.TruncateTable():
+            case sql.TruncateTable():
                 key = self._key(statement.table, database)
                 state = self.tables.get(key)
                 return [Effect(key, "truncate", state, state)]
-            case ddl.AlterDatabase():
+            case sql.AlterDatabase():
                 name = self.key(statement.name or database, "")[0]
-                self.charsets[name] = statement.charset or self.charsets.get(name, "")
+                self.charsets[name] = statement.charset or self.charsets.get(name, self.default_charset)
                 return []
-            case ddl.DropDatabase():
+            case sql.DropDatabase():
                 gone = [key for key in self.tables if key[0] == self.key(statement.name, "")[0]]
                 self.charsets.pop(self.key(statement.name, "")[0], None)
                 return [Effect(key, "drop", self.tables.pop(key), None) for key in gone]
             case _:
                 return []
 
-    def _key(self, name: ddl.Name, database: str) -> TableKey:
+    def _key(self, name: sql.Name, database: str) -> TableKey:
         return self.key(name.database or database, name.name)
 
-    def _create(self, statement: ddl.CreateTable, database: str) -> list[Effect]:
+    def _create(self, statement: sql.CreateTable, database: str) -> list[Effect]:
         key = self._key(statement.table, database)
         before = self.tables.get(key)
         if statement.if_not_exists and before is not None:
@@ -109,7 +112,7 @@ class History:
         self.tables[key] = made
         return [Effect(key, "create", before, made)]
 
-    def _made(self, key: TableKey, statement: ddl.CreateTable) -> CatalogTable:
+    def _made(self, key: TableKey, statement: sql.CreateTable) -> CatalogTable:
         charset = statement.charset or self.charsets.get(key[0], "")
         columns = tuple(c.settle(charset) for c in statement.columns)
         made = _with_key(CatalogTable(*key, columns, charset=charset), statement.key)
@@ -120,7 +123,7 @@ class History:
                 made = replace(made, like=original.full_name)
         return made
 
-    def _alter(self, statement: ddl.AlterTable, database: str, tolerant: bool) -> list[Effect]:
+    def _alter(self, statement: sql.AlterTable, database: str, tolerant: bool) -> list[Effect]:
         key = self._key(statement.table, database)
         before = self.tables.get(key)
         after: State = before or Unknown("the table was there before its first statement in the binlog was read")
@@ -137,7 +140,7 @@ class History:
         effects = self._rename([(key, self._key(statement.rename_to, database))], lenient=tolerant)
         return [replace(e, before=before) if e.key == key else e for e in effects]
 
-    def _altered(self, table: CatalogTable, clauses: Iterable[ddl.Clause]) -> CatalogTable:
+    def _altered(self, table: CatalogTable, clauses: Iterable[sql.Clause]) -> CatalogTable:
         made = _Alteration(table, self.charsets.get(table.database, ""))
         for clause in clauses:
             made.take(clause)
@@ -190,32 +193,32 @@ class _Alteration:
         self._convert = False
         self._database_charset = database_charset
 
-    def take(self, clause: ddl.Clause) -> None:
+    def take(self, clause: sql.Clause) -> None:
         match clause:
-            case ddl.AddColumn():
+            case sql.AddColumn():
                 if not clause.if_not_exists or clause.column.name.lower() not in self._names:
                     self._placed.append(("", clause.column))
-            case ddl.ChangeColumn():
+            case sql.ChangeColumn():
                 if self._has(clause.old, clause.if_exists):
                     self._changed[clause.old.lower()] = clause.column
                     if clause.column.first or clause.column.after:
                         self._placed.append((clause.old.lower(), clause.column))
-            case ddl.RenameColumn():
+            case sql.RenameColumn():
                 if self._has(clause.old, clause.if_exists):
                     old = self._column(clause.old)
                     self._changed[clause.old.lower()] = replace(old, name=clause.new)
-            case ddl.ShowColumn():
+            case sql.ShowColumn():
                 if self._has(clause.name, False):
                     old = self._column(clause.name)
                     self._changed.setdefault(clause.name.lower(), replace(old, invisible=clause.invisible))
-            case ddl.DropColumn():
+            case sql.DropColumn():
                 if self._has(clause.name, clause.if_exists):
                     self._dropped.add(clause.name.lower())
-            case ddl.AddKey():
+            case sql.AddKey():
                 self._key = clause.columns
-            case ddl.DropKey():
+            case sql.DropKey():
                 self._drop_key = True
-            case ddl.Charset():
+            case sql.Charset():
                 self._charset = clause.name or self._database_charset
                 self._convert = clause.convert or self._convert
 

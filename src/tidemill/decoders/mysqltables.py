@@ -1,7 +1,281 @@
-"""Which structure a table of MySQL or MariaDB had at a place of the binlog (invariant 6)."""
+"""Which structure a table of MySQL or MariaDB had at a place of the binlog (invariant 6). Pure; `binlog` asks it.
+
+Rows of the binlog have physical types and, with binlog_row_metadata=FULL, names. Without, names come from a history:
+the catalog when capture began, then every DDL statement of the binlog, checked against each TABLE_MAP event. With FULL
+the event wins, and the history adds what it does not have: generated columns, and what a statement changed.
+
+The history is kept in the schema registry with the position of every statement. A restart goes on with what was true at
+its own position: statements behind that are forgotten and come again.
+"""
 
 from __future__ import annotations
 
-from tidemill.decoders._mycatalog import CatalogColumn, CatalogDatabase, CatalogTable
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-__all__ = ["CatalogColumn", "CatalogDatabase", "CatalogTable"]
+import orjson
+
+from tidemill.component import Schemas
+from tidemill.decoders import _mynotes as notes
+from tidemill.decoders import _mystatements as sql
+from tidemill.decoders import mysqltypes
+from tidemill.decoders._blmap import TableMap
+from tidemill.decoders._mycatalog import CatalogColumn, CatalogDatabase, CatalogTable
+from tidemill.decoders._mychanges import changes, safe_text
+from tidemill.decoders._myddl import parse
+from tidemill.decoders._myhistory import Effect, History, State, Unknown
+from tidemill.decoders._myrewind import rewind
+from tidemill.decoders._myshape import difference
+from tidemill.decoders._mywords import Kind, NotUnderstood, without_comments, words
+from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.gtid import Flavor
+from tidemill.errors import DecodeError
+from tidemill.model.position import Position
+from tidemill.model.table import Column, Table
+
+__all__ = ["Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "DdlChange", "MysqlTables"]
+
+_RESYNC = (
+    "Set binlog_row_metadata=FULL at the server, so that the binlog has the names itself from then on. To go on from"
+    ' here, run "tidemill resync FILE": it begins anew with the catalog of today.'
+)
+_INTERESTING = re.compile(
+    r"\s*(CREATE|ALTER|DROP|RENAME|TRUNCATE|SET|INSERT|REPLACE|UPDATE|DELETE|LOAD)\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DdlChange:
+    """A statement's effect on one captured table. `document` is the JSON of the event; with `truncate` it is a TRUNCATE
+    instead. `barrier`: the table is another one afterwards."""
+
+    table: Table
+    document: str
+    barrier: bool
+    truncate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What the server lists now: all of its tables, not only the captured ones, since any can be renamed to one.
+
+    `at` is the end of the binlog, asked after the tables were read. `charset` is the server's (character_set_server).
+    `since` are (database, text) of the statements between the place where capture begins and `at`; they are needed
+    only where those two differ and row metadata is not FULL.
+    """
+
+    databases: Sequence[CatalogDatabase]
+    tables: Sequence[CatalogTable]
+    at: Place
+    charset: str = ""
+    since: Sequence[tuple[str, str]] = ()
+
+
+class MysqlTables:
+    """One connection's view. `begin` must come first.
+
+    `selected` says whether a table is captured. `fold`: the server compares names of tables in lower case. `identity`
+    is what an UPDATE or DELETE brings of the old row (`model.table.Table`).
+    """
+
+    def __init__(
+        self,
+        schemas: Schemas,
+        selected: Callable[[str, str], bool],
+        *,
+        flavor: Flavor,
+        fold: bool = False,
+        identity: str = "full",
+        where: str = "",
+    ) -> None:
+        self._schemas, self._selected, self._flavor = schemas, selected, flavor
+        self._identity, self._where = identity, where
+        self._history = History(fold=fold)
+        self._resolved: dict[TableMap, Table] = {}
+        self._answered: tuple[Position, str, list[DdlChange]] = (Position(""), "", [])
+
+    def begin(self, place: Place, read: Callable[[], Catalog], *, fresh: bool) -> None:
+        """The history as it was at `place`. The catalog is read only when there is none: at the first start (`fresh`),
+        or when the registry has nothing that old."""
+        found = [] if fresh else self._schemas.structures()
+        kept = list(itertools.takewhile(lambda note: notes.covers(place, note.position, self._flavor), found))
+        self._schemas.forget_structures(kept[-1].sequence if kept else 0)
+        self._resolved.clear()
+        if kept:
+            for note in kept:
+                notes.recall(self._history, note)
+            return
+        catalog = read()
+        self._history.horizon = catalog.at.text()
+        self._history.default_charset = catalog.charset
+        for database in catalog.databases:
+            self._history.charsets[self._history.key(database.name, "")[0]] = database.charset
+        for table in catalog.tables:
+            self._history.put(table)
+        if catalog.since:
+            self._rewind(catalog.since)
+        self._schemas.keep_structures(place.text(), notes.everything(self._history))
+
+    def resolve(self, shape: TableMap, position: Position) -> Table | None:
+        """The table that rows behind this TABLE_MAP belong to; None if it is not captured."""
+        if (known := self._resolved.get(shape)) is not None:
+            return known
+        if not self._selected(shape.database, shape.name):
+            return None
+        key = self._history.key(shape.database, shape.name)
+        state = self._history.tables.get(key)
+        if shape.names:
+            state = self._combined(shape, state)
+            self._history.tables[key] = state
+        known_state = self._checked(shape, state, position)
+        table = self._register(known_state, position, shape)
+        if len(self._resolved) > 10_000:
+            self._resolved.clear()
+        self._resolved[shape] = table
+        return table
+
+    def ddl(self, text: str, database: str, position: Position) -> list[DdlChange]:
+        """Changes of captured tables by a statement, in order; `position` is the one behind it. The same statement at
+        the same position may come twice, when bytes are decoded again."""
+        if self._answered[:2] != (position, text):
+            self._answered = (position, text, self._follow(text, database, position))
+        return self._answered[2]
+
+    def _follow(self, text: str, database: str, position: Position) -> list[DdlChange]:
+        if not _INTERESTING.match(without_comments(text)):
+            return []
+        try:
+            statements = parse(text, mariadb=self._flavor is Flavor.MARIADB)
+        except NotUnderstood as error:
+            return self._not_understood(text, database, position, str(error))
+        horizon = self._history.horizon
+        tolerant = bool(horizon) and notes.covers(Place.parse(horizon, self._flavor), position, self._flavor)
+        effects: list[Effect] = []
+        changed: dict[str, bytes | None] = {}
+        for statement in statements:
+            if isinstance(statement, sql.RowStatement):
+                self._refuse_rows(statement, database, position)
+            effects += self._history.apply(statement, database, tolerant=tolerant)
+            if isinstance(statement, sql.AlterDatabase | sql.DropDatabase):
+                name = self._history.key(statement.name or database, "")[0]
+                changed[notes.name_of(name)] = notes.of_charset(self._history.charsets.get(name))
+        return self._effects(effects, changed, text, position)
+
+    def _effects(
+        self, effects: list[Effect], changed: dict[str, bytes | None], text: str, position: Position
+    ) -> list[DdlChange]:
+        for effect in effects:
+            if effect.kind != "truncate":
+                changed[notes.name_of(*effect.key)] = notes.of_state(self._history.tables.get(effect.key))
+        if changed:
+            self._schemas.keep_structures(position, changed)
+            self._resolved.clear()
+        return [self._change(effect, text, position) for effect in effects if self._selected(*effect.key)]
+
+    def _not_understood(self, text: str, database: str, position: Position, why: str) -> list[DdlChange]:
+        """Tables that the statement names are not known any more, until a TABLE_MAP with names describes them."""
+        try:
+            named = {word.text for word in words(text) if word.kind is not Kind.SIGN}
+        except NotUnderstood:
+            named = set(re.findall(r"[\w$]+", text))
+        if self._history.fold:
+            named = {name.lower() for name in named}
+        concerned = [
+            key for key in self._history.tables
+            if key[1] in named and (key[0] in named or key[0] == self._history.key(database, "")[0])
+        ]  # fmt: skip
+        effects = []
+        for key in concerned:
+            before = self._history.tables[key]
+            after = Unknown(f"a statement was not understood: {why}")
+            self._history.tables[key] = after
+            effects.append(Effect(key, "unknown", before, after))
+        return self._effects(effects, {}, text, position)
+
+    def _refuse_rows(self, statement: sql.RowStatement, database: str, position: Position) -> None:
+        name = (statement.table.database or database, statement.table.name)
+        if self._selected(*name):
+            raise DecodeError(
+                f"rows of {name[0]}.{name[1]} were changed by a statement that the binlog has as text, not as rows",
+                where=self._at(position),
+                fix="Some session used binlog_format STATEMENT or MIXED: set it to ROW everywhere. What the statement"
+                ' changed is not in the binlog; run "tidemill resync FILE".',
+            )
+
+    def _change(self, effect: Effect, text: str, position: Position) -> DdlChange:
+        state = effect.after if isinstance(effect.after, CatalogTable) else effect.before
+        if isinstance(effect.after, Unknown) or not isinstance(state, CatalogTable):
+            table = self._schemas.newest(".".join(effect.key)) or self._schemas.register(
+                Table(effect.key[0], effect.key[0], effect.key[1], (), identity=self._identity), position
+            )
+        else:
+            table = self._register(state, position)
+        document = {"text": safe_text(text), "kind": effect.kind, "changes": changes(effect)}
+        same = effect.kind == "alter" and _shape_of(effect.before) == _shape_of(effect.after)
+        return DdlChange(table, orjson.dumps(document).decode(), not same, effect.kind == "truncate")
+
+    def _combined(self, shape: TableMap, state: State | None) -> CatalogTable:
+        """A table that the binlog names, with what the history knows beyond that, where the two agree."""
+        key = tuple(shape.names[j] for j, _ in shape.key)
+        if isinstance(state, CatalogTable) and tuple(c.name for c in state.columns) == shape.names:
+            if not difference(state, shape):
+                return state if state.key == key else replace(state, key=key)
+        else:
+            state = None
+        generated = {c.name: c.generated for c in state.columns} if state else {}
+        columns = []
+        for j, name in enumerate(shape.names):
+            kind = mysqltypes.of_map(shape, j)
+            if kind is None:
+                raise DecodeError(
+                    f'the type of column "{name}" of {shape.full_name} is not known', where=self._where, fix=_RESYNC
+                )
+            native, _, charset = kind.native.partition(" character set ")
+            columns.append(CatalogColumn(name, native, charset, shape.nullable[j], generated.get(name, False)))
+        return CatalogTable(shape.database, shape.name, tuple(columns), key, renamed=state.renamed if state else ())
+
+    def _checked(self, shape: TableMap, state: State | None, position: Position) -> CatalogTable:
+        if isinstance(state, CatalogTable):
+            if shape.names or not (found := difference(state, shape)):
+                return state
+            what = f"{shape.full_name} is not as its history says: {found}"
+        elif state is None:
+            what = f"the structure of {shape.full_name} is not known: the catalog did not have it when capture began"
+        else:
+            what = f"the structure of {shape.full_name} is not known: {state.reason}"
+        raise DecodeError(what, where=self._at(position), fix=_RESYNC)
+
+    def _register(self, state: CatalogTable, position: Position, shape: TableMap | None = None) -> Table:
+        columns = []
+        for j, column in enumerate(state.columns):
+            kind = mysqltypes.data_type(column.type, column.charset, self._flavor)
+            nullable = column.nullable if shape is None else shape.nullable[j]
+            columns.append(Column(column.name, kind, nullable=nullable, generated=column.generated))
+        made = Table(
+            state.database, state.database, state.name, tuple(columns), state.key, self._identity, renamed=state.renamed
+        )
+        # A structure that was there before keeps its number, but what was renamed on the way to it is today's.
+        return replace(self._schemas.register(made, position), renamed=made.renamed)
+
+    def _rewind(self, since: Sequence[tuple[str, str]]) -> None:
+        statements: list[tuple[str, sql.Statement]] = []
+        for database, text in since:
+            try:
+                found = parse(text, mariadb=self._flavor is Flavor.MARIADB)
+            except NotUnderstood:
+                # Undone it cannot be, so all that is known is that nothing is known of the tables before it.
+                named = {name.lower() for name in re.findall(r"[\w$]+", text)}
+                for key in [key for key in self._history.tables if key[1].lower() in named]:
+                    self._history.tables[key] = Unknown("a later statement was not understood")
+                continue
+            statements += [(database, statement) for statement in found]
+        rewind(self._history, statements)
+
+    def _at(self, position: Position) -> str:
+        return f"{self._where}, position {position}" if self._where else f"position {position}"
+
+
+def _shape_of(state: State | None) -> object:
+    return (state.columns, state.key) if isinstance(state, CatalogTable) else state

@@ -1,16 +1,19 @@
 """Which structures each table has had, numbered and kept: what lets an event name its schema (invariant 6).
 
 Capture registers a table whenever its source describes it; the command line and the API read at the same time.
-One SQLite file per source. Nothing is ever removed or renumbered.
+One SQLite file per source. No version is ever removed or renumbered. Beside them it keeps what a source notes for
+itself: a binlog does not describe its tables, so that MySQL's source has to remember how they were.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tidemill.component import Structure
 from tidemill.errors import RegistryError
 from tidemill.model.position import Position
 from tidemill.model.table import Table
@@ -27,7 +30,13 @@ CREATE TABLE IF NOT EXISTS versions (
     document      BLOB NOT NULL,
     UNIQUE (name, version),
     UNIQUE (name, fingerprint)
-)
+);
+CREATE TABLE IF NOT EXISTS structures (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    position TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    document BLOB
+);
 """
 _FIELDS = "sequence, version, fingerprint, position, registered_at, document"
 
@@ -92,6 +101,22 @@ class SchemaRegistry:
         """The newest version of every table, by name."""
         with self._file.connected() as db:
             return _all(db, "sequence IN (SELECT max(sequence) FROM versions GROUP BY name) ORDER BY name")
+
+    def structures(self) -> list[Structure]:
+        with self._file.connected() as db:
+            rows = db.execute("SELECT sequence, position, name, document FROM structures ORDER BY sequence")
+            return [Structure(number, Position(position), name, document) for number, position, name, document in rows]
+
+    def keep_structures(self, position: Position, documents: Mapping[str, bytes | None]) -> None:
+        with self._file.writing() as db:
+            db.executemany(
+                "INSERT INTO structures (position, name, document) VALUES (?, ?, ?)",
+                [(position, name, document) for name, document in documents.items()],
+            )
+
+    def forget_structures(self, after: int) -> None:
+        with self._file.writing() as db:
+            db.execute("DELETE FROM structures WHERE sequence > ?", (after,))
 
     def sequence(self) -> int:
         """The last number given out, 0 when nothing is registered."""

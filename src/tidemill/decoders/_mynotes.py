@@ -1,0 +1,74 @@
+"""How the schema history is written down in the schema registry, and read from it: one note per name and statement.
+
+A name is a JSON array: [] the server's settings, [database] its charset, [database, table] the table's structure.
+"""
+
+from __future__ import annotations
+
+import orjson
+
+from tidemill.component import Structure
+from tidemill.decoders._mycatalog import CatalogTable
+from tidemill.decoders._myhistory import History, State, Unknown
+from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.model.position import Position
+
+
+def name_of(*parts: str) -> str:
+    return orjson.dumps(parts).decode()
+
+
+def of_state(state: State | None) -> bytes | None:
+    if state is None:
+        return None
+    return state.to_json() if isinstance(state, CatalogTable) else orjson.dumps({"unknown": state.reason})
+
+
+def of_charset(charset: str | None) -> bytes | None:
+    return None if charset is None else orjson.dumps({"charset": charset})
+
+
+def everything(history: History) -> dict[str, bytes | None]:
+    settings = orjson.dumps({"horizon": history.horizon, "charset": history.default_charset})
+    notes: dict[str, bytes | None] = {name_of(): settings}
+    notes |= {name_of(name): of_charset(charset) for name, charset in history.charsets.items()}
+    return notes | {name_of(*key): of_state(state) for key, state in history.tables.items()}
+
+
+def recall(history: History, note: Structure) -> None:
+    """Applies a note; they come in the order in which they were written."""
+    parts: list[str] = orjson.loads(note.name)
+    document = None if note.document is None else orjson.loads(note.document)
+    match parts:
+        case [] if document is not None:
+            history.horizon, history.default_charset = document["horizon"], document["charset"]
+        case [database]:
+            history.charsets.pop(database, None)
+            if document is not None:
+                history.charsets[database] = document["charset"]
+        case [database, table]:
+            history.tables.pop((database, table), None)
+            if document is not None:
+                history.tables[database, table] = (
+                    Unknown(document["unknown"])
+                    if "unknown" in document
+                    else CatalogTable.from_json(note.document or b"")
+                )
+
+
+def covers(place: Place, text: Position, flavor: Flavor) -> bool:
+    """Whether all that stands before `text` also stands before `place`. Positions of two kinds (GTIDs were turned on or
+    off in between) cannot be compared: the other kind is the older one."""
+    other = Place.parse(text, flavor)
+    if isinstance(place.gtids, MysqlGtids) and isinstance(other.gtids, MysqlGtids):
+        return other.gtids.is_subset(place.gtids)
+    if isinstance(place.gtids, MariadbGtids) and isinstance(other.gtids, MariadbGtids):
+        return other.gtids.is_subset(place.gtids)
+    if place.gtids is None and other.gtids is None:
+        return (_number(other.file), other.offset) <= (_number(place.file), place.offset)
+    return True
+
+
+def _number(file: str) -> int:
+    return int(file.rpartition(".")[2] or 0)

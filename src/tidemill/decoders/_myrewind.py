@@ -1,0 +1,79 @@
+"""The catalog of today, taken back to an earlier place of the binlog: statements undone, the last one first.
+
+Needed where capture begins in the past without a history. What cannot be undone (the type of a dropped column is
+written nowhere) makes the table `Unknown`: its rows then need names from the binlog itself, or stop capture
+(invariant 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tidemill.decoders import _mystatements as sql
+from tidemill.decoders._mycatalog import CatalogTable
+from tidemill.decoders._myhistory import History, State, TableKey, Unknown
+
+_CHANGED = Unknown("a later statement changed it in a way that cannot be undone")
+
+
+def rewind(history: History, statements: Sequence[tuple[str, sql.Statement]]) -> None:
+    """`statements` are (database, statement) in the order of the binlog."""
+    for database, statement in reversed(statements):
+        _undo(history, database, statement)
+
+
+def _undo(history: History, database: str, statement: sql.Statement) -> None:
+    def key(name: sql.Name) -> TableKey:
+        return history.key(name.database or database, name.name)
+
+    match statement:
+        case sql.CreateTable() if not statement.temporary and not statement.if_not_exists:
+            history.tables.pop(key(statement.table), None)
+        case sql.CreateTable() if not statement.temporary:
+            history.tables[key(statement.table)] = _CHANGED
+        case sql.DropTable() if not statement.temporary:
+            for name in statement.tables:
+                history.tables[key(name)] = Unknown("it was dropped later, and the binlog does not say how it was")
+        case sql.RenameTable():
+            for old, new in reversed(statement.pairs):
+                _move(history, key(new), key(old))
+        case sql.AlterTable():
+            if statement.rename_to is not None:
+                _move(history, key(statement.rename_to), key(statement.table))
+            state = history.tables.get(key(statement.table))
+            if state is not None:
+                history.tables[key(statement.table)] = _before(state, statement.clauses)
+        case _:
+            pass
+
+
+def _move(history: History, now: TableKey, then: TableKey) -> None:
+    state = history.tables.pop(now, _CHANGED)
+    history.tables[then] = state if isinstance(state, Unknown) else replace(state, database=then[0], name=then[1])
+
+
+def _before(state: State, clauses: Sequence[sql.Clause]) -> State:
+    for clause in reversed(clauses):
+        if isinstance(state, Unknown):
+            return state
+        state = _without(state, clause)
+    return state
+
+
+def _without(table: CatalogTable, clause: sql.Clause) -> State:
+    columns = {c.name.lower(): c for c in table.columns}
+    match clause:
+        case sql.AddColumn() if not clause.if_not_exists and clause.column.name.lower() in columns:
+            kept = tuple(c for name, c in columns.items() if name != clause.column.name.lower())
+            return replace(table, columns=kept)
+        case sql.RenameColumn() if clause.new.lower() in columns and clause.old.lower() not in columns:
+            back = columns | {clause.new.lower(): replace(columns[clause.new.lower()], name=clause.old)}
+            key = tuple(clause.old if name.lower() == clause.new.lower() else name for name in table.key)
+            return replace(table, columns=tuple(back.values()), key=key)
+        case sql.ShowColumn():
+            return table  # what is seen without being named does not matter for rows
+        case sql.Charset() if not clause.convert:
+            return table
+        case _:
+            return _CHANGED

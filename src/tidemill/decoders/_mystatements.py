@@ -1,0 +1,137 @@
+"""DDL statements as values: what one asks for, not yet what it does to a table (`_myhistory`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.decoders._mycolumn import Definition
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A table's name as written; without a database it is in the session's."""
+
+    database: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """`source` is set by LIKE. Without it and without columns (CREATE … SELECT) the structure is not known."""
+
+    table: Name
+    columns: tuple[Definition, ...] = ()
+    key: tuple[str, ...] = ()
+    charset: str = ""
+    source: Name | None = None
+    if_not_exists: bool = False
+    temporary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    column: Definition
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumn:
+    """MODIFY (same name) and CHANGE."""
+
+    old: str
+    column: Definition
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    old: str
+    new: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowColumn:
+    """SET VISIBLE and SET INVISIBLE."""
+
+    name: str
+    invisible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AddKey:
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropKey:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Charset:
+    """A new default; with `convert` also the charset of every column. An empty name stands for the database's."""
+
+    name: str
+    convert: bool = False
+
+
+Clause = AddColumn | ChangeColumn | RenameColumn | DropColumn | ShowColumn | AddKey | DropKey | Charset
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    table: Name
+    clauses: tuple[Clause, ...] = ()
+    rename_to: Name | None = None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable:
+    tables: tuple[Name, ...]
+    temporary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable:
+    """In order: a swap goes over a third name."""
+
+    pairs: tuple[tuple[Name, Name], ...]
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTable:
+    table: Name
+
+
+@dataclass(frozen=True, slots=True)
+class AlterDatabase:
+    """CREATE and ALTER. An empty charset leaves it as it is, an empty name means the session's database."""
+
+    name: str
+    charset: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabase:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowStatement:
+    """A change of rows, written into the binlog as a statement: there are no row events for it."""
+
+    table: Name
+
+
+Statement = (
+    CreateTable | AlterTable | DropTable | RenameTable | TruncateTable | AlterDatabase | DropDatabase | RowStatement
+)

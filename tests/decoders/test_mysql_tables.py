@@ -1,0 +1,374 @@
+"""Old binlog is read with the tables as they were, whatever the catalog says by now: real binlogs, replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import orjson
+import pymysql
+import pytest
+
+from tests.decoders.mysqlddl import random_statement
+from tests.services.mysql import KINDS, private_server
+from tests.support.mysqlbinlog import Event, events, statement
+from tests.support.mysqlcatalog import read_catalog
+from tidemill.control.servers.mysqlfamily import Server
+from tidemill.decoders import _blmap
+from tidemill.decoders._mycatalog import CatalogColumn, CatalogDatabase, CatalogTable
+from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.mysqltables import Catalog, DdlChange, MysqlTables
+from tidemill.errors import DecodeError
+from tidemill.model.position import Position
+from tidemill.model.table import Table
+from tidemill.schema.registry import SchemaRegistry
+
+QUERY, TABLE_MAP = 2, 19
+METADATA = ("FULL", "MINIMAL", "NO_LOG")
+
+
+@dataclass
+class Story:
+    """A binlog, and for each of its TABLE_MAP events the columns that the table had then."""
+
+    flavor: Flavor
+    events: list[Event] = field(default_factory=list)
+    then: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
+    now: dict[str, CatalogTable] = field(default_factory=dict)
+
+    @property
+    def start(self) -> Place:
+        return Place(self.flavor, None, self.events[0].place.file, 4)
+
+    def catalog(self, *, since: bool = False) -> Catalog:
+        statements = [statement(e.body) for e in self.events if e.kind == QUERY] if since else []
+        return Catalog(
+            [CatalogDatabase("d", "utf8mb4")], list(self.now.values()), self.events[-1].place, since=statements
+        )
+
+
+def empty(story: Story) -> Catalog:
+    return Catalog([CatalogDatabase("d", "utf8mb4")], [], story.start)
+
+
+def tables(story: Story, registry: SchemaRegistry) -> MysqlTables:
+    return MysqlTables(registry, lambda database, table: database == "d", flavor=story.flavor)
+
+
+def replay(story: Story, made: MysqlTables, first: int = 0) -> Iterator[tuple[int, Table | DdlChange]]:
+    """(number of the event, what became of it), from the event `first` on."""
+    for number, event in enumerate(story.events[first:], first):
+        if event.kind == TABLE_MAP:
+            table = made.resolve(_blmap.parse(event.body), event.place.text())
+            if table is not None:
+                yield number, table
+        elif event.kind == QUERY:
+            database, text = statement(event.body)
+            for change in made.ddl(text, database, event.place.text()):
+                yield number, change
+
+
+def maps(story: Story) -> dict[int, tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    found = [
+        n for n, e in enumerate(story.events) if e.kind == TABLE_MAP and _blmap.parse(e.body).database == "d"
+    ]  # fmt: skip
+    assert len(found) == len(story.then)
+    return dict(zip(found, story.then, strict=True))
+
+
+@pytest.fixture(
+    scope="module", params=[(k, m) for k in KINDS for m in METADATA if (k, m) != ("mysql", "NO_LOG")], ids="-".join
+)
+def story(request: pytest.FixtureRequest) -> Iterator[Story]:
+    """Random statements, a row into every table after each, and a restart of the binlog now and then."""
+    kind, metadata = request.param
+    dice = Random(f"{kind}/{metadata}")
+    names, columns = [f"t{i}" for i in range(4)], [f"c{i}" for i in range(7)]
+    with private_server(kind, binlog_row_metadata=metadata, character_set_server="utf8mb4") as server:
+        server.execute(
+            "CREATE DATABASE d CHARACTER SET utf8mb4",
+            "RESET BINARY LOGS AND GTIDS" if kind == "mysql" else "RESET MASTER",
+        )
+        told = Story(Flavor(kind))
+        connection = server.connect("d")
+        while len(told.then) < 150:
+            known = {name: [c.name for c in t.columns] for name, t in told.now.items()}
+            try:
+                with connection.cursor() as cursor:
+                    cursor.execute(random_statement(dice, names, columns, known))
+            except pymysql.err.MySQLError:
+                continue
+            told.now = read_catalog(server, "d")
+            for table in told.now.values():
+                _row(server, connection, told, table)
+            if dice.random() < 0.05:
+                server.execute("FLUSH BINARY LOGS")
+        connection.close()
+        told.events = [e for e in events(server) if e.kind in (QUERY, TABLE_MAP)]
+        yield told
+
+
+def _row(server: Server, connection: pymysql.Connection, told: Story, table: CatalogTable) -> None:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {table.name} () VALUES ()")
+    except pymysql.err.MySQLError:
+        return  # a second row with the key's default
+    told.then.append((table.name, tuple(c.name for c in table.columns), table.key))
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[SchemaRegistry]:
+    made = SchemaRegistry(tmp_path / "schemas.sqlite")
+    yield made
+    made.close()
+
+
+def _shown(table: Table) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    return table.name, tuple(c.name for c in table.columns), table.key
+
+
+def test_every_row_is_read_with_the_columns_that_its_table_had_then(story: Story, registry: SchemaRegistry) -> None:
+    made = tables(story, registry)
+    made.begin(story.start, lambda: empty(story), fresh=True)
+    found = {number: _shown(item) for number, item in replay(story, made) if isinstance(item, Table)}
+    assert found == maps(story)
+
+
+def test_a_restart_at_any_place_reads_on_with_what_was_true_there(story: Story, registry: SchemaRegistry) -> None:
+    made = tables(story, registry)
+    made.begin(story.start, lambda: empty(story), fresh=True)
+    whole = {number: item for number, item in replay(story, made) if isinstance(item, Table)}
+    dice = Random(1)
+    # Backwards, so that the registry is ahead of the place every time, as after a crash.
+    for first in sorted(dice.sample(range(1, len(story.events)), 12), reverse=True):
+        again = tables(story, registry)
+        again.begin(story.events[first - 1].place, pytest.fail, fresh=False)
+        found = {number: item for number, item in replay(story, again, first) if isinstance(item, Table)}
+        assert found == {number: table for number, table in whole.items() if number >= first}
+
+
+def test_an_old_place_without_a_history_is_read_right_or_not_at_all(story: Story, registry: SchemaRegistry) -> None:
+    """The catalog is that of the end. What cannot be told from it and the statements since is an error, never a guess."""
+    expected = maps(story)
+    right = 0
+    for first in range(0, len(story.events), max(1, len(story.events) // 25)):
+        made = tables(story, registry)
+        place = story.events[first - 1].place if first else story.start
+        later = [statement(e.body) for e in story.events[first:] if e.kind == QUERY]
+        whole = story.catalog()
+        made.begin(place, lambda: Catalog(whole.databases, whole.tables, whole.at, since=later), fresh=True)  # noqa: B023
+        try:
+            for number, item in replay(story, made, first):
+                if isinstance(item, Table):
+                    assert _shown(item) == expected[number]
+                    right += 1
+        except DecodeError as error:
+            assert "d.t" in error.what  # noqa: PT017
+            assert "resync" in error.fix  # noqa: PT017
+    assert right > 20
+
+
+def test_ddl_events_tell_what_changed_and_name_the_table_as_it_is_afterwards(
+    story: Story, registry: SchemaRegistry
+) -> None:
+    made = tables(story, registry)
+    made.begin(story.start, lambda: empty(story), fresh=True)
+    last: dict[str, Table] = {}
+    for _, item in replay(story, made):
+        if isinstance(item, Table):
+            assert item.fingerprint == last[item.name].fingerprint, "rows of a structure that no event announced"
+            continue
+        document = orjson.loads(item.document)
+        before, after = last.get(item.table.name), item.table
+        if document["kind"] in ("create", "alter") and before is not None and before.columns:
+            known = {c.name for c in before.columns}
+            for change in document["changes"]:
+                match change["change"]:
+                    case "add":
+                        assert change["column"] in {c.name for c in after.columns}
+                    case "drop":
+                        assert change["column"] in known
+                    case "rename":
+                        assert (change["from"], change["column"]) in after.renamed
+            assert item.barrier == (before.fingerprint != after.fingerprint or document["kind"] == "create")
+        last[item.table.name] = after
+
+
+ORDERS = CatalogTable(
+    "d", "orders",
+    (CatalogColumn("id", "int(11)", nullable=False), CatalogColumn("total", "decimal(10,2)"), CatalogColumn("note", "varchar(20)", "utf8mb4")),
+    ("id",), "utf8mb4",
+)  # fmt: skip
+SHAPE = _blmap.TableMap(
+    1, "d", "orders", (_blmap.LONG, _blmap.NEWDECIMAL, _blmap.VARCHAR), (0, 10 << 8 | 2, 80), (False, True, True)
+)
+
+
+class Clock:
+    """Places, one behind the other."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(self) -> Position:
+        self.number += 100
+        return Place(Flavor.MYSQL, None, "binlog.000001", self.number, "1").text()
+
+
+@pytest.fixture
+def shop(registry: SchemaRegistry) -> MysqlTables:
+    made = MysqlTables(registry, lambda database, table: (database, table) == ("d", "orders"), flavor=Flavor.MYSQL)
+    start = Place(Flavor.MYSQL, None, "binlog.000001", 4, "1")
+    made.begin(start, lambda: Catalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
+    return made
+
+
+def _run(made: MysqlTables, clock: Clock, *statements: str) -> list[DdlChange]:
+    return [change for text in statements for change in made.ddl(text, "d", clock())]
+
+
+def test_gh_ost_swaps_its_copy_in_and_renamed_columns_are_known_as_such(shop: MysqlTables) -> None:
+    clock = Clock()
+    changes = _run(
+        shop, clock,
+        "create /* gh-ost */ table `d`.`_orders_ghc` (id bigint auto_increment, last_update timestamp not null, hint"
+        " varchar(64) charset ascii not null, value varchar(4096) charset ascii not null, primary key(id))",
+        "create /* gh-ost */ table `d`.`_orders_gho` like `d`.`orders`",
+        "alter /* gh-ost */ table `d`.`_orders_gho` add column paid tinyint(1)",
+        "alter /* gh-ost */ table `d`.`_orders_gho` change note remark varchar(20)",
+        "rename /* gh-ost */ table `d`.`orders` to `d`.`_orders_del`, `d`.`_orders_gho` to `d`.`orders`",
+        "drop /* gh-ost */ table if exists `d`.`_orders_del`",
+    )  # fmt: skip
+    [change] = changes
+    assert [c.name for c in change.table.columns] == ["id", "total", "remark", "paid"]
+    assert change.table.renamed == (("note", "remark"),)
+    assert change.barrier
+    assert orjson.loads(change.document)["changes"] == [
+        {"change": "rename_table", "from": "d._orders_gho", "to": "d.orders"},
+        {"change": "rename", "column": "remark", "from": "note"},
+        {"change": "add", "column": "paid", "type": "tinyint(1)", "nullable": True, "after": "remark"},
+    ]
+
+
+def test_pt_online_schema_change_swaps_its_copy_in(shop: MysqlTables) -> None:
+    clock = Clock()
+    changes = _run(
+        shop, clock,
+        "CREATE TABLE `d`.`_orders_new` (`id` int NOT NULL, `total` decimal(10,2) DEFAULT NULL, `note` varchar(20) DEFAULT"
+        " NULL, PRIMARY KEY (`id`)) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4",
+        "ALTER TABLE `d`.`_orders_new` RENAME COLUMN note TO remark, DROP COLUMN total",
+        "RENAME TABLE `d`.`orders` TO `d`.`_orders_old`, `d`.`_orders_new` TO `d`.`orders`",
+        "DROP TABLE IF EXISTS `d`.`_orders_old`",
+    )  # fmt: skip
+    assert [orjson.loads(c.document)["kind"] for c in changes] == ["rename"]
+    assert [c.name for c in changes[0].table.columns] == ["id", "remark"]
+    assert changes[0].table.renamed == (("note", "remark"),)
+
+
+def test_a_truncate_is_told_apart_and_changes_no_structure(shop: MysqlTables) -> None:
+    [change] = _run(shop, Clock(), "TRUNCATE TABLE orders")
+    assert (change.truncate, change.barrier, change.table.version) == (True, True, 1)
+
+
+def test_unrelated_statements_are_no_events(shop: MysqlTables) -> None:
+    assert not _run(
+        shop, Clock(), "BEGIN", "CREATE TABLE other (a int)", "ALTER TABLE other ADD b int", "CREATE USER u IDENTIFIED BY 'secret'",
+        "GRANT ALL ON *.* TO u", "CREATE VIEW v AS SELECT * FROM orders", "DROP VIEW v", "ANALYZE TABLE orders",
+        "CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW SET NEW.id = 1; ", "DROP TABLE other", "FLUSH PRIVILEGES",
+        "SAVEPOINT a", "CREATE TEMPORARY TABLE orders (x int)", "DROP TEMPORARY TABLE IF EXISTS orders",
+        "XA START 'a'", "INSERT INTO other VALUES (1)", "CREATE DATABASE e", "DROP DATABASE e",
+    )  # fmt: skip
+
+
+def test_a_column_added_unseen_is_an_error_that_says_what_was_expected(shop: MysqlTables) -> None:
+    from dataclasses import replace
+
+    wider = replace(
+        SHAPE, types=(*SHAPE.types, _blmap.LONG), metadata=(*SHAPE.metadata, 0), nullable=(*SHAPE.nullable, True)
+    )
+    with pytest.raises(DecodeError) as caught:
+        shop.resolve(wider, Clock()())
+    assert caught.value.what == "d.orders is not as its history says: 3 columns expected, but the binlog has 4"
+    assert "tidemill resync" in caught.value.fix
+    other = replace(SHAPE, metadata=(0, 12 << 8 | 2, 80))
+    with pytest.raises(
+        DecodeError, match=r'column 2, "total", expected as decimal\(10,2\), but .* has decimal\(12,2\)'
+    ):
+        shop.resolve(other, Clock()())
+    with pytest.raises(DecodeError, match='column 1, "id", expected as int, but the binlog has unsigned numbers'):
+        shop.resolve(replace(SHAPE, signs=(True, False, None)), Clock()())
+    with pytest.raises(DecodeError, match='column 3, "note", expected as utf8mb4, but the binlog has latin1'):
+        shop.resolve(replace(SHAPE, collations=(None, None, 8)), Clock()())
+    with pytest.raises(DecodeError, match='column 1, "id", expected as NOT NULL'):
+        shop.resolve(replace(SHAPE, nullable=(True, True, True)), Clock()())
+
+
+def test_a_statement_that_is_not_understood_stops_at_the_first_row_without_names(shop: MysqlTables) -> None:
+    from dataclasses import replace
+
+    clock = Clock()
+    [change] = _run(shop, clock, "ALTER TABLE orders FROBNICATE COLUMN id IDENTIFIED BY 'secret'")
+    assert orjson.loads(change.document) | {"text": ""} == {"text": "", "kind": "unknown", "changes": None}
+    with pytest.raises(DecodeError) as caught:
+        shop.resolve(SHAPE, clock())
+    assert "not understood" in caught.value.what
+    assert "secret" not in str(caught.value)
+    named = replace(
+        SHAPE, names=("id", "total", "text"), key=((0, 0),), signs=(False, False, None), collations=(None, None, 45)
+    )
+    table = shop.resolve(named, clock())
+    assert table is not None
+    assert [c.name for c in table.columns] == ["id", "total", "text"]
+    # From then on the history knows it again.
+    [change] = _run(shop, clock, "ALTER TABLE orders ADD COLUMN more int")
+    assert [c.name for c in change.table.columns] == ["id", "total", "text", "more"]
+
+
+def test_a_change_of_rows_that_is_logged_as_a_statement_is_an_error(shop: MysqlTables) -> None:
+    for text in ("INSERT INTO orders VALUES (1, 2, 'secret')", "update d.orders set note = 'secret'", "DELETE FROM orders",
+                 "LOAD DATA LOCAL INFILE 'x' INTO TABLE orders", "REPLACE orders (id) VALUES (1)"):  # fmt: skip
+        with pytest.raises(DecodeError, match="changed by a statement") as caught:
+            _run(shop, Clock(), text)
+        assert "secret" not in str(caught.value)
+
+
+def test_passwords_of_table_options_are_not_in_the_event(shop: MysqlTables) -> None:
+    [change] = _run(shop, Clock(), "ALTER TABLE orders CONNECTION='mysql://u:secret@h/d', PASSWORD = \"secret\"")
+    assert "secret" not in change.document
+
+
+def test_a_structure_that_comes_back_keeps_its_version_but_not_its_renames(shop: MysqlTables) -> None:
+    changes = _run(
+        shop,
+        Clock(),
+        "ALTER TABLE orders RENAME COLUMN note TO remark",
+        "ALTER TABLE orders RENAME COLUMN remark TO note",
+    )
+    first = shop.resolve(SHAPE, Clock()())
+    assert first is not None
+    assert [c.table.renamed for c in changes] == [(("note", "remark"),), (("remark", "note"),)]
+    assert changes[1].table.fingerprint == first.fingerprint
+    assert changes[0].table.fingerprint != first.fingerprint
+
+
+def test_the_same_statement_asked_twice_is_applied_once(shop: MysqlTables) -> None:
+    at = Clock()()
+    assert shop.ddl("ALTER TABLE orders ADD x int", "d", at) == shop.ddl("ALTER TABLE orders ADD x int", "d", at)
+
+
+def test_a_dropped_database_takes_its_tables_along(shop: MysqlTables) -> None:
+    [change] = _run(shop, Clock(), "DROP DATABASE d")
+    assert orjson.loads(change.document)["kind"] == "drop"
+    assert change.table.name == "orders"
+
+
+def test_names_in_another_case_are_the_same_where_the_server_says_so(registry: SchemaRegistry) -> None:
+    made = MysqlTables(registry, lambda database, table: table == "orders", flavor=Flavor.MYSQL, fold=True)
+    start = Place(Flavor.MYSQL, None, "binlog.000001", 4, "1")
+    made.begin(start, lambda: Catalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
+    [change] = _run(made, Clock(), "ALTER TABLE D.Orders ADD COLUMN X int")
+    assert [c.name for c in change.table.columns] == ["id", "total", "note", "X"]
