@@ -25,6 +25,9 @@ class ArrowFormat(BaseFormat):
 
     def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
         batch = _events.record(block, source, self.envelope).batch()
+        if any(_has_dictionary(field.type) for field in batch.schema):  # they are messages of their own
+            pieces = (Block(block.table, block.batch.slice(row, 1)) for row in range(block.rows))
+            return pa.array([self.batch(piece, source).to_pybytes() for piece in pieces], pa.large_binary())
         head = batch.schema.serialize().to_pybytes()
         rows = (batch.slice(row, 1).serialize().to_pybytes() for row in range(block.rows))
         return pa.array([head + row + _END for row in rows], pa.large_binary())
@@ -50,6 +53,12 @@ class ArrowWriter:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
 component = ArrowFormat
