@@ -5,19 +5,24 @@ from __future__ import annotations
 import contextlib
 import pickle
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tidemill import registry
 from tidemill.component import CheckpointStore
+from tidemill.control.servers.clickhouse import ClickHouse
 from tidemill.errors import CheckpointConflict
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
 
 Opener = Callable[[], CheckpointStore]
+
+SERVED = {"clickhouse"}  # they need a server; its fixture gives their settings
 
 FORGETFUL = {"memory": "it dies with its process by design"}
 
@@ -26,15 +31,22 @@ def at(offset: int) -> Checkpoint:
     return Checkpoint(offset, Position(f"0/{offset:X}"))
 
 
+@pytest.fixture(scope="module")
+def clickhouse() -> Iterator[Callable[[], dict[str, Any]]]:
+    with ClickHouse() as server:
+        yield lambda: {"url": server.url, "database": f"test_{uuid.uuid4().hex[:8]}"}
+
+
 @pytest.fixture(params=registry.names("checkpoints"))
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     kind = registry.load("checkpoints", request.param)
+    settings = request.getfixturevalue(request.param)() if request.param in SERVED else {}
     opened: list[CheckpointStore] = []
 
     def open_store() -> CheckpointStore:
         if request.param in FORGETFUL and opened:
             return opened[0]
-        opened.append(kind(kind.Config(), tmp_path))
+        opened.append(kind(kind.Config(**settings), tmp_path))
         return opened[-1]
 
     yield open_store

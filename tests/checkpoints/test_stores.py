@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.checkpoints.clickhouse import ClickHouseCheckpoints, ClickHouseCheckpointsConfig
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
+from tidemill.control.servers.clickhouse import ClickHouse
 from tidemill.errors import CheckpointConflict, CheckpointError
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
@@ -97,3 +99,25 @@ def test_a_file_that_is_no_database_is_a_checkpoint_error(tmp_path: Path) -> Non
     path.write_bytes(b"something else entirely" * 100)
     with pytest.raises(CheckpointError, match=r"c\.sqlite"):
         SqliteCheckpoints(SqliteConfig(path=path)).load("orders")
+
+
+def test_the_ttl_of_clickhouse_removes_old_checkpoints_but_never_the_last() -> None:
+    with ClickHouse() as server:
+        store = ClickHouseCheckpoints(ClickHouseCheckpointsConfig(url=server.url, database="state", keep_days=30))
+        for number in range(5):
+            store.save("orders", Checkpoint(number, Position(f"0/{number}")), expect=number)
+        store.save("other", Checkpoint(9, Position("0/9")), expect=0)
+        aged = "ALTER TABLE state.tidemill_checkpoints UPDATE created = now() - INTERVAL {} DAY WHERE {}"
+        server.query(aged.format(31, "pipeline = 'orders'") + " SETTINGS mutations_sync = 2")
+        server.query("OPTIMIZE TABLE state.tidemill_checkpoints FINAL")
+        (last,) = store.history("orders")
+        assert (last.offset, last.position, last.version) == (4, "0/4", 5)
+        assert store.save("orders", Checkpoint(5, Position("0/5")), expect=5).version == 6
+        assert [c.version for c in store.history("orders")] == [6, 5]
+        assert len(store.history("other")) == 1
+        server.kill()
+        with pytest.raises(CheckpointError, match="cannot be reached"):
+            store.load("orders")
+        server.start()
+        assert store.load("orders") is not None
+        store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -86,7 +87,8 @@ def connect(config: ConnectionConfig, where: str) -> Any:
             password=unquote(address.password or "") or config.password.get_secret_value(),
             secure=secure, verify=config.verify, ca_cert=config.ca_file or None,
             client_cert=config.client_cert_file or None, client_cert_key=config.client_key_file or None,
-            connect_timeout=config.connect_timeout_seconds, send_receive_timeout=config.request_timeout_seconds,
+            connect_timeout=math.ceil(config.connect_timeout_seconds),  # the driver knows whole seconds only
+            send_receive_timeout=math.ceil(config.request_timeout_seconds),
             compress=False,  # blocks are compressed inside Arrow, by column
             autogenerate_session_id=False,  # a session takes one statement at a time
             query_retries=0,  # the stream retries, and counts it

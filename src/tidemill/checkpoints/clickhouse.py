@@ -1,0 +1,127 @@
+"""Checkpoints in ClickHouse, where the rows are: one row each, older ones removed by a TTL, never the last.
+
+ClickHouse has no compare-and-set, but it drops an insert whose deduplication token it has seen. The token is pipeline
+and version, so of several writers of one version one row is kept, and each reads back whose it was.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from tidemill.checkpoints._rules import succeed
+from tidemill.component import Component
+from tidemill.errors import CheckpointConflict, CheckpointError, DeliveryError
+from tidemill.model.delivery import Checkpoint
+from tidemill.model.position import Position
+from tidemill.sinks._clickhouse_client import ConnectionConfig, address, connect, explained, literal, quoted
+
+_COLUMNS = "offset, position, version, saved_at, note"
+
+
+class ClickHouseCheckpointsConfig(ConnectionConfig):
+    database: str = Field(
+        default="default", min_length=1, description="Database of the table; made if it is not there."
+    )
+    table: str = Field(default="tidemill_checkpoints", min_length=1, description="The table; made if it is not there.")
+    keep_days: int = Field(
+        default=30, ge=1, description="How long past checkpoints are kept; the last one of a pipeline is kept for ever."
+    )
+
+
+class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
+    Config = ClickHouseCheckpointsConfig
+
+    def __init__(self, config: ClickHouseCheckpointsConfig, state_dir: Path | None = None) -> None:
+        super().__init__(config)
+        self._name = f"{quoted(config.database)}.{quoted(config.table)}"
+        self._lock = threading.Lock()
+        self._client: Any = None
+
+    def load(self, pipeline: str) -> Checkpoint | None:
+        newest = self.history(pipeline, 1)
+        return newest[0] if newest else None
+
+    def save(self, pipeline: str, checkpoint: Checkpoint, *, expect: int, force: bool = False) -> Checkpoint:
+        with self._lock:
+            stored = succeed(self._newest(pipeline), checkpoint, expect=expect, force=force, pipeline=pipeline)
+            writer = uuid.uuid4().hex  # tells two writers of one version apart; no part of what is saved
+            texts = ", ".join(literal(t) for t in (stored.position, stored.saved_at, stored.note, writer))
+            self._command(
+                f"INSERT INTO {self._name} (pipeline, version, offset, position, saved_at, note, writer) "
+                f"SELECT {literal(pipeline)}, {stored.version}, {stored.offset}, {texts}",
+                insert_deduplication_token=f"{pipeline}/{stored.version}", async_insert=0, insert_deduplicate=1,
+            )  # fmt: skip
+            kept = self._query(
+                f"SELECT writer FROM {self._name} WHERE pipeline = {literal(pipeline)} AND version = {stored.version}"
+            )
+        if [row[0] for row in kept] != [writer]:
+            raise CheckpointConflict(
+                f"another process saved version {stored.version} of the checkpoint", where=f'pipeline "{pipeline}"',
+                fix="Make sure that one process runs this pipeline. If rows were removed by hand, drop the table.",
+            )  # fmt: skip
+        return stored
+
+    def history(self, pipeline: str, limit: int = 20) -> list[Checkpoint]:
+        """Newest first."""
+        with self._lock:
+            return self._read(pipeline, limit)
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _newest(self, pipeline: str) -> Checkpoint | None:
+        newest = self._read(pipeline, 1)
+        return newest[0] if newest else None
+
+    def _read(self, pipeline: str, limit: int) -> list[Checkpoint]:
+        rows = self._query(
+            f"SELECT {_COLUMNS} FROM {self._name} WHERE pipeline = {literal(pipeline)} "
+            f"ORDER BY version DESC LIMIT {int(limit)}"
+        )
+        return [
+            Checkpoint(offset, Position(position), version, at, note) for offset, position, version, at, note in rows
+        ]
+
+    def _query(self, statement: str) -> list[tuple[Any, ...]]:
+        return list(self._ask(lambda client: client.query(statement).result_rows))
+
+    def _command(self, statement: str, **settings: Any) -> None:
+        self._ask(lambda client: client.command(statement, settings=settings))
+
+    def _ask(self, what: Any) -> Any:
+        where = f"{address(self.config)}, {self.config.database}.{self.config.table}"
+        try:
+            if self._client is None:
+                self._client = connect(self.config, where)
+                with explained(where):
+                    self._create(self._client)
+            with explained(where):
+                return what(self._client)
+        except DeliveryError as error:
+            self.close()
+            raise CheckpointError(
+                f"the checkpoints in ClickHouse cannot be used: {error.what}", where=where, fix=error.fix
+            ) from error
+
+    def _create(self, client: Any) -> None:
+        client.command(f"CREATE DATABASE IF NOT EXISTS {quoted(self.config.database)}")
+        newest = ", ".join(f"{c} = argMax({c}, version)" for c in ("offset", "position", "saved_at", "note", "writer"))
+        client.command(
+            f"CREATE TABLE IF NOT EXISTS {self._name} (pipeline String, version UInt64, offset UInt64, "
+            "position String, saved_at String, note String, writer String, created DateTime DEFAULT now()) "
+            "ENGINE = MergeTree ORDER BY pipeline "
+            # Rolled up to the newest of those that are due: the last checkpoint outlives any pause.
+            f"TTL created + INTERVAL {self.config.keep_days} DAY GROUP BY pipeline SET {newest}, "
+            "version = max(version), created = max(created) "
+            "SETTINGS non_replicated_deduplication_window = 10000"
+        )
+
+
+component = ClickHouseCheckpoints
