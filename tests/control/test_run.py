@@ -116,6 +116,35 @@ def test_a_sink_that_refuses_ends_the_run_with_its_name_and_reason(postgres18_ds
     assert answer["fix"]
 
 
+def test_a_sink_that_nobody_waits_for_is_shown_as_failing_and_holds_up_nothing(
+    postgres18_dsn: str, tmp_path: Path
+) -> None:
+    """With a single slot for both: a sink that is down must not keep it."""
+    with psycopg.connect(postgres18_dsn, autocommit=True) as db:
+        db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        path = document(tmp_path, postgres18_dsn, "public.t")
+        away = "brokers: '127.0.0.1:9', topic: t, delivery_timeout_seconds: 0.5, required: false"
+        kafka = f"{{type: kafka, config: {{id: away, {away}}}}}"
+        text = path.read_text().replace("sinks: [", f"sinks: [{kafka}, ")
+        path.write_text(text + "  spark: {master: 'local[1]'}\n")
+        with running(path) as process:
+            until(process, lambda: db.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchone())
+            for number in range(1, 4):
+                db.execute(
+                    "INSERT INTO t SELECT g FROM generate_series(%s::int, %s) g", (number * 100, number * 100 + 9)
+                )
+                until(process, lambda: len(lines_of(tmp_path / "orders-files")) == number * 10)  # noqa: B023
+            process.send_signal(signal.SIGINT)
+            out, error = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, error.decode()[-2000:]
+    last = orjson.loads(out.splitlines()[-1])
+    sinks = {sink["id"]: sink for sink in last["sinks"]}
+    assert (last["state"], last["events"], last["lag_events"]) == ("stopped", 30, 0)
+    assert (sinks["files"]["state"], sinks["files"]["lag_events"], sinks["files"]["waited_for"]) == ("ok", 0, True)
+    assert (sinks["away"]["state"], sinks["away"]["lag_events"], sinks["away"]["waited_for"]) == ("failing", 30, False)
+    assert "127.0.0.1:9" in sinks["away"]["error"]
+
+
 def test_a_killed_jvm_ends_the_run_with_its_reason_and_a_fix(postgres18_dsn: str, tmp_path: Path) -> None:
     with psycopg.connect(postgres18_dsn, autocommit=True) as db:
         db.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -19,7 +19,7 @@ from tidemill.component import Check, Component, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.delivery import Delivery, Receipt, Tier
 
-ENTRY_POINTS = "[tidemill.sinks]\nscribe = scribe:Scribe\n"
+ENTRY_POINTS = "[tidemill.sinks]\nscribe = scribe:Scribe\nhermit = scribe:Hermit\n"
 METADATA = "Metadata-Version: 2.1\nName: scribe\nVersion: 1.0\n"
 
 
@@ -66,3 +66,9 @@ class Scribe(Component[ScribeConfig]):
 
     def close(self) -> None:
         pass
+
+
+class Hermit(Scribe):
+    """The same for who wants all of a batch in one lane."""
+
+    single_lane: ClassVar[bool] = True

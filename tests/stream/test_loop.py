@@ -213,6 +213,14 @@ def test_a_batch_whose_events_were_trimmed_is_an_error_that_says_so(mill: Mill) 
     assert mill.notes() == []
 
 
+def test_a_sink_that_wants_one_lane_gets_one_and_so_do_those_that_move_with_it(mill: Mill) -> None:
+    mill.log.append(make_change(ROWS_PER_LANE * 3))
+    hermit = ("hermit", {"id": "h", "directory": str(mill.directory)})
+    mill.run(mill.sink("a"), hermit, sharding=Sharding(count=3))
+    assert [report.lanes for report in mill.reports] == [1]
+    assert mill.offsets("h") == mill.offsets("a") == list(range(ROWS_PER_LANE * 3))
+
+
 def test_sharding_by_table_keeps_tables_whole(mill: Mill) -> None:
     tables = [make_table(f"t{i}") for i in range(6)]
     mill.log.append(make_change(ROWS_PER_LANE * 2, tables=tables))

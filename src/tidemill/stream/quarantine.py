@@ -16,7 +16,7 @@ from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
 
 MOST_LETTERS = 1000
-MOST_BYTES = 16 << 20
+MOST_BYTES = 64 << 20  # of several; a single event may be of any size
 _FIX = "This is no poison event but a sink that does not fit the data: mend the sink, then start the pipeline again."
 
 
@@ -45,7 +45,7 @@ class Quarantine:
                 fix="That is a mistake of the sink; report it.",
             )
         self._letters |= found
-        if sum(len(letter.payload) for letter in self._letters.values()) > MOST_BYTES:
+        if len(self._letters) > 1 and sum(len(letter.payload) for letter in self._letters.values()) > MOST_BYTES:
             raise Refused(f"more than {MOST_BYTES} bytes of one delivery are refused; {poison.what}", fix=_FIX)
         self.delivery = self._whole.without(self._letters)
 
