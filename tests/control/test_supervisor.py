@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from tests.support.blocks import make_change
 from tests.support.components import register
 from tidemill import config
 from tidemill.control import supervisor
+from tidemill.control.run import slots
 from tidemill.control.runview import Lines
 from tidemill.control.status import PipelineStatus, SinkStatus, State
 from tidemill.control.supervisor import PipelineRun
@@ -252,3 +254,16 @@ def test_the_line_of_a_run_shows_a_sink_that_is_behind(
     assert "a:ok b:failing(-10ev) c:ok" in capsys.readouterr().out
     run.stop()
     works.log.close()
+
+
+@pytest.mark.parametrize(
+    ("master", "beside", "given"),
+    [("local[*]", 0, "local[*]"), ("local[2]", 3, "local[2]"), ("spark://h:1", 1, "spark://h:1")],
+)
+def test_a_master_that_somebody_chose_stays_as_it_is(master: str, beside: int, given: str) -> None:
+    assert slots(master, beside) == (given, {})
+
+
+def test_sinks_that_move_by_themselves_get_slots_beside_those_for_the_cores() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert slots("local[*]", 2) == (f"local[{cores + 2}]", {"spark.default.parallelism": str(cores)})

@@ -2,12 +2,13 @@
 
 It notes every write in `<directory>/<id>.jsonl`, and fails on demand: while `<directory>/<id>-<lane>.fail` exists, that
 lane's writes raise `DeliveryError`, or `Refused` if the file says so; `<directory>/<id>.poison` is a JSON list of
-offsets that it never takes.
+offsets that it never takes; while `<directory>/<id>.hold` exists a write does not return.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,6 +37,9 @@ class Scribe(Component[ScribeConfig]):
         fault = Path(self.config.directory, f"{self.config.id}-{delivery.lane}.fail")
         if fault.exists():
             raise (Refused if fault.read_text() == "refuse" else DeliveryError)("the scribe's pen is broken")
+        hold, patience = Path(self.config.directory, f"{self.config.id}.hold"), time.monotonic() + 60
+        while hold.exists() and time.monotonic() < patience:
+            time.sleep(0.02)
         self._look_for_poison(delivery)
         rows: list[Any] = []
         for block in delivery:

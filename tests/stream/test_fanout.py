@@ -39,7 +39,8 @@ class Fan:
     def _loop(self, group: Any) -> StreamLoop:
         return StreamLoop(
             group, self.ledger, "source", self.mill.log_uri, [self.mill.sink(sink) for sink in group.sinks],
-            spark=self.mill.spark, spark_dir=self.mill.directory / f"spark of {group.key} 100%25",  # a name that URIs dislike
+            spark=self.mill.spark,
+            spark_dir=self.mill.directory / f"spark of {group.key} 100%25",  # a name that URIs dislike
             on_batch=self.mill.reports.append, on_retry=lambda errors: self.retries.extend(errors),
         )  # fmt: skip
 
@@ -84,6 +85,21 @@ def test_with_as_many_sinks_down_as_there_are_cores_the_required_one_goes_on_and
             fault.unlink()
         running.wait(lambda: running.offset("mill:b") == running.offset("mill:c") == 20)
     assert mill.offsets("a") == mill.offsets("b") == mill.offsets("c") == list(range(20))
+
+
+def test_a_sink_that_hangs_slows_nobody_but_itself(mill: Mill) -> None:
+    hold = mill.directory / "b.hold"
+    hold.touch()
+    mill.log.append(make_change(5))
+    with fan(mill, a=True, b=False) as running:
+        for number in range(2, 5):
+            running.wait(lambda: running.offset("mill") == mill.log.tail.offset)
+            mill.log.append(make_change(5, number=number))
+        running.wait(lambda: running.offset("mill") == 20)
+        assert (running.offset("mill:b"), mill.notes("b"), running.retries) == (0, [], [])
+        hold.unlink()
+        running.wait(lambda: running.offset("mill:b") == 20)
+    assert mill.offsets("a") == mill.offsets("b") == list(range(20))
 
 
 def test_a_sink_that_was_away_goes_on_at_its_own_position_after_a_restart(mill: Mill) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.stream.conftest import Mill
 from tests.stream.test_restart import checkpoint, drive
 from tests.support.blocks import make_change
+from tidemill.config.spec import Batch
 from tidemill.dlq import DeadLetters, DlqConfig
 from tidemill.errors import Refused
 from tidemill.log import LogConfig, LogWriter
@@ -77,6 +78,18 @@ def test_halt_stops_where_there_is_no_room(mill: Mill) -> None:
     with pytest.raises(Refused, match="no room for 2 more dead letters"):
         loop.await_end(60)
     assert mill.store.load("mill") is None
+    letters.close()
+
+
+def test_where_the_oldest_may_go_they_go_and_are_counted(mill: Mill, caplog: pytest.LogCaptureFixture) -> None:
+    letters = DeadLetters(mill.directory / "dlq.sqlite", DlqConfig(max_letters=2, overflow="drop_oldest"))
+    mill.log.append(make_change(5))
+    mill.log.append(make_change(5, number=2))
+    mill.poison("s", 1, 2, 7)
+    mill.run(letters=letters, batch=Batch(max_events=5))
+    assert [letter.offset for letter in letters.letters()] == [2, 7]
+    assert [[letter.offset for letter in report.dropped] for report in mill.reports] == [[], [1]]
+    assert "stream.letter_dropped" in caplog.text
     letters.close()
 
 

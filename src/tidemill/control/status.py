@@ -45,7 +45,7 @@ class SinkStatus:
 class PipelineStatus:
     """Lag in three measures: `lag_bytes` of the source's own log, `lag_events` captured but not delivered as the commit
     policy asks, and `lag_seconds` since the commit of the newest delivered change while anything waits (0 when nothing
-    does)."""
+    does). `letters_dropped` dead letters had to go for newer ones in this run."""
 
     name: str
     state: State
@@ -59,6 +59,7 @@ class PipelineStatus:
     batches: int = 0
     position: str = ""
     capture_restarts: int = 0
+    letters_dropped: int = 0
     sinks: tuple[SinkStatus, ...] = ()
     error: dict[str, str] = field(default_factory=dict)
 
@@ -79,4 +80,5 @@ class Rate:
             self._seen.popleft()
         if not self._seen:
             return 0.0
-        return sum(events for _, events in self._seen) / max(now - self._seen[0][0], 1.0)
+        seen = list(self._seen)  # in one go: batches add to it from other threads
+        return sum(events for _, events in seen) / max(now - seen[0][0], 1.0)

@@ -152,6 +152,9 @@ class PipelineRun:
         group = self._groups[report.group]
         group.on_batch(report)
         with self._changing:
+            if report.dropped:
+                dropped = self.status.letters_dropped + len(report.dropped)
+                self.status = replace(self.status, letters_dropped=dropped)
             checkpoint = self._ledger.checkpoint
             moved = checkpoint.offset - (self._offset or 0)
             self._offset = checkpoint.offset

@@ -47,7 +47,7 @@ _HEAD = _WHOLE.replace('"payload"', "X''")
 class Kept:
     """What `put` did: letters that are new, and letters that had to go for them."""
 
-    new: tuple[Letter, ...]
+    new: tuple[Letter, ...] = ()
     dropped: tuple[Letter, ...] = ()
 
 

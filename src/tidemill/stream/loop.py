@@ -15,7 +15,7 @@ from typing import Any
 
 from tidemill import registry
 from tidemill.config.spec import Batch, Sharding
-from tidemill.dlq import DeadLetters
+from tidemill.dlq import DeadLetters, Kept
 from tidemill.errors import DeadLettersFull, DeliveryError, LogError, Refused, SparkLost, TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
@@ -98,7 +98,7 @@ class StreamLoop:
         if attempt.end <= self._checkpoint.offset:
             return  # Spark died between our checkpoint and its own note of this batch
         point("stream.delivered")
-        self._keep_letters(attempt)  # before the checkpoint: killed in between, the replay brings the same ones again
+        kept = self._keep_letters(attempt)  # before the checkpoint: a crash in between brings the same ones again
         point("stream.letters_kept")
         position = self._log.position_at(attempt.end)
         self._checkpoint = self._ledger.advance(self._group, attempt.end, position)  # Invariants 1 and 2
@@ -106,7 +106,7 @@ class StreamLoop:
             BatchReport(
                 number, attempt.start, attempt.end, position, attempt.lanes, time.monotonic() - began,
                 self._log.tail().offset - attempt.end, attempt.newest, attempt.receipts, retries, self._group.key,
-                attempt.letters,
+                kept.new, kept.dropped,
             )
         )  # fmt: skip
 
@@ -126,6 +126,7 @@ class StreamLoop:
                 if pauses.over:
                     raise self._job_failed(error) from error
                 warn("stream.job_failed", **self._who(), error=_first_line(error), pause=round(pauses.next, 1))
+                self._on_retry(dict.fromkeys(self._group.sinks, f"a Spark job failed: {_first_line(error)}"))
             else:
                 missing = [] if attempt.end <= self._checkpoint.offset else attempt.missing(self._group.sinks)
                 if not missing:
@@ -137,10 +138,10 @@ class StreamLoop:
             pauses.take()
             self._check_that_the_log_still_has(attempt.start if attempt else self._checkpoint.offset)
 
-    def _keep_letters(self, attempt: Attempt) -> None:
+    def _keep_letters(self, attempt: Attempt) -> Kept:
         """Waits while there is no room for them, unless that is to stop the group."""
         if not attempt.letters or self._letters is None:
-            return
+            return Kept()
         pauses = Pauses(ENDLESS, self._stopping)
         while True:
             try:
@@ -160,6 +161,7 @@ class StreamLoop:
         for letter in kept.dropped:
             warn("stream.letter_dropped", **self._who(letter.sink), offset=letter.offset, table=letter.table,
                  event_id=letter.event_id, reason="dlq.overflow is drop_oldest")  # fmt: skip
+        return kept
 
     # ---------------------------------------------------------------- around it
 

@@ -13,7 +13,7 @@ from tidemill.model.position import Offset, Position
 class BatchReport:
     """One batch that the sinks of a `group` have. `lag_events` wait in the log behind it; `newest_commit` (seconds
     since 1970, 0 if not known) is the commit time of its last event. `retries` counts the jobs it took beyond the
-    first; `letters` are the events that went to the dead letters instead."""
+    first; `letters` are events that became dead letters, `dropped` older letters that had to go for them."""
 
     number: int
     start: Offset
@@ -27,6 +27,7 @@ class BatchReport:
     retries: int = 0
     group: str = ""
     letters: tuple[Letter, ...] = ()
+    dropped: tuple[Letter, ...] = ()
 
     @property
     def events(self) -> int:
