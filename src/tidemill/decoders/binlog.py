@@ -62,7 +62,8 @@ class BinlogRefused(SourceError):
 
 @dataclass(frozen=True, slots=True)
 class DdlChange:
-    """What a statement did to one captured table. `document` is the block's `ddl` column; `table` is as it left it."""
+    """What a statement did to one captured table. `document` is the block's `ddl` column; `table` is as it left it. With
+    `truncate` the event is a TRUNCATE instead."""
 
     table: Table
     document: str
@@ -75,10 +76,10 @@ class Tables(Protocol):
 
     def resolve(self, shape: TableMap, position: Position) -> Table | None:
         """The table's structure at this place, None if it is not captured. Asked once per number and description.
-        `position` is that of the transaction (or of the place in the file, where it has no GTID)."""
+        `position` is the transaction's GTID, or the end of the event in its file where positions are of that kind."""
 
     def ddl(self, text: str, database: str, position: Position) -> list[DdlChange]:
-        """Applies a statement. Asked once, in order, for every statement that is not about a transaction."""
+        """Applies a statement. Asked in order for every statement that is not about a transaction; `position` as above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +277,10 @@ class BinlogDecoder:
             return Position(f"{self._names[transaction.name].prefix}{transaction.number}")
         return Position(f"{self.place.file}:{self._state[scanning.LOG_POS]}")
 
+    def _here(self, transaction: _Transaction | None) -> Position:
+        """Of the kind that the stream resumes by."""
+        return self._position(None if self.place.gtids is None else transaction)
+
     # Spilled transactions
 
     def _begin_spill(self, index: int) -> None:
@@ -425,7 +430,7 @@ class BinlogDecoder:
         state = self._state
         shape = maps.parse(body)
         transaction = self._open or (self._noted(int(state[scanning.TXS]) - 1) if state[scanning.OPEN] else None)
-        table = self._tables.resolve(shape, self._position(transaction))
+        table = self._tables.resolve(shape, self._here(transaction))
         slot = scanning.NOT_CAPTURED
         if table is not None:
             slot = self._known.slot(shape, table)
@@ -490,7 +495,7 @@ class BinlogDecoder:
             state[scanning.POS] = end
         own = None if inside else self._leave(end)
         yield from self._flush(spill_open=False)
-        changes = self._tables.ddl(text, database, self._position(self._open if inside else own))
+        changes = self._tables.ddl(text, database, self._here(self._open if inside else own))
         if changes:
             self._known.forget()
         yield from self._statement_end(changes, seconds, end, own)
