@@ -64,14 +64,18 @@ def _native(p: Program, block: Block, source: str, meta: _Meta) -> None:
     p.text(b',"schema_version":' + quoted(table.fingerprint) + b',"schema_sequence":%d' % table.sequence)
     p.text(b',"checkpoint":{"position":')
     p.lookup(meta.position, meta.positions)
-    p.text(b'},"ddl":null,')
+    p.text(b'},"ddl":')
+    if (ddl := block.column("ddl")) is None:
+        p.text(b"null")
+    else:
+        p.value(ddl, JsonForm.RAW)
+    p.text(b",")
     p.mark()
     p.text(b'"before":')
     _old_image(p, block, rare)
     p.text(b',"after":')
     _image(p, block, Side.AFTER, rare, b"null")
-    p.text(b',"size_bytes":')
-    p.size(less=len(b'"before":,"after":'))
+    p.size(b',"size_bytes":', less=len(b'"before":,"after":'))
     if rare.lists is not None:
         p.names(b',"unchanged":', rare.lists, _names(block), omit=rare.complete)
     p.text(b"}")
@@ -85,9 +89,18 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
     table, meta, rare = block.table, _Meta.of(block), Rare.of(block, placeholder=UNAVAILABLE)
     origin, moments = Origin.of(block), times(meta.commit_time)
     message = Op.MESSAGE in meta.op  # a block of messages holds nothing else
+    statement = Op.DDL in meta.op  # and so does a block of statements
     p = Program(block.rows)
-    if with_schema:
+    if with_schema and statement:
+        p.text(b'{"schema":null,"payload":')
+    elif with_schema:
         p.text(b'{"schema":' + _connect_schema.envelope(table, source, origin.connector, message) + b',"payload":')
+    if statement:
+        p.text(b"{")
+        _source(p, source, meta, origin, table)
+        _statement(p, block, moments)
+        p.close((b"}}" if with_schema else b"}") + tail)
+        return p
     if message:
         p.text(b'{"message":')
     else:
@@ -95,9 +108,21 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
         _old_image(p, block, rare, plain=with_schema)
         p.text(b',"after":')
     _image(p, block, Side.AFTER, rare, b"null", plain=with_schema)
-    p.text(b',"source":{"version":' + quoted(__version__) + b',"connector":' + quoted(str(origin.connector)))
-    p.text(b',"name":' + quoted(source) + b",")
+    p.text(b",")
+    _source(p, source, meta, origin, table)
+    p.text(b',"transaction":null,"op":')
+    p.lookup(meta.op, _by_op(OPS))
+    p.text(b",")
     for name, moment in moments.items():
+        p.field(name, moment, JsonForm.NUMBER)
+    p.close((b"}}" if with_schema else b"}") + tail)
+    return p
+
+
+def _source(p: Program, source: str, meta: _Meta, origin: Origin, table: Table) -> None:
+    p.text(b'"source":{"version":' + quoted(__version__) + b',"connector":' + quoted(str(origin.connector)))
+    p.text(b',"name":' + quoted(source) + b",")
+    for name, moment in times(meta.commit_time).items():
         p.field(name, moment, JsonForm.NUMBER)
     p.text(b'"snapshot":')
     p.lookup(meta.op, _by_op({op: "true" if op is Op.READ else "false" for op in Op}))
@@ -106,13 +131,21 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
         _postgresql(p, meta, origin, table)
     else:
         _mysql(p, meta, origin, table)
-    p.text(b'},"transaction":null,"op":')
-    p.lookup(meta.op, _by_op(OPS))
-    p.text(b",")
-    for name, moment in moments.items():
-        p.field(name, moment, JsonForm.NUMBER)
-    p.close((b"}}" if with_schema else b"}") + tail)
-    return p
+    p.text(b"}")
+
+
+def _statement(p: Program, block: Block, moments: dict[str, pa.Array]) -> None:
+    """What Debezium sends to its topic of schema changes. They are few, so one by one is fine."""
+    table = block.table
+    documents = [orjson.loads(text) for text in block.batch.column("ddl").to_pylist()]
+    name = f'"{table.database}"."{table.name}"'
+    kinds = {"create": "CREATE", "drop": "DROP"}
+    changes = [orjson.dumps([{"type": kinds.get(d["kind"], "ALTER"), "id": name}]).decode() for d in documents]
+    p.text(b',"databaseName":' + quoted(table.database) + b',"schemaName":null,')
+    p.field("ddl", pa.array([d["text"] for d in documents], pa.string()), JsonForm.STRING)
+    p.field("tableChanges", pa.array(changes, pa.string()), JsonForm.RAW)
+    for moment, values in moments.items():
+        p.field(moment, values, JsonForm.NUMBER)
 
 
 def _postgresql(p: Program, meta: _Meta, origin: Origin, table: Table) -> None:

@@ -99,9 +99,11 @@ class Program:
     def mark(self) -> None:
         self._add(Step.MARK)
 
-    def size(self, *, less: int) -> None:
-        """Writes how many bytes were written since the mark, without `less` and the text just before."""
-        self._add(Step.SIZE, 20, PARAMETER=less + len(self._pending))
+    def size(self, label: bytes, *, less: int) -> None:
+        """Writes the label and how many bytes were written since the mark before it, without `less`."""
+        self._flush()  # what is still pending counts
+        self._pending = label
+        self._add(Step.SIZE, 20, PARAMETER=less + len(label))
 
     def lookup(self, index: np.ndarray[Any, np.dtype[np.int32]], texts: Texts, *, bare: bool = False) -> None:
         """Copies `texts[index[row]]`; `bare` leaves out its first and last byte, the quotes. -1 is null."""

@@ -1,0 +1,54 @@
+"""DDL events in JSON: the statement and what it changed, in our own envelope and in Debezium's."""
+
+from __future__ import annotations
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from tests.support.blocks import EPOCH_US, make_table
+from tidemill.formats.json import JsonFormat
+from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op
+
+STATEMENT = 'ALTER TABLE orders\nADD COLUMN "größe" int'
+CHANGES = [{"change": "add", "column": "größe", "type": "int", "nullable": True, "after": "note"}]
+
+
+@pytest.fixture
+def block() -> Block:
+    document = orjson.dumps({"text": STATEMENT, "kind": "alter", "changes": CHANGES}).decode()
+    columns = {
+        "offset": pa.array([41], pa.uint64()),
+        "op": pa.array([int(Op.DDL)], pa.uint8()),
+        "position": pa.array(["binlog.000003:1547"]).dictionary_encode().cast(POSITION),
+        "tx_id": pa.nulls(1, pa.uint64()),
+        "ordinal": pa.array([0], pa.uint32()),
+        "commit_time": pa.array([EPOCH_US]).cast(COMMIT_TIME),
+        "ddl": pa.array([document], DDL),
+    }
+    return Block(make_table(), pa.RecordBatch.from_pydict(columns))
+
+
+def test_the_statement_is_embedded_in_our_own_event(block: Block) -> None:
+    [event] = (orjson.loads(text) for text in JsonFormat().encode(block, "shop").to_pylist())
+    assert event["op"] == "ddl"
+    assert event["ddl"] == {"text": STATEMENT, "kind": "alter", "changes": CHANGES}
+    assert (event["before"], event["after"], event["size_bytes"]) == (None, None, 8)
+    assert event["schema_version"] == block.table.fingerprint
+
+
+@pytest.mark.parametrize("with_schema", [False, True])
+def test_it_is_a_schema_change_in_debeziums(block: Block, with_schema: bool) -> None:
+    encoder = JsonFormat("debezium", envelope_schema=with_schema)
+    [event] = (orjson.loads(text) for text in encoder.encode(block, "shop").to_pylist())
+    event = event.get("payload", event)
+    assert event["ddl"] == STATEMENT
+    assert (event["databaseName"], event["schemaName"]) == ("shop", None)
+    assert event["tableChanges"] == [{"type": "ALTER", "id": '"shop"."orders"'}]
+    assert (event["source"]["file"], event["source"]["pos"]) == ("binlog.000003", 1547)
+    assert event["ts_us"] == EPOCH_US
+    assert "op" not in event
+
+
+def test_it_has_no_key(block: Block) -> None:
+    assert JsonFormat().encode_key(block).to_pylist() == [None]

@@ -1,0 +1,70 @@
+"""What changed between two versions of a table, and that a rename is never guessed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tidemill.model.table import Column, Table
+from tidemill.model.types import DataType, JsonForm
+from tidemill.schema.diff import Diff, diff
+
+INT = DataType("int", pa.int32(), JsonForm.NUMBER)
+BIG = DataType("bigint", pa.int64(), JsonForm.NUMBER)
+TEXT = DataType("text", pa.string(), JsonForm.STRING)
+ID, NOTE, TOTAL = Column("id", INT, nullable=False), Column("note", TEXT), Column("total", INT)
+OLD = Table("shop", "shop", "orders", (ID, NOTE, TOTAL), ("id",))
+
+
+def _with(*columns: Column, renamed: tuple[tuple[str, str], ...] = ()) -> Table:
+    return replace(OLD, columns=columns, renamed=renamed)
+
+
+def test_the_same_columns_are_no_difference() -> None:
+    assert diff(OLD, OLD) == Diff()
+    assert not diff(OLD, OLD)
+
+
+def test_another_order_is_no_difference_to_who_goes_by_name() -> None:
+    assert not diff(OLD, _with(TOTAL, ID, NOTE))
+
+
+def test_columns_that_came_and_went_are_listed_in_the_order_of_their_table() -> None:
+    more = Column("more", TEXT)
+    found = diff(OLD, _with(more, ID, Column("last", INT)))
+    assert found.added == (more, Column("last", INT))
+    assert found.dropped == (NOTE, TOTAL)
+    assert (found.renamed, found.changed) == ((), ())
+
+
+def test_a_changed_type_nullability_or_generation_is_a_change() -> None:
+    for column in (Column("total", BIG), replace(TOTAL, nullable=False), replace(TOTAL, generated=True)):
+        assert diff(OLD, _with(ID, NOTE, column)) == Diff(changed=((TOTAL, column),))
+
+
+def test_one_column_gone_and_one_come_are_no_rename_unless_the_table_says_so() -> None:
+    remark = Column("remark", TEXT)
+    guessed = diff(OLD, _with(ID, remark, TOTAL))
+    assert (guessed.added, guessed.dropped, guessed.renamed) == ((remark,), (NOTE,), ())
+    told = diff(OLD, _with(ID, remark, TOTAL, renamed=(("note", "remark"),)))
+    assert told == Diff(renamed=((NOTE, remark),))
+
+
+def test_a_column_that_was_renamed_and_changed_is_in_both() -> None:
+    column = Column("sum", BIG)
+    found = diff(OLD, _with(ID, NOTE, column, renamed=(("total", "sum"),)))
+    assert found == Diff(renamed=((TOTAL, column),), changed=((TOTAL, column),))
+
+
+def test_a_rename_of_columns_that_are_not_there_counts_for_nothing() -> None:
+    found = diff(OLD, _with(ID, NOTE, TOTAL, Column("x", INT), renamed=(("gone", "x"), ("note", "y"))))
+    assert found == Diff(added=(Column("x", INT),))
+
+
+def test_a_swap_of_names_is_read_as_two_changes_of_type_or_as_nothing() -> None:
+    """Both names are in both versions: nothing tells which values are meant, so the values stay with their names."""
+    swapped = _with(ID, Column("total", TEXT), Column("note", INT), renamed=(("note", "total"), ("total", "note")))
+    found = diff(OLD, swapped)
+    assert (found.added, found.dropped, found.renamed) == ((), (), ())
+    assert {new.name for _, new in found.changed} == {"note", "total"}
