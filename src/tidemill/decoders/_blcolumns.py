@@ -354,9 +354,22 @@ def _uuid(value: bytes) -> str:
     return str(uuid.UUID(bytes=value[12:16] + value[10:12] + value[8:10] + value[6:8] + value[0:6]))
 
 
+def _inet6(value: bytes) -> str:
+    """As MariaDB prints it: the first longest run of zeros left out, even a single one; IPv4's range with its dots."""
+    if value[:10] == bytes(10) and value[10:12] in (b"\xff\xff", b"\0\0") and any(value[12:14]):
+        prefix = "::ffff:" if value[10] else "::"
+        return prefix + str(ipaddress.IPv4Address(value[12:]))
+    groups = [f"{int.from_bytes(value[i : i + 2], 'big'):x}" for i in range(0, 16, 2)]
+    found = [(size, -at) for at in range(8) for size in range(1, 9 - at) if groups[at : at + size] == ["0"] * size]
+    if not found:
+        return ":".join(groups)
+    size, at = max(found)
+    return ":".join(groups[:-at]) + "::" + ":".join(groups[size - at :])
+
+
 _SPECIAL: dict[str, tuple[int, Callable[[bytes], str]]] = {
     "uuid": (16, _uuid),
-    "inet6": (16, lambda value: str(ipaddress.IPv6Address(value))),
+    "inet6": (16, _inet6),
     "inet4": (4, lambda value: str(ipaddress.IPv4Address(value))),
 }
 

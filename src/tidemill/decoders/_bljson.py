@@ -211,7 +211,9 @@ def _opaque(kind: int, value: bytes) -> str:
         case 7 | 10 | 11 | 12 if len(value) == 8:
             return f'"{_moment(kind, struct.unpack("<q", value)[0])}"'
         case _:
-            return f'"base64:type{kind}:{base64.b64encode(value).decode()}"'
+            encoded = base64.b64encode(value).decode()
+            lines = [encoded[i : i + 76] for i in range(0, len(encoded), 76)]  # the server's encoder breaks lines
+            return f'"base64:type{kind}:' + "\\n".join(lines) + '"'
 
 
 def _decimal(value: bytes) -> str:

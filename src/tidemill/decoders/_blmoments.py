@@ -1,7 +1,7 @@
 """MySQL's dates and times, packed bits, into days, microseconds, and text for TIME. Cells as in `_blcells`.
 
-Bad is what Arrow has no day for: zero and partial dates (`0000-00-00`, `2024-02-00`) and days that no month has
-(ALLOW_INVALID_DATES). `text_of` says how the server prints them.
+Bad is what no calendar has: zero and partial dates (`0000-00-00`, `2024-02-00`, any day of the year 0) and days that
+their month lacks (ALLOW_INVALID_DATES). `text_of` says how the server prints them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCALE = np.array([1_000_000, 10_000, 100, 1], np.int64)  # by bytes of the frac
 
 @njit(cache=True, nogil=True, inline="always")
 def _exists(y: Any, m: Any, d: Any) -> Any:
-    if m < 1 or m > 12 or d < 1:
+    if y < 1 or m < 1 or m > 12 or d < 1:
         return False
     leap = m == 2 and y % 4 == 0 and (y % 100 != 0 or y % 400 == 0)
     return d <= _MONTH[m] + (1 if leap else 0)
