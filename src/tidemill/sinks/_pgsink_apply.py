@@ -1,7 +1,7 @@
 """Brings rows into a table: COPY into a temporary table, then one DELETE, one upsert, one UPDATE per set of columns.
 
-Rows that are all new are tried as plain COPY into the table itself, which costs half; should one be there already, the
-attempt is taken back and the window goes the long way.
+New rows are tried as plain COPY into the table itself, which costs half; should one be there already, the attempt is
+taken back and they go the long way like the others.
 
 When PostgreSQL refuses a row (a constraint, a value its type does not take), the window is taken back to its savepoint
 and halved until the rows that cannot be taken are known. Only their offsets and the kind of error leave this module.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tidemill.sinks._pgsink_connection import Connection
 
 _MOST_BAD = 1000  # rows to look for before the delivery is given back: each costs some twenty attempts
+_WORTHWHILE = 64  # new rows that are sent apart from the others of their window
 _DELETE, _WHOLE = 0, 1  # numbers of row sets; partial ones follow
 
 
@@ -76,18 +77,20 @@ class Applier:
     def _upsert(self, target: Target, rows: Rows) -> None:
         import psycopg
 
-        if target.optimistic and rows.unchanged is None and (rows.ops == Op.INSERT).all():
+        final, new = rows_.collapse(rows, target.key)
+        if target.optimistic and (new.all() or new.sum() >= _WORTHWHILE):
             try:
                 with self._db.transaction():
-                    self._copy(target, rows)
-                return
+                    self._copy(target, final if new.all() else final.take(np.flatnonzero(new)))
+                final = final.take(np.flatnonzero(~new))
             except psycopg.Error as error:
                 if not is_data_error(error):
                     raise
                 # Something is there already, or cannot be taken: the long way tells which.
                 target.optimistic = not isinstance(error, psycopg.errors.UniqueViolation)
-        self._stage(target)
-        self._halve(target, rows_.collapse(rows, target.key), self._merge)
+        if len(final):
+            self._stage(target)
+            self._halve(target, final, self._merge)
 
     def _halve(self, target: Target, rows: Rows, attempt: Any) -> None:
         """Applies the rows; if some are refused, all others. One row per key, so their order does not matter."""

@@ -108,12 +108,24 @@ def stretches(rows: Rows) -> Iterator[tuple[Rows, bool]]:
         yield (rows.slice(at, len(rows) - at) if at else rows), False
 
 
-def collapse(rows: Rows, key: Sequence[int]) -> Rows:
-    """One row per key: its last, completed by what earlier ones say of columns that later ones left out."""
+def collapse(rows: Rows, key: Sequence[int]) -> tuple[Rows, Mask]:
+    """One row per key: its last, completed by what earlier ones say of columns that later ones left out.
+
+    The mask says which rows are whole, and new: their key's first change is an INSERT, so the target has none of it,
+    unless events come again.
+    """
     codes = _codes([rows.columns[k] for k in key])
     last = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+    first = last.copy()
     last[codes] = np.arange(len(rows))  # of equal indexes numpy keeps the last assignment
+    first[codes[::-1]] = np.arange(len(rows) - 1, -1, -1)
     final = np.sort(last[last >= 0])
+    picked = _collapsed(rows, key, codes, final)
+    new = (rows.ops[first[codes[final]]] == Op.INSERT) & (picked.ops != Op.DELETE)
+    return picked, new if picked.unchanged is None else new & ~picked.unchanged.any(axis=0)
+
+
+def _collapsed(rows: Rows, key: Sequence[int], codes: np.ndarray[Any, Any], final: np.ndarray[Any, Any]) -> Rows:
     if len(final) == len(rows):
         return rows
     if rows.unchanged is None:

@@ -152,6 +152,11 @@ class PostgresSink(Component[PostgresSinkConfig]):
             self._targets[key] = found
         return found
 
+    def hope(self) -> None:
+        """After a replay new rows are new again."""
+        for target in self._targets.values():
+            target.optimistic = True
+
     def _rendered(self, table: Table, source: str) -> tuple[str, str]:
         parts = [part.constant(table, source) for part in self._name]
         if len(parts) == 1:
@@ -190,6 +195,7 @@ class _Work:
         self._db = db
         self._delivery = delivery
         self._pending: dict[str, tuple[Target, list[Rows]]] = {}
+        sink.hope()
 
     def run(self, blocks: Iterator[Block]) -> None:
         try:
