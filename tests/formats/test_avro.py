@@ -134,9 +134,8 @@ def test_a_container_file_has_its_schema_its_codec_and_a_marker_made_of_its_cont
     assert first.count(first[-16:]) == 2
     codec = {"none": "null", "gzip": "deflate", "zstd": "zstandard"}[compression]
     assert f"avro.codec{chr(2 * len(codec))}{codec}".encode() in first
-    if compression == "zstd":
-        pytest.skip("fastavro's zstandard package is not installed; the block is checked by the next test")
-    assert len(list(fastavro.reader(io.BytesIO(first)))) == 50
+    if compression != "zstd":  # fastavro has no zstandard without another package; see the next test
+        assert len(list(fastavro.reader(io.BytesIO(first)))) == 50
 
 
 def test_a_zstandard_block_is_the_plain_block_compressed() -> None:
