@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,3 +164,17 @@ def test_processes_that_register_the_same_structures_agree_on_their_numbers(regi
     history = registry.history("public.orders")
     assert [r.table.version for r in history] == list(range(1, 21))
     assert [r.table.sequence for r in history] == list(range(1, 21))
+
+
+def test_notes_of_a_source_come_back_in_order_and_are_forgotten_from_a_place_on(tmp_path: Path) -> None:
+    with closing(SchemaRegistry(tmp_path / "schemas.sqlite")) as registry:
+        assert registry.structures() == []
+        registry.keep_structures(Position("a:4"), {"one": b"1", "two": b"2"})
+        registry.keep_structures(Position("a:9"), {"one": None})
+    with closing(SchemaRegistry(tmp_path / "schemas.sqlite")) as registry:
+        found = [(note.position, note.name, note.document) for note in registry.structures()]
+        assert found == [("a:4", "one", b"1"), ("a:4", "two", b"2"), ("a:9", "one", None)]
+        registry.forget_structures(registry.structures()[1].sequence)
+        assert [note.position for note in registry.structures()] == ["a:4", "a:4"]
+        registry.keep_structures(Position("a:9"), {"one": b"again"})
+        assert [note.document for note in registry.structures()] == [b"1", b"2", b"again"]

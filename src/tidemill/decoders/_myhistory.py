@@ -135,9 +135,10 @@ class History:
         if before is None and (statement.if_exists or (tolerant and statement.rename_to is not None)):
             return []
         self.tables[key] = after
-        if statement.rename_to is None:
+        target = self._key(statement.rename_to, database) if statement.rename_to is not None else key
+        if target == key:
             return [Effect(key, "alter", before, after)]
-        effects = self._rename([(key, self._key(statement.rename_to, database))], lenient=tolerant)
+        effects = self._rename([(key, target)], lenient=tolerant)
         return [replace(e, before=before) if e.key == key else e for e in effects]
 
     def _altered(self, table: CatalogTable, clauses: Iterable[sql.Clause]) -> CatalogTable:

@@ -29,13 +29,14 @@ from tidemill.decoders._myhistory import Effect, History, State, Unknown
 from tidemill.decoders._myrewind import rewind
 from tidemill.decoders._myshape import difference
 from tidemill.decoders._mywords import Kind, NotUnderstood, without_comments, words
+from tidemill.decoders.binlog import DdlChange
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor
 from tidemill.errors import DecodeError
 from tidemill.model.position import Position
 from tidemill.model.table import Column, Table
 
-__all__ = ["Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "DdlChange", "MysqlTables"]
+__all__ = ["Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "MysqlTables"]
 
 _RESYNC = (
     "Set binlog_row_metadata=FULL at the server, so that the binlog has the names itself from then on. To go on from"
@@ -44,17 +45,6 @@ _RESYNC = (
 _INTERESTING = re.compile(
     r"\s*(CREATE|ALTER|DROP|RENAME|TRUNCATE|SET|INSERT|REPLACE|UPDATE|DELETE|LOAD)\b", re.IGNORECASE
 )
-
-
-@dataclass(frozen=True, slots=True)
-class DdlChange:
-    """A statement's effect on one captured table. `document` is the JSON of the event; with `truncate` it is a TRUNCATE
-    instead. `barrier`: the table is another one afterwards."""
-
-    table: Table
-    document: str
-    barrier: bool
-    truncate: bool
 
 
 @dataclass(frozen=True, slots=True)
