@@ -349,9 +349,9 @@ def _vectors(column: Cells) -> Result:
 
 def _uuid(value: bytes) -> str:
     """MariaDB keeps a UUID of version 1 to 5 in an order that sorts by time; others as they are (sql_type_uuid.h)."""
-    if value[6] & 0x80 == 0 or value[8] & 0x80:  # not swapped
-        return str(uuid.UUID(bytes=value))
-    return str(uuid.UUID(bytes=value[12:16] + value[10:12] + value[8:10] + value[6:8] + value[0:6]))
+    if value[6] & 0x80 and 0 < value[8] < 0x60:
+        value = value[12:16] + value[10:12] + value[8:10] + value[6:8] + value[0:6]
+    return str(uuid.UUID(bytes=value))
 
 
 def _inet6(value: bytes) -> str:
