@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.pgstream import Row
+from tests.support.decoded import Row
 
 #: (server, protocol, streaming)
 PLAIN = ((15, 1, "off"), (18, 4, "off"))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import orjson
 
-from tests.support.pgstream import Row, decode, rows, tables_of
+from tests.support.decoded import Row, rows
+from tests.support.pgstream import decode, tables_of
 from tidemill.model.change import Change, Committed, Spilled
 
 FOLDER = Path(__file__).parent / "golden"

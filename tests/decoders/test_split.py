@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.decoders import goldens
-from tests.support.pgstream import Row, decode, rows, tables_of
+from tests.support.decoded import Row, rows
+from tests.support.pgstream import decode, tables_of
 from tidemill.model.change import Committed, Spilled
 
 STREAMS = goldens.load()
