@@ -53,10 +53,10 @@ class Material:
         return cls(str(directory), rows)
 
     def deliveries(self, events: int, *, pipeline: str) -> list[Delivery]:
-        """Batches of about `events`, one lane."""
+        """A small first batch, then batches of about `events`; one lane."""
         reader, found, start = LogReader(self.log), [], 0
         while start < self.rows:
-            end = reader.plan(start, max_events=events, max_bytes=1 << 40)
+            end = reader.plan(start, max_events=events if start else 1, max_bytes=1 << 40)
             found.append(self._delivery(reader, start, end, pipeline))
             start = end
         return found
