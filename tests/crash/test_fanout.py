@@ -1,0 +1,76 @@
+"""Two sinks of one pipeline, one of them optional and sometimes away, while the processes around them are killed.
+
+Both must end up with every event, once: each group of sinks has its own position to come back to.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from random import Random
+
+from tests.crash.actors import RunActor, on_stage, wait_for, write_pipeline
+from tests.crash.delivered import from_files
+from tests.crash.postgres import PostgresHarness
+from tests.crash.replay import Replay
+from tests.crash.workload import Load
+from tidemill.control.positions import sink_positions
+
+POINTS = ("worker.written:3", "stream.delivered:3", "stream.checkpointed:3")
+_SECONDS = 180
+
+
+def test_an_optional_sink_that_is_away_while_all_is_killed_misses_nothing_and_doubles_nothing(
+    source: PostgresHarness, evidence: Path
+) -> None:
+    dice = Random(5)
+    main, beside, away = evidence / "main", evidence / "beside", evidence / "away"
+    beside.mkdir()
+    sinks = [
+        {"type": "files", "config": {"id": "main", "path": str(main)}},
+        {"type": "files", "config": {"id": "beside", "path": str(beside), "required": False}},
+    ]
+    run = RunActor(evidence, write_pipeline(evidence, source.source("proof"), sinks), POINTS[0])
+
+    def reached() -> int:
+        kept = [at.checkpoint for at in sink_positions(run.pipeline)]
+        return min(each.offset if each else 0 for each in kept)
+
+    def keep_running() -> None:
+        if not run.alive:
+            assert run.was_killed, run.output[-5000:]
+            run.start()
+
+    with on_stage(run):
+        run.begin(source)
+        with Load(source, seed=5, pause=0.08, rows_per_second=800).running():
+            for number, point in enumerate(POINTS):
+                if run.crash_at != point:
+                    run.kill("driver", dice)
+                    run.crash_at = point
+                    run.start()
+                wait_for(lambda: run.crashed_at_point, _SECONDS, f"{point} was never passed")
+                keep_running()
+                if number == 0:  # a file where the directory was: nothing can be written there
+                    beside.rename(away)
+                    beside.write_text("not a directory")
+                elif number == 1:
+                    wait_for(lambda: "stream.retrying" in run.output, _SECONDS, "nobody missed the sink")
+                    beside.unlink()
+                    away.rename(beside)
+                time.sleep(0.5)
+        run.crash_at = ""
+        expected = source.tally().total()
+
+        def caught_up() -> bool:
+            keep_running()
+            return reached() >= expected
+
+        wait_for(caught_up, _SECONDS, lambda: f"{reached()} of {expected} delivered:\n{run.output[-5000:]}")
+        assert run.stop() == 0, run.output[-5000:]
+    for directory in (main, beside):
+        replay = Replay(source.keys)
+        replay.take(from_files(directory))
+        found = replay.compare(source)
+        assert not found, f"{directory.name}:\n" + "\n".join(found[:20])
+        assert (replay.duplicates, replay.events) == (0, expected), directory.name
