@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from itertools import pairwise
 
 from tidemill.log.bookmark import ACKNOWLEDGED, Bookmark
@@ -25,11 +26,18 @@ def acknowledge(uri: str | Store, delivered: Tail) -> None:
 
 
 def trim(
-    uri: str | Store, before: Offset, config: LogConfig, *, held: Offset | None = None, now: float | None = None
+    uri: str | Store,
+    before: Offset,
+    config: LogConfig,
+    *,
+    held: Offset | None = None,
+    sizes: dict[Offset, int] | None = None,
+    now: float | None = None,
 ) -> int:
     """Removes whole segments that end at or before `before` and are past retention; returns the bytes freed.
 
-    From `held` on they are kept for a sink that is behind, as far as `keep_for_optional_bytes` goes.
+    From `held` on they are kept for a sink that is behind, as far as `keep_for_optional_bytes` goes. Who calls often
+    passes the same `sizes` again: delivered segments do not grow, and asking an object store takes a request each.
 
     Oldest first and the index before its data, so that a trim that is killed leaves a log that begins later and
     never one with a hole. The newest segment stays: it says where the log ends.
@@ -38,9 +46,16 @@ def trim(
     names = store.names()
     bases = [int(name[:-4]) for name in names if name.endswith(".idx")]
     delivered = [(base, following) for base, following in pairwise(bases) if following <= before]
-    kept = 0
-    if config.retention_bytes or held is not None:
-        kept = sum(_bytes(store, names, base) for base, _ in delivered)
+    data = _data(names)
+    sizes = {} if sizes is None else sizes
+
+    def size_of(base: Offset) -> int:
+        if base not in sizes:
+            sizes[base] = sum(store.size(name) or 0 for name in [index_name(base), *data[base]])
+        return sizes[base]
+
+    behind = held is not None and held < before
+    kept = sum(size_of(base) for base, _ in delivered) if config.retention_bytes or behind else 0
     moment = time.time() if now is None else now
     freed = 0
     for base, following in delivered:
@@ -49,24 +64,26 @@ def trim(
             break  # the writer is about to begin the next segment; until then this one says where the log ends
         if held is not None and following > held and kept <= config.keep_for_optional_bytes:
             break
-        size = _bytes(store, names, base)
+        size = size_of(base)
         too_much = 0 < config.retention_bytes <= kept - size
         too_old = 0 < config.retention_seconds < moment - began / 1000
         if not (too_much or too_old) and (config.retention_bytes or config.retention_seconds):
             break
-        for name in [index_name(base), *_data(names, base)]:
+        for name in [index_name(base), *data[base]]:
             store.remove(name)
+        sizes.pop(base)
         kept -= size
         freed += size
     return freed
 
 
-def _data(names: list[str], base: Offset) -> list[str]:
-    return [name for name in names if name.startswith(f"{base:020d}") and name.endswith(".seg")]
-
-
-def _bytes(store: Store, names: list[str], base: Offset) -> int:
-    return sum(store.size(name) or 0 for name in [index_name(base), *_data(names, base)])
+def _data(names: list[str]) -> defaultdict[Offset, list[str]]:
+    """The data files of each segment, by its base."""
+    found: defaultdict[Offset, list[str]] = defaultdict(list)
+    for name in names:
+        if name.endswith(".seg") and name[:20].isdigit():
+            found[int(name[:20])].append(name)
+    return found
 
 
 def _first_written_at(store: Store, base: Offset) -> int | None:

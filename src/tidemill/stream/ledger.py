@@ -37,6 +37,7 @@ class Ledger:
         self._pipeline = Checkpoint(0, Position(""))
         self._opened = False
         self._trimmed_at = 0.0
+        self._sizes: dict[Offset, int] = {}  # of the log's segments, for `trim`
 
     def open(self) -> None:
         """Reads every position, also of groups that start later or never: the log is kept for all of them.
@@ -124,7 +125,7 @@ class Ledger:
             return
         self._trimmed_at = now
         least = min(kept.offset for kept in self._kept.values())
-        trim(self._log_uri, self._pipeline.offset, self._log_config, held=least)
+        trim(self._log_uri, self._pipeline.offset, self._log_config, held=least, sizes=self._sizes)
 
     def _own(self, key: str) -> Checkpoint:
         kept = self._store.load(key)
