@@ -1,4 +1,4 @@
-"""One durable PostgreSQL for all crash tests, a database for each, and evidence that stays when a test fails."""
+"""One durable server of each kind for all crash tests, a database for each test, and evidence that stays on failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.harness import SourceHarness
+from tests.crash.mysql import MysqlHarness, crash_server
 from tests.crash.postgres import PostgresHarness
+from tidemill.control.servers.mysqlfamily import Server
 from tidemill.control.servers.postgres import Postgres
 
 EVIDENCE = Path(__file__).parents[2] / "build" / "crash"
@@ -48,7 +51,7 @@ def account(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def crash_server() -> Iterator[Postgres]:
+def crash_postgres() -> Iterator[Postgres]:
     """fsync on, since it is killed; 64 kB, so that a thousand rows already are sent before their commit."""
     with Postgres(
         durable=True,
@@ -60,12 +63,32 @@ def crash_server() -> Iterator[Postgres]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def crash_mysql() -> Iterator[Server]:
+    with crash_server("mysql") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def crash_mariadb() -> Iterator[Server]:
+    with crash_server("mariadb") as server:
+        yield server
+
+
 @pytest.fixture
-def source(crash_server: Postgres) -> Iterator[PostgresHarness]:
-    crash_server.start()
+def source(request: pytest.FixtureRequest) -> Iterator[SourceHarness]:
+    """A PostgreSQL, unless the test is parametrised with another: `mysql`, `mariadb`, or one of them with `-file` for
+    positions that are places in a file."""
+    kind, _, positions = getattr(request, "param", "postgres").partition("-")
+    server = request.getfixturevalue(f"crash_{kind}")
+    server.start()
     name = f"crash_{os.getpid()}_{next(_names)}"
-    with crash_server.database(name):
-        harness = PostgresHarness(crash_server, name)
+    with server.database(name):
+        harness: SourceHarness = (
+            PostgresHarness(server, name)
+            if kind == "postgres"
+            else MysqlHarness(server, name, positions=positions or "auto")
+        )
         harness.create()
         yield harness
 

@@ -78,6 +78,10 @@ class Replay:
 
     def _apply(self, event: dict[str, Any]) -> None:
         table, op, offset = event["table"], event["op"], event["offset"]
+        if op == "ddl":
+            self._in_table_order(event)
+            self._alter(table, event["ddl"]["changes"])
+            return
         if op == "truncate":
             if offset < self._newest[table]:
                 self._complain(f"{table}: TRUNCATE at {offset} came after {self._newest[table]}")
@@ -91,6 +95,31 @@ class Replay:
             self._apply_keyed(event, self.tables[table], self._keys[table])
         else:
             self._apply_whole(event, self.bags[table])
+
+    def _in_table_order(self, event: dict[str, Any]) -> None:
+        table, offset = event["table"], event["offset"]
+        if offset < self._newest[table]:
+            self._complain(f"{table}: the statement at {offset} came after {self._newest[table]}")
+        self._newest[table] = offset
+
+    def _alter(self, table: str, changes: list[dict[str, Any]]) -> None:
+        """What a statement does to rows that are there: columns go or change their names. New ones are NULL."""
+        for change in changes:
+            match change["change"]:
+                case "drop":
+                    names = {change["column"]: ""}
+                case "rename":
+                    names = {change["from"]: change["column"]}
+                case _:
+                    continue
+            if table in self.tables:
+                for row in self.tables[table].values():
+                    _rename(row, names)
+            else:
+                bag: Counter[Key] = Counter()
+                for text, count in self.bags[table].items():
+                    bag[_whole(_rename(orjson.loads(text), names))] += count
+                self.bags[table] = bag
 
     def _apply_keyed(self, event: dict[str, Any], rows: dict[Key, Row], key: tuple[str, ...]) -> None:
         table, op, before, after = event["table"], event["op"], event["before"], event["after"]
@@ -145,6 +174,14 @@ def _image(row: Row, key: tuple[str, ...]) -> Key:
 def _whole(row: Row) -> Key:
     """A column added later is NULL in a row that never had it."""
     return orjson.dumps({c: v for c, v in row.items() if v is not None}, option=orjson.OPT_SORT_KEYS)
+
+
+def _rename(row: Row, names: Mapping[str, str]) -> Row:
+    for old, new in names.items():
+        value = row.pop(old, None)
+        if new:
+            row[new] = value
+    return row
 
 
 def _unequal(table: str, kept: Mapping[Key, Row], wanted: Mapping[Key, Row]) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from tests.crash.actors import CaptureActor, on_stage, wait_for, write_pipeline
 from tests.crash.cycles import cycles, seeds
 from tests.crash.delivered import LogDelivered
-from tests.crash.postgres import PostgresHarness
+from tests.crash.harness import Ending, SourceHarness
 from tests.crash.replay import Replay
 from tests.crash.workload import Load
 from tidemill.log import acknowledge
@@ -23,13 +23,19 @@ POINTS = (
     "capture.before_append:3", "capture.appended:1", "capture.appended:8", "capture.spilled:4",
     "capture.spill_committed:1",
 )  # fmt: skip
+ENDINGS: tuple[Ending, ...] = ("fast", "immediate", "kill")
+# PostgreSQL meets every point; MySQL and MariaDB, whose decoder is one, share them.
+AT_POINTS = [("postgres", point) for point in POINTS] + [(("mysql", "mariadb")[i % 2], p) for i, p in enumerate(POINTS)]
+AT_ENDINGS = [("postgres", ending) for ending in ENDINGS] + [("mysql", "kill"), ("mariadb", "fast")]
+AT_RANDOM = [("postgres", seed, 1) for seed in seeds(2, first=101)]
+AT_RANDOM += [(kind, seed, 2) for kind, seed in zip(("mysql", "mariadb-file"), seeds(2, first=201), strict=True)]
 KEEP = {"retention_seconds": 3600.0, "segment_bytes": 2 << 20}
 
 
 class Stage:
     """A source under load, a capture process, and a consumer of the log that acknowledges now and then."""
 
-    def __init__(self, source: PostgresHarness, directory: Path, crash_at: str = "", **spec: Any) -> None:
+    def __init__(self, source: SourceHarness, directory: Path, crash_at: str = "", **spec: Any) -> None:
         self.source = source
         sinks = [{"type": "blackhole", "config": {"id": "none"}}]
         document = write_pipeline(directory, source.source("proof"), sinks, **{"log": KEEP, **spec})
@@ -40,7 +46,7 @@ class Stage:
 
     def begin(self) -> None:
         self.capture.start()
-        wait_for(self.source.ready, 60, lambda: f"no slot after a minute:\n{self.capture.output[-3000:]}")
+        wait_for(self.source.ready, 60, lambda: f"nothing is captured after a minute:\n{self.capture.output[-3000:]}")
 
     def consume(self, *, acknowledging: bool = True) -> None:
         if self._delivered is None:
@@ -66,15 +72,15 @@ class Stage:
 
 
 @contextmanager
-def staged(source: PostgresHarness, directory: Path, crash_at: str = "", **spec: Any) -> Iterator[Stage]:
+def staged(source: SourceHarness, directory: Path, crash_at: str = "", **spec: Any) -> Iterator[Stage]:
     stage = Stage(source, directory, crash_at, **spec)
     with on_stage(stage.capture):
         yield stage
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("source", "point"), AT_POINTS, indirect=["source"])
 def test_a_capture_killed_at_a_named_point_loses_nothing_and_repeats_nothing(
-    source: PostgresHarness, evidence: Path, point: str
+    source: SourceHarness, evidence: Path, point: str
 ) -> None:
     with staged(source, evidence, point) as stage:
         stage.begin()
@@ -87,15 +93,15 @@ def test_a_capture_killed_at_a_named_point_loses_nothing_and_repeats_nothing(
         stage.finish()
 
 
-@pytest.mark.parametrize("seed", seeds(2, first=101))
+@pytest.mark.parametrize(("source", "seed", "share"), AT_RANDOM, indirect=["source"])
 def test_a_capture_killed_at_random_times_loses_nothing_and_repeats_nothing(
-    source: PostgresHarness, evidence: Path, seed: int, account: Callable[..., None]
+    source: SourceHarness, evidence: Path, seed: int, share: int, account: Callable[..., None]
 ) -> None:
     dice = Random(seed)
     with staged(source, evidence) as stage:
         stage.begin()
         with Load(source, seed).running():
-            for _ in cycles(share=1):
+            for _ in cycles(share):
                 time.sleep(dice.uniform(0.05, 1.5))
                 stage.consume(acknowledging=dice.random() < 0.7)
                 stage.capture.kill()
@@ -104,9 +110,9 @@ def test_a_capture_killed_at_random_times_loses_nothing_and_repeats_nothing(
         account(kills=dict(stage.capture.kills), events=stage.replay.events, duplicates=stage.replay.duplicates)
 
 
-@pytest.mark.parametrize("ending", ["fast", "immediate", "kill"])
+@pytest.mark.parametrize(("source", "ending"), AT_ENDINGS, indirect=["source"])
 def test_a_database_that_restarts_under_load_loses_nothing_and_repeats_nothing(
-    source: PostgresHarness, evidence: Path, ending: str
+    source: SourceHarness, evidence: Path, ending: Ending
 ) -> None:
     dice = Random(ending)
     with staged(source, evidence) as stage:
@@ -115,10 +121,10 @@ def test_a_database_that_restarts_under_load_loses_nothing_and_repeats_nothing(
             for _ in range(3):
                 time.sleep(dice.uniform(0.5, 2))
                 stage.consume()
-                source.restart(ending)  # type: ignore[arg-type]
+                source.restart(ending)
             time.sleep(1)
         stage.finish()
 
 
-def _often(source: PostgresHarness, kind: str) -> dict[str, float]:
+def _often(source: SourceHarness, kind: str) -> dict[str, float]:
     return {**source.MOVES, kind: 20.0}
