@@ -36,10 +36,11 @@ def examine(config: PostgresSinkConfig, where: str) -> Iterator[Check]:
             yield Check("server", Outcome.FAIL, condition(error), "See the server's log.")
 
 
-def reached(db: Connection) -> Iterator[Check]:
+def reached(db: Connection, *, oldest: int = _OLDEST) -> Iterator[Check]:
     version = db.info.server_version
-    if version < _OLDEST:
-        yield Check("server", Outcome.FAIL, f"PostgreSQL {version // 10000} is too old", "Use PostgreSQL 12 or newer.")
+    if version < oldest:
+        fix = f"Use PostgreSQL {oldest // 10000} or newer."
+        yield Check("server", Outcome.FAIL, f"PostgreSQL {version // 10000} is too old", fix)
         return
     yield Check("server", Outcome.PASS, f"PostgreSQL {version // 10000}, database {db.info.dbname}")
     ((recovering, read_only),) = db.execute("SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
@@ -57,10 +58,10 @@ def state(db: Connection, config: StateConfig) -> Check:
         [schema],
     ).fetchone()
     if row is None:
-        return _may_make_schemas(db, "state", schema)
+        return may_make_schemas(db, "state", schema)
     may_create, table = row
     if table is not None:
-        if _may_write(db, table):
+        if may_write(db, table):
             return Check("state", Outcome.PASS, f"{schema}.tidemill_positions")
         fix = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table}, {schema}.tidemill_tables TO the sink's role."
         return Check("state", Outcome.FAIL, f"{table} cannot be written", fix)
@@ -73,10 +74,10 @@ def state(db: Connection, config: StateConfig) -> Check:
 def _creating(db: Connection, config: PostgresSinkConfig) -> Check:
     if not config.create_tables:
         return Check("tables", Outcome.PASS, "are not created by the sink")
-    return _may_make_schemas(db, "tables", "of the tables")
+    return may_make_schemas(db, "tables", "of the tables")
 
 
-def _may_make_schemas(db: Connection, name: str, schema: str) -> Check:
+def may_make_schemas(db: Connection, name: str, schema: str) -> Check:
     may = db.execute("SELECT has_database_privilege(current_database(), 'CREATE')").fetchone()
     if may == (True,):
         return Check(name, Outcome.PASS, "missing schemas and tables will be made")
@@ -102,14 +103,14 @@ def _tables(db: Connection, config: PostgresSinkConfig) -> Iterator[Check]:
         if table is None:
             yield Check(name, Outcome.WARN, "is gone; it will be made anew, without its rows", "Load it again.")
             continue
-        if not _may_write(db, table):
+        if not may_write(db, table):
             fix = f"GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON {table} TO the sink's role."
             yield Check(name, Outcome.FAIL, "cannot be written", fix)
     if known:
         yield Check("known tables", Outcome.PASS, str(len(known)))
 
 
-def _may_write(db: Connection, table: str) -> bool:
+def may_write(db: Connection, table: str) -> bool:
     found = db.execute(
         "SELECT bool_and(has_table_privilege(%s::regclass, p)) FROM unnest(%s::text[]) p",
         [table, ["SELECT", "INSERT", "UPDATE", "DELETE"]],
