@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import orjson
+import pyarrow as pa
 from pydantic import BaseModel
 
 import tidemill
 from tidemill import config, errors, registry
 from tidemill.decoders import pgtypes
+from tidemill.formats import _avro_schema, _proto_schema
 from tidemill.sinks import _clickhouse_types
 
 ROOT = Path(__file__).parent.parent
@@ -121,6 +123,50 @@ def delivery_page() -> str:
     return "\n".join([*head, ""])
 
 
+def format_page() -> str:
+    rows = []
+    for kind, shown in _FORMAT_TYPES:
+        proto, remark = _proto_schema.type_of(kind)
+        avro = orjson.dumps(_avro_schema.type_of(kind)).decode().strip('"')
+        rows.append(f"| `{kind}` | {shown} | `{avro}` | `{proto}`{', ' if remark else ''}{remark} |")
+    head = [
+        "# Types and field numbers of the wire formats\n",
+        NOTE,
+        "What a column's Arrow type becomes. Which Arrow type a column has is on the type page of its database.",
+        "Arrow and Parquet have the Arrow type itself. In Avro a column is a union with null, in Protobuf `optional`.\n",
+        "| Arrow | JSON | Avro | Protobuf |",
+        "|---|---|---|---|",
+        *rows,
+        "",
+        "`ListOf…` is a message that says which elements are null:",
+        "`message ListOfString { message Item { optional string value = 1; } repeated Item items = 1; }`.",
+        "",
+        "## Field numbers of the envelopes in Protobuf",
+        "",
+        "A number, once given, is never given to another field. Columns are numbered as [formats](../formats.md) says.",
+    ]
+    tables = {
+        "Event": _proto_schema.NATIVE, "Envelope (Debezium)": _proto_schema.DEBEZIUM,
+        "Source (Debezium)": _proto_schema.SOURCE,
+    }  # fmt: skip
+    for name, numbers in tables.items():
+        head += [f"\n| {name} | |", "|---|---|", *(f"| {number} | `{field}` |" for field, number in numbers.items())]
+    return "\n".join([*head, ""])
+
+
+_FORMAT_TYPES: tuple[tuple[pa.DataType, str], ...] = (
+    *((kind, "number") for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
+    *((kind, "number") for kind in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())),
+    *((kind, "number, or NaN and infinities as text") for kind in (pa.float32(), pa.float64())),
+    (pa.bool_(), "true, false"),
+    *((kind, "string with every digit") for kind in (pa.decimal128(12, 2), pa.decimal256(65, 30))),
+    (pa.string(), "string, or embedded if it is JSON"),
+    (pa.binary(), "base64"),
+    *((kind, "ISO 8601") for kind in (pa.date32(), pa.time64("us"), pa.timestamp("us"), pa.timestamp("us", tz="UTC"))),
+    *((kind, "array") for kind in (pa.list_(pa.int32()), pa.list_(pa.string()))),
+)
+
+
 def document_page() -> str:
     return orjson.dumps(config.json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode() + "\n"
 
@@ -131,6 +177,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/errors.md": error_page,
     "docs/reference/postgres-types.md": type_page,
     "docs/reference/components.md": component_page,
+    "docs/reference/wire-types.md": format_page,
     "docs/reference/pipeline.schema.json": document_page,
 }
 

@@ -61,7 +61,7 @@ def test_the_sink_in_the_contributing_guide_delivers(tmp_path: Path) -> None:
 
 
 def test_the_page_of_events_names_exactly_the_fields_there_are() -> None:
-    page = (ROOT / "docs" / "events.md").read_text().partition("## Debezium")[0]
+    page = (ROOT / "docs" / "events.md").read_text().partition("## DDL")[0]
     cells = re.findall(r"^\| (`.*?) \|", page, re.M)
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     event = orjson.loads(JsonFormat().encode(make_block(1), "shop")[0].as_py())

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from tests.formats.readers import SOURCE, read_one, shown
-from tests.formats.samples import TYPES, odd_block, typed_block
+from tests.formats.samples import TYPES, block_of, odd_block, typed_block
 from tests.formats.test_conformance import TYPED, make
 from tests.support.blocks import EPOCH_US, make_block, make_table
 from tidemill import __version__
 from tidemill.formats.json import JsonFormat
-from tidemill.model.block import UNCHANGED, Block, Op
+from tidemill.model.block import DDL, UNCHANGED, Block, Op
 
 _FIELDS = ["before", "after", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns"]
 _POSTGRESQL = ["version", "connector", "name", "ts_ms", "ts_us", "ts_ns", "snapshot", "db", "sequence", "schema",
@@ -125,7 +125,7 @@ def test_typed_formats_have_the_same_fields_and_what_types_cannot_say_beside_the
     rows = [read_one(format, block.table, d.as_py()) for d in format.encode(block, SOURCE)]
     wanted = documents(block)
     for row, plain in zip(rows, wanted, strict=True):
-        assert list(row) == [*_FIELDS, "unchanged", "odd"]
+        assert list(row) == [*_FIELDS, "unchanged", "odd", "ddl"]
         assert {n: row[n] for n in ("op", "ts_ms", "ts_us", "ts_ns", "transaction")} == {
             n: plain[n] for n in ("op", "ts_ms", "ts_us", "ts_ns", "transaction")
         }
@@ -146,6 +146,14 @@ def test_without_a_full_old_row_the_old_key_stands_in_a_row_of_nulls(name: str) 
     rows = [read_one(format, block.table, d.as_py()) for d in format.encode(block, SOURCE)]
     assert [row["before"] and row["before"]["id"] for row in rows] == [5, 6, None]
     assert rows[0]["before"]["customer"] is None
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_a_statement_is_not_lost(name: str) -> None:
+    text = '{"text": "ALTER TABLE orders ADD x int", "kind": "alter", "changes": []}'
+    block, format = block_of(make_table(), [Op.DDL], ddl=pa.array([text], DDL)), make(name, "debezium")
+    row = read_one(format, block.table, format.encode(block, SOURCE)[0].as_py())
+    assert (row["ddl"], row["op"], row["after"]) == (text, None, None)
 
 
 def test_bytes_that_were_not_sent_read_as_the_placeholder_too() -> None:

@@ -70,6 +70,11 @@ def key(table: Table) -> AvroSchema:
     return _finished(_events.key_schema(table), {"": f"{space}.Key", "__odd": "io.tidemill.Odd"}, space)
 
 
+def type_of(kind: pa.DataType) -> Any:
+    """What a column of this type is in a schema, apart from the union with null."""
+    return _Writer({}, "")._type(kind, "")
+
+
 def _finished(schema: pa.Schema, names: dict[str, str], space: str) -> AvroSchema:
     document = _Writer(names, space).record(list(schema), "", envelope=True)
     crc = _crc64(orjson.dumps(_canonical(document)))

@@ -97,7 +97,8 @@ class Origin:
 
 @functools.lru_cache(maxsize=256)
 def schema(table: Table) -> pa.Schema:
-    """`unchanged` and `odd` are ours: a typed column has no room for a placeholder or for a foreign text."""
+    """`unchanged`, `odd` and `ddl` are ours: a typed column has no room for a placeholder or for a foreign text, and
+    Debezium's statements have a shape of their own."""
     fields = [pa.field(name, table.arrow_struct()) for name in ("before", "after") if table.columns]
     fields += [
         pa.field("source", pa.struct(list(_SOURCE)), nullable=False),
@@ -108,6 +109,7 @@ def schema(table: Table) -> pa.Schema:
         pa.field("ts_ns", pa.int64()),
         pa.field("unchanged", _record.NAMES),
         pa.field("odd", _record.ODD),
+        pa.field("ddl", pa.string()),
     ]
     return pa.schema(fields, metadata=_record.facts(table))
 
@@ -120,6 +122,7 @@ def record(block: Block, source: str) -> Record:
         "op": _CODES.take(block.batch.column("op")),
         "unchanged": _record.unchanged_names(block),
         "odd": _record.odd_values(block),
+        "ddl": block.column("ddl"),
         **moments,
     }
     if block.table.columns:

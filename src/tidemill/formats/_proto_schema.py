@@ -32,7 +32,7 @@ NATIVE = {
 }  # fmt: skip
 DEBEZIUM = {
     "before": 1, "after": 2, "source": 3, "transaction": 4, "op": 5, "ts_ms": 6, "ts_us": 7, "ts_ns": 8,
-    "unchanged": 9, "odd": 10,
+    "unchanged": 9, "odd": 10, "ddl": 11,
 }  # fmt: skip
 SOURCE = {
     "version": 1, "connector": 2, "name": 3, "ts_ms": 4, "ts_us": 5, "ts_ns": 6, "snapshot": 7, "db": 8, "sequence": 9,
@@ -134,6 +134,11 @@ def scalar_type(type: pa.DataType) -> str:
     if pa.types.is_timestamp(type):
         return "sint64"
     return "string" if pa.types.is_decimal(type) else TYPES[type][0]
+
+
+def type_of(type: pa.DataType) -> tuple[str, str]:
+    """What a column of this type is in a message, and what its numbers mean."""
+    return _File("")._type(type), _REMARKS.get(kind_of(type), "")
 
 
 @functools.lru_cache(maxsize=256)
