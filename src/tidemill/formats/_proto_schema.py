@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -101,8 +101,13 @@ def field_number(name: str, kind: str, taken: Sequence[int] = ()) -> int:
     return _FIRST + place
 
 
-def column_numbers(fields: Sequence[pa.Field]) -> dict[str, int]:
+def column_numbers(fields: Iterable[pa.Field]) -> Mapping[str, int]:
     """In the order of the columns: of two that want one number the older, which stands first, has it."""
+    return _numbers(tuple(fields))
+
+
+@functools.lru_cache(maxsize=1024)
+def _numbers(fields: tuple[pa.Field, ...]) -> Mapping[str, int]:
     numbers: dict[str, int] = {}
     for field in fields:
         if field.name == KEY_ODD and pa.types.is_list(field.type):
@@ -171,7 +176,7 @@ def key(table: Table) -> ProtoSchema:
     file.columns("Key", list(schema))
     if KEY_ODD in schema.names:
         file.fixed("Odd", schema.field(KEY_ODD).type.value_type, _ODD)
-    return ProtoSchema(f"{space}.key.Key", file.text(), column_numbers(list(schema)))
+    return ProtoSchema(f"{space}.key.Key", file.text(), column_numbers(schema))
 
 
 class _File:

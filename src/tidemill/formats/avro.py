@@ -24,6 +24,7 @@ from tidemill.model.block import Block
 from tidemill.model.table import Table
 
 _NULL, _THERE = 0, b"\x02"  # branches 0 and 1 of a union, zigzag
+_MARKED = 65536  # bytes of the first block that the sync marker is made of
 _CODECS = {"none": "null", "gzip": "deflate", "zstd": "zstandard"}
 
 _STEPS: dict[pa.DataType, Step] = {
@@ -106,7 +107,7 @@ class ContainerWriter:
         pairs = b"".join(_long(len(k)) + k.encode() + _long(len(v)) + v for k, v in facts.items())
         head = b"Obj\x01" + _long(len(facts)) + pairs + b"\x00"
         digest = hashlib.sha256(head)
-        digest.update(first)
+        digest.update(memoryview(first)[:_MARKED])
         self._sync = digest.digest()[:16]
         self._stream.write(head + self._sync)
 

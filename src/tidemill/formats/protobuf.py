@@ -68,7 +68,7 @@ class ProtobufFormat(BaseFormat):
         frame = b"" if self.schemas is None else self._frame(_proto_schema.key(block.table), Part.KEY)
         layout = Layout(record.rows)
         layout.constant(frame)
-        _lay_record(layout, record, column_numbers(list(record.schema)))
+        _lay_record(layout, record, column_numbers(record.schema))
         return layout.run().array(found)
 
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> DelimitedWriter:
@@ -121,7 +121,7 @@ def _lay_record(layout: Layout, record: Record, numbers: Mapping[str, int]) -> N
                 elements = _elements(column, number)
                 layout.elements(Step.REPEATED32, column, elements, b"")
             case _ if pa.types.is_struct(column.type):
-                layout.texts(_message(column, column_numbers(list(column.type))), _tag(number, _BYTES), column)
+                layout.texts(_message(column, column_numbers(column.type)), _tag(number, _BYTES), column)
             case _:
                 _lay(layout, column, number)
 
