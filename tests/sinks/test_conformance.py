@@ -24,9 +24,11 @@ SERVERLESS: dict[str, Callable[[Path], dict[str, Any]]] = {
 UNREACHABLE: dict[str, dict[str, Any]] = {
     "clickhouse": {"host": "127.0.0.1", "port": 9, "connect_timeout_seconds": 0.5},
     "kafka": {"brokers": "127.0.0.1:9", "topic": "t", "delivery_timeout_seconds": 0.5},
+    "pgstream": {"dsn": "postgresql://127.0.0.1:9/d", "stream": "s", "connect_timeout_seconds": 2},
     "postgres": {"dsn": "postgresql://127.0.0.1:9/d", "connect_timeout_seconds": 2},
     "redis": {"uri": "redis://127.0.0.1:9", "stream": "s"},
     "http": {"url": "http://127.0.0.1:9/", "deadline_seconds": 0.1},
+    "nats": {"servers": ["nats://127.0.0.1:9"], "stream": "S", "subject": "s"},
 }
 
 SINKS = registry.names("sinks")

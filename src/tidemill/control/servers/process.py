@@ -107,3 +107,8 @@ def speaks(port: int, greeting: bytes, answer: bytes) -> bool:
             return connection.recv(len(answer)).startswith(answer)
     except OSError:
         return False
+
+
+def greets(port: int, greeting: bytes) -> bool:
+    """Whether what listens there speaks first, and so."""
+    return speaks(port, b"", greeting)

@@ -1,0 +1,142 @@
+"""What the stream holds already: its last message says how far this sink came, whatever was killed when.
+
+Every message carries `Tidemill-Event: <pipeline>/<sink>:<offset>`. With `exclusive` nobody else publishes to the
+stream, so sequence order is offset order, and everything up to the last message's offset is there. It is skipped only
+when the messages are seen to be these very events; else the state was lost or another pipeline writes here, and the sink
+stops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidemill.errors import Refused
+from tidemill.model.delivery import Delivery
+from tidemill.model.position import Offset
+from tidemill.model.template import Template
+
+if TYPE_CHECKING:
+    from tidemill.sinks.nats import NatsConfig
+
+EVENT = "Tidemill-Event"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The stream's last sequence, and the offset and identity of the event it holds (-1 if it holds none)."""
+
+    sequence: int
+    offset: Offset = -1
+    identity: str = ""
+
+
+def owner(delivery: Delivery, sink: str) -> str:
+    return f"{delivery.pipeline}/{sink}"
+
+
+async def ensure(js: Any, config: NatsConfig, subject: Template) -> Any:
+    """The stream's description; created if it is missing and may be."""
+    from nats.js.api import StorageType, StreamConfig
+    from nats.js.errors import NotFoundError
+
+    try:
+        return await js.stream_info(config.stream)
+    except NotFoundError as error:
+        if not config.create_stream:
+            raise Refused(
+                f'there is no stream "{config.stream}"',
+                where=config.where,
+                fix="Create it, or set create_stream: true.",
+            ) from error
+    wanted = StreamConfig(
+        name=config.stream, subjects=subjects(config, subject), storage=StorageType.FILE,
+        num_replicas=config.replicas, duplicate_window=config.duplicate_window_seconds,
+    )  # fmt: skip
+    return await js.add_stream(wanted)
+
+
+def subjects(config: NatsConfig, subject: Template) -> list[str]:
+    """What a stream made by the sink listens to: the template up to its first variable part."""
+    if config.subjects:
+        return list(config.subjects)
+    if subject.is_literal:
+        return [subject.text]
+    fixed = subject.text.partition("${")[0].rpartition(".")[0]
+    if not fixed:
+        raise Refused(
+            f'no subjects of a stream follow from "{subject.text}"', where=config.where,
+            fix="Give subjects, or begin the template with a fixed part: cdc.${source.table}.",
+        )  # fmt: skip
+    return [f"{fixed}.>"]
+
+
+async def end(js: Any, config: NatsConfig, delivery: Delivery, info: Any) -> End:
+    """Asks the stream for its last message; `Refused` if that is somebody else's."""
+    from nats.js.errors import NotFoundError
+
+    last = int(info.state.last_seq)
+    if not info.state.messages:
+        return End(last)
+    try:
+        message = await js.get_msg(config.stream, subject=">")
+    except NotFoundError:  # consumed or purged since
+        return End(last)
+    offset, identity = _event(message, owner(delivery, config.id))
+    if offset < 0:
+        raise Refused(
+            f'the last message of stream "{config.stream}" is not of this sink', where=config.where,
+            fix="Give the sink a stream of its own, or set exclusive: false: then a replay is recognised only within "
+            "the stream's duplicate window.",
+        )  # fmt: skip
+    return End(max(last, int(message.seq)), offset, identity)
+
+
+async def confirm(js: Any, config: NatsConfig, delivery: Delivery, info: Any, first: tuple[Offset, str]) -> None:
+    """`Refused` unless the stream holds this event: found by halving, for offsets rise with the sequence."""
+    from nats.js.errors import NotFoundError
+
+    low, high = int(info.state.first_seq), int(info.state.last_seq)
+    while low <= high:
+        middle = (low + high) // 2
+        try:
+            message = await js.get_msg(config.stream, seq=middle, next=True, subject=">")
+        except NotFoundError:
+            high = middle - 1
+            continue
+        offset, identity = _event(message, owner(delivery, config.id))
+        if offset == first[0]:
+            if identity == first[1]:
+                return
+            break
+        low, high = (int(message.seq) + 1, high) if offset < first[0] else (low, middle - 1)
+    raise other_log(config, first[0])
+
+
+def other_log(config: NatsConfig, offset: Offset) -> Refused:
+    return Refused(
+        f'stream "{config.stream}" is beyond offset {offset}, but does not show that it holds these events',
+        where=config.where,
+        fix="If the state directory was lost or reset, offsets count anew: give the sink a new stream, or purge this "
+        "one once its consumers are done (nats stream purge).",
+    )
+
+
+def _event(message: Any, mine: str) -> tuple[Offset, str]:
+    headers = message.headers or {}
+    written, _, offset = headers.get(EVENT, "").rpartition(":")
+    return (int(offset), headers.get("Nats-Msg-Id", "")) if written == mine and offset.isdigit() else (-1, "")
+
+
+def retention(info: Any) -> str:
+    policy = info.config.retention
+    return str(getattr(policy, "value", policy) or "limits")
+
+
+def unsuited(config: NatsConfig) -> Refused:
+    return Refused(
+        f'stream "{config.stream}" forgets messages once they are consumed, and with them how far the sink came',
+        where=config.where,
+        fix="Use a stream with retention by limits, or set exclusive: false: then a replay is recognised only within "
+        "the stream's duplicate window.",
+    )
