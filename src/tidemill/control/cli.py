@@ -32,6 +32,7 @@ COMMANDS = {
     "log": "Look inside the change log: ls, cat, stats.",
     "checkpoints": "See or move how far a pipeline has come: show, history, set.",
     "dlq": "Dead letters, events that a sink will never take: ls, show, replay, purge.",
+    "stream": "The message queue of a pgstream sink: ls, pull, ack, nack, extend, replay, dead.",
     "resync": "Accept a gap after a lost position, and capture from now on.",
     "bench": "Measure speed against the database's own client.",
 }
