@@ -1,4 +1,4 @@
-"""Values that a real PostgreSQL sent, of every type it has, through every format and back."""
+"""Values that real servers sent, of every type they have, through every format and back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from tests.decoders import test_types
+from tests.decoders import test_mysql_types, test_types
 from tests.decoders.kinds import SETUP
+from tests.decoders.test_mysql_types import stored
 from tests.formats.readers import SOURCE, expected, read_batch, read_one
 from tests.formats.samples import TYPES
 from tests.formats.test_conformance import TYPED, make, wanted
@@ -21,6 +22,8 @@ from tidemill.model.block import Block
 from tidemill.model.change import Committed
 from tidemill.model.table import Table
 from tidemill.sources._pg_catalog import Catalog
+
+__all__ = ["stored"]  # a fixture
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,17 @@ def test_what_the_database_sent_comes_back_from_single_events(name: str, blocks:
         for row in pick.sample(range(block.rows), min(10, block.rows)):
             read = read_one(format, block.table, documents[row].as_py())
             assert read == rows[row], f"seed {test_types.SEED}: {block.table.columns[1].type.native} differs"
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_what_mysql_and_mariadb_sent_comes_back_from_a_batch(name: str, stored: test_mysql_types.Stored) -> None:
+    blocks = [block for found in stored.blocks.values() for block in found]
+    assert len(blocks) > 50
+    for block in blocks:
+        format = make(name)
+        read = read_batch(format, block.table, format.batch(block, SOURCE).to_pybytes())
+        kind = block.table.columns[1].type.native
+        assert read == wanted(name, expected(block)), f"seed {test_mysql_types.SEED}: {kind} differs"
 
 
 def test_every_arrow_type_of_both_sources_is_among_those_tried() -> None:
