@@ -2,94 +2,30 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from tidemill.capture.loop import Capture, Limits
+from tests.support.capturing import Running, eventually
+from tests.support.capturing import capturing as capturing_any
+from tidemill.capture.loop import Limits
 from tidemill.control.servers.postgres import Postgres
-from tidemill.errors import PositionLost, TidemillError
-from tidemill.log import LogConfig, LogReader, acknowledge
-from tidemill.log.writer import LogWriter
+from tidemill.errors import PositionLost
 from tidemill.model.block import Op
-from tidemill.model.position import Position
-from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources._pg_lsn import parse_lsn
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
-
-PATIENCE = 30.0
-
-
-@dataclass
-class Running:
-    """A capture loop in a thread, and what it has said."""
-
-    log: LogReader
-    uri: str
-    stop: threading.Event
-    told: list[Position] = field(default_factory=list)
-    trouble: list[TidemillError] = field(default_factory=list)
-    failure: list[BaseException] = field(default_factory=list)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Every visible event in offset order."""
-        tail = self.log.tail().offset
-        blocks = [self.log.read(ref) for ref in self.log.refs(self.log.head(), tail)]
-        return sorted((row for b in blocks for row in b.batch.to_pylist()), key=lambda row: int(row["offset"]))
-
-    def deliver(self) -> None:
-        """What the stream does after a checkpoint."""
-        acknowledge(self.uri, self.log.tail())
 
 
 @contextmanager
 def capturing(dsn: str, directory: Path, *, limits: Limits | None = None, **settings: Any) -> Iterator[Running]:
-    source = PostgresSource(PostgresConfig(id="test", dsn=dsn, feedback_seconds=0.1, heartbeat_seconds=0.2, **settings))
-    uri = str(directory / "log")
-    writer = LogWriter.open(uri, LogConfig.model_validate({"fsync": False}))
-    try:
-        source.setup(writer.tail.position or None)
-    except TidemillError:
-        writer.close()
-        raise
-    schemas = SchemaRegistry(directory / "registry.sqlite")
-    running = Running(LogReader(uri), uri, threading.Event())
-    loop = Capture(
-        source, writer, schemas, limits or Limits(ahead_bytes=1 << 30), running.stop,
-        on_told=lambda position, offset: running.told.append(position), on_trouble=running.trouble.append,
-    )  # fmt: skip
-
-    def run() -> None:
-        try:
-            loop.run()
-        except TidemillError as error:
-            running.failure.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    config = PostgresConfig(id="test", dsn=dsn, feedback_seconds=0.1, heartbeat_seconds=0.2, **settings)
+    with capturing_any(PostgresSource(config), directory, limits=limits) as running:
         yield running
-    finally:
-        running.stop.set()
-        thread.join(PATIENCE)
-        writer.close()
-        schemas.close()
-        assert not thread.is_alive()
-
-
-def eventually(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
-    return value
 
 
 def query(dsn: str, *statements: str) -> Any:

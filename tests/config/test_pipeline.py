@@ -151,7 +151,7 @@ def test_a_pipeline_that_requires_no_sink_is_refused(write: Write) -> None:
     assert config.load(write("  commit_policy: {mode: all}\n", base=base))
 
 
-@pytest.mark.parametrize(("kind", "family"), [("mysql", "source"), ("turso", "source"), ("delta", "sink")])
+@pytest.mark.parametrize(("kind", "family"), [("sqlite", "source"), ("turso", "source"), ("delta", "sink")])
 def test_types_of_later_versions_are_refused_and_the_present_ones_named(write: Write, kind: str, family: str) -> None:
     present = {"source": "pond", "sink": "bucket"}[family]
     problem = only(write(base=PIPELINE.replace(f"type: {present}", f"type: {kind}")))

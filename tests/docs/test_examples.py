@@ -20,7 +20,11 @@ from tidemill.model.delivery import Delivery
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-ENVIRONMENT = {"SHOP_DSN": "postgresql://user:secret@localhost/shop", "MYSQL_DSN": "", "REDIS_URI": ""}
+ENVIRONMENT = {
+    "SHOP_DSN": "postgresql://user:secret@localhost/shop",
+    "MYSQL_DSN": "mysql://user:secret@localhost/shop",
+    "REDIS_URI": "",
+}
 
 
 def _fences(language: str) -> list[Any]:

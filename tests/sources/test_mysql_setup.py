@@ -195,6 +195,7 @@ def test_a_short_retention_is_warned_about(private: Server) -> None:
 
 def test_positions_by_gtid_without_gtids_are_refused_and_files_are_warned_about(private: Server) -> None:
     assert checks(config(private.dsn(), "shop.t", positions="file"))["gtid"].outcome is Outcome.WARN
+    by_gtid = MysqlSource(config(private.dsn(), "shop.t")).renew()
     if private.name == "MySQL":
         private.restart(gtid_mode=False, enforce_gtid_consistency=False)
         try:
@@ -202,6 +203,10 @@ def test_positions_by_gtid_without_gtids_are_refused_and_files_are_warned_about(
             assert checks(config(private.dsn(), "shop.t", positions="gtid"))["gtid"].outcome is Outcome.FAIL
             with pytest.raises(errors.GtidOff), opened(config(private.dsn(), "shop.t", positions="gtid")):
                 pass
+            with pytest.raises(errors.GtidOff, match="GTID set"), opened(config(private.dsn(), "shop.t"), by_gtid):
+                pass
+            with opened(config(private.dsn(), "shop.t")) as source:
+                assert "@" in source.began, "file and byte"
         finally:
             private.restart(gtid_mode=True, enforce_gtid_consistency=True)
     else:
@@ -264,7 +269,7 @@ def test_the_catalog_has_what_a_schema_history_needs(shop: tuple[Server, str]) -
         database=name,
     )
     with connect(config(server.dsn())) as db:
-        (table,) = read_tables(db, lambda database, _: database == name)
+        (table,) = [table for table in read_tables(db) if table.database == name]
         assert name in {database.name: database for database in read_databases(db)}
     columns = {c.name: c for c in table.columns}
     assert table.full_name == f"{name}.t"

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from tidemill.decoders.mysqltables import CatalogColumn, CatalogDatabase, CatalogTable
+from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.gtid import GtidSet, MysqlGtids
+from tidemill.decoders.mysqltables import Catalog, CatalogColumn, CatalogDatabase, CatalogTable
+from tidemill.sources import _my_position as position
+from tidemill.sources import _my_server as facts
 from tidemill.sources._my_connect import Session
+from tidemill.sources._my_server import Server
 from tidemill.sources._my_tables import SYSTEM
+
+if TYPE_CHECKING:
+    from tidemill.sources.mysql import MysqlConfig
+
+
+def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Catalog:
+    """All tables. A stream that begins in the past without names in its events also needs every statement since."""
+    databases, tables = read_databases(db), read_tables(db)
+    at = position.now(db, server, config)
+    behind = place.text() != at.text() and not server.full_metadata
+    since = list(statements(db, server, place)) if behind else []
+    return Catalog(databases, tables, at, server.setting("character_set_server"), since)
 
 
 def read_databases(db: Session) -> list[CatalogDatabase]:
@@ -18,7 +37,7 @@ def read_databases(db: Session) -> list[CatalogDatabase]:
     return [CatalogDatabase(row["n"], row["c"] or "") for row in rows]
 
 
-def read_tables(db: Session, wanted: Callable[[str, str], bool]) -> list[CatalogTable]:
+def read_tables(db: Session) -> list[CatalogTable]:
     """Three questions for all tables together: a question per table takes minutes on servers with many."""
     charsets = {
         row["c"]: row["s"]
@@ -50,10 +69,47 @@ def read_tables(db: Session, wanted: Callable[[str, str], bool]) -> list[Catalog
         [SYSTEM],
     )
     return [
-        CatalogTable(name[0], name[1], tuple(columns.get(name, ())), tuple(keys.get(name, ())),
-                     charsets.get(row["c"], ""))
-        for row in tables if wanted(*(name := (row["d"], row["t"])))
+        CatalogTable(row["d"], row["t"], tuple(columns.get((row["d"], row["t"]), ())),
+                     tuple(keys.get((row["d"], row["t"]), ())), charsets.get(row["c"], ""))
+        for row in tables
     ]  # fmt: skip
+
+
+def statements(db: Session, server: Server, place: Place) -> Iterator[tuple[str, str]]:
+    """(database, text) of every statement in the binlog behind `place`, in order; of DML only its BEGIN is among them.
+
+    The server lists every event of its files for this, so it is asked only where nothing else can tell.
+    """
+    files = [file.name for file in facts.binlog_files(db)]
+    at = files.index(place.file) if place.gtids is None and place.file in files else 0
+    for number, file in enumerate(files[at:]):
+        begin = place.offset if place.gtids is None and number == 0 else 4
+        known = False
+        for row in db.each(f"SHOW BINLOG EVENTS IN '{file}' FROM {begin}"):
+            kind, info = row["Event_type"], row["Info"]
+            if kind.lower() in ("gtid", "gtid_tagged"):
+                known = place.gtids is not None and _has(place.gtids, info)
+            elif kind.startswith("Query") and not known and (text := _statement(info)):
+                yield text
+
+
+def _has(gtids: GtidSet, info: str) -> bool:
+    """The text of a GTID event: `SET @@SESSION.GTID_NEXT= 'uuid:5'`, or MariaDB's `BEGIN GTID 0-1-5 cid=7`."""
+    if isinstance(gtids, MysqlGtids):
+        found = re.search(r"'([^']+)'", info)
+        return found is not None and MysqlGtids.parse(found[1]).is_subset(gtids)
+    number = re.search(r"GTID (\d+)-\d+-(\d+)", info)
+    return number is not None and gtids.contains(int(number[1]), int(number[2]))
+
+
+def _statement(info: str) -> tuple[str, str] | None:
+    if info in ("BEGIN", "COMMIT", "ROLLBACK"):
+        return None
+    used = re.match(r"use `((?:[^`]|``)*)`; ", info)
+    text = info[used.end() :] if used else info
+    # MySQL 8 adds its own number of the transaction as a comment; the binlog's statement has none.
+    text = re.sub(r" /\* xid=\d+ \*/$", "", text)
+    return (used[1].replace("``", "`") if used else ""), text
 
 
 def _text(value: str | bytes) -> str:

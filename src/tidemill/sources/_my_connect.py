@@ -6,7 +6,7 @@ PyMySQL does login and TLS for both; its socket is a plain Python socket, so the
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -74,6 +74,12 @@ class Session:
 
     def value(self, statement: str, params: Sequence[Any] = ()) -> Any:
         return next(iter(self.row(statement, params).values()), None)
+
+    def each(self, statement: str) -> Iterator[dict[str, Any]]:
+        """Rows as they come, for answers that may not fit into memory. Nothing else may be asked until it is done."""
+        with translated(self.where), self.connection.cursor(pymysql.cursors.SSDictCursor) as cursor:
+            cursor.execute(statement)
+            yield from cursor
 
     def execute(self, statement: str) -> None:
         with translated(self.where), self.connection.cursor() as cursor:

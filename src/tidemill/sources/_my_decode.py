@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidemill.component import Schemas
+from tidemill.decoders.binlog import BinlogDecoder, BinlogRefused
 from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.mysqltables import MysqlTables
+from tidemill.errors import SourceError
 from tidemill.model.change import Change
+from tidemill.sources import _my_catalog as catalog
 from tidemill.sources._my_connect import Session
+from tidemill.sources._my_errors import BinlogUnusable, from_stream
 from tidemill.sources._my_server import Server
 
 if TYPE_CHECKING:
@@ -16,25 +21,51 @@ if TYPE_CHECKING:
 
 
 class StreamDecoder:
-    """`place` is the end of the last transaction that was decoded."""
+    """What the capture loop feeds."""
 
-    def __init__(self, decoder: Any, config: MysqlConfig) -> None:
+    def __init__(self, decoder: BinlogDecoder, config: MysqlConfig) -> None:
         self._decoder = decoder
         self._config = config
 
     @property
     def place(self) -> Place:
-        raise NotImplementedError
+        """The end of the last transaction that was decoded."""
+        return self._decoder.place
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was sent before `place` was handed on."""
+        return self._decoder.idle
 
     @property
     def consumed(self) -> int:
-        raise NotImplementedError
+        return self._decoder.consumed
 
     def feed(self, data: memoryview) -> Iterator[Change]:
-        raise NotImplementedError
+        config = self._config
+        where = f"{config.where}, position {str(self.place.text())[:200]}"
+        try:
+            yield from self._decoder.feed(data)
+        except BinlogRefused as refusal:
+            raise from_stream(refusal.code, refusal.message, where, config.replica_id) from refusal
+        except SourceError as error:
+            if type(error) is not SourceError:
+                raise
+            # What is wrong is written in the binlog: read again, it is the same.
+            raise BinlogUnusable(error.what, where=error.where or where, fix=error.fix) from error
 
 
 def decoder_of(
     db: Session, server: Server, place: Place, schemas: Schemas, config: MysqlConfig, *, fresh: bool, mark_events: int
 ) -> StreamDecoder:
-    return StreamDecoder(None, config)
+    """`fresh`: no earlier run has left a schema history. Asks the catalog if one must be begun."""
+    tables = MysqlTables(
+        schemas, config.selection(server), flavor=server.flavor, fold=server.ignores_case,
+        identity="key" if server.setting("binlog_row_image").upper() == "MINIMAL" else "full", where=config.where,
+    )  # fmt: skip
+    tables.begin(place, lambda: catalog.read(db, server, place, config), fresh=fresh)
+    decoder = BinlogDecoder(
+        tables, flavor=server.flavor, began=place.text(), checksum=server.checksum, mark_events=mark_events,
+        zero_dates=config.zero_dates,
+    )  # fmt: skip
+    return StreamDecoder(decoder, config)

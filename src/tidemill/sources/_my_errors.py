@@ -13,7 +13,8 @@ SetupError
 └── ServerIdTaken          another replica has our server_id
 PositionLost
 ├── BinlogPurged           what follows our position was removed
-└── OtherServer            this server does not have what we have seen
+├── OtherServer            this server does not have what we have seen
+└── BinlogUnusable         the binlog itself lacks changes: statements, an incident
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class BinlogPurged(PositionLost):
 
 
 class OtherServer(PositionLost):
+    pass
+
+
+class BinlogUnusable(PositionLost):
     pass
 
 

@@ -163,13 +163,10 @@ class MysqlSource(Component[MysqlConfig]):
         self._lag: tuple[float, int | None] = (0.0, None)
 
     def setup(self, after: Position | None = None) -> setup.Prepared:
-        """Looks whether the server is ready, changes nothing. With `after` also whether it can go on from there."""
+        """Looks whether the server is ready; changes nothing there. Whether it can go on from a position is judged by
+        `open`, which knows how far an idle stream came beyond `after`."""
         with connect(self.config) as db:
-            prepared = setup.prepare(db, self.config)
-            if after is not None:
-                server = Server.read(db)
-                position.resume(db, server, position.parse(after, server, self.config), self.config)
-            return prepared
+            return setup.prepare(db, self.config)
 
     def renew(self) -> Position:
         """The end of the binlog now. The server holds nothing for us, so there is nothing to forget there."""
@@ -212,7 +209,7 @@ class MysqlSource(Component[MysqlConfig]):
         again, and may be purged up to there. Everything before it is delivered (invariant 2)."""
         decoder = self._decoder
         assert decoder is not None, "open() was not called"
-        if not caught_up or time.monotonic() - self._noted_at < self.config.feedback_seconds:
+        if not (caught_up and decoder.idle) or time.monotonic() - self._noted_at < self.config.feedback_seconds:
             return None
         self._noted_at = time.monotonic()
         reached = decoder.place.text()

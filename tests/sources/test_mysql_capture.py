@@ -1,0 +1,336 @@
+"""MySQL and MariaDB through the capture loop into the log, until the rows in the log are those in the database."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.mysql import KINDS, private_server
+from tests.sources.mysupport import config, purge
+from tests.support.capturing import Running, capturing, eventually
+from tidemill.control.servers.mysqlfamily import Server
+from tidemill.errors import ConnectionLost, PositionLost
+from tidemill.model.block import Op
+from tidemill.sources import _my_errors as errors
+from tidemill.sources.mysql import MysqlConfig, MysqlSource
+
+TABLE = "CREATE TABLE {} (id int PRIMARY KEY, v varchar(100), n decimal(10,2), at datetime(3))"
+_names = itertools.count(1)
+Kind = str
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def private(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with private_server(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def shop(private: Server) -> Iterator[str]:
+    """A database of the test's own."""
+    name = f"shop{next(_names)}"
+    with private.database(name):
+        private.query(TABLE.format("t"), database=name)
+        yield name
+
+
+def settings(server: Server, shop: str, **options: Any) -> MysqlConfig:
+    return config(server.dsn(), f"{shop}.*", heartbeat_seconds=0.5, feedback_seconds=0.1, **options)
+
+
+def state(running: Running, table: str) -> dict[int, dict[str, Any]]:
+    """The rows that the events of a table make; every event must find what it changes."""
+    rows: dict[int, dict[str, Any]] = {}
+    for event in running.rows():
+        if event["table"] != table:
+            continue
+        match Op(event["op"]):
+            case Op.INSERT:
+                assert event["after"]["id"] not in rows
+                rows[event["after"]["id"]] = event["after"]
+            case Op.UPDATE:
+                assert event["before"] is None or event["before"] == rows[event["before"]["id"]]
+                rows[event["after"]["id"]] = event["after"]
+            case Op.DELETE:
+                old = event["before"] or event["key"]
+                del rows[old["id"]]
+            case Op.TRUNCATE:
+                rows.clear()
+            case _:
+                pass
+    return rows
+
+
+def held(server: Server, table: str) -> dict[int, dict[str, Any]]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table}")
+        names = [column[0] for column in cursor.description]
+        found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return {row["id"]: row for row in found}
+
+
+def same(running: Running, server: Server, table: str) -> None:
+    """Waits for the last change, then compares all rows."""
+    marker = 1_000_000 + next(_names)
+    server.query(f"INSERT INTO {table} (id) VALUES ({marker})")
+    eventually(lambda: seen(running, table, marker), running)
+    assert state(running, table) == held(server, table)
+
+
+@contextmanager
+def captured(options: MysqlConfig, directory: Path) -> Iterator[Running]:
+    """A capture loop that has noted where it begins: what happens from now on is seen."""
+    with capturing(MysqlSource(options), directory) as running:
+        eventually(lambda: running.log.tail().position, running)
+        yield running
+
+
+def seen(running: Running, table: str, number: int) -> bool:
+    """Whether one of the last events has this row."""
+    return any((e["after"] or {}).get("id") == number for e in running.rows(last=50) if e["table"] == table)
+
+
+def load(server: Server, table: str, stop: threading.Event, seed: int, limit: int = 100_000) -> None:
+    """Small random transactions until told to stop."""
+    dice = random.Random(seed)
+    with server.connect(autocommit=False) as connection, connection.cursor() as cursor:
+        for _ in range(limit):
+            if stop.is_set():
+                break
+            for _ in range(dice.randint(1, 5)):
+                number = dice.randint(1, 300)
+                match dice.choice("iud"):
+                    case "i":
+                        cursor.execute(
+                            f"INSERT IGNORE INTO {table} VALUES (%s, %s, 1.5, NOW(3))",
+                            (number, "x" * dice.randint(0, 90)),
+                        )
+                    case "u":
+                        cursor.execute(f"UPDATE {table} SET n = n + %s WHERE id = %s", (dice.randint(1, 9), number))
+                    case _:
+                        cursor.execute(f"DELETE FROM {table} WHERE id = %s", (number,))
+            connection.rollback() if dice.random() < 0.1 else connection.commit()
+
+
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+def test_rows_in_the_log_are_those_in_the_database(private: Server, shop: str, positions: str, tmp_path: Path) -> None:
+    table = f"{shop}.t"
+    with captured(settings(private, shop, positions=positions), tmp_path) as running:
+        private.execute(
+            "INSERT INTO t VALUES (1, 'one', 1.10, '2026-01-02 03:04:05.678'), (2, NULL, -2, NULL)",
+            "UPDATE t SET v = 'zwei ü' WHERE id = 2",
+            "UPDATE t SET id = 3 WHERE id = 1",
+            "DELETE FROM t WHERE id = 2",
+            "INSERT INTO t (id) VALUES (9)",
+            "TRUNCATE t",
+            "INSERT INTO t (id, v) VALUES (4, 'four')",
+            database=shop,
+        )
+        same(running, private, table)
+        ops = [Op(event["op"]) for event in running.rows()]
+        assert Op.TRUNCATE in ops
+        offsets = [event["offset"] for event in running.rows()]
+        assert offsets == list(range(len(offsets)))
+        positions_of_events = {event["position"] for event in running.rows()}
+        assert len(positions_of_events) >= 7
+
+
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+def test_rotation_restarts_and_a_killed_server_lose_nothing(
+    private: Server, shop: str, positions: str, tmp_path: Path
+) -> None:
+    """Under load: new binlog files, an orderly restart, a crash, and capture itself started anew."""
+    table = f"{shop}.t"
+    for turn in range(3):
+        with captured(settings(private, shop, positions=positions), tmp_path) as running:
+            stop = threading.Event()
+            thread = threading.Thread(target=_until_cut, args=(private, table, stop, turn))
+            thread.start()
+            try:
+                for _ in range(5):
+                    time.sleep(0.1)
+                    private.query("FLUSH BINARY LOGS")
+                if turn == 0:
+                    private.restart()
+                elif turn == 1:
+                    private.kill()
+                    private.start()
+            finally:
+                stop.set()
+                thread.join()
+            same(running, private, table)
+            assert not running.failure
+            if turn < 2:
+                assert any(isinstance(trouble, ConnectionLost) for trouble in running.trouble)
+
+
+def _until_cut(server: Server, table: str, stop: threading.Event, seed: int) -> None:
+    """A client whose server goes away."""
+    import pymysql
+
+    while not stop.is_set():
+        try:
+            load(server, table, stop, seed)
+        except (pymysql.MySQLError, OSError):
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+def test_a_purge_while_capture_is_down_stops_it_with_the_way_out(
+    private: Server, shop: str, positions: str, tmp_path: Path
+) -> None:
+    with captured(settings(private, shop, positions=positions), tmp_path) as running:
+        private.query(f"INSERT INTO {shop}.t (id) VALUES (1)")
+        eventually(lambda: running.events == 1, running)
+    private.query(f"INSERT INTO {shop}.t (id) VALUES (2)")
+    purge(private)
+    with (
+        pytest.raises(errors.BinlogPurged) as caught,
+        captured(settings(private, shop, positions=positions), tmp_path),
+    ):
+        pass
+    assert isinstance(caught.value, PositionLost)
+    assert "tidemill resync" in caught.value.fix
+
+
+def test_a_purge_while_the_connection_is_down_stops_a_running_loop(private: Server, shop: str, tmp_path: Path) -> None:
+    """The loop knows only that the server is away; when it is back, what comes next is gone."""
+    options = settings(private, shop)
+    with captured(options, tmp_path) as running:
+        private.query(f"INSERT INTO {shop}.t (id) VALUES (1)")
+        eventually(lambda: running.events == 1, running)
+        port = private.port
+        private.stop()
+        eventually(lambda: running.trouble)
+        private.port = 0  # where the loop does not find it
+        private.start()
+        private.query(f"INSERT INTO {shop}.t (id) VALUES (2)")
+        purge(private)
+        private.stop()
+        private.port = port
+        private.start()
+        failure = eventually(lambda: running.failure)[0]
+    assert isinstance(failure, errors.BinlogPurged)
+    assert "tidemill resync" in failure.fix
+
+
+def test_a_quiet_table_among_busy_ones_does_not_hold_its_old_position(
+    private: Server, shop: str, tmp_path: Path
+) -> None:
+    with private.database(f"{shop}_other") as _:
+        private.query(TABLE.format("t"), database=f"{shop}_other")
+        with captured(settings(private, shop), tmp_path) as running:
+            private.query(f"INSERT INTO {shop}.t (id) VALUES (1)")
+            eventually(lambda: running.events == 1, running)
+            private.query(f"INSERT INTO {shop}_other.t (id) VALUES (1)")
+            time.sleep(0.5)
+            assert not running.told, "told of what was not delivered"
+            running.deliver()
+            eventually(lambda: running.told, running)
+            private.query(f"INSERT INTO {shop}_other.t (id) VALUES (2)")
+            before = len(running.told)
+            eventually(lambda: len(running.told) > before, running)
+        purge(private)
+        with captured(settings(private, shop), tmp_path) as running:
+            private.query(f"INSERT INTO {shop}.t (id) VALUES (2)")
+            eventually(lambda: running.events == 2, running)
+
+
+def test_a_large_transaction_becomes_visible_at_once(private: Server, shop: str, tmp_path: Path) -> None:
+    private.execute(*_numbers(), database=shop)
+    with captured(settings(private, shop), tmp_path) as running:
+        private.execute(
+            "INSERT INTO t SELECT a.n * 1000 + b.n * 100 + c.n + 2000000, REPEAT('y', 90), 1, NOW(3)"
+            " FROM (SELECT n FROM numbers WHERE n < 180) a, numbers b, numbers c WHERE b.n < 10 AND c.n < 100",
+            database=shop,
+        )
+        assert eventually(lambda: running.events, running) == 180_000
+
+
+def _numbers() -> list[str]:
+    values = ",".join(f"({n})" for n in range(1000))
+    return ["CREATE TABLE numbers (n int PRIMARY KEY)", f"INSERT INTO numbers VALUES {values}"]
+
+
+def test_the_same_server_id_twice_stops_the_one_that_was_there(private: Server, shop: str, tmp_path: Path) -> None:
+    one = settings(private, shop, id="twin")
+    with captured(one, tmp_path / "a") as first:
+        private.query(f"INSERT INTO {shop}.t (id) VALUES (1)")
+        eventually(lambda: first.events == 1, first)
+        with captured(one, tmp_path / "b") as second:
+            private.query(f"INSERT INTO {shop}.t (id) VALUES (2)")
+            eventually(lambda: first.failure)
+            assert isinstance(first.failure[0], errors.ServerIdTaken)
+            eventually(lambda: second.events == 1, second)
+
+
+@pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])
+def test_old_rows_are_read_with_the_structure_they_had(
+    private: Server, shop: str, metadata: str, tmp_path: Path
+) -> None:
+    """Capture is down while the table changes, and was started with an older binlog position."""
+    private.query(f"SET GLOBAL binlog_row_metadata = '{metadata}'")
+    try:
+        with captured(settings(private, shop), tmp_path) as running:
+            private.query("INSERT INTO t (id, v) VALUES (1, 'a')", database=shop)
+            eventually(lambda: running.events == 1, running)
+        private.execute(
+            "INSERT INTO t (id, v) VALUES (2, 'b')",
+            "ALTER TABLE t ADD COLUMN w int FIRST, DROP COLUMN at, CHANGE v text1 varchar(100)",
+            "INSERT INTO t (id, text1, w) VALUES (3, 'c', 7)",
+            database=shop,
+        )
+        with captured(settings(private, shop), tmp_path) as running:
+            eventually(lambda: seen(running, f"{shop}.t", 3), running)
+            rows = {e["after"]["id"]: e["after"] for e in running.rows() if e["after"]}
+        assert list(rows[2]) == ["id", "v", "n", "at"]
+        assert rows[2]["v"] == "b"
+        assert list(rows[3]) == ["w", "id", "text1", "n"]
+        assert (rows[3]["w"], rows[3]["text1"]) == (7, "c")
+        assert Op.DDL in {Op(e["op"]) for e in running.rows()}
+    finally:
+        private.query("SET GLOBAL binlog_row_metadata = 'FULL'")
+
+
+@pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+def test_a_first_start_in_the_past_knows_the_tables_of_then(
+    private: Server, shop: str, metadata: str, positions: str, tmp_path: Path
+) -> None:
+    private.query(f"SET GLOBAL binlog_row_metadata = '{metadata}'")
+    try:
+        purge(private)
+        private.execute(
+            "CREATE TABLE p (id int PRIMARY KEY, v varchar(100))",
+            "INSERT INTO p VALUES (1, 'a')",
+            "ALTER TABLE p ADD COLUMN w int FIRST",
+            "INSERT INTO p VALUES (5, 2, 'b')",
+            database=shop,
+        )
+        source = MysqlSource(settings(private, shop, positions=positions, start_position="earliest"))
+        with capturing(source, tmp_path) as running:
+            eventually(lambda: seen(running, f"{shop}.p", 2), running)
+            rows = {e["after"]["id"]: e["after"] for e in running.rows() if e["after"]}
+        assert rows[1] == {"id": 1, "v": "a"}
+        assert rows[2] == {"w": 5, "id": 2, "v": "b"}
+    finally:
+        private.query("SET GLOBAL binlog_row_metadata = 'FULL'")
+
+
+def test_the_lag_is_counted_in_bytes_of_binlog(private: Server, shop: str, tmp_path: Path) -> None:
+    source = MysqlSource(settings(private, shop))
+    with capturing(source, tmp_path) as running:
+        eventually(lambda: running.log.tail().position, running)
+        private.query(f"INSERT INTO {shop}.t (id) VALUES (1)")
+        eventually(lambda: running.events == 1, running)
+        lag = source.lag_bytes()
+        assert lag is not None
+        assert 0 <= lag < 100_000
