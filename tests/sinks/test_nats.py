@@ -172,6 +172,20 @@ class TestReplay:
         assert offsets(server, name) == list(range(60))
 
 
+def test_a_dead_letter_that_is_sent_again_stands_behind_and_disturbs_no_replay(
+    sinks: Any, server: Nats, name: str
+) -> None:
+    blocks = make_events(60)
+    sinks().write(batch(blocks, 0, 40).without([7]))
+    letter = dataclasses.replace(batch(blocks, 7, 8), redelivered=True)
+    assert sinks().write(letter).events == 1
+    assert sinks().write(letter).ok  # within the window: the server has it
+    assert sinks().write(batch(blocks, 0, 40).without([7])).skipped == 39
+    assert sinks().write(batch(blocks, 0, 30).without([7])).skipped == 29
+    assert sinks().write(batch(blocks, 40, 60)).events == 20
+    assert offsets(server, name) == [*range(7), *range(8, 40), 7, *range(40, 60)]
+
+
 class TestAnotherLog:
     def test_whose_offsets_begin_anew_is_refused_and_told_the_way_out(
         self, sinks: Any, server: Nats, name: str

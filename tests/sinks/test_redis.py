@@ -190,6 +190,24 @@ class TestReplay:
         assert offsets(client, stream) == list(range(60))
 
 
+def test_a_dead_letter_that_is_sent_again_stands_behind_and_disturbs_no_replay(
+    sinks: Any, client: redis.Redis, stream: str
+) -> None:
+    blocks = make_events(60)
+    sinks(stream).write(batch(blocks, 0, 40).without([7]))
+    letter = dataclasses.replace(batch(blocks, 7, 8), redelivered=True)
+    for _ in range(2):
+        assert sinks(stream).write(letter).events == 1
+    assert [entry for entry, _ in client.xrange(stream)][-3:] == [b"40-0", b"40-1", b"40-2"]
+    assert sinks(stream).write(batch(blocks, 0, 40).without([7])).skipped == 39
+    assert sinks(stream).write(batch(blocks, 40, 60)).events == 20
+    found = [orjson.loads(fields[b"event"])["offset"] for _, fields in client.xrange(stream)]
+    assert found == [*range(7), *range(8, 40), 7, 7, *range(40, 60)]
+    fresh = f"{stream}-fresh"
+    assert sinks(fresh).write(letter).events == 1
+    assert offsets(client, fresh) == [7]
+
+
 class TestAnotherLog:
     def test_whose_offsets_begin_anew_is_refused_and_told_the_way_out(
         self, sinks: Any, client: redis.Redis, stream: str

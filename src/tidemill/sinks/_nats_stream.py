@@ -2,8 +2,8 @@
 
 Every message carries `Tidemill-Event: <pipeline>/<sink>:<offset>`. With `exclusive` nobody else publishes to the
 stream, so sequence order is offset order, and everything up to the last message's offset is there. It is skipped only
-when the messages are seen to be these very events; else the state was lost or another pipeline writes here, and the sink
-stops.
+when the messages are seen to be these very events; else the state was lost or another pipeline writes here, and the
+sink stops.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidemill.sinks.nats import NatsConfig
 
 EVENT = "Tidemill-Event"
+REACHED = "Tidemill-Reached-Id"  # of a dead letter that was sent again: the event before it in the log's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,8 @@ def other_log(config: NatsConfig, offset: Offset) -> Refused:
 def _event(message: Any, mine: str) -> tuple[Offset, str]:
     headers = message.headers or {}
     written, _, offset = headers.get(EVENT, "").rpartition(":")
-    return (int(offset), headers.get("Nats-Msg-Id", "")) if written == mine and offset.isdigit() else (-1, "")
+    identity = headers.get(REACHED) or headers.get("Nats-Msg-Id", "")
+    return (int(offset), identity) if written == mine and offset.isdigit() else (-1, "")
 
 
 def retention(info: Any) -> str:

@@ -108,6 +108,20 @@ class Ends:
         return milliseconds - 1
 
 
+def last_id(redis: Any, stream: str) -> tuple[int, int]:
+    """The two parts of a stream's last id, zeros if there is none."""
+    from redis.exceptions import ResponseError
+
+    try:
+        text = _text(redis.xinfo_stream(stream)["last-generated-id"])
+    except ResponseError as error:
+        if "no such key" in str(error).lower():
+            return 0, 0
+        raise
+    milliseconds, _, sequence = text.partition("-")
+    return int(milliseconds), int(sequence)
+
+
 def _witness(stream: str) -> str:
     return f"tidemill:{{{stream}}}"
 

@@ -1,8 +1,9 @@
 """NATS JetStream: one message per event, with the event's identity as `Nats-Msg-Id`.
 
 With `exclusive` (the default) the stream is this sink's alone. Each message then names the sequence and the id that it
-follows (`Nats-Expected-Last-Sequence`, `Nats-Expected-Last-Msg-Id`): none can be stored twice, and after one that was not stored none is. So a window of
-messages needs an answer only for its first and last, and after a crash the stream's last message says where to go on.
+follows (`Nats-Expected-Last-Sequence`, `Nats-Expected-Last-Msg-Id`): none can be stored twice, and after one that was
+not stored none is. So a window of messages needs an answer only for its first and last, and after a crash the stream's
+last message says where to go on.
 
 Without it every message is acknowledged for itself, and the server drops repetitions as long as it remembers ids (its
 `duplicate_window`, two minutes unless set); beyond that a replay is delivered again.
@@ -202,6 +203,9 @@ class _Sending:
                     "Nats-Expected-Stream": self._config.stream,
                     **(extra[row] if extra else {}),
                 }
+                if self._delivery.redelivered and offsets[row] <= self._end.offset:
+                    # It comes behind later events: how far the stream is must still be seen from its last message.
+                    headers |= {stream.EVENT: f"{mine}:{self._end.offset}", stream.REACHED: self._end.identity}
                 messages.append((offsets[row], subjects[number], payloads[row].as_py(), headers))
         messages.sort(key=lambda message: message[0])
         self.encode_seconds += time.perf_counter() - began
@@ -241,7 +245,7 @@ class _Sending:
             count, answer = self._under_way.popleft()
             duplicate = check(await self._client.wait(answer), self._config.where)
             self._answered = count
-            if duplicate and self._config.exclusive:
+            if duplicate and self._config.exclusive and not self._delivery.redelivered:
                 raise DeliveryError(
                     "the stream still remembers ids of events that were removed from it", where=self._config.where,
                     fix="It goes on when the stream's duplicate window is over.",
@@ -250,7 +254,7 @@ class _Sending:
 
     def _skip(self, message: tuple[int, str, bytes, dict[str, str]]) -> bool:
         offset, _, _, headers = message
-        if offset > self._end.offset:
+        if offset > self._end.offset or self._delivery.redelivered:
             return False
         self.skipped += 1
         identity = headers["Nats-Msg-Id"]

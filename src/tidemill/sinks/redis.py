@@ -31,6 +31,7 @@ from tidemill.sinks._encoding import EncodedSinkConfig, encoder, no_headers
 from tidemill.sinks._inorder import event_ids, groups
 from tidemill.sinks._redis_clients import Address, Client
 from tidemill.sinks._redis_errors import explained
+from tidemill.sinks._redis_letter import append
 from tidemill.sinks._redis_resume import Ends, Seen
 from tidemill.sinks._routing import documents, names, parsed
 from tidemill.sinks._tls import TlsConfig
@@ -139,6 +140,10 @@ class RedisSink(Component[RedisConfig]):
         if self._sender is None:
             self._sender = ThreadPoolExecutor(1, thread_name_prefix="redis")
         sending = _Sending(self.config, self._stream, self._format, self._client, self._ends, delivery)
+        if delivery.redelivered:
+            redis, limit = self._client.redis, self.config.maxlen
+            sending.events, sending.bytes = append(redis, self._stream, self._format, delivery, limit)
+            return sending
         under_way: Future[None] | None = None
         for group in groups(delivery):
             streams, entries, of = sending.encode(group)
