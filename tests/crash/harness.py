@@ -28,10 +28,12 @@ class Session(Protocol):
 class SourceHarness(Protocol):
     """One database with the tables of the proof.
 
-    `MOVES` maps each kind of transaction to its weight; "large" and "ddl" are among them.
+    `MOVES` maps each kind of transaction to its weight; "large" and "ddl" are among them. `SPILLED` is a kind that
+    capture writes to the log before its commit.
     """
 
     MOVES: ClassVar[Mapping[str, float]]
+    SPILLED: ClassVar[str]
 
     @property
     def keys(self) -> Mapping[str, tuple[str, ...]]:

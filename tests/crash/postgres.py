@@ -66,6 +66,7 @@ class PostgresHarness:
         "small": 60, "savepoints": 8, "rolled_back": 6, "documents": 12, "message": 3, "rename": 1, "truncate": 1,
         "medium": 2, "large": 0.4, "ddl": 1,
     }  # fmt: skip
+    SPILLED: ClassVar[str] = "medium"
 
     def __init__(self, server: Postgres, database: str) -> None:
         self.server = server

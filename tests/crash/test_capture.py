@@ -84,7 +84,7 @@ def test_a_capture_killed_at_a_named_point_loses_nothing_and_repeats_nothing(
 ) -> None:
     with staged(source, evidence, point) as stage:
         stage.begin()
-        with Load(source, seed=5, pause=0.03, moves=_often(source, "medium")).running():
+        with Load(source, seed=5, pause=0.03, moves=_often(source, source.SPILLED)).running():
             stage.capture.wait_for_crash()
             stage.capture.start()
             for _ in range(10):
