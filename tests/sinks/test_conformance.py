@@ -22,6 +22,7 @@ SERVERLESS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 #: The rest are written to in their own test files, against a real server; nothing listens here.
 UNREACHABLE: dict[str, dict[str, Any]] = {
+    "starrocks": {"url": "http://127.0.0.1:9", "mysql_port": 9, "database": "d"},
     "clickhouse": {"host": "127.0.0.1", "port": 9, "connect_timeout_seconds": 0.5},
     "kafka": {"brokers": "127.0.0.1:9", "topic": "t", "delivery_timeout_seconds": 0.5},
     "pgstream": {"dsn": "postgresql://127.0.0.1:9/d", "stream": "s", "connect_timeout_seconds": 2},

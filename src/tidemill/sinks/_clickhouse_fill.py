@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from numba import njit
 
 from tidemill.sinks._clickhouse_client import explained, quoted
-from tidemill.sinks._clickhouse_rows import Upsert
 from tidemill.sinks._clickhouse_tables import IS_DELETED, VERSION, Destination
 from tidemill.sinks._clickhouse_types import Kind
-from tidemill.sinks._clickhouse_values import Mask, Verdicts
+from tidemill.sinks._images import Mask, Verdicts
+from tidemill.sinks._upserts import Upsert
 
 _KEYS_PER_QUERY = 4096
 _NOTHING, _DELETED = -1, -2

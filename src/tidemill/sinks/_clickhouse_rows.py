@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,125 +10,43 @@ from tidemill.model.block import Block, Op, Side
 from tidemill.model.table import Column
 from tidemill.sinks._clickhouse_tables import AFTER, BEFORE, IS_DELETED, VERSION, Destination
 from tidemill.sinks._clickhouse_types import Kind
-from tidemill.sinks._clickhouse_values import Mask, OddValues, Verdicts, fit, images, present, unchanged_mask
-
-_SIDES = (Side.KEY, Side.BEFORE)
-
-
-@dataclass(slots=True)
-class Upsert:
-    """Rows of an upsert. `holes` are cells whose value the source did not send, by column."""
-
-    offsets: np.ndarray[Any, Any]
-    keys: dict[str, pa.Array]
-    old_keys: dict[str, pa.Array]  # of updates that moved a row: where it stood
-    moved: Mask
-    gone: Mask
-    columns: dict[str, pa.Array]
-    holes: dict[str, Mask] = field(default_factory=dict)
-
-    def table(self, base: int, keep: Mask | None = None) -> pa.Table:
-        """What is inserted: the rows, and a deleted row under the old key of each that moved."""
-        versions = pa.array(self.offsets + np.uint64(base), pa.uint64())
-        everything = {**self.keys, **self.columns, VERSION: versions, IS_DELETED: pa.array(self.gone.astype(np.uint8))}
-        rows = pa.table(everything)
-        if keep is not None:
-            rows = rows.filter(pa.array(keep))
-        if not self.moved.any():
-            return rows
-        moved = np.flatnonzero(self.moved if keep is None else self.moved & keep)
-        at = pa.array(moved)
-        left = {
-            **{name: values.take(at) for name, values in self.old_keys.items()},
-            **{name: pa.nulls(len(moved), values.type) for name, values in self.columns.items()},
-            VERSION: versions.take(at),
-            IS_DELETED: pa.array(np.ones(len(moved), np.uint8)),
-        }
-        return pa.concat_tables([rows, pa.table(left, schema=rows.schema)])
+from tidemill.sinks._clickhouse_values import fit
+from tidemill.sinks._images import Mask, OddValues, Verdicts, images, present
+from tidemill.sinks._upserts import Reader, Upsert, upsert
 
 
-def upsert(block: Block, destination: Destination, verdicts: Verdicts) -> Upsert:
-    """`block` has inserts, updates, deletes and snapshot rows only."""
-    table, offsets = block.table, block.offsets()
-    ops = block.batch.column("op").to_numpy()
-    gone = ops == Op.DELETE
-    live = ~gone
-    odd, sides = OddValues(block), images(block)
-    reader = _Reader(block, odd, offsets, verdicts)
-    numbers = {column.name: i for i, column in enumerate(table.columns)}
-
-    keys: dict[str, pa.Array] = {}
-    old_keys: dict[str, pa.Array] = {}
-    moved = np.zeros(block.rows, bool)
-    for column in table.key_columns():
-        kind, number = destination.kinds[column.name], numbers[column.name]
-        new = reader.read(Side.AFTER, number, column, kind, live)
-        olds = [
-            reader.read(side, number, column, kind, present(block, side))
-            for side in _SIDES
-            if column.name in sides.get(side, {})
-        ]
-        old = pc.coalesce(*olds) if olds else pa.nulls(block.rows, new.type)
-        keys[column.name] = own = pc.if_else(pa.array(live), new, old)
-        old_keys[column.name] = old
-        lacking = own.is_null().to_numpy(zero_copy_only=False)
-        if lacking.any():
-            verdicts.condemn(offsets, lacking, f'the event has no value for the key column "{column.name}"')
-        if olds and old.null_count < block.rows:
-            moved |= pc.fill_null(pc.not_equal(old, new), False).to_numpy(zero_copy_only=False) & live
-    rows = Upsert(offsets, keys, old_keys, moved, gone, {})
-    lists = block.column("unchanged")
-    for number, column in enumerate(table.columns):
-        if column.name not in keys and column.name in destination.kinds:
-            _value(rows, reader, sides, number, column, destination.kinds[column.name], live, lists)
-    return rows
+def upserted(block: Block, destination: Destination, verdicts: Verdicts) -> Upsert:
+    return upsert(block, destination.kinds, fit, verdicts, _refuses_null)
 
 
-def _value(
-    rows: Upsert, reader: _Reader, sides: Any, number: int, column: Column, kind: Kind, live: Mask,
-    lists: pa.Array | None,
-) -> None:  # fmt: skip
-    block, verdicts = reader.block, reader.verdicts
-    hole = unchanged_mask(block, number, lists)
-    values = reader.read(Side.AFTER, number, column, kind, live)
-    if hole is not None and column.name in sides.get(Side.BEFORE, {}):
-        # With the full old row (REPLICA IDENTITY FULL) the value is here.
-        known = hole & present(block, Side.BEFORE)
-        before = reader.read(Side.BEFORE, number, column, kind, known)
-        known &= before.is_valid().to_numpy(zero_copy_only=False)
-        values = pc.if_else(pa.array(known), before, values)
-        hole &= ~known
-    if hole is not None and hole.any():
-        rows.holes[column.name] = hole
-    if not kind.nullable and values.null_count and (kind.element is None or not column.nullable):
-        empty = values.is_null().to_numpy(zero_copy_only=False) & live
-        if hole is not None:
-            empty &= ~hole
-        condemned = empty & ~np.isin(rows.offsets, np.array(list(verdicts.reasons), np.uint64))
-        verdicts.condemn(rows.offsets, condemned, f'column "{column.name}" is NULL, but {kind} at the destination')
-    rows.columns[column.name] = values
+def _refuses_null(kind: Kind, column: Column) -> bool:
+    return not kind.nullable and (kind.element is None or not column.nullable)
 
 
-class _Reader:
-    def __init__(self, block: Block, odd: OddValues, offsets: np.ndarray[Any, Any], verdicts: Verdicts) -> None:
-        self.block = block
-        self.verdicts = verdicts
-        self._odd = odd
-        self._offsets = offsets
-        self._images = images(block)
-
-    def read(self, side: Side, number: int, column: Column, kind: Kind, judged: Mask) -> pa.Array:
-        values = self._images.get(side, {}).get(column.name)
-        if values is None:
-            values = pa.nulls(self.block.rows, column.type.arrow)
-        odd = self._odd.of(side, number)
-        return fit(values, odd, column, kind, self._offsets, judged, self.verdicts)
+def insertable(rows: Upsert, base: int, keep: Mask | None = None) -> pa.Table:
+    """What is inserted: the rows, and a deleted row under the old key of each that moved."""
+    versions = pa.array(rows.offsets + np.uint64(base), pa.uint64())
+    everything = {**rows.keys, **rows.columns, VERSION: versions, IS_DELETED: pa.array(rows.gone.astype(np.uint8))}
+    ready = pa.table(everything)
+    if keep is not None:
+        ready = ready.filter(pa.array(keep))
+    if not rows.moved.any():
+        return ready
+    moved = np.flatnonzero(rows.moved if keep is None else rows.moved & keep)
+    at = pa.array(moved)
+    left = {
+        **{name: values.take(at) for name, values in rows.old_keys.items()},
+        **{name: pa.nulls(len(moved), values.type) for name, values in rows.columns.items()},
+        VERSION: versions.take(at),
+        IS_DELETED: pa.array(np.ones(len(moved), np.uint8)),
+    }
+    return pa.concat_tables([ready, pa.table(left, schema=ready.schema)])
 
 
 def changelog(block: Block, destination: Destination, base: int, verdicts: Verdicts) -> pa.Table:
     """One row per event: what happened, where, and both images. Of a row known only by its key, `before` has that."""
     offsets, batch = block.offsets(), block.batch
-    reader, sides = _Reader(block, OddValues(block), offsets, verdicts), images(block)
+    reader, sides = Reader(block, OddValues(block), offsets, fit, verdicts), images(block)
     labels = pa.array([None, *(op.label for op in Op)], pa.string())
     columns: dict[str, pa.Array] = {
         "_offset": pa.array(offsets + np.uint64(base), pa.uint64()),

@@ -20,9 +20,10 @@ from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
 from tidemill.sinks._clickhouse_client import DATA_ERRORS, code_of, explain, explained, name_of
 from tidemill.sinks._clickhouse_fill import fetch, fill, unwritten
-from tidemill.sinks._clickhouse_rows import Upsert, changelog, upsert
+from tidemill.sinks._clickhouse_rows import changelog, insertable, upserted
 from tidemill.sinks._clickhouse_tables import VERSION, Destination, Name
-from tidemill.sinks._clickhouse_values import Verdicts
+from tidemill.sinks._images import Verdicts
+from tidemill.sinks._upserts import Upsert
 from tidemill.telemetry.points import point
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Writing:
     def _upsert(self, block: Block | None, destination: Destination) -> None:
         if block is None:
             return
-        rows = upsert(block, destination, self._verdicts)
+        rows = upserted(block, destination, self._verdicts)
         if self.reasons:
             return
         keep = None
@@ -108,7 +109,7 @@ class Writing:
         if destination.older:
             keep = self._not_there(rows, destination, keep)
         if not self.reasons:
-            ready = rows.table(base, keep)
+            ready = insertable(rows, base, keep)
             if keep is not None:
                 self.skipped += int(len(keep) - keep.sum())
             self._gather(destination, ready)

@@ -1,0 +1,248 @@
+"""Tables of StarRocks over its MySQL protocol: validated, created as primary key tables, given what they lack."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemill.errors import DeliveryError, Refused
+from tidemill.model.table import Table
+from tidemill.sinks._starrocks_rows import AUDIT, VERSION
+from tidemill.sinks._starrocks_types import holds, kinds_of
+
+_REFUSED = {1044, 1045, 1064, 1142, 1227, 5203}  # access denied, syntax; 5203 is StarRocks' own "access denied"
+_KEYS_PER_QUERY = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    database: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{quoted(self.database)}.{quoted(self.table)}"
+
+    @property
+    def plain(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """`kinds` are the types of the columns that are loaded; `extra` says that the table has others besides."""
+
+    name: Name
+    kinds: dict[str, str]
+    extra: bool
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, int | float):
+        return str(value)
+    return "'" + str(value).replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+@dataclass(slots=True)
+class Tables:
+    connection: Any
+    where: str
+    create: bool
+    properties: dict[str, str]
+    timeout: float
+    _known: dict[tuple[Name, str], Destination] = field(default_factory=dict)
+
+    def destination(self, name: Name, table: Table) -> Destination:
+        """Where the table's rows are loaded. Makes what is missing, once."""
+        known = self._known.get((name, table.fingerprint))
+        if known is None:
+            known = self._known[name, table.fingerprint] = self._prepare(name, table)
+        return known
+
+    def knows(self, name: Name, table: Table) -> bool:
+        return (name, table.fingerprint) in self._known
+
+    def existing(self, name: Name, keys: list[str], rows: list[tuple[Any, ...]]) -> set[tuple[str, ...]]:
+        """Which of these keys the table has, as texts."""
+        names = ", ".join(quoted(key) for key in keys)
+        found: set[tuple[str, ...]] = set()
+        for at in range(0, len(rows), _KEYS_PER_QUERY):
+            chosen = ", ".join(
+                "(" + ", ".join(literal(v) for v in row) + ")" if len(keys) > 1 else literal(row[0])
+                for row in rows[at : at + _KEYS_PER_QUERY]
+            )
+            target = f"({names})" if len(keys) > 1 else names
+            answer = self.run(f"SELECT {names} FROM {name} WHERE {target} IN ({chosen})")
+            found |= {tuple(_plain(v) for v in row) for row in answer}
+        return found
+
+    def truncate(self, name: Name, version: int, end: int) -> None:
+        """Removes what is older than the event. Rows of later events stay: a replay may find them there, and their
+        labels say that they are loaded."""
+        beyond = self.run(f"SELECT COUNT(*) FROM {name} WHERE {quoted(VERSION)} >= {end}")
+        if int(beyond[0][0]):
+            raise Refused(
+                f"{name.plain} has versions beyond this batch, so a TRUNCATE cannot tell old from new",
+                where=self.where,
+                fix="Was the state directory lost, or the checkpoint moved back? Empty the table by hand, or set "
+                f"offset_base above every version (SELECT MAX({VERSION}) FROM {name.plain}), and start again.",
+            )  # fmt: skip
+        self.run(f"DELETE FROM {name} WHERE {quoted(VERSION)} < {version} OR {quoted(VERSION)} IS NULL")
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        with explained(self.where), self.connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def describe(self, name: Name) -> dict[str, tuple[str, bool]]:
+        """Column -> (type, whether it is in the primary key)."""
+        rows = self.run(
+            "SELECT column_name, column_type, column_key FROM information_schema.columns WHERE table_schema = "
+            f"{literal(name.database)} AND table_name = {literal(name.table)} ORDER BY ordinal_position"
+        )
+        return {column: (kind, key == "PRI") for column, kind, key in rows}
+
+    def _prepare(self, name: Name, table: Table) -> Destination:
+        if not table.key:
+            raise Refused(
+                f"{table.full_name} has no key, which a primary key table needs", where=self.where,
+                fix="Give it a primary key, or REPLICA IDENTITY USING INDEX at the source, or leave it out.",
+            )  # fmt: skip
+        wanted = kinds_of(table)
+        clash = [column for column in wanted if column in AUDIT or column == "__op"]
+        if clash:
+            raise Refused(
+                f"{table.full_name} has columns that the sink uses itself: {', '.join(clash)}", where=self.where,
+                fix="Rename them at the source.",
+            )  # fmt: skip
+        there = self.describe(name)
+        if not there:
+            self._create(name, table, wanted)
+            there = self.describe(name)
+        self._check(name, table, there)
+        self._rename(name, table, there)
+        for column, kind in {**wanted, **AUDIT}.items():
+            if column not in there:
+                self._add(name, column, kind)
+        there = self.describe(name)
+        unfit = [
+            f'"{column}" is {there[column][0]}, the source needs {kind}'
+            for column, kind in wanted.items()
+            if not holds(there[column][0], kind)
+        ]
+        if unfit:
+            raise Refused(
+                f"{name.plain} does not fit the source: {'; '.join(unfit)}", where=self.where,
+                fix="Change them with ALTER TABLE ... MODIFY COLUMN; SHOW ALTER TABLE COLUMN says how far that is.",
+            )  # fmt: skip
+        kinds = {column: _loaded(there[column][0], kind) for column, kind in wanted.items()}
+        return Destination(name, kinds, extra=bool(there.keys() - wanted.keys() - AUDIT.keys()))
+
+    def _create(self, name: Name, table: Table, wanted: dict[str, str]) -> None:
+        statement = self.creation(name, table, wanted)
+        if not self.create:
+            raise Refused(
+                f"the table {name.plain} does not exist", where=self.where,
+                fix=f"Create it, or set create_tables: true. It would be made so:\n{statement}",
+            )  # fmt: skip
+        self.run(f"CREATE DATABASE IF NOT EXISTS {quoted(name.database)}")
+        self.run(statement)
+
+    def creation(self, name: Name, table: Table, wanted: dict[str, str]) -> str:
+        columns = [f"{quoted(c)} {kind} {'NOT NULL' if c in table.key else 'NULL'}" for c, kind in wanted.items()]
+        columns += [f"{quoted(c)} {kind} NULL" for c, kind in AUDIT.items()]
+        key = ", ".join(quoted(c) for c in table.key)
+        properties = ", ".join(f'"{n}" = "{v}"' for n, v in self.properties.items())
+        tail = f"\nPROPERTIES ({properties})" if properties else ""
+        body = ",\n  ".join(columns)
+        return (
+            f"CREATE TABLE IF NOT EXISTS {name} (\n  {body}\n)\nPRIMARY KEY ({key})\nDISTRIBUTED BY HASH({key}){tail}"
+        )
+
+    def _check(self, name: Name, table: Table, there: dict[str, tuple[str, bool]]) -> None:
+        model = self.run(
+            "SELECT table_model FROM information_schema.tables_config WHERE table_schema = "
+            f"{literal(name.database)} AND table_name = {literal(name.table)}"
+        )
+        kind = str(model[0][0]) if model else "unknown"
+        if not kind.upper().startswith("PRIMARY"):
+            raise Refused(
+                f"{name.plain} is not a primary key table: {kind}", where=self.where,
+                fix='Choose another "table", or create it as docs/sinks/starrocks.md shows.',
+            )  # fmt: skip
+        key = [column for column, (_, in_key) in there.items() if in_key]
+        if set(key) != set(table.key):
+            raise Refused(
+                f"{name.plain} has the key ({', '.join(key)}), but {table.full_name} ({', '.join(table.key)})",
+                where=self.where, fix="StarRocks cannot change a primary key: fill a new table.",
+            )  # fmt: skip
+
+    def _rename(self, name: Name, table: Table, there: dict[str, tuple[str, bool]]) -> None:
+        columns = {c.name for c in table.columns}
+        for old, new in table.renamed:
+            if old in there and old not in columns and new in columns and new not in there:
+                with self._unless_done(name, new):
+                    self.run(f"ALTER TABLE {name} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+                there[new] = there.pop(old)
+
+    def _add(self, name: Name, column: str, kind: str) -> None:
+        with self._unless_done(name, column):
+            self.run(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {kind} NULL")
+        # Without fast schema evolution this is a job; loads that name the column fail until it is done.
+        deadline = time.monotonic() + self.timeout
+        while column not in self.describe(name):
+            if time.monotonic() > deadline:
+                raise DeliveryError(
+                    f'the new column "{column}" of {name.plain} is not there yet', where=self.where,
+                    fix=f"SHOW ALTER TABLE COLUMN FROM {name.database} says how far it is; it is looked at again.",
+                )  # fmt: skip
+            time.sleep(0.1)
+
+    @contextlib.contextmanager
+    def _unless_done(self, name: Name, column: str) -> Iterator[None]:
+        """Another lane may have been faster."""
+        try:
+            yield
+        except DeliveryError:
+            if column not in self.describe(name):
+                raise
+
+
+def _loaded(there: str, wanted: str) -> str:
+    """What values are written as: text where the table has text, else as the source's type is."""
+    is_text = there.upper().startswith(("VARCHAR", "STRING", "CHAR"))
+    return there.upper() if is_text else wanted
+
+
+def _plain(value: Any) -> str:
+    return str(value)
+
+
+@contextlib.contextmanager
+def explained(where: str) -> Iterator[None]:
+    import pymysql
+
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        if code in _REFUSED:
+            raise Refused(
+                f"StarRocks refused a statement: error {code}", where=where,
+                fix="The user needs SELECT, INSERT, DELETE, ALTER, and CREATE TABLE with create_tables.",
+            ) from error  # fmt: skip
+        raise DeliveryError(
+            f"StarRocks' MySQL port did not do it: error {code}", where=where, fix="Is the frontend up?"
+        ) from error
+    except OSError as error:
+        raise DeliveryError(
+            "StarRocks' MySQL port cannot be reached", where=where, fix="Is the frontend up?"
+        ) from error

@@ -1,0 +1,177 @@
+"""StarRocks: current rows in primary key tables, by Stream Load.
+
+Only the last state of a key within a piece is loaded; columns that the source did not send are left as they are by
+partial updates, one load per set of such columns. A load's label is made of pipeline, sink, batch, lane, table and
+what it brings, so that the server takes it once; an existing label is success only when its load is visible.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator
+
+from tidemill.component import Check, Component, SinkConfig
+from tidemill.errors import Poisoned
+from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.template import Template
+from tidemill.sinks._lines import windows
+from tidemill.sinks._starrocks_http import StreamLoads
+from tidemill.sinks._starrocks_tables import Tables, explained
+
+
+class StarRocksConfig(SinkConfig):
+    url: str = Field(description="HTTP address of a frontend, http://host:8030; or of a load balancer before several.")
+    mysql_port: int = Field(default=9030, ge=1, le=65535, description="The frontend's port for the MySQL protocol.")
+    user: str = Field(default="root", description="The user to log in as.")
+    password: SecretStr = Field(default=SecretStr(""), description="The user's password.")
+    database: str = Field(
+        min_length=1, description="Database of the tables; ${source.schema} and the like are filled in."
+    )
+    table: str = Field(
+        default="${source.table}", min_length=1, description="Name of a table's destination, with the same references."
+    )
+    create_tables: bool = Field(default=True, description="Create tables (and their database) that do not exist.")
+    table_properties: dict[str, str] = Field(
+        default={}, description="PROPERTIES of tables that are created, such as replication_num."
+    )
+    deletes: Literal["remove", "mark"] = Field(
+        default="remove", description="Delete rows by __op, or keep them with tidemill_is_deleted set."
+    )
+    offset_base: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 62,
+        description="Added to every version: after state was lost, a number above them all.",
+    )
+    max_load_rows: int = Field(
+        default=262_144, ge=1, description="Events of a table that are settled into loads at once."
+    )
+    max_load_bytes: int = Field(default=67_108_864, ge=1, description="Bytes of events kept for that.")
+    connect_timeout_seconds: float = Field(default=10, gt=0, description="How long to wait for a connection.")
+    request_timeout_seconds: float = Field(
+        default=600, ge=1, description="How long a load may take until it is visible."
+    )
+    ca_file: str = Field(default="", description="File of certificate authorities to trust; empty for the system's.")
+    verify: bool = Field(default=True, description="Check the server's certificate and name, with https.")
+    mysql_tls: bool = Field(default=False, description="Use TLS for the MySQL protocol too.")
+    backend: str = Field(
+        default="",
+        description="host:port of a backend to load into directly, where redirects name unreachable addresses.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, url: str) -> str:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ValueError("it must look like http://host:8030")
+        if urlsplit(url).username:
+            raise ValueError("give user and password as fields of their own")
+        return url
+
+    @field_validator("database", "table")
+    @classmethod
+    def _names_a_table(cls, text: str) -> str:
+        if not Template(text).is_constant:
+            raise ValueError("a table's rows go to one table: only ${source.id}, .database, .schema and .table")
+        return text
+
+    def tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca_file or None)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+@dataclass(slots=True)
+class Session:
+    """What a sink keeps between deliveries."""
+
+    connection: Any
+    tables: Tables
+    loads: StreamLoads
+
+
+class StarRocksSink(Component[StarRocksConfig]):
+    Config: ClassVar[type[SinkConfig]] = StarRocksConfig
+    mechanism: ClassVar[str] = (
+        "A load's label is made of the batch and its rows: the server takes it once. Rows are upserted by primary key."
+    )
+    single_lane: ClassVar[bool] = False
+    formats: ClassVar[frozenset[str]] = frozenset()
+    config: StarRocksConfig
+    tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
+
+    def __init__(self, config: StarRocksConfig) -> None:
+        super().__init__(config)
+        self._session: Session | None = None
+
+    def write(self, delivery: Delivery) -> Receipt:
+        from tidemill.sinks._starrocks_write import Writing
+
+        began = time.perf_counter()
+        session = self._opened()
+        session.loads.seconds = 0.0
+        writing = Writing(self.config, session, delivery, self._where())
+        for block in delivery:
+            for window in windows(block):
+                writing.take(window)
+        writing.finish()
+        if writing.reasons:
+            raise Poisoned(
+                writing.reasons, where=self._where(), fix="docs/sinks/starrocks.md says what types can hold."
+            )
+        waited = session.loads.seconds
+        encoding = time.perf_counter() - began - waited
+        return Receipt(
+            self.config.id, delivery.lane, writing.events, writing.bytes, encode_seconds=encoding, write_seconds=waited
+        )
+
+    def doctor(self) -> Iterable[Check]:
+        from tidemill.sinks._starrocks_doctor import examine
+
+        return examine(self)
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.connection.close()
+
+    def connect(self) -> Session:
+        """A new session; `DeliveryError` when the frontend is not there, `Refused` when it does not let us in."""
+        import pymysql
+
+        config, where = self.config, self._where()
+        with explained(where):
+            connection = pymysql.connect(
+                host=urlsplit(config.url).hostname, port=config.mysql_port, user=config.user,
+                password=config.password.get_secret_value(),
+                connect_timeout=max(1, int(config.connect_timeout_seconds)),
+                read_timeout=config.request_timeout_seconds, write_timeout=config.request_timeout_seconds,
+                autocommit=True, ssl=config.tls() if config.mysql_tls else None,
+            )  # fmt: skip
+        tables = Tables(
+            connection, where, config.create_tables, dict(config.table_properties), config.request_timeout_seconds
+        )
+        loads = StreamLoads(
+            config.url, config.user, config.password.get_secret_value(), where, config.connect_timeout_seconds,
+            config.request_timeout_seconds, config.tls() if config.url.startswith("https") else None, config.backend,
+        )  # fmt: skip
+        return Session(connection, tables, loads)
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            self._session = self.connect()
+        return self._session
+
+    def _where(self) -> str:
+        return f'sink "{self.config.id}", {urlsplit(self.config.url).netloc}'
+
+
+component = StarRocksSink
