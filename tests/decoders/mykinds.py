@@ -6,12 +6,13 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 
 Values = Callable[[random.Random], Sequence[str]]
 
 CHAR, HEX, DOUBLE = "CAST(v AS CHAR)", "HEX(v)", "v + 0e0"
 TEXT = "HEX(CONVERT(v USING utf8mb4))"
+_EXACT = Context(prec=80)
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def _decimals(precision: int, scale: int) -> Values:
             pick.randint(-(10 ** pick.randint(0, precision)), 10 ** pick.randint(0, precision)) for _ in range(20)
         ]
         with_point = [max(-top, min(top, n)) for n in numbers]
-        return [format(Decimal(n).scaleb(-scale, _context), "f") for n in with_point]
+        return [format(Decimal(n).scaleb(-scale, _EXACT), "f") for n in with_point]
 
     return values
 
@@ -275,12 +276,3 @@ KINDS: tuple[Kind, ...] = (
          named="varchar(200)", servers=("MariaDB",)),
     Kind("blob compressed", _bytes(400), "binary", HEX, named="blob", servers=("MariaDB",)),
 )  # fmt: skip
-
-
-def _exact() -> object:
-    from decimal import Context
-
-    return Context(prec=80)
-
-
-_context = _exact()

@@ -33,7 +33,7 @@ def record(server: Server, begin: Place, *, checksum: bool = True, annotate: boo
         kind = "CRC32" if checksum else "NONE"
         cursor.execute(f"SET @source_binlog_checksum = '{kind}', @master_binlog_checksum = '{kind}'")
         cursor.execute("SET @mariadb_slave_capability = 4")
-    wire: socket.socket = session._sock  # type: ignore[attr-defined]
+    wire: socket.socket = session._sock
     file, offset = begin
     command = b"\x12" + struct.pack("<IHI", offset, 3 if annotate else 1, 7_000_001) + file.encode()
     wire.sendall(struct.pack("<I", len(command)) + command)

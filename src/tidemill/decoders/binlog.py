@@ -176,7 +176,7 @@ class BinlogDecoder:
                 case scanning.MORE | scanning.EXPAND:
                     break
                 case scanning.FULL:
-                    if not state[scanning.ROWS] and not state[scanning.TXS] - bool(state[scanning.OPEN]):
+                    if not state[scanning.ROWS] and state[scanning.TXS] <= 1:
                         self._grow()  # one event has more rows than there is room for
                     yield from self._flush(spill_open=int(state[scanning.OPEN_ROW]) == 0)
                 case scanning.CONTROL:
