@@ -53,9 +53,11 @@ class Running:
 
 
 @contextmanager
-def capturing(source: Source, directory: Path, *, limits: Limits | None = None) -> Iterator[Running]:
+def capturing(
+    source: Source, directory: Path, *, limits: Limits | None = None, log: Path | None = None
+) -> Iterator[Running]:
     """Goes on with what an earlier run left in `directory`, as a new capture process would."""
-    uri = str(directory / "log")
+    uri = str(log or directory / "log")
     writer = LogWriter.open(uri, LogConfig.model_validate({"fsync": False}))
     known = read_told(directory, writer.tail.offset)
     try:

@@ -30,6 +30,7 @@ def resync(
     from tidemill.log.reader import LogReader
     from tidemill.log.writer import LogWriter
     from tidemill.model.change import Committed
+    from tidemill.schema.registry import SchemaRegistry
 
     chosen = target.choose(file, pipeline)
     log = LogWriter.open(chosen.log_uri, chosen.spec.log)
@@ -50,6 +51,10 @@ def resync(
         # An append without events: the log's next event is what commits after this position.
         log.append(Committed((), 0, ((0, now),)))
         forget_told(chosen.state_path)
+        # How tables were before the gap says nothing about them after it: the source looks at them anew.
+        schemas = SchemaRegistry(chosen.state_path / "registry.sqlite")
+        schemas.forget_structures(0)
+        schemas.close()
     finally:
         log.close()
     reader = LogReader(chosen.log_uri)
