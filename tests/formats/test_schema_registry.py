@@ -157,7 +157,7 @@ def test_it_logs_in_with_a_password_or_a_token(login: str, options: dict[str, st
 def test_it_trusts_the_certificates_it_is_told_to(tmp_path: Path) -> None:
     made = tls.make(tmp_path)
     with StandInRegistry(tls=(str(made.certificate), str(made.key))).running() as registry:
-        make(registry, ca_file=str(made.ca)).encode(make_block(1), SOURCE)
+        make(registry, tls={"ca_file": str(made.ca)}).encode(make_block(1), SOURCE)
         assert list(registry.subjects) == ["shop.public.orders.Event-value"]
         with pytest.raises(DeliveryError, match="cannot be reached"):
             make(registry).encode(make_block(1), SOURCE)

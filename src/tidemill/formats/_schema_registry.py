@@ -6,8 +6,10 @@ Used by formats in Spark workers. A schema's number never changes, so each is as
 from __future__ import annotations
 
 import enum
+import ssl
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -44,12 +46,12 @@ class Schema:
 
 @dataclass(slots=True)
 class SchemaRegistry:
-    """`headers` and `pool_options` carry credentials and TLS. Connects on first use."""
+    """`headers` carry credentials; `tls` makes what https needs, and is called on first use, where the files are."""
 
     url: str
     naming: Naming = Naming.TOPIC
     headers: dict[str, str] = field(default_factory=dict, repr=False)
-    pool_options: dict[str, Any] = field(default_factory=dict, repr=False)
+    tls: Callable[[], ssl.SSLContext] = ssl.create_default_context
     timeout_seconds: float = 10.0
     _numbers: dict[tuple[str, Schema], int] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -99,14 +101,15 @@ class SchemaRegistry:
         except ImportError as error:
             raise EnvironmentProblem("a schema registry needs urllib3", fix="pip install 'tidemill[http]'") from error
         if self._pool is None:
-            self._pool = urllib3.PoolManager(retries=False, timeout=self.timeout_seconds, **self.pool_options)
+            secure: dict[str, Any] = {"ssl_context": self.tls()} if self.url.startswith("https:") else {}
+            self._pool = urllib3.PoolManager(retries=False, timeout=self.timeout_seconds, **secure)
         headers = {"Content-Type": _MEDIA_TYPE, "Accept": _MEDIA_TYPE, **self.headers}
         try:
             answer = self._pool.request(method, self.url.rstrip("/") + path, body=body, headers=headers, redirect=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise DeliveryError(
                 f"the schema registry cannot be reached: {type(error).__name__}", where=where,
-                fix="Is it up, and are the url and the certificates of schema_registry right? It is tried again.",
+                fix="Is it up, and are the url and tls of schema_registry right? It is tried again.",
             ) from error  # fmt: skip
         try:
             document = orjson.loads(answer.data)

@@ -12,6 +12,7 @@ from tidemill import registry
 from tidemill.component import Check, Config, Format, Outcome, SinkConfig
 from tidemill.errors import TidemillError
 from tidemill.formats._schema_registry import Naming, SchemaRegistry
+from tidemill.sinks._tls import TlsConfig
 
 WireFormat = Literal["json", "avro", "protobuf", "arrow", "parquet"]
 EVERY_FORMAT = frozenset({"json", "avro", "protobuf", "arrow", "parquet"})
@@ -29,9 +30,7 @@ class SchemaRegistryConfig(Config):
     username: str | None = Field(default=None, description="For basic authentication.")
     password: SecretStr | None = Field(default=None, description="For basic authentication.")
     token: SecretStr | None = Field(default=None, description="For bearer authentication.")
-    ca_file: str | None = Field(default=None, description="Certificates to trust, PEM; by default the system's.")
-    certificate_file: str | None = Field(default=None, description="Our own certificate, PEM.")
-    key_file: str | None = Field(default=None, description="The key of our certificate, PEM.")
+    tls: TlsConfig = Field(default=TlsConfig(), description="Certificates for https.")
     timeout_seconds: float = Field(default=10.0, gt=0, description="How long one question may take.")
 
     @field_validator("url")
@@ -56,9 +55,7 @@ class SchemaRegistryConfig(Config):
             headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
         elif self.token is not None:
             headers["Authorization"] = f"Bearer {self.token.get_secret_value()}"
-        files = {"ca_certs": self.ca_file, "cert_file": self.certificate_file, "key_file": self.key_file}
-        tls = {name: file for name, file in files.items() if file is not None}
-        return SchemaRegistry(self.url, Naming(self.naming), headers, tls, self.timeout_seconds)
+        return SchemaRegistry(self.url, Naming(self.naming), headers, self.tls.context, self.timeout_seconds)
 
 
 class EncodedSinkConfig(SinkConfig):
