@@ -65,3 +65,17 @@ def test_an_unknown_reference_is_a_configuration_error(text: str) -> None:
 def test_a_brace_left_open_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="not closed"):
         Template("orders-${source.table")
+
+
+def test_parts_of_the_commit_time_are_in_utc() -> None:
+    block = make_block(2)
+    text = "dt=${commit.date}/${commit.year}-${commit.month}-${commit.day}T${commit.hour}"
+    assert Template(text).render(block, "s").to_pylist() == ["dt=2026-01-01/2026-01-01T00"] * 2
+    assert not Template(text).is_constant
+
+
+def test_values_are_escaped_and_the_text_around_them_is_not() -> None:
+    block = make_block(2)
+    escape = {"orders": "O", "0": "zero", "1": "one"}.__getitem__
+    rendered = Template("a/${source.table}/${after.id}").render(block, "s", escape)
+    assert rendered.to_pylist() == ["a/O/zero", "a/O/one"]

@@ -30,6 +30,7 @@ UNREACHABLE: dict[str, dict[str, Any]] = {
     "redis": {"uri": "redis://127.0.0.1:9", "stream": "s"},
     "http": {"url": "http://127.0.0.1:9/", "deadline_seconds": 0.1},
     "nats": {"servers": ["nats://127.0.0.1:9"], "stream": "S", "subject": "s"},
+    "s3": {"bucket": "lake", "endpoint": "http://127.0.0.1:9", "connect_timeout_seconds": 0.5},
 }
 
 SINKS = registry.names("sinks")

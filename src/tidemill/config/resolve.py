@@ -24,7 +24,7 @@ from tidemill.errors import ConfigError
 # Types that documents of the reference systems name and a later version brings.
 _PLANNED = {
     "sources": {"turso", "sqlite"},
-    "sinks": {"s3", "delta", "iceberg"},
+    "sinks": {"delta", "iceberg"},
     "checkpoints": {"postgres", "s3"},
 }
 

@@ -5,6 +5,7 @@
     ${source.schema}      (or ${schema})                       "
     ${source.table}       (or ${table})                        "
     ${op}                 insert, update, delete, ...          per row
+    ${commit.date}        of the transaction's commit, in UTC: 2026-01-31; also year, month, day, hour (two digits each)
     ${after.<column>}     the row's value; of a deleted row, the old value
     ${before.<column>}    the old row's value
     ${key.<column>}       the key's value
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -28,6 +30,9 @@ from tidemill.model.table import Table
 
 _REFERENCE = re.compile(r"\$\{(?P<name>[^}:]*)(?P<default>:-[^}]*)?\}")
 _ALIASES = {"database": "source.database", "schema": "source.schema", "table": "source.table"}
+_COMMIT = {
+    "commit.date": "%Y-%m-%d", "commit.year": "%Y", "commit.month": "%m", "commit.day": "%d", "commit.hour": "%H",
+}  # fmt: skip
 _OF_BLOCK = ("source.id", "source.database", "source.schema", "source.table")
 # Where a row's value is looked for: a deleted row has no `after`, an inserted one no `before`.
 _IMAGES = {"after": ("after", "before", "key"), "before": ("before", "key"), "key": ("key", "before", "after")}
@@ -56,16 +61,21 @@ class Template:
         """The one value all rows of a block share. Only for `is_constant` templates."""
         return "".join(p.text if not p.name else _of_block(p, table, source) for p in self._parts)
 
-    def render(self, block: Block, source: str) -> pa.Array:
-        """One string per row, never null: `Refused` when a value is missing and the template has no default for it."""
+    def render(self, block: Block, source: str, escape: Callable[[str], str] | None = None) -> pa.Array:
+        """One string per row, never null: `Refused` when a value is missing and the template has no default for it.
+
+        `escape` is applied to values, not to the template's own text.
+        """
         pieces: list[pa.Array | pa.Scalar] = []
         for part in self._parts:
             if not part.name:
                 pieces.append(pa.scalar(part.text))
             elif part.name in _OF_BLOCK:
-                pieces.append(pa.scalar(_of_block(part, block.table, source)))
+                value = _of_block(part, block.table, source)
+                pieces.append(pa.scalar(escape(value) if escape else value))
             else:
-                pieces.append(_of_rows(part, block))
+                values = _of_rows(part, block)
+                pieces.append(_escaped(values, escape) if escape else values)
         joined = pc.binary_join_element_wise(*pieces, pa.scalar(""))
         return joined if isinstance(joined, pa.Array) else pa.repeat(joined, block.rows)
 
@@ -77,8 +87,8 @@ def _parse(text: str) -> list[_Part]:
             parts.append(_Part(text[end : match.start()]))
         name = _ALIASES.get(match["name"], match["name"])
         image, _, column = name.partition(".")
-        if not (name in _OF_BLOCK or name == "op" or (image in _IMAGES and column)):
-            known = [*_OF_BLOCK, "op", "after.<column>", "before.<column>", "key.<column>"]
+        if not (name in _OF_BLOCK or name == "op" or name in _COMMIT or (image in _IMAGES and column)):
+            known = [*_OF_BLOCK, "op", *_COMMIT, "after.<column>", "before.<column>", "key.<column>"]
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"Did you mean ${{{near[0]}}}? " if near else ""
             raise ConfigError(f'the template "{text}" names "{name}"', fix=f"{hint}Known: {', '.join(known)}.")
@@ -109,6 +119,9 @@ def _of_rows(part: _Part, block: Block) -> pa.Array:
     if part.name == "op":
         labels = pa.array([None, *(op.label for op in Op)], pa.string())
         return labels.take(block.batch.column("op"))
+    if part.name in _COMMIT:
+        times = block.batch.column("commit_time").cast(pa.timestamp("s"), safe=False)
+        return _present([pc.strftime(times, format=_COMMIT[part.name])], part, block)
     image, _, column = part.name.partition(".")
     found = [s[column] for s in map(block.struct, _IMAGES[image]) if s is not None and column in s]
     try:
@@ -118,6 +131,11 @@ def _of_rows(part: _Part, block: Block) -> pa.Array:
             f'"{column}" of {block.table.full_name} cannot be part of a name: {error}',
             fix="Route by a column of text, number, date or boolean type.",
         ) from error
+    return _present(texts, part, block)
+
+
+def _present(texts: list[pa.Array], part: _Part, block: Block) -> pa.Array:
+    """The first value there is, or the default."""
     if part.default is not None:
         texts.append(pa.repeat(pa.scalar(part.default), block.rows))
     values = pc.coalesce(*texts) if texts else pa.nulls(block.rows, pa.string())
@@ -127,3 +145,8 @@ def _of_rows(part: _Part, block: Block) -> pa.Array:
             fix=f"Give a default: ${{{part.name}:-other}}. For deletes, REPLICA IDENTITY FULL sends the old row.",
         )
     return values
+
+
+def _escaped(values: pa.Array, escape: Callable[[str], str]) -> pa.Array:
+    distinct = values.dictionary_encode()
+    return pa.array([escape(text) for text in distinct.dictionary.to_pylist()], pa.string()).take(distinct.indices)

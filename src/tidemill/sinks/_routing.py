@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 
@@ -20,13 +22,15 @@ def parsed(text: str) -> str:
     return text
 
 
-def names(template: Template, block: Block, source: str) -> pa.DictionaryArray:
+def names(
+    template: Template, block: Block, source: str, escape: Callable[[str], str] | None = None
+) -> pa.DictionaryArray:
     """One name per row, each name once in the dictionary. `Poisoned` says which rows have none."""
-    if template.is_constant:
+    if template.is_constant and escape is None:
         zeros = pa.repeat(pa.scalar(0, pa.int32()), block.rows)
         return pa.DictionaryArray.from_arrays(zeros, pa.array([template.constant(block.table, source)]))
     try:
-        return template.render(block, source).dictionary_encode()
+        return template.render(block, source, escape).dictionary_encode()
     except Refused as error:
         reasons = _unnamed(template, block, source)
         if not reasons:
