@@ -334,3 +334,18 @@ def test_the_lag_is_counted_in_bytes_of_binlog(private: Server, shop: str, tmp_p
         lag = source.lag_bytes()
         assert lag is not None
         assert 0 <= lag < 100_000
+
+
+def test_tagged_gtids_are_resumed_after(mysql: Server, tmp_path: Path) -> None:
+    with mysql.database("tagged"):
+        mysql.query("CREATE TABLE t (id int PRIMARY KEY)", database="tagged")
+        options = config(mysql.dsn(), "tagged.t")
+        with captured(options, tmp_path) as running:
+            mysql.execute("SET gtid_next = 'AUTOMATIC:nightly'", "INSERT INTO t VALUES (1)",
+                          "SET gtid_next = 'AUTOMATIC'", "INSERT INTO t VALUES (2)", database="tagged")  # fmt: skip
+            eventually(lambda: running.events == 2, running)
+            assert ":nightly:" in running.log.tail().position
+        mysql.execute("SET gtid_next = 'AUTOMATIC:nightly'", "INSERT INTO t VALUES (3)", database="tagged")
+        with captured(options, tmp_path) as running:
+            eventually(lambda: running.events == 3, running)
+            assert [row["after"]["id"] for row in running.rows()] == [1, 2, 3]
