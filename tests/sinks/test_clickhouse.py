@@ -360,10 +360,10 @@ TYPES: list[tuple[str, pa.DataType, str, Any, Any]] = [
     ("uuid", pa.string(), "UUID", str(uuid.UUID(int=1)), str(uuid.UUID(int=1))),
     ("date", pa.date32(), "Date32", datetime.date(1900, 1, 1), "1900-01-01"),
     ("date", pa.date32(), "Date32", datetime.date(2299, 12, 31), "2299-12-31"),
-    ("datetime", pa.timestamp("us"), "DateTime64(0)", datetime.datetime(2026, 1, 2), "2026-01-02 00:00:00"),
-    ("datetime(3)", pa.timestamp("us"), "DateTime64(3)", datetime.datetime(2026, 1, 2, 0, 0, 0, 123000),
+    ("datetime", pa.timestamp("us"), "DateTime64(0, 'UTC')", datetime.datetime(2026, 1, 2), "2026-01-02 00:00:00"),
+    ("datetime(3)", pa.timestamp("us"), "DateTime64(3, 'UTC')", datetime.datetime(2026, 1, 2, 0, 0, 0, 123000),
      "2026-01-02 00:00:00.123"),
-    ("timestamp without time zone", pa.timestamp("us"), "DateTime64(6)",
+    ("timestamp without time zone", pa.timestamp("us"), "DateTime64(6, 'UTC')",
      datetime.datetime(1900, 1, 1, 0, 0, 0, 1), "1900-01-01 00:00:00.000001"),
     ("timestamp(2) with time zone", pa.timestamp("us", "UTC"), "DateTime64(2, 'UTC')",
      datetime.datetime(2299, 12, 31, 23, 59, 59, 990000, datetime.UTC), "2299-12-31 23:59:59.99"),
@@ -587,6 +587,31 @@ def test_a_table_that_was_there_must_be_of_the_right_kind(bench: Bench, statemen
     assert checks["table t"] is (Outcome.FAIL if "engine" in complaint else Outcome.PASS)
 
 
+def test_after_a_new_log_the_structure_is_followed_anew(bench: Bench) -> None:
+    later = structure("t", ID, NAME, NOTE, version=7)
+    bench.write(delivery(changes(later, (INSERT, None, row(1)))))
+    wider = structure("t", ID, NAME, NOTE, column("more", "text", pa.string()), version=1)
+    block = changes(wider, (INSERT, None, {**row(2), "more": "x"}), position="9/")
+    bench.write(delivery(block), offset_base=100)
+    assert bench.rows("id, more") == [{"id": 1, "more": None}, {"id": 2, "more": "x"}]
+
+
+def test_a_time_without_a_zone_is_not_written_where_the_server_would_shift_it(bench: Bench) -> None:
+    bench.server.query(f"CREATE DATABASE {bench.database}")
+    bench.server.query(
+        f"CREATE TABLE {bench.database}.t (id Int64, at DateTime64(6), _version UInt64, _is_deleted UInt8) "
+        "ENGINE = ReplacingMergeTree(_version, _is_deleted) ORDER BY id"
+    )
+    table = structure("t", ID, column("at", "timestamp without time zone", pa.timestamp("us"), nullable=False))
+    with pytest.raises(Refused, match="without a zone needs"):
+        bench.write(delivery(changes(table, (INSERT, None, {"id": 1, "at": datetime.datetime(2026, 1, 1)}))))
+
+
+def test_a_setting_that_does_not_exist_is_refused(bench: Bench) -> None:
+    with pytest.raises(Refused):
+        bench.write(delivery(changes(T, (INSERT, None, row(1)))), settings={"no_such_setting": "1"})
+
+
 def test_a_table_made_by_hand_with_wider_types_is_taken(bench: Bench) -> None:
     bench.server.query(f"CREATE DATABASE {bench.database}")
     bench.server.query(
@@ -645,6 +670,17 @@ def test_a_changelog_has_each_event_once_however_the_batch_is_cut_again(bench: B
     bench.write(*make_deliveries(events, 0, 100), mode="changelog")
     (found,) = bench.rows("count() AS n, uniqExact(_offset) AS offsets", "orders", "")
     assert found == {"n": 50, "offsets": 50}
+
+
+def test_a_changelog_that_heeds_no_tokens_still_has_each_event_once(bench: Bench) -> None:
+    batch = delivery(changes(T, (INSERT, None, row(1)), (INSERT, None, row(2))))
+    bench.write(batch, mode="changelog")
+    bench.server.query(f"ALTER TABLE {bench.database}.t RESET SETTING non_replicated_deduplication_window")
+    again = bench.sink(mode="changelog")
+    later = delivery(changes(T, (INSERT, None, row(3)), first=2), start=2)
+    for each in (batch, later, later):
+        again.write(each)
+    assert len(bench.rows("_offset", tail="")) == 3
 
 
 # Around it

@@ -50,7 +50,7 @@ class ConnectionConfig(Config):
 
     url: str = Field(
         default="",
-        description="http(s)://user:password@host:port/database; instead of host, port, user, password and secure.",
+        description="http(s)://user:password@host:port, instead of host, port, user, password and secure.",
         json_schema_extra={"secret": True},
     )
     host: str = Field(default="127.0.0.1", description="Name or address of the server.")
@@ -137,13 +137,15 @@ def explained(where: str) -> Iterator[None]:
 
 
 def explain(error: Exception, where: str) -> DeliveryError:
+    from clickhouse_connect.driver.exceptions import ProgrammingError
+
     code = code_of(error)
+    if isinstance(error, ProgrammingError):  # the driver itself, before it asked the server
+        return Refused(f"the ClickHouse driver refuses: {error}", where=where, fix='Check "settings" of the sink.')
     if code in _AUTHENTICATION:
         return Refused(f"ClickHouse does not let us in: {name_of(error)}", where=where, fix="Check user and password.")
     if code in _ACCESS:
-        fix = (
-            "Grant the user SELECT, INSERT, CREATE TABLE, ALTER and TRUNCATE on the database: docs/sinks/clickhouse.md."
-        )
+        fix = "Grant it what docs/sinks/clickhouse.md lists."
         return Refused(f"ClickHouse does not allow it: {name_of(error)}", where=where, fix=fix)
     if code in _SCHEMA or code in DATA_ERRORS:
         return Refused(

@@ -64,7 +64,7 @@ def _database(client: Any, config: ClickHouseConfig) -> Iterator[Check]:
 def _privileges(client: Any, config: ClickHouseConfig) -> Check:
     from clickhouse_connect.driver.exceptions import DatabaseError
 
-    needed = ["SELECT", "INSERT", "ALTER", "TRUNCATE", *(["CREATE TABLE"] if config.create_tables else [])]
+    needed = ["SELECT", "INSERT", "ALTER", "TRUNCATE", "CREATE TABLE"]
     scope = f"ON {quoted(config.database)}.*"
     try:
         lacking = [p for p in needed if int(client.command(f"CHECK GRANT {p} {scope}")) != 1]

@@ -7,6 +7,7 @@ the one that comes second looks again and finds nothing left to do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -36,7 +37,7 @@ CHANGELOG_COLUMNS = {
 BEFORE, AFTER = "before_", "after_"
 
 _COMMENT = "source: "
-_SEQUENCE = "tidemill, source structure "
+_SEQUENCE = re.compile(r"tidemill: structure (\d+) of the log at (\d+)")
 _ATTEMPTS = 5
 
 
@@ -56,7 +57,7 @@ class Name:
 @dataclass(frozen=True, slots=True)
 class Found:
     """A table as the server has it. `kinds` are the columns that can be written; `natives` what the source called
-    those that we made; `sequence` is the structure last applied."""
+    those that we made; `sequence` is the structure last applied; `deduplicates` tells whether tokens are heeded."""
 
     engine: str
     engine_full: str
@@ -64,6 +65,7 @@ class Found:
     kinds: dict[str, Kind]
     natives: dict[str, str]
     sequence: int = 0
+    deduplicates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Destination:
 
     name: Name
     kinds: dict[str, Kind]
+    deduplicates: bool = True
     older: bool = False
     missing: tuple[str, ...] = ()
 
@@ -93,6 +96,7 @@ class Tables:
     destructive: bool
     json_type: JsonType
     null_arrays: NullArrays
+    base: int = 0
     _known: dict[tuple[Name, str], Destination] = field(default_factory=dict)
 
     def destination(self, name: Name, table: Table) -> Destination | None:
@@ -146,15 +150,21 @@ class Tables:
             {"d": name.database, "t": name.table},
         ).result_rows  # fmt: skip
         engine, full, comment = rows[0]
+        noted = _SEQUENCE.match(comment)
         return Found(
             engine, full, tuple(column for column, _, _, sorts in columns if sorts),
             {column: parse(kind) for column, kind, _, _ in columns},
             {column: note.removeprefix(_COMMENT) for column, _, note, _ in columns if note.startswith(_COMMENT)},
-            int(comment.removeprefix(_SEQUENCE)) if comment.startswith(_SEQUENCE) else 0,
+            # A log that began anew numbers structures anew.
+            int(noted[1]) if noted and int(noted[2]) == self.base else 0,
+            "non_replicated_deduplication_window" in full or engine.startswith(("Replicated", "Shared")),
         )  # fmt: skip
 
     def _kind(self, column: Column, *, key: bool) -> Kind:
         return kind_of(column, key=key, json_type=self.json_type, null_arrays=self.null_arrays)
+
+    def _stamp(self, table: Table) -> str:
+        return f"tidemill: structure {table.sequence} of the log at {self.base}"
 
     def _reserved(self, table: Table) -> list[str]:
         ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS
@@ -188,13 +198,13 @@ class Tables:
         return (
             f"CREATE TABLE IF NOT EXISTS {name} (\n  {body}\n) ENGINE = {engine} ORDER BY ({order})\n"
             f"SETTINGS non_replicated_deduplication_window = {DEDUPLICATION_WINDOW}\n"
-            f"COMMENT {literal(_SEQUENCE + str(table.sequence))}"
+            f"COMMENT {literal(self._stamp(table))}"
         )
 
     def _follow(self, name: Name, table: Table, found: Found) -> Destination:
         if self.mode == "upsert" and table.sequence < found.sequence:
             missing = tuple(column for column in self.wanted(table) if column not in found.kinds)
-            return Destination(name, found.kinds, older=True, missing=missing)
+            return Destination(name, found.kinds, found.deduplicates, older=True, missing=missing)
         for _ in range(_ATTEMPTS):
             plan = self._plan(name, table, found)
             if plan.problems:
@@ -206,7 +216,7 @@ class Tables:
             if not plan.statements:
                 break
             found = self._alter(name, table, found, plan)
-        return Destination(name, found.kinds)
+        return Destination(name, found.kinds, found.deduplicates)
 
     def _alter(self, name: Name, table: Table, found: Found, plan: Plan) -> Found:
         from clickhouse_connect.driver.exceptions import ClickHouseError
@@ -269,7 +279,7 @@ class Tables:
         if self.mode == "upsert":
             actions += self._drop([c.name for c in change.dropped], kinds)
         if actions or found.sequence != table.sequence:
-            actions.append(f"MODIFY COMMENT {literal(_SEQUENCE + str(table.sequence))}")
+            actions.append(f"MODIFY COMMENT {literal(self._stamp(table))}")
         # One at a time: ClickHouse does not mix RENAME with other actions on the same column.
         return Plan(tuple(f"ALTER TABLE {name} {action}" for action in actions), tuple(problems))
 
@@ -278,6 +288,11 @@ class Tables:
     ) -> Iterator[str]:
         native, note = found.natives.get(column), _note(source).removeprefix(_COMMENT)
         into: Kind | None = None
+        if there.digits >= 0 and not there.in_utc and getattr(source.type.arrow, "tz", "") is None:
+            problems.append(
+                f"\"{column}\" is {there}, but a time without a zone needs DateTime64({there.digits}, 'UTC')"
+            )
+            return
         if self.destructive and native is not None and native != note:
             into = kind
         elif not holds(there, kind):

@@ -31,8 +31,8 @@ RULES: tuple[tuple[str, str, str, str], ...] = (
     ("`json`, `jsonb`", "`json`", "`String`, or `JSON` with `json_type: json`",
      "`JSON` takes objects only and keeps numbers as `Float64`: other documents are dead letters"),
     ("`date`", "`date`", "`Date32`", "1900-01-01 to 2299-12-31; outside, infinity, zero dates: dead letter"),
-    ("`timestamp(p)`", "`datetime(p)`", "`DateTime64(p)`",
-     "p as declared (PostgreSQL's default is 6, MySQL's 0); 1900 to 2299, else dead letter"),
+    ("`timestamp(p)`", "`datetime(p)`", "`DateTime64(p, 'UTC')`",
+     "shown as at the source; p as declared (PostgreSQL: 6, MySQL: 0, if not); 1900 to 2299, else dead letter"),
     ("`timestamp(p) with time zone`", "`timestamp(p)`", "`DateTime64(p, 'UTC')`", "likewise"),
     ("`time`", "`time`", "`String`", "`24:00:00` and `-838:59:59` too"),
     ("`element[]` NOT NULL", "—", "`Array(Nullable(element))`",
@@ -78,6 +78,10 @@ class Kind:
         return int(found[1]) if found else -1
 
     @property
+    def in_utc(self) -> bool:
+        return self.core.endswith("'UTC')")
+
+    @property
     def is_text(self) -> bool:
         return self.core == "String" or self.core.startswith(("Enum8(", "Enum16("))
 
@@ -119,8 +123,8 @@ def _core(arrow: pa.DataType, native: str, column: Column) -> str:
     if types.is_date(arrow):
         return "Date32"
     if types.is_timestamp(arrow):
-        zone = ", 'UTC'" if arrow.tz else ""
-        return f"DateTime64({_digits(native, arrow)}{zone})"
+        # Also without a zone at the source: a column without one would be shown in the server's.
+        return f"DateTime64({_digits(native, arrow)}, 'UTC')"
     if types.is_duration(arrow):  # no source has it today; microseconds
         return "Int64"
     if native == "uuid":

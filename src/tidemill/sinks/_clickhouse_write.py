@@ -144,23 +144,24 @@ class Writing:
         rows = changelog(part, destination, self._config.offset_base, self._verdicts)
         if self.reasons:
             return
-        known = self._known_offsets(destination.name)
+        known = self._known_offsets(destination)
         if known is not None:
             fresh = pc.invert(pc.is_in(rows.column("_offset"), value_set=known))
             self.skipped += len(fresh) - (pc.sum(fresh).as_py() or 0)
             rows = rows.filter(fresh)
         self._gather(destination, rows)
 
-    def _known_offsets(self, name: Name) -> pa.Array | None:
+    def _known_offsets(self, destination: Destination) -> pa.Array | None:
         """Offsets of this batch that an earlier attempt, perhaps with another plan, has brought. Later attempts of the
-        same plan are the tokens' business."""
+        same plan are the tokens' business, if the table heeds them."""
+        name = destination.name
         base, delivery = self._config.offset_base, self._delivery
         client, horizons = self._session.client, self._session.horizons
         with explained(self._where):
             if name.plain not in horizons:
                 greatest, count = client.query(f"SELECT max(_offset), count() FROM {name}").result_rows[0]
                 horizons[name.plain] = int(greatest) + 1 if count else 0
-            if base + delivery.start >= horizons[name.plain]:
+            if destination.deduplicates and base + delivery.start >= horizons[name.plain]:
                 return None
             found = client.query_arrow(
                 f"SELECT _offset FROM {name} WHERE _offset >= {base + delivery.start} "
@@ -211,8 +212,6 @@ class Writing:
             if code_of(error) not in DATA_ERRORS:
                 raise explain(error, self._where) from error
             self._search(name, rows)
-            if not self.reasons:  # the parts were taken one by one
-                return
 
     def _insert(self, name: Name, rows: pa.Table) -> None:
         from tidemill.sinks.clickhouse import encoded

@@ -106,15 +106,19 @@ class ClickHouseSink(Component[ClickHouseConfig]):
         from tidemill.sinks._clickhouse_write import Writing
 
         began = time.perf_counter()
-        writing = Writing(self.config, self._opened(), delivery, self._where())
-        for block in delivery:
-            for window in windows(block):
-                writing.take(window)
-        writing.finish()
-        if writing.reasons:
-            raise Poisoned(
-                writing.reasons, where=self._where(), fix="docs/sinks/clickhouse.md says what each type can hold."
-            )
+        session = self._opened()
+        writing = Writing(self.config, session, delivery, self._where())
+        try:
+            for block in delivery:
+                for window in windows(block):
+                    writing.take(window)
+            writing.finish()
+            if writing.reasons:
+                fix = "docs/sinks/clickhouse.md says what each type can hold."
+                raise Poisoned(writing.reasons, where=self._where(), fix=fix)
+        except BaseException:
+            session.horizons.clear()  # some of it may be there now
+            raise
         encoding = time.perf_counter() - began - writing.waited
         return Receipt(
             self.config.id, delivery.lane, writing.events - writing.skipped, writing.bytes, writing.skipped,
@@ -140,7 +144,7 @@ class ClickHouseSink(Component[ClickHouseConfig]):
                 client,
                 Tables(
                     client, where, config.mode, config.create_tables, config.allow_destructive_ddl, config.json_type,
-                    config.null_arrays,
+                    config.null_arrays, config.offset_base,
                 ),
                 History(client, config.id, config.offset_base, config.shared_tables, version, where),
                 {},
