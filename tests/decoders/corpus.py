@@ -88,6 +88,8 @@ def _shorten_message(stream: bytes, pick: random.Random) -> bytes:
     return b"".join(found)
 
 
+#: Harm that can be done to any stream of bytes.
+ANY_STREAM = (_cut, _flip_bit, _flip_bit, _set_byte, _set_number, _lose, _repeat)
 _HARMS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     _cut, _flip_bit, _flip_bit, _set_byte, _change_kind, _set_number, _lose, _repeat, _move_frame, _shorten_message,
 )  # fmt: skip

@@ -12,6 +12,7 @@ import pymysql
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.decoders import mysqltypes
 from tidemill.decoders.binlog import BinlogDecoder, DdlChange, Flavor, TableMap
+from tidemill.errors import DecodeError
 from tidemill.model.change import Change
 from tidemill.model.position import Position
 from tidemill.model.table import Column, Table
@@ -92,8 +93,10 @@ class MapTables:
         if given is not None:
             columns = tuple(Column(n, mysqltypes.data_type(t, c, self.flavor)) for n, t, c in given)
         else:
-            kinds = [mysqltypes.of_map(shape, j) for j in range(len(shape.types))]
-            columns = tuple(Column(n, k) for n, k in zip(shape.names, kinds, strict=True) if k is not None)
+            kinds = [kind for j in range(len(shape.types)) if (kind := mysqltypes.of_map(shape, j)) is not None]
+            if not len(kinds) == len(shape.types) == len(shape.names):
+                raise DecodeError(f"the metadata of {shape.full_name} does not say enough")
+            columns = tuple(Column(n, k) for n, k in zip(shape.names, kinds, strict=True))
         key = self.keys.get(shape.full_name) or [columns[j].name for j, _ in shape.key]
         return Table("", shape.database, shape.name, columns, tuple(key), "full").with_fingerprint()
 

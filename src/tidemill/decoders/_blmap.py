@@ -184,18 +184,14 @@ def fixed_size(kind: int, metadata: int) -> int:
     match kind:
         case 14 | 10:
             return 3
-        case 16:  # BIT: odd bits in the low byte, whole bytes in the high one
+        case 16 if metadata >> 8 <= 8:  # BIT: odd bits in the low byte, whole bytes in the high one
             return (metadata >> 8) + (1 if metadata & 0xFF else 0)
         case 246:
             return decimal_size(metadata >> 8, metadata & 0xFF)
-        case 247 | 248:
-            return metadata or 1
-        case 17:
-            return 4 + (metadata + 1) // 2
-        case 18:
-            return 5 + (metadata + 1) // 2
-        case 19:
-            return 3 + (metadata + 1) // 2
+        case 247 | 248 if 1 <= metadata <= 8:
+            return metadata
+        case 17 | 18 | 19 if metadata <= 6:
+            return {17: 4, 18: 5, 19: 3}[kind] + (metadata + 1) // 2
         case 15 | 141 | 253 | 254:
             return -1 if metadata < 256 else -2
         case 252 | 140 | 245 | 255 | 249 | 250 | 251 | 242:

@@ -146,7 +146,9 @@ class BinlogDecoder:
 
     def feed(self, data: memoryview | npt.NDArray[np.uint8]) -> Iterator[Change]:
         """Changes of all that is complete in `data`. Take them all before looking at `consumed`."""
-        whole = _read_only(data)[:_LARGEST]
+        whole = _read_only(data)
+        if len(whole) > _LARGEST:
+            whole = whole[:_LARGEST]
         at = 0
         while True:
             status = yield from self._walk(whole, at, packets=True)

@@ -187,7 +187,7 @@ def of_map(shape: TableMap, column: int) -> DataType | None:
         if charset == "binary":
             base = _AS_BYTES[base]
         return _sized(base, meta // charsets.longest(charset), charset)
-    if kind in (m.BLOB, m.BLOB_COMPRESSED):
+    if kind in (m.BLOB, m.BLOB_COMPRESSED) and 1 <= meta <= 4:
         text = ("tinytext", "text", "mediumtext", "longtext")[meta - 1]
         return _built_in(_AS_BYTES[text]) if charset == "binary" else DataType(
             text + _suffix(charset), pa.string(), JsonForm.STRING
@@ -211,6 +211,8 @@ def charset(native: str) -> str:
 
 
 def decimal(precision: int, scale: int = 0) -> DataType:
+    if not 0 < precision <= 65 or scale > precision:
+        raise DecodeError(f"there is no decimal({precision},{scale})")
     arrow = pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
     return DataType(f"decimal({precision},{scale})", arrow, JsonForm.STRING)
 
