@@ -231,6 +231,7 @@ def _quoted(name: str) -> str:
 
 class _Front(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or head and body of a small answer wait for each other's acknowledgement
     engine: _Engine
     login: tuple[str, str]
 

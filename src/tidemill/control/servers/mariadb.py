@@ -25,9 +25,9 @@ class Mariadb(Server):
     def flavored(self) -> dict[str, Setting]:
         return {"gtid_strict_mode": True}
 
-    def initialize(self) -> Sequence[str | Path]:
+    def initialize(self, data: Path) -> Sequence[str | Path]:
         return [
-            find("mariadb-install-db"), "--no-defaults", f"--datadir={self.data}", "--skip-test-db",
+            find("mariadb-install-db"), "--no-defaults", f"--datadir={data}", "--skip-test-db",
             "--auth-root-authentication-method=normal",
         ]  # fmt: skip
 

@@ -108,8 +108,21 @@ class Mysql(Server):
         lean: dict[str, Setting] = {"performance_schema": False, "mysqlx": False}
         return lean | {"gtid_mode": True, "enforce_gtid_consistency": True}
 
-    def initialize(self) -> Sequence[str | Path]:
-        return [*self.command(), "--initialize-insecure", f"--datadir={self.data}", "--secure-file-priv="]
+    def initialize(self, data: Path) -> Sequence[str | Path]:
+        small = "--innodb-redo-log-capacity=8M"
+        return [*self.command(), "--initialize-insecure", f"--datadir={data}", "--secure-file-priv=", small]
+
+    def fill(self, data: Path) -> None:
+        """A copy of one that was made before, beside the binaries: that takes a fifth of the time."""
+        template = self._root.parent / "empty"
+        if not template.is_dir():
+            with tempfile.TemporaryDirectory(dir=self._root.parent, prefix=".empty-") as work:
+                made = Path(work) / "data"
+                super().fill(made)
+                (made / "auto.cnf").unlink(missing_ok=True)  # the server's uuid: each copy gets its own
+                with contextlib.suppress(OSError):  # another process was faster
+                    os.rename(made, template)
+        shutil.copytree(template, data)
 
     def command(self) -> Sequence[str | Path]:
         share = self._root / "usr" / "share" / "mysql"

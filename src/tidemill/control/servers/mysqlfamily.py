@@ -72,8 +72,8 @@ class Server:
         """Settings that only this server has."""
         raise NotImplementedError
 
-    def initialize(self) -> Sequence[str | Path]:
-        """The command that makes an empty `data` directory."""
+    def initialize(self, data: Path) -> Sequence[str | Path]:
+        """The command that makes an empty data directory."""
         raise NotImplementedError
 
     def command(self) -> Sequence[str | Path]:
@@ -198,13 +198,18 @@ class Server:
                 self.start()
             self.query(f"DROP DATABASE IF EXISTS `{name}`")
 
+    def fill(self, data: Path) -> None:
+        """Makes an empty data directory."""
+        command = [*map(str, self.initialize(data)), *_as_root()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        if done.returncode:
+            shutil.rmtree(data, ignore_errors=True)
+            complaint = (done.stdout + done.stderr).strip()[-800:]
+            raise EnvironmentProblem(f"{self.name} cannot make a data directory", where=str(data), fix=complaint)
+
     def _initialize(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run([*map(str, self.initialize()), *_as_root()], capture_output=True, text=True, timeout=180)
-        if done.returncode:
-            shutil.rmtree(self.data, ignore_errors=True)
-            complaint = (done.stdout + done.stderr).strip()[-800:]
-            raise EnvironmentProblem(f"{self.name} cannot make a data directory", where=str(self.data), fix=complaint)
+        self.fill(self.data)
         (self.directory / "first.sql").write_text(_FIRST)
         if self._ssl:
             made = tls.make(self.directory / "tls")

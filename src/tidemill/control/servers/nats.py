@@ -21,12 +21,16 @@ def binary() -> Path:
 
 
 class Nats(ServerProcess):
-    """`settings` is text in the server's own configuration language, for logins and limits."""
+    """`settings` is text in the server's own configuration language, for logins and limits.
+
+    With `sync_always` a message is on disk before it is acknowledged; the server's default is to sync every two minutes.
+    """
 
     name = "nats"
 
-    def __init__(self, settings: str = "") -> None:
+    def __init__(self, settings: str = "", *, sync_always: bool = False) -> None:
         super().__init__()
+        self._sync = "sync_interval: always" if sync_always else ""
         self._binary = binary()
         self._settings = settings
 
@@ -35,9 +39,9 @@ class Nats(ServerProcess):
         return f"nats://127.0.0.1:{self.port}"
 
     def command(self) -> Sequence[str]:
-        store = self.directory / "jetstream"
+        jetstream = f'store_dir: "{self.directory / "jetstream"}", {self._sync}'
         file = self.directory / "nats.conf"
-        file.write_text(f'listen: "127.0.0.1:{self.port}"\njetstream: {{store_dir: "{store}"}}\n{self._settings}\n')
+        file.write_text(f'listen: "127.0.0.1:{self.port}"\njetstream: {{{jetstream}}}\n{self._settings}\n')
         return [str(self._binary), "-c", str(file)]
 
     def answers(self) -> bool:

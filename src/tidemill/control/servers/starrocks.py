@@ -139,6 +139,7 @@ class _Node(http.server.BaseHTTPRequestHandler):
     """What frontend and backend share. The server object has `cluster`."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or head and body of a small answer wait for each other's acknowledgement
     server: Any
 
     def setup(self) -> None:
