@@ -90,6 +90,47 @@ def test_a_purged_position_is_lost_and_says_so(private: Server, positions: str) 
         events(source, insert(private))
 
 
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+def test_the_servers_own_refusal_means_the_same(
+    private: Server, positions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is purged between our look and the server's: only its words tell what happened."""
+    settings = config(private.dsn(), "shop.t", positions=positions)
+    with opened(settings) as source:
+        began = source.began
+    insert(private)
+    purge(private)
+    place = Place.parse(began, _flavor(private))
+    ahead, never = place.copy(), place.copy()
+    match ahead.gtids:
+        case MysqlGtids() as gtids:
+            gtids.add_interval(next(iter(gtids))[0], "", 1, 1_000_000)
+        case MariadbGtids() as gtids:
+            gtids.add(0, 1, 1_000_000)
+        case None:
+            ahead.file, ahead.offset = str(private.query("SHOW BINARY LOGS")[-1][0]), 99_999_999
+            never.file = "binlog.999998"
+    monkeypatch.setattr(position, "resume", lambda db, server, place, config: place)
+    with pytest.raises(errors.BinlogPurged, match="removed"):
+        pump(settings, began)
+    with pytest.raises(PositionLost):
+        pump(settings, ahead.text())
+    if positions == "file":
+        with pytest.raises(PositionLost):
+            pump(settings, never.text())
+
+
+def pump(settings: MysqlConfig, place: str) -> None:
+    """Decodes until the server refuses."""
+    with opened(settings, place) as source:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            decoder = source._decoder
+            assert decoder is not None
+            list(decoder.feed(source.read(0.1)))
+            source.consumed(decoder.consumed)
+
+
 def test_a_purge_that_took_nothing_of_ours_does_no_harm(private: Server) -> None:
     settings = config(private.dsn(), "shop.t", positions="gtid")
     insert(private)
