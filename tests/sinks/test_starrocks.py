@@ -93,6 +93,12 @@ def test_inserts_updates_and_deletes_give_the_current_rows_with_their_audit_colu
     assert [r["tidemill_op_type"] for r in audit] == ["update", "insert", "read"]
 
 
+def test_names_with_any_characters_are_taken_as_they_are(bench: Bench) -> None:
+    odd = structure("t ü", ID, column("sp ace 'ü", "text", pa.string()))
+    bench.write(delivery(changes(odd, (INSERT, None, {"id": 1, "sp ace 'ü": "x"}))))
+    assert bench.rows("*", "t ü")[0]["sp ace 'ü"] == "x"
+
+
 def test_a_key_that_is_deleted_and_comes_back_is_there(bench: Bench) -> None:
     bench.write(delivery(changes(T, (INSERT, None, row(1)))))
     again = changes(T, (DELETE, {"id": 1}, None), (INSERT, None, row(1, "new")), (INSERT, None, row(2)), first=1)

@@ -73,7 +73,7 @@ class History:
         notes = self._read(name.database)
         if not any(self._is_ours(n, delivery) and n.table == name.table for n in notes):
             greatest = self._greatest(name)
-            if greatest is not None and greatest >= self.base + delivery.start:
+            if greatest is not None and greatest > self.base + delivery.start:
                 notes = self._read(name.database)  # another lane of this batch may have been first
                 if not any(self._is_ours(n, delivery) and n.table == name.table for n in notes) and not self.shared:
                     raise self._other_log(name, f"it has versions up to {greatest} that this log did not write")

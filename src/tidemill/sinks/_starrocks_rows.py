@@ -7,6 +7,7 @@ which leaves those as they are), and keys that are deleted. Since no key is in t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,12 @@ class Piece:
     def columns(self) -> str:
         """The header: every name quoted, `__op` among them."""
         return ",".join(f"`{name}`" for name in self.rows.column_names)
+
+    @property
+    def paths(self) -> str:
+        """The header that says which member of an object is which column, in the same order."""
+        names = (name if name.isidentifier() and name.isascii() else f'"{name}"' for name in self.rows.column_names)
+        return json.dumps([f"$.{name}" for name in names])
 
     @property
     def offsets(self) -> list[int]:

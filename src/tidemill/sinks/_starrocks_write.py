@@ -135,7 +135,11 @@ class Writing:
             self._expect_rows(name, piece)
             if self.reasons:
                 return
-        headers = {"columns": piece.columns, **({"partial_update": "true"} if piece.partial else {})}
+        headers = {
+            "columns": piece.columns,
+            "jsonpaths": piece.paths,
+            **({"partial_update": "true"} if piece.partial else {}),
+        }
         point("starrocks.loading")
         self._session.loads.load(name.database, name.table, label, headers, body)
         point("starrocks.loaded")

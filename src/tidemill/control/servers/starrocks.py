@@ -239,6 +239,9 @@ class _Backend(_Node):
     def _problem(self) -> str:
         wanted = {"format": "json", "strip_outer_array": "true", "strict_mode": "true"}
         wrong = [f"{n} must be {v} here" for n, v in wanted.items() if self.headers.get(n, "").lower() != v]
+        paths = orjson.loads(self.headers.get("jsonpaths", "[]"))
+        if len(paths) != len(self.headers.get("columns", "").split(",")) or not all(p.startswith("$.") for p in paths):
+            wrong.append("jsonpaths and columns must go together")
         if float(self.headers.get("max_filter_ratio", "0")) != 0:
             wrong.append("the stand-in filters nothing")
         if "Content-Length" not in self.headers and self.headers.get("Transfer-Encoding", "") != "chunked":
