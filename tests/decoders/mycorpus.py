@@ -2,8 +2,8 @@
 
 Checksums would find nearly all harm before anything else does, so streams are damaged without them.
 
-`python -m tests.decoders.mycorpus SEED COUNT` decodes COUNT of them with `NUMBA_DISABLE_JIT=1` set: the kernels then run
-as plain Python over arrays that refuse every index outside their bounds, which compiled kernels would read.
+`python -m tests.decoders.mycorpus SEED COUNT` decodes COUNT of them with `NUMBA_DISABLE_JIT=1` set: the kernels then
+run as plain Python over arrays that refuse every index outside their bounds, which compiled kernels would read.
 """
 
 from __future__ import annotations

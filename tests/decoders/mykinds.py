@@ -138,22 +138,71 @@ def _bytes(longest: int) -> Values:
 
 
 _JSONS = (
-    "null", "true", "false", "1", "-1", "32767", "-32768", "32768", "65535", "65536", "2147483648", "-2147483649",
-    "4294967296", "9223372036854775807", "-9223372036854775808", "9223372036854775808", "18446744073709551615",
-    "18446744073709551616", "1.5", "1.0", "0.0", "-0.0", "1e100", "1e-100", "1e15", "1e14", "1e16", "123456789012345.6",
-    "1e-14", "1e-15", "1e-16", "0.1", "1.7976931348623157e308", "5e-324", "100.0", "1e2", "12345678901234567890.5",
-    "0.00001", "0.000123", '""', '"a"', r'"\" \\ \/ \b \f \n \r \t \u0001 \u001f \u007f é € 😀"', "[]", "{}", "[[]]",
-    "[1, 2.5, null, true, \"x\", {\"a\": []}]", '{"b": 1, "a": 2, "aa": 3, "": 4}', '{"é": {"x": [1, {"y": null}]}}',
-    '{"k": "' + "x" * 300 + '"}', '[' + ", ".join(str(i * 1000) for i in range(500)) + ']',
-)  # fmt: skip
+    "null",
+    "true",
+    "false",
+    "1",
+    "-1",
+    "32767",
+    "-32768",
+    "32768",
+    "65535",
+    "65536",
+    "2147483648",
+    "-2147483649",
+    "4294967296",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+    "1.5",
+    "1.0",
+    "0.0",
+    "-0.0",
+    "1e100",
+    "1e-100",
+    "1e15",
+    "1e14",
+    "1e16",
+    "123456789012345.6",
+    "1e-14",
+    "1e-15",
+    "1e-16",
+    "0.1",
+    "1.7976931348623157e308",
+    "5e-324",
+    "100.0",
+    "1e2",
+    "12345678901234567890.5",
+    "0.00001",
+    "0.000123",
+    '""',
+    '"a"',
+    r'"\" \\ \/ \b \f \n \r \t \u0001 \u001f \u007f é € 😀"',
+    "[]",
+    "{}",
+    "[[]]",
+    '[1, 2.5, null, true, "x", {"a": []}]',
+    '{"b": 1, "a": 2, "aa": 3, "": 4}',
+    '{"é": {"x": [1, {"y": null}]}}',
+    '{"k": "' + "x" * 300 + '"}',
+    "[" + ", ".join(str(i * 1000) for i in range(500)) + "]",
+)
 _JSON_EXPRESSIONS = (
-    "CAST(CAST('2024-02-29' AS DATE) AS JSON)", "CAST(CAST('-12:34:56.789' AS TIME(6)) AS JSON)",
-    "CAST(CAST('2024-02-29 23:59:59.123456' AS DATETIME(6)) AS JSON)", "CAST(12.3400 AS JSON)", "CAST(-0.5 AS JSON)",
-    "CAST(99999999999999999999999999999999999.123456789 AS JSON)", "CAST(X'00ff10' AS JSON)",
-    "JSON_ARRAY(CAST(TIMESTAMP'2020-01-01 00:00:00' AS DATETIME), 1.10, X'61')", "JSON_OBJECT('a', b'101', 'e', 1e0)",
-    "JSON_OBJECT('large', REPEAT('y', 70000), 'b', 3, 'n', 70000, 'd', 1.25e0)", "CAST(REPEAT(X'ab', 100) AS JSON)",
+    "CAST(CAST('2024-02-29' AS DATE) AS JSON)",
+    "CAST(CAST('-12:34:56.789' AS TIME(6)) AS JSON)",
+    "CAST(CAST('2024-02-29 23:59:59.123456' AS DATETIME(6)) AS JSON)",
+    "CAST(12.3400 AS JSON)",
+    "CAST(-0.5 AS JSON)",
+    "CAST(99999999999999999999999999999999999.123456789 AS JSON)",
+    "CAST(X'00ff10' AS JSON)",
+    "JSON_ARRAY(CAST(TIMESTAMP'2020-01-01 00:00:00' AS DATETIME), 1.10, X'61')",
+    "JSON_OBJECT('a', b'101', 'e', 1e0)",
+    "JSON_OBJECT('large', REPEAT('y', 70000), 'b', 3, 'n', 70000, 'd', 1.25e0)",
+    "CAST(REPEAT(X'ab', 100) AS JSON)",
     "JSON_OBJECT('big', JSON_ARRAY(REPEAT('z', 66000), 1, 100000, -100000, 4000000000, true, null))",
-)  # fmt: skip
+)
 
 
 def _jsons(pick: random.Random) -> list[str]:
@@ -189,7 +238,8 @@ def _mariadb_jsons(pick: random.Random) -> list[str]:
 
 def _geometries(pick: random.Random) -> list[str]:
     return ["ST_GeomFromText('POINT(1 2)')", "ST_GeomFromText('LINESTRING(0 0,1 1.5)', 4326)",
-            "ST_GeomFromText('POLYGON((0 0,4 0,4 4,0 0))')", "ST_GeomFromText('GEOMETRYCOLLECTION(POINT(1 1))')"]  # fmt: skip
+            "ST_GeomFromText('POLYGON((0 0,4 0,4 4,0 0))')",
+            "ST_GeomFromText('GEOMETRYCOLLECTION(POINT(1 1))')"]  # fmt: skip
 
 
 def _given(*values: str) -> Values:
@@ -212,41 +262,97 @@ _GREEK, _KOI8 = "αβγ ΩΔ", "Привет мир"
 KINDS: tuple[Kind, ...] = (
     *(
         Kind(f"{name}{'' if signed else ' unsigned'}", _integers(bits, signed), f"{'' if signed else 'u'}int{wide}")
-        for name, bits, wide in (("tinyint", 8, 8), ("smallint", 16, 16), ("mediumint", 24, 32), ("int", 32, 32),
-                                 ("bigint", 64, 64))
+        for name, bits, wide in (
+            ("tinyint", 8, 8),
+            ("smallint", 16, 16),
+            ("mediumint", 24, 32),
+            ("int", 32, 32),
+            ("bigint", 64, 64),
+        )
         for signed in (True, False)
     ),
     Kind("tinyint(1)", _given("0", "1", "-1"), "int8", named="tinyint"),
     Kind("int(5) unsigned zerofill", _given("0", "42", "4294967295"), "uint32", "v + 0", named="int unsigned"),
     *(
         Kind(f"decimal({p},{s})", _decimals(p, s), f"decimal{128 if p <= 38 else 256}({p}, {s})")
-        for p, s in ((1, 0), (5, 5), (9, 0), (10, 2), (12, 2), (18, 9), (19, 0), (19, 10), (30, 30), (38, 10), (39, 0),
-                     (65, 0), (65, 30), (64, 29))
+        for p, s in (
+            (1, 0),
+            (5, 5),
+            (9, 0),
+            (10, 2),
+            (12, 2),
+            (18, 9),
+            (19, 0),
+            (19, 10),
+            (30, 30),
+            (38, 10),
+            (39, 0),
+            (65, 0),
+            (65, 30),
+            (64, 29),
+        )
         if s <= 30
     ),
     Kind("float", _floats, "float", DOUBLE),
     Kind("double", _doubles, "double", DOUBLE),
     Kind("bit(1)", _given("0", "1"), "bool", "v + 0"),
-    *(Kind(f"bit({n})", _given("0", "1", str(2**n - 1), str(2 ** (n - 1))), "uint64", "v + 0") for n in (2, 8, 9, 33, 64)),
+    *(
+        Kind(f"bit({n})", _given("0", "1", str(2**n - 1), str(2 ** (n - 1))), "uint64", "v + 0")
+        for n in (2, 8, 9, 33, 64)
+    ),
     Kind("year", _given("1901", "2155", "0", "2024"), "uint16", "v + 0"),
     Kind("date", _dates, "date32[day]", odd=_ZERO),
     *(Kind(f"datetime({n})" if n else "datetime", _datetimes(n), "timestamp[us]", odd=_ZERO) for n in range(7)),
-    *(Kind(f"timestamp({n}) null" if n else "timestamp null", _timestamps(n), "timestamp[us, tz=UTC]", odd=_ZERO,
-           named=f"timestamp({n})" if n else "timestamp") for n in range(7)),
+    *(
+        Kind(
+            f"timestamp({n}) null" if n else "timestamp null",
+            _timestamps(n),
+            "timestamp[us, tz=UTC]",
+            odd=_ZERO,
+            named=f"timestamp({n})" if n else "timestamp",
+        )
+        for n in range(7)
+    ),
     *(Kind(f"time({n})" if n else "time", _times(n), "string") for n in range(7)),
-    *(Kind(type_, _texts("Zürich €", "日本語", "😀"), "string", TEXT, named=named) for type_, named in (
-        ("varchar(100) character set utf8mb4", "varchar(100)"), ("varchar(300) character set utf8mb4", "varchar(300)"),
-        ("text character set utf8mb4", "text"), ("tinytext character set utf8mb4", "tinytext"),
-        ("mediumtext character set utf8mb4", "mediumtext"), ("longtext character set utf8mb4", "longtext"),
-        ("char(90) character set utf8mb4", "char(90)"), ("char(255) character set utf8mb4", "char(255)"))),
+    *(
+        Kind(type_, _texts("Zürich €", "日本語", "😀"), "string", TEXT, named=named)
+        for type_, named in (
+            ("varchar(100) character set utf8mb4", "varchar(100)"),
+            ("varchar(300) character set utf8mb4", "varchar(300)"),
+            ("text character set utf8mb4", "text"),
+            ("tinytext character set utf8mb4", "tinytext"),
+            ("mediumtext character set utf8mb4", "mediumtext"),
+            ("longtext character set utf8mb4", "longtext"),
+            ("char(90) character set utf8mb4", "char(90)"),
+            ("char(255) character set utf8mb4", "char(255)"),
+        )
+    ),
     Kind("varchar(100) character set utf8mb3", _texts("Zürich €", "日本語"), "string", TEXT, named="varchar(100)"),
-    *(Kind(f"{type_} character set {charset}", _texts(*more), "string", TEXT)
-      for type_ in ("varchar(100)", "text", "char(40)")
-      for charset, more in (("latin1", ("Zürich €", "\x81é")), ("latin2", ("Łódź",)), ("greek", (_GREEK,)), ("koi8r", (_KOI8,)),
-                            ("cp1251", (_KOI8,)), ("gbk", ("你好世界", "中文")), ("big5", ("中文",)), ("sjis", ("日本語カナ",)),
-                            ("cp932", ("日本語～",)), ("ujis", ("日本語",)), ("euckr", ("한국어 뷁",)), ("gb2312", ("中文",)),
-                            ("utf16", ("日本語😀",)), ("utf16le", ("日本語😀",)), ("utf32", ("日本語😀",)), ("ucs2", ("日本語",)),
-                            ("ascii", ("plain",)), ("swe7", ("åäö",)), ("armscii8", ("Հայ",)))),
+    *(
+        Kind(f"{type_} character set {charset}", _texts(*more), "string", TEXT)
+        for type_ in ("varchar(100)", "text", "char(40)")
+        for charset, more in (
+            ("latin1", ("Zürich €", "\x81é")),
+            ("latin2", ("Łódź",)),
+            ("greek", (_GREEK,)),
+            ("koi8r", (_KOI8,)),
+            ("cp1251", (_KOI8,)),
+            ("gbk", ("你好世界", "中文")),
+            ("big5", ("中文",)),
+            ("sjis", ("日本語カナ",)),
+            ("cp932", ("日本語～",)),
+            ("ujis", ("日本語",)),
+            ("euckr", ("한국어 뷁",)),
+            ("gb2312", ("中文",)),
+            ("utf16", ("日本語😀",)),
+            ("utf16le", ("日本語😀",)),
+            ("utf32", ("日本語😀",)),
+            ("ucs2", ("日本語",)),
+            ("ascii", ("plain",)),
+            ("swe7", ("åäö",)),
+            ("armscii8", ("Հայ",)),
+        )
+    ),
     Kind("varchar(50) character set gb18030", _texts("中文😀"), "string", TEXT, servers=("MySQL",)),
     Kind("binary(8)", _bytes(8), "binary", HEX),
     Kind("varbinary(40)", _bytes(40), "binary", HEX),
@@ -255,8 +361,12 @@ KINDS: tuple[Kind, ...] = (
     Kind("enum('a','it''s','é','')", _given("'a'", "1", "2", "3", "'é'", "'nonsense'"), "string", TEXT),
     Kind("enum(" + ",".join(f"'v{i}'" for i in range(300)) + ")", _given("1", "255", "256", "300"), "string", TEXT),
     Kind("set('a','b','c d','é')", _given("''", "'a'", "'a,é'", "15", "'b,c d'"), "string", TEXT),
-    Kind("set(" + ",".join(f"'s{i}'" for i in range(64)) + ")", _given("''", "1", "'s63'", "18446744073709551615", "'s9,s40'"),
-         "string", TEXT),
+    Kind(
+        "set(" + ",".join(f"'s{i}'" for i in range(64)) + ")",
+        _given("''", "1", "'s63'", "18446744073709551615", "'s9,s40'"),
+        "string",
+        TEXT,
+    ),
     Kind("json", _jsons, "string", servers=("MySQL",)),
     Kind("json", _mariadb_jsons, "string", named="longtext", servers=("MariaDB",)),
     Kind("geometry", _geometries, "binary", HEX),
@@ -266,13 +376,43 @@ KINDS: tuple[Kind, ...] = (
     Kind("multipoint", _given("ST_GeomFromText('MULTIPOINT(1 1,2 2)')"), "binary", HEX),
     Kind("multilinestring", _given("ST_GeomFromText('MULTILINESTRING((0 0,1 1))')"), "binary", HEX),
     Kind("multipolygon", _given("ST_GeomFromText('MULTIPOLYGON(((0 0,4 0,4 4,0 0)))')"), "binary", HEX),
-    Kind("geometrycollection", _given("ST_GeomFromText('GEOMETRYCOLLECTION(POINT(1 1))')"), "binary", HEX,
-         named="geomcollection"),
+    Kind(
+        "geometrycollection",
+        _given("ST_GeomFromText('GEOMETRYCOLLECTION(POINT(1 1))')"),
+        "binary",
+        HEX,
+        named="geomcollection",
+    ),
     Kind("vector(3)", _given("TO_VECTOR('[1, -2.5, 1e10]')"), "list<item: float>", HEX, servers=("MySQL",)),
     Kind("uuid", _uuids, "string", servers=("MariaDB",)),
-    Kind("inet6", _given("'::'", "'2001:db8::ff00:42:8329'", "'::ffff:192.0.2.1'", "'ff::'", "'::1'", "'::1:2'", "'::10.1.2.3'", "'::0.1.2.3'", "'1::8:0:0:1'", "'1:0:0:4:0:0:0:8'", "'0:2:3:4:5:6:7:8'", "'1:2:0:4:5:6:7:8'", "'1:2:3:4:5:6:7:0'"), "string", servers=("MariaDB",)),
+    Kind(
+        "inet6",
+        _given(
+            "'::'",
+            "'2001:db8::ff00:42:8329'",
+            "'::ffff:192.0.2.1'",
+            "'ff::'",
+            "'::1'",
+            "'::1:2'",
+            "'::10.1.2.3'",
+            "'::0.1.2.3'",
+            "'1::8:0:0:1'",
+            "'1:0:0:4:0:0:0:8'",
+            "'0:2:3:4:5:6:7:8'",
+            "'1:2:0:4:5:6:7:8'",
+            "'1:2:3:4:5:6:7:0'",
+        ),
+        "string",
+        servers=("MariaDB",),
+    ),
     Kind("inet4", _given("'0.0.0.0'", "'192.0.2.1'", "'255.255.255.0'"), "string", servers=("MariaDB",)),
-    Kind("varchar(200) compressed character set utf8mb4", _texts("é" * 60, "x" * 190), "string", TEXT,
-         named="varchar(200)", servers=("MariaDB",)),
+    Kind(
+        "varchar(200) compressed character set utf8mb4",
+        _texts("é" * 60, "x" * 190),
+        "string",
+        TEXT,
+        named="varchar(200)",
+        servers=("MariaDB",),
+    ),
     Kind("blob compressed", _bytes(400), "binary", HEX, named="blob", servers=("MariaDB",)),
-)  # fmt: skip
+)

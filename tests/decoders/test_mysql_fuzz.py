@@ -1,5 +1,5 @@
-"""Truncated and flipped bytes of a binlog give an error of ours or events: never another error, a hang, or a read out of
-bounds."""
+"""Truncated and flipped bytes of a binlog give an error of ours or events: never another error, a hang, or a read
+out of bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However the network cuts the binlog stream, and wherever the decoder must stop and hand on, the events are the same."""
+"""However the network cuts a binlog stream, and wherever the decoder must stop and hand on: the events are the same."""
 
 from __future__ import annotations
 

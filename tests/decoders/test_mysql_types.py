@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pymysql
 import pyarrow as pa
+import pymysql
 import pytest
 
 from tests.decoders.mykinds import DOUBLE, KINDS, Kind

@@ -1,7 +1,7 @@
 """Kernels over cells: where each value stands in the buffer, and its bytes as the Arrow type's buffers.
 
-A column's cells are three vectors: `at` (first byte), `size` (only of types whose size varies) and `kind`. The images were
-walked by `scan`, so bounds hold; what a value's own bytes say is checked here.
+A column's cells are three vectors: `at` (first byte), `size` (only of types whose size varies) and `kind`. The images
+were walked by `scan`, so bounds hold; what a value's own bytes say is checked here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders._blscan import DOCUMENT, NEW_WHOLE, OLD_WHOLE, PARTIAL, cell, count_bits, has, skip_options
+from tidemill.decoders._blscan import DOCUMENT, NEW_WHOLE, PARTIAL, cell, count_bits, has, skip_options
 
 NULL, VALUE, UNSENT, ABSENT, DIFF = 0, 1, 2, 3, 4
 

@@ -70,8 +70,8 @@ _PYTHON = {
     "cp850": "cp850", "cp852": "cp852", "cp866": "cp866", "koi8r": "koi8_r", "koi8u": "koi8_u", "macce": "mac_latin2",
     "macroman": "mac_roman", "hp8": "hp_roman8", "tis620": "tis_620", "ascii": "ascii", "dec8": "latin1",
     "swe7": "ascii", "gbk": "gbk", "gb2312": "gb2312", "gb18030": "gb18030", "big5": "big5", "sjis": "shift_jis",
-    "cp932": "cp932", "euckr": "cp949", "ujis": "euc_jp", "eucjpms": "euc_jp", "ucs2": "utf_16_be", "utf16": "utf_16_be",
-    "utf16le": "utf_16_le", "utf32": "utf_32_be",
+    "cp932": "cp932", "euckr": "cp949", "ujis": "euc_jp", "eucjpms": "euc_jp", "ucs2": "utf_16_be",
+    "utf16": "utf_16_be", "utf16le": "utf_16_le", "utf32": "utf_32_be",
 }  # fmt: skip
 _NOTHING = "\ufffd"
 #: Bytes of one-byte sets that the server reads in another way than Python's codec.

@@ -1,4 +1,4 @@
-"""The rare events of a binlog, parsed one at a time: format, rotation, statements, XA, tagged GTIDs, what is compressed."""
+"""The rare events of a binlog, parsed one at a time: formats, statements, XA, tagged GTIDs, what is compressed."""
 
 from __future__ import annotations
 
@@ -45,12 +45,11 @@ def format_description(body: bytes) -> Format:
     lengths = data.rest()
     if len(lengths) < 5:
         raise DecodeError("a FORMAT_DESCRIPTION event ends too early")
-    algorithm, given = lengths[-5], lengths[-4:]
+    algorithm = lengths[-5]
     if algorithm not in (0, 1):
         raise DecodeError(
             f"the binlog has checksums of an unknown kind ({algorithm})", fix="Set binlog_checksum=CRC32."
         )
-    del given
     return Format(server, algorithm == 1)
 
 

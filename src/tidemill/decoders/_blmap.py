@@ -35,9 +35,9 @@ class TableMap:
     """A table as the binlog describes it. Tuples have one item per column; `metadata` is the type's own (a length, a
     precision), as one little-endian number, and ENUM and SET are already told from STRING.
 
-    What only `binlog_row_metadata` brings is empty where it is missing. `signs`: True for unsigned, None for what has no
-    sign. `collations`: ids of character columns, also of ENUM and SET, None for others. `key`: (column number, prefix
-    length or 0) in key order.
+    What only `binlog_row_metadata` brings is empty where it is missing. `signs`: True for unsigned, None for what has
+    no sign. `collations`: ids of character columns, also of ENUM and SET, None for others. `key`: (column number,
+    prefix length or 0) in key order.
     """
 
     table_id: int

@@ -65,6 +65,16 @@ _COMPRESSED_FIRST, _COMPRESSED_LAST = 165, 171
 PLACE = 255  # ours: stands before what a compressed event held, for its place in the file
 
 
+def _skippable() -> Any:
+    kinds = np.zeros(256, np.bool_)
+    kinds[[_ROWS_QUERY, _ANNOTATE, _PREVIOUS_GTIDS, _GTID_LIST, _CHECKPOINT, _START_ENCRYPTION, _STOP,
+           _TRANSACTION_CONTEXT, _VIEW_CHANGE, _IGNORABLE, _INTVAR, _RAND, _USER_VAR]] = True  # fmt: skip
+    return kinds
+
+
+_HOLDS_NOTHING = _skippable()  # by event type: no change of a row, and nothing else that counts here
+
+
 def _crc_tables() -> Any:
     tables = np.empty((8, 256), np.uint32)
     for i in range(256):
@@ -340,11 +350,11 @@ def scan(
 ) -> Any:  # fmt: skip
     """Notes rows until something needs Python.
 
-    Tables: `ids` is sorted; `slot_of` names the slot of each (or NOT_CAPTURED), and `body_at`, `body_size` where in `bodies`
-    the TABLE_MAP stands that it was learned from. Slots: `width` columns, whose steps and key flags begin at `first_of`.
-    Names: the transaction names that the two halves stand for.
-    Row arrays: op, slot, start of the old and the new image (-1: none), `fill` (an old image that completes the new one),
-    number of the row event, transaction. Row event arrays: where the bitmaps of present columns are, flags.
+    Tables: `ids` is sorted; `slot_of` names the slot of each (or NOT_CAPTURED), and `body_at`, `body_size` where in
+    `bodies` the TABLE_MAP stands that it was learned from. Slots: `width` columns, whose steps and key flags begin at
+    `first_of`. Names: the transaction names that the two halves stand for.
+    Row arrays: op, slot, start of the old and the new image (-1: none), `fill` (an old image that completes the new
+    one), number of the row event, transaction. Row event arrays: where the bitmaps of present columns are, flags.
     Transaction arrays: name number, number, commit time, XID, end in its file, the file's name number, first row.
     """
     cap = len(op)
@@ -388,9 +398,9 @@ def scan(
         if r + 2 > cap or t + 2 > len(tx_name) or v + 1 > len(ev_old):
             s[POS], s[ROWS], s[TXS], s[EVENTS], s[FRAME_END] = p, r, t, v, end
             return FULL
-        if kind == 15 or kind == 4 or kind == _HEARTBEAT or kind == _HEARTBEAT_2:
+        if kind in (4, 15, _HEARTBEAT, _HEARTBEAT_2):
             # Made up by the server as often as not; Python looks at their checksums, and heartbeats hold nothing.
-            if kind == 15 or kind == 4:
+            if kind in (4, 15):
                 s[POS], s[ROWS], s[TXS], s[EVENTS], s[FRAME_END] = p, r, t, v, end
                 return CONTROL
             p = end
@@ -423,9 +433,7 @@ def scan(
                 q = m + 8
                 if kind >= 30:
                     q = m + 8 + _le16(b, m + 8) if stop - m >= 10 else stop + 1
-                if q > stop or stop - m < 8 or (kind >= 30 and q < m + 10):
-                    status = BAD_EVENT
-                elif s[OPEN] != 2:
+                if q > stop or stop - m < 8 or (kind >= 30 and q < m + 10) or s[OPEN] != 2:
                     status = BAD_EVENT
                 else:
                     number = _le48(b, m)
@@ -514,7 +522,7 @@ def scan(
                                 event[r], tx[r] = v, t - 1
                                 r += 1
                             v += 1
-            elif kind == _GTID or kind == _ANONYMOUS_GTID:
+            elif kind in (_GTID, _ANONYMOUS_GTID):
                 if s[OPEN] or stop - m < 25:
                     status = BAD_EVENT
                 else:
@@ -585,11 +593,7 @@ def scan(
                 status = EXPAND if s[PACKETS] else BAD_EVENT
             elif kind == PLACE and not s[PACKETS]:
                 status = MORE
-            elif not (
-                kind == _ROWS_QUERY or kind == _ANNOTATE or kind == _PREVIOUS_GTIDS or kind == _GTID_LIST
-                or kind == _CHECKPOINT or kind == _START_ENCRYPTION or kind == _STOP or kind == _TRANSACTION_CONTEXT
-                or kind == _VIEW_CHANGE or kind == _IGNORABLE or kind == _INTVAR or kind == _RAND or kind == _USER_VAR
-            ):  # fmt: skip
+            elif not _HOLDS_NOTHING[kind]:
                 status = CONTROL
             if commit and status == MORE:
                 if s[OPEN] != 2:

@@ -62,8 +62,8 @@ class BinlogRefused(SourceError):
 
 @dataclass(frozen=True, slots=True)
 class DdlChange:
-    """What a statement did to one captured table. `document` is the block's `ddl` column; `table` is as it left it. With
-    `truncate` the event is a TRUNCATE instead."""
+    """What a statement did to one captured table. `document` is the block's `ddl` column; `table` is as it left it.
+    With `truncate` the event is a TRUNCATE instead."""
 
     table: Table
     document: str
@@ -79,7 +79,8 @@ class Tables(Protocol):
         `position` is the transaction's GTID, or the end of the event in its file where positions are of that kind."""
 
     def ddl(self, text: str, database: str, position: Position) -> list[DdlChange]:
-        """Applies a statement. Asked in order for every statement that is not about a transaction; `position` as above."""
+        """Applies a statement. Asked in order for every statement that is not about a transaction; `position` as
+        above, behind the statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,9 @@ class _Prepared:
 class BinlogDecoder:
     """One connection's stream. `feed` it the unconsumed bytes, take the changes, then drop `consumed` bytes.
 
-    `began` is where the stream begins; `place` is how far whole transactions have come. `mark_events` is how far apart the
-    places are at which a batch may end. `checksum` is what the session asked for; what counts is what each binlog file says
-    of itself.
+    `began` is where the stream begins; `place` is how far whole transactions have come. `mark_events` is how far apart
+    the places are at which a batch may end. `checksum` is what the session asked for; what counts is what each binlog
+    file says of itself.
     """
 
     def __init__(
@@ -460,7 +461,7 @@ class BinlogDecoder:
                 raise SourceError(
                     "a transaction was rolled back to a savepoint after its changes were written to the binlog",
                     where=self._where(),
-                    fix="That happens where a transaction changes tables of an engine without transactions. Run resync.",
+                    fix="That happens where a transaction changes a table of an engine without them. Run resync.",
                 )
             case "ROLLBACK", _:
                 yield from self._roll_back(end)
@@ -485,7 +486,7 @@ class BinlogDecoder:
         return SourceError(
             f"the binlog has a statement ({kind}) in place of the rows it changed",
             where=self._where(),
-            fix="Set binlog_format=ROW, also for sessions that changed it for themselves, and run resync for the tables.",
+            fix="Set binlog_format=ROW, also in sessions that changed it for themselves. Run resync for the tables.",
         )
 
     def _ddl(self, text: str, database: str, seconds: int, end: int) -> Iterator[Change]:
@@ -581,8 +582,8 @@ class BinlogDecoder:
     def _prepare(self, body: bytes, seconds: int, end: int) -> Iterator[Change]:
         """The rows of a prepared XA transaction wait, invisible, until it is committed or rolled back.
 
-        Its GTID counts as done only then: after a restart the server sends it again, as long as positions are GTID sets of
-        MySQL. A position of MariaDB, or in a file, cannot leave one out; there the commit of a transaction that was
+        Its GTID counts as done only then: after a restart the server sends it again, as long as positions are GTID sets
+        of MySQL. A position of MariaDB, or in a file, cannot leave one out; there the commit of a transaction that was
         prepared before the restart is an error (`_resolve`), never a silent loss (invariant 7).
         """
         one_phase, xid = events.xa_prepare(body)

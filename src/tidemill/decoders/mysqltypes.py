@@ -1,8 +1,8 @@
 """Types of MySQL and MariaDB: what each becomes in Arrow and in JSON. A pure table; the type page is made of it.
 
-A type's name is the server's COLUMN_TYPE without what does not change its values: display widths, ZEROFILL, the sign of
-a DECIMAL. So a column has the same name whether the catalog or a TABLE_MAP event with full metadata described it, except
-for the few types that look like others in the binlog (`RULES` names them). The character set stands in the name
+A type's name is the server's COLUMN_TYPE without what does not change its values: display widths, ZEROFILL, the sign
+of a DECIMAL. So a column has the same name whether the catalog or a TABLE_MAP event with full metadata described it,
+except for the few types that look like others in the binlog (`RULES` names them). The character set stands in the name
 where it is not UTF-8.
 """
 
@@ -72,13 +72,13 @@ RULES: tuple[tuple[str, str, str, str], ...] = (
     ("`char(n)`, `varchar(n)`", "`string`", "string", "without the padding of `char`, as the server returns it"),
     ("`binary(n)`", "`binary`", "base64", "with its padding of zero bytes"),
     ("`varbinary(n)`", "`binary`", "base64", ""),
-    ("`enum(…)`", "`string`", "string", "its label; the empty text for what was no label; a number that no label has as text"),
-    ("`set(…)`", "`string`", "string", "its labels with commas between; a number with bits that no label has as text"),
+    ("`enum(…)`", "`string`", "string", "its label; empty for what was none of them; a number without a label as text"),
+    ("`set(…)`", "`string`", "string", "its labels with commas between; a number with bits without a label as text"),
     ("`vector(n)`", "`list<float>`", "array", "a MariaDB `vector` needs the catalog, see below"),
     ("text in another character set", "`string`", "string", "converted to UTF-8 as the server does; bytes that are no "
      "character in it as text: `0x` and hexadecimal digits"),
-    ("`uuid`, `inet4`, `inet6`, `vector` of MariaDB", "", "", "look like `binary(16)`, `binary(4)` and `varbinary` in the "
-     "binlog: their names come from the catalog"),
+    ("`uuid`, `inet4`, `inet6`, `vector` of MariaDB", "", "", "look like `binary(16)`, `binary(4)` and `varbinary` in "
+     "the binlog: their names come from the catalog"),
     ("a JSON value of which only a change was sent, and the old value was not", "", "", "as text: the list of changes, "
      '`[{"op": "replace", "path": "$.a", "value": 1}]` (`binlog_row_value_options=PARTIAL_JSON` without full images)'),
 )  # fmt: skip
@@ -86,8 +86,9 @@ RULES: tuple[tuple[str, str, str, str], ...] = (
 _SHAPE = re.compile(r"\s*([a-z0-9]+)\s*(?:\((.*)\))?(.*)", re.IGNORECASE | re.DOTALL)
 _LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _ALIASES = {
-    "bool": "tinyint", "boolean": "tinyint", "integer": "int", "int1": "tinyint", "int2": "smallint", "int3": "mediumint",
-    "int4": "int", "int8": "bigint", "middleint": "mediumint", "real": "double", "float8": "double", "float4": "float",
+    "bool": "tinyint", "boolean": "tinyint", "integer": "int", "int1": "tinyint", "int2": "smallint",
+    "int3": "mediumint", "int4": "int", "int8": "bigint", "middleint": "mediumint", "real": "double",
+    "float8": "double", "float4": "float",
     "dec": "decimal", "numeric": "decimal", "fixed": "decimal", "character": "char", "nchar": "char",
     "nvarchar": "varchar", "varchar2": "varchar", "varcharacter": "varchar", "raw": "varbinary", "long": "mediumtext",
     "geometrycollection": "geomcollection",
@@ -139,8 +140,7 @@ def data_type(column_type: str, charset: str = "", flavor: Flavor = Flavor.MYSQL
         case "vector":
             return _vector(arguments[0] if arguments else 2048)
     if base in _TEXTS:
-        _, arrow, form = base, pa.string(), JsonForm.STRING
-        return DataType(base + _suffix(charset), arrow, form)
+        return DataType(base + _suffix(charset), pa.string(), JsonForm.STRING)
     if base in BUILT_IN:
         return _built_in(base)
     raise DecodeError(
