@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import random
+import re
 import threading
 import time
 from collections import Counter, defaultdict
@@ -438,6 +439,33 @@ def test_a_dead_letter_of_the_pipeline_that_is_sent_again_is_a_message_more(make
     assert sink.write(again).events == 1
     assert [m.offset for m in client.group("orders", "g").pull(100)][-1] == 3
     assert sink.write(batch(30, 20)).skipped == 10  # no position was moved
+
+
+def test_the_examples_of_the_page_do_what_they_say(
+    make: Make,
+    client: Client,
+    db: psycopg.Connection[Any],
+    database: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sinks" / "pgstream.md").read_text()
+    make().write(batch(20))
+    monkeypatch.setenv("QUEUE_DSN", database)
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    exec(compile(example, "pgstream.md", "exec"), {})
+    assert capsys.readouterr().out.split() == [str(i // 2) for i in range(20)]
+    assert client.streams()[0]["groups"][0]["waiting"] == 0
+    first, second = re.findall(r"^```sql\n(.*?)^```", page, re.M | re.S)
+    answers = [db.execute(statement.encode()).fetchall() for statement in first.split(";") if statement.strip()]
+    assert [len(rows) for rows in answers] == [1, 20, 1, 1]
+    assert answers[1][0][3]["id"] == 0
+    assert answers[2:] == [[(20,)], [(0,)]]  # the second goes no further back
+    for statement in second.split(";"):
+        if statement.strip():
+            db.execute(statement.encode())
+    (group,) = (g for g in client.streams()[0]["groups"] if g["group"] == "search")
+    assert (group["waiting"], group["put_back"], group["in_flight"]) == (10, 1, 0)
 
 
 def test_a_server_that_is_away_is_worth_a_retry(make: Make) -> None:

@@ -22,7 +22,7 @@ from tests.support.origin import Origin, deal, origin, rows, session
 from tidemill.component import Outcome
 from tidemill.control.servers.postgres import Postgres
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
-from tidemill.model.block import Block, Op
+from tidemill.model.block import ODD, Block, Op, Side
 from tidemill.model.delivery import Delivery
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
@@ -490,9 +490,12 @@ def test_types_of_mysql_hold_every_value(target: psycopg.Connection[Any], make: 
         "price": ("decimal(65,30)", pa.decimal256(65, 30), None, "numeric(65,30)"),
         "at": ("datetime(6)", pa.timestamp("us"), 5, "timestamp without time zone"),
         "stamp": ("timestamp(6)", pa.timestamp("us", "UTC"), 5, "timestamp with time zone"),
-        "clock": ("time", pa.duration("us"), -3_020_399_000_000, "interval"),
+        "clock": ("time(1)", pa.string(), "-838:59:59.0", "interval"),
         "bits": ("bit(64)", pa.uint64(), 2**63, "numeric(20,0)"),
-        "year": ("year", pa.int16(), 2155, "smallint"),
+        "year": ("year", pa.uint16(), 2155, "integer"),
+        "flag": ("bit(1)", pa.bool_(), True, "boolean"),
+        "uid": ("uuid", pa.string(), "6ccd780c-baba-1026-9564-5b8c656024db", "uuid"),
+        "near": ("vector(2)", pa.list_(pa.float32()), [0.5, -1.0], "real[]"),
         "place": ("point", pa.binary(), b"\x01", "bytea"),
     }
     columns = tuple(Column(name, DataType(k[0], k[1], JsonForm.STRING)) for name, k in kinds.items())
@@ -507,6 +510,31 @@ def test_types_of_mysql_hold_every_value(target: psycopg.Connection[Any], make: 
     assert _types(target) == {name: k[3] for name, k in kinds.items()}
     found = target.execute("SELECT id, raw, doc::text, clock::text, bits FROM orders").fetchone()
     assert found == (2**64 - 1, b"\x00\\\n\xff", '{"a": 1.50}', "PT-838H-59M-59S", 2**63)
+
+
+def test_a_change_of_a_document_is_not_taken_for_the_document_and_a_zero_date_not_for_null(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    columns = (
+        Column("id", DataType("bigint", pa.int64(), JsonForm.NUMBER), nullable=False),
+        Column("doc", DataType("json", pa.string(), JsonForm.RAW)),
+        Column("day", DataType("date", pa.date32(), JsonForm.STRING)),
+    )
+    table = Table("shop", "", "orders", columns, ("id",), version=1, sequence=1).with_fingerprint()
+    row = pa.StructArray.from_arrays(
+        [pa.array([1, 2, 3]), pa.array(["{}", None, "[]"]), pa.array([0, 1, None], pa.date32())],
+        fields=list(table.arrow_struct()),
+    )
+    change = {"side": int(Side.AFTER), "column": 1, "text": '[{"op": "remove", "path": "$.a"}]'}
+    zero = {"side": int(Side.AFTER), "column": 2, "text": "0000-00-00"}
+    batch = make_block(3).batch
+    batch = batch.set_column(batch.schema.get_field_index("after"), "after", row)
+    batch = batch.append_column("odd", pa.array([None, [change], [zero]], ODD))
+    with pytest.raises(Poisoned) as caught:
+        make().write(delivery_of(Block(table, batch)))
+    assert set(caught.value.reasons) == {1, 2}
+    assert "only a change of a JSON document" in caught.value.reasons[1]
+    assert "column day" in caught.value.reasons[2]
 
 
 def test_a_type_of_the_users_choice_is_used(target: psycopg.Connection[Any], make: Make) -> None:

@@ -105,8 +105,8 @@ class Positions:
                 )
 
     def begin(self, delivery: Delivery) -> Taking:
-        """Inside the transaction: holds the plan still, and knows what of it is delivered already. A dead letter that is
-        sent again is no part of any plan: it is taken as it comes, and leaves the positions alone."""
+        """Inside the transaction: holds the plan still, and knows what of it is delivered already. A dead letter that
+        is sent again is no part of any plan: it is taken as it comes, and leaves the positions alone."""
         if delivery.redelivered:
             return Taking(self, delivery, Delivered())
         plan = (delivery.start, delivery.end, delivery.lanes)

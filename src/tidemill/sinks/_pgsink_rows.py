@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.table import Table
+from tidemill.model.types import JsonForm
 from tidemill.sinks import _pgsink_text as text
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -71,6 +72,17 @@ class Rows:
     @property
     def nbytes(self) -> int:
         return sum(int(c.nbytes) for c in self.columns)
+
+
+def fragments(block: Block) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Offsets of rows whose JSON column holds no document but a list of changes to it (MySQL's PARTIAL_JSON): that
+    would be taken for a document. A column of JSON has no other odd values."""
+    odd = block.column("odd")
+    documents = [n for n, c in enumerate(block.table.columns) if c.type.json is JsonForm.RAW]
+    if odd is None or not documents:
+        return np.zeros(0, np.uint64)
+    number = odd.flatten().field(1).to_numpy(zero_copy_only=False)
+    return block.offsets()[np.unique(_parents(odd)[np.isin(number, documents)])]
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

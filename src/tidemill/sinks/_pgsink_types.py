@@ -47,19 +47,20 @@ RULES: tuple[tuple[str, str, str], ...] = (
     ("PostgreSQL: an enum, a composite, an extension's or unknown type", "`text`", "its printed form"),
     ("PostgreSQL: a domain", "its base type", "the domain's checks stay at the source"),
     ("PostgreSQL: `element[]`", "`element[]`", "any number of dimensions"),
-    ("MySQL: `tinyint`, `smallint`, `year`; `tinyint unsigned`", "`smallint`", ""),
-    ("MySQL: `mediumint`, `int`; `smallint unsigned`, `mediumint unsigned`", "`integer` or `bigint`",
-     "what holds all values of the Arrow type"),
-    ("MySQL: `bigint`; `int unsigned`", "`bigint`", ""),
-    ("MySQL: `bigint unsigned`, `bit`", "`numeric(20,0)`", "all 64 bits; `bit` where the source gives a number"),
+    ("MySQL: `tinyint`, `smallint`; `tinyint unsigned`", "`smallint`", ""),
+    ("MySQL: `mediumint`, `int`; `smallint unsigned`, `year`", "`integer`", ""),
+    ("MySQL: `bigint`; `mediumint unsigned`, `int unsigned`", "`bigint`", ""),
+    ("MySQL: `bigint unsigned`, `bit(n)`", "`numeric(20,0)`", "all 64 bits; `bit(1)` is `boolean`"),
     ("MySQL: `decimal(p,s)`", "`numeric(p,s)`", ""),
     ("MySQL: `float`, `double`", "`real`, `double precision`", ""),
     ("MySQL: `char`, `varchar`, `text`, `enum`, `set`", "`text`", "a text with a NUL character is refused"),
-    ("MySQL: `json`", "`json`", "the text as it came; PostgreSQL checks it"),
-    ("MySQL: `binary`, `varbinary`, `blob`", "`bytea`", ""),
+    ("MySQL: `json`", "`json`", "the text as it came. Where the binlog has only a change of the document, the event is "
+     "refused"),
+    ("MySQL: `binary`, `varbinary`, `blob`, geometries", "`bytea`", ""),
+    ("MariaDB: `uuid`; `inet4`, `inet6`; `vector(n)`", "`uuid`; `text`; `real[]`", ""),
     ("MySQL: `date`, `datetime`", "`date`, `timestamp`", "a zero date is refused: it goes to the dead letters"),
     ("MySQL: `timestamp`", "`timestamp with time zone`", ""),
-    ("MySQL: `time`", "`interval` or `time`", "`interval` where Arrow holds a duration: MySQL's times reach 838 hours"),
+    ("MySQL: `time`", "`interval`", "MySQL's times reach from -838 to 838 hours"),
     ("any other", "`text`", "the text the source gave"),
 )  # fmt: skip
 
@@ -77,6 +78,8 @@ def target_type(kind: DataType, overrides: Mapping[str, str] | None = None) -> s
         return target_type(DataType(kind.native[:-2], kind.arrow.value_type, kind.json), overrides) + "[]"
     if _base(kind.native) in _OWN and _same_kind(kind):
         return kind.native
+    if _base(kind.native) == "time" and pa.types.is_string(kind.arrow):
+        return "interval"
     if kind.native.startswith("interval ") and pa.types.is_string(kind.arrow):
         return kind.native  # interval year to month
     return _of_arrow(kind.arrow)

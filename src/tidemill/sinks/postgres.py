@@ -25,7 +25,7 @@ from tidemill.sinks._lines import WINDOW, windows
 from tidemill.sinks._pgsink_apply import Applier, TooMany
 from tidemill.sinks._pgsink_connection import address, connect, explained
 from tidemill.sinks._pgsink_positions import PlanChanged, Positions, StateConfig
-from tidemill.sinks._pgsink_rows import Rows, joined
+from tidemill.sinks._pgsink_rows import Rows, fragments, joined
 from tidemill.sinks._pgsink_tables import CREATE_STATE, Rules, Tables, Target
 
 if TYPE_CHECKING:
@@ -225,6 +225,8 @@ class _Work:
             if not window.rows:
                 continue
             began = time.perf_counter()
+            for offset in fragments(window).tolist():
+                self.applier.bad[offset] = "only a change of a JSON document was sent, and not the document"
             rows = Rows.of(window)
             self.encode_seconds += time.perf_counter() - began
             known = self._pending.get(name)
