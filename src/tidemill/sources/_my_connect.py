@@ -99,8 +99,9 @@ class Session:
         self.close()
 
 
-def connect(config: MysqlConfig) -> Session:
-    """`LoginRefused`, `TlsFailed` or `ConnectionLost` if it cannot be made."""
+def connect(config: MysqlConfig, answer_seconds: float = 300) -> Session:
+    """`LoginRefused`, `TlsFailed` or `ConnectionLost` if it cannot be made. A catalog of many tables takes its time, so
+    an answer is waited for longer than a sign of life; a peer that is gone is noticed by the keepalives."""
     dsn = config.parsed_dsn
     given: dict[str, Any] = {"host": dsn.host, "port": dsn.port}
     if path := dsn.options.get("unix_socket"):
@@ -110,7 +111,7 @@ def connect(config: MysqlConfig) -> Session:
             user=dsn.user, password=dsn.password, database=dsn.database or None, **given, **_tls(config),
             charset="utf8mb4", autocommit=True, program_name="tidemill",
             connect_timeout=max(1, int(config.connect_timeout_seconds)),
-            read_timeout=config.network_timeout_seconds, write_timeout=config.network_timeout_seconds,
+            read_timeout=answer_seconds, write_timeout=config.network_timeout_seconds,
         )  # fmt: skip
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
         raise refused(error, config.where) from error

@@ -130,7 +130,7 @@ def from_stream(code: int, message: str, where: str, server_id: int) -> Tidemill
 
 _PURGED = ("purged", "could not find first log file", "have been purged", "no longer")
 _OTHER = ("not in the master's binlog", "not in the binlog", "has diverged", "has more gtids", "replica has more",
-          "slave has more", "not available", "beyond the end", "impossible position")  # fmt: skip
+          "slave has more", "not available", "beyond the end", "impossible position", "> file size")  # fmt: skip
 
 
 def server_id_taken(what: str, where: str, server_id: int) -> ServerIdTaken:

@@ -68,7 +68,8 @@ def check_log_bin(server: Server, config: MysqlConfig) -> None:
 
 
 def check_format(server: Server, config: MysqlConfig) -> None:
-    if (found := server.setting("binlog_format").upper()) != "ROW":
+    found = server.setting("binlog_format").upper()
+    if found not in ("ROW", ""):  # deprecated: a server without the setting has rows only
         raise errors.FormatNotRows(
             f"binlog_format is {found}: the binlog has statements, not rows", where=config.where,
             fix="Run: SET GLOBAL binlog_format = 'ROW'; and set it in the configuration file. Sessions that are open"

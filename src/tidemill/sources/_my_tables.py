@@ -42,7 +42,7 @@ class Selection:
 
 def find(db: Session, selection: Selection) -> list[tuple[str, str]]:
     """(database, table) of every base table that is meant, in order. A pattern that matches nothing is `TableMissing`:
-    silence would look like a quiet table. A pattern with a wildcard may wait for its first table."""
+    silence would look like a quiet table."""
     rows = db.rows(
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_TYPE AS k FROM information_schema.TABLES"
         " WHERE TABLE_SCHEMA NOT IN %s",

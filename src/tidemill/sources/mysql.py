@@ -160,7 +160,7 @@ class MysqlSource(Component[MysqlConfig]):
         self._side: Session | None = None  # for questions about the lag, beside the stream
         self._noted = ""
         self._noted_at = 0.0
-        self._lag: tuple[float, int | None] = (0.0, None)
+        self._lag: tuple[float, int | None] = (-_LAG_SECONDS, None)
 
     def setup(self, after: Position | None = None) -> setup.Prepared:
         """Looks whether the server is ready; changes nothing there. Whether it can go on from a position is judged by
@@ -225,14 +225,13 @@ class MysqlSource(Component[MysqlConfig]):
         """Binlog from where the decoder is to the end, as of a few seconds ago."""
         if self._decoder is None:
             return None
-        asked, lag = self._lag
-        if time.monotonic() - asked >= _LAG_SECONDS:
+        if time.monotonic() - self._lag[0] >= _LAG_SECONDS:
             self._lag = (time.monotonic(), self._ask_lag(self._decoder.place))
-        return self._lag[1] if self._lag[0] else lag
+        return self._lag[1]
 
     def _ask_lag(self, place: Place) -> int | None:
         try:
-            self._side = self._side or connect(self.config)
+            self._side = self._side or connect(self.config, answer_seconds=2)
             return position.behind(place, facts.binlog_files(self._side))
         except TidemillError:  # the stream will say what is wrong
             if self._side is not None:
@@ -251,7 +250,7 @@ class MysqlSource(Component[MysqlConfig]):
         if self._side is not None:
             self._side.close()
             self._side = None
-        self._lag = (0.0, None)
+        self._lag = (-_LAG_SECONDS, None)
 
     def _streaming(self) -> Stream:
         if self._stream is None:
