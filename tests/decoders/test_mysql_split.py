@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import repeat
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.decoders import goldens, mygoldens
 from tests.support.binlogstream import decode
 from tests.support.decoded import Row, rows
-from tidemill.model.change import Committed, Spilled
+from tidemill.model.change import Change, Committed, Spilled
 
 Pair = tuple[mygoldens.Golden, mygoldens.Stream]
 
@@ -73,7 +74,7 @@ def _same(pair: Pair, chunks: list[int], spill_bytes: int, capacity: int) -> Non
             assert events[-1] == change.events == sum(block.rows for block in change.blocks)
 
 
-def _through(changes: list[object]) -> object:
+def _through(changes: Sequence[Change]) -> object:
     return [change.through for change in changes if hasattr(change, "through")][-1]
 
 

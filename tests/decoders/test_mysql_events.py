@@ -1,0 +1,206 @@
+"""Events that are no rows, and events that are larger than a packet or than memory should be."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.decoders import mygoldens
+from tests.decoders.mycorpus import unchecked
+from tests.services.mysql import KINDS
+from tests.support.binlogstream import MapTables, decode, end_of_binlog, packets, record
+from tests.support.decoded import rows
+from tidemill.control.servers.mysqlfamily import Server
+from tidemill.decoders import _blcharsets as charsets
+from tidemill.decoders._blscan import crc32
+from tidemill.decoders.binlog import BinlogRefused
+from tidemill.decoders.gtid import Flavor
+from tidemill.errors import ConnectionLost, DecodeError, SourceError, is_retryable
+from tidemill.model.change import SpillCommitted, Spilled
+
+GOLDEN, STREAM = next(p for p in mygoldens.load() if p[0].name == "insert_update_delete" and p[1].server == "mysql")
+PLAIN = list(packets(unchecked(STREAM.data)))
+ROWS = len(GOLDEN.expected)
+
+
+def event(kind: int, body: bytes, flags: int = 0) -> bytes:
+    head = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, 19 + len(body), 5_000, flags)
+    return packet(b"\0" + head + body)
+
+
+def packet(payload: bytes) -> bytes:
+    return struct.pack("<I", len(payload))[:3] + b"\0" + payload
+
+
+def statement(text: str) -> bytes:
+    return event(2, struct.pack("<IIBHH", 8, 0, 6, 0, 0) + b"golden\0" + text.encode())
+
+
+def decoded(*more: bytes) -> int:
+    """Rows of a stream to which packets were added behind its first transaction."""
+    first = next(i for i, p in enumerate(PLAIN) if p[9] == 16) + 1
+    stream = b"".join([*PLAIN[:first], *more, *PLAIN[first:]])
+    return len(rows(decode(stream, GOLDEN.tables(Flavor.MYSQL), Flavor.MYSQL)))
+
+
+@pytest.mark.parametrize("kind", [3, 27, 28, 29, 35, 41, 161, 163, 164])
+def test_events_without_changes_are_passed_over(kind: int) -> None:
+    assert decoded(event(kind, b"binlog.000001")) == ROWS
+
+
+def test_an_unknown_event_that_says_it_can_be_ignored_is_ignored() -> None:
+    assert decoded(event(120, b"news", flags=0x80)) == ROWS
+
+
+def test_an_unknown_event_is_an_error() -> None:
+    with pytest.raises(DecodeError, match="type 120"):
+        decoded(event(120, b"news"))
+
+
+def test_an_incident_says_that_changes_are_missing_and_how_to_go_on() -> None:
+    with pytest.raises(SourceError, match="incident") as caught:
+        decoded(event(26, b"\1\0\0"))
+    assert "resync" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INSERT INTO t VALUES (9, 'x')",
+        "/* app */ update t set v = 1",
+        "  DELETE FROM t WHERE id = 1",
+        "REPLACE t VALUES (1)",
+    ],
+)
+def test_a_statement_in_place_of_rows_is_an_error_that_does_not_quote_it(text: str) -> None:
+    with pytest.raises(SourceError, match="statement") as caught:
+        decoded(statement("BEGIN"), statement(text), statement("COMMIT"))
+    assert "VALUES" not in str(caught.value)
+    assert "binlog_format=ROW" in caught.value.fix
+
+
+def test_a_table_that_a_restart_emptied_is_truncated() -> None:
+    tables = MapTables(ddls={"TRUNCATE TABLE `golden`.`t`": ("t", True)})
+    first = next(i for i, p in enumerate(PLAIN) if p[9] == 16) + 1
+    stream = b"".join([*PLAIN[:first], statement("DELETE FROM `golden`.`t`"), *PLAIN[first:]])
+    assert [row["op"] for row in rows(decode(stream, tables, Flavor.MYSQL))].count("truncate") == 1
+
+
+def test_a_refusal_of_the_server_carries_its_code() -> None:
+    with pytest.raises(BinlogRefused) as caught:
+        decoded(packet(b"\xff" + struct.pack("<H", 1236) + b"#HY000" + b"the binlog was purged"))
+    assert (caught.value.code, caught.value.state, caught.value.message) == (1236, "HY000", "the binlog was purged")
+
+
+def test_the_end_of_the_stream_is_a_lost_connection() -> None:
+    with pytest.raises(ConnectionLost) as caught:
+        decoded(packet(b"\xfe\0\0\2\0"))
+    assert is_retryable(caught.value)
+
+
+def test_a_commit_of_what_was_prepared_before_the_stream_began_is_an_error() -> None:
+    with pytest.raises(SourceError, match="XA") as caught:
+        decoded(statement("XA COMMIT X'6f6e65',X'',1"))
+    assert "resync" in caught.value.fix
+
+
+def test_a_transaction_without_gtid_stops_a_source_that_resumes_by_gtid() -> None:
+    stream = b"".join(PLAIN[:2]) + statement("BEGIN") + event(16, bytes(8))
+    with pytest.raises(SourceError, match="no GTID"):
+        decode(stream, GOLDEN.tables(Flavor.MYSQL), Flavor.MYSQL, began="empty")
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 63, 1000])
+def test_our_checksum_is_that_of_zlib(size: int) -> None:
+    import numpy as np
+
+    data = bytes(range(256)) * 4
+    assert int(crc32(np.frombuffer(data, np.uint8), 3, 3 + size)) == zlib.crc32(data[3 : 3 + size])
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    found: Server = request.getfixturevalue(request.param)
+    found.query("CREATE DATABASE large")
+    found.query("CREATE TABLE large.b (id int PRIMARY KEY, v longblob)")
+    limit = found.query("SELECT @@GLOBAL.max_allowed_packet")[0][0]
+    found.query("SET GLOBAL max_allowed_packet = 1073741824")
+    yield found
+    found.query(f"SET GLOBAL max_allowed_packet = {limit}")
+    found.query("DROP DATABASE large")
+
+
+def test_an_event_of_several_packets_arrives(server: Server) -> None:
+    begin = end_of_binlog(server)
+    sizes = {1: 3, 2: 0xFFFFFF - 100, 3: 40_000_000, 4: 5}
+    for number, size in sizes.items():
+        server.query(f"INSERT INTO large.b VALUES ({number}, REPEAT('{number}', {size}))")
+    stream = record(server, begin)
+    tables = MapTables()
+    found = decode(stream, tables, _flavor(server), [1 << 22] * 20)
+    values: dict[int, bytes] = {}
+    for change in found:
+        for block in getattr(change, "blocks", ()):
+            after = block.struct("after")
+            values |= dict(zip(after["id"].to_pylist(), after["v"].to_pylist(), strict=True))
+    assert {i: hashlib.sha256(v).digest() for i, v in values.items()} == {
+        i: hashlib.sha256(str(i).encode() * size).digest() for i, size in sizes.items()
+    }
+
+
+def test_a_compressed_transaction_larger_than_memory_should_be_leaves_in_pieces(mysql: Server) -> None:
+    mysql.query("CREATE DATABASE packed")
+    try:
+        mysql.query("CREATE TABLE packed.p (id int AUTO_INCREMENT PRIMARY KEY, v varchar(1000))")
+        begin = end_of_binlog(mysql)
+        with mysql.connect() as db, db.cursor() as cursor:
+            cursor.execute("SET SESSION binlog_transaction_compression = ON")
+            cursor.execute("BEGIN")
+            cursor.execute("INSERT INTO packed.p (v) VALUES (REPEAT('x', 1000))")
+            for _ in range(15):
+                cursor.execute("INSERT INTO packed.p (v) SELECT v FROM packed.p")
+            cursor.execute("COMMIT")
+            cursor.execute("INSERT INTO packed.p VALUES (1000000, 'last')")
+        stream = record(mysql, begin)
+        assert len(stream) < 3_000_000, "compressed"
+        changes = decode(stream, MapTables(), Flavor.MYSQL, [1 << 18] * 10, capacity=1 << 15)
+        pieces = [change.events for change in changes if isinstance(change, Spilled)]
+        assert sum(pieces) == 1 << 15
+        assert len(pieces) > 1
+        assert sum(isinstance(change, SpillCommitted) for change in changes) == 1
+    finally:
+        mysql.query("DROP DATABASE packed")
+
+
+def test_one_byte_character_sets_are_read_as_the_server_reads_them(mysql_server: Server) -> None:
+    names = [name for name, longest in mysql_server.query(
+        "SELECT character_set_name, maxlen FROM information_schema.character_sets") if longest == 1]  # fmt: skip
+    for name in names:
+        if name == "binary":
+            continue
+        asked = ", ".join(f"HEX(CONVERT(_{name} X'{byte:02X}' USING utf8mb4))" for byte in range(256))
+        (shown,) = mysql_server.query(f"SELECT {asked}")
+        lengths, utf8 = charsets.single_byte(name)
+        for byte, text in enumerate(shown):
+            ours = utf8[byte, : lengths[byte]].tobytes().hex().upper()
+            assert ours == text or (text == "3F" and byte != 0x3F and not ours), (
+                f"{name} {byte:02X}: {text}, not {ours}"
+            )
+
+
+def test_every_collation_of_the_servers_has_its_character_set(mysql_server: Server) -> None:
+    table = "collations" if mysql_server.name == "MySQL" else "collation_character_set_applicability"
+    found = mysql_server.query(
+        f"SELECT id, character_set_name FROM information_schema.{table} WHERE id IS NOT NULL AND character_set_name IS NOT NULL"
+    )
+    wrong = [(i, name, charsets.of_collation(i)) for i, name in found if charsets.of_collation(i) != name]
+    assert len(found) > 200
+    assert not wrong
+
+
+def _flavor(server: Server) -> Flavor:
+    return Flavor.MYSQL if server.name == "MySQL" else Flavor.MARIADB
