@@ -81,9 +81,10 @@ def statements(db: Session, server: Server, place: Place) -> Iterator[tuple[str,
     The server lists every event of its files for this, so it is asked only where nothing else can tell.
     """
     files = [file.name for file in facts.binlog_files(db)]
-    at = files.index(place.file) if place.gtids is None and place.file in files else 0
-    for number, file in enumerate(files[at:]):
-        begin = place.offset if place.gtids is None and number == 0 else 4
+    # A place of GTIDs that was just asked of the server also has its file; one that was saved has none.
+    found = place.file in files
+    for number, file in enumerate(files[files.index(place.file) if found else 0 :]):
+        begin = place.offset if found and number == 0 else 4
         known = False
         for row in db.each(f"SHOW BINLOG EVENTS IN '{file}' FROM {begin}"):
             kind, info = row["Event_type"], row["Info"]
