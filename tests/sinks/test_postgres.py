@@ -288,6 +288,40 @@ def test_a_worker_under_way_is_waited_for_and_what_it_brought_is_not_brought_aga
     assert [i for (i,) in target.execute("SELECT id FROM orders ORDER BY id")] == list(range(20))
 
 
+def test_lanes_of_one_plan_do_not_wait_for_each_other(make: Make) -> None:
+    first, second = make_deliveries(make_events(20), 0, 20)
+    write(make(), *make_deliveries(make_events(20), 0, 20, lanes=1))  # the tables are there, with another plan
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> Iterator[Block]:
+        begun.set()
+        assert go_on.wait(30)
+        yield from first
+
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(make().write, dataclasses.replace(first, blocks=slowly))
+        assert begun.wait(30)
+        assert make(lock_timeout_seconds=5).write(second).skipped == 10
+        go_on.set()
+        assert slow.result(30).skipped == 10
+
+
+def test_a_statement_that_changes_a_table_is_followed_before_its_first_row(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    def ddl(table: Table, offset: int) -> Delivery:
+        batch = make_block(1, ops=Op.DDL, offsets=[offset]).batch.drop_columns(["after"])
+        batch = batch.append_column("ddl", pa.array(['{"text": "ALTER TABLE"}']))
+        return delivery_of(Block(table, batch), start=offset)
+
+    sink = make()
+    assert write(sink, ddl(make_table(), 0)) == 1
+    assert rows(target, "orders") == []
+    write(sink, ddl(make_table(version=2), 1), ddl(make_table("no_key", key=()), 2))
+    assert "added_in_2" in _types(target)
+    assert target.execute("SELECT to_regclass('no_key')").fetchone() == (None,)
+
+
 def test_with_rewind_apply_older_events_come_again(target: psycopg.Connection[Any], make: Make) -> None:
     table = make_table()
     first = delivery_of(make_block(5, table=table))

@@ -85,24 +85,28 @@ class Positions:
             return
         from psycopg import sql
 
-        guard = "" if self._rewind == "apply" else "WHERE p.start_offset <= EXCLUDED.start_offset"
         with self._db.transaction():
-            found = self._current(delivery, "FOR UPDATE")  # waits for deliveries of the plan before
-            self._db.execute(
-                sql.SQL(
-                    "INSERT INTO {table} AS p (pipeline, sink, lane, lanes, start_offset, end_offset) "
-                    "VALUES (%s, %s, -1, %s, %s, %s) ON CONFLICT (pipeline, sink, lane, chunk) DO UPDATE "
-                    "SET lanes = EXCLUDED.lanes, start_offset = EXCLUDED.start_offset, "
-                    "end_offset = EXCLUDED.end_offset, written_at = now() {guard}"
-                ).format(table=self._table, guard=sql.SQL(guard)),
-                [delivery.pipeline, self._sink, delivery.lanes, delivery.start, delivery.end],
-            )
-            if found is not None and found[0] > delivery.start and self._rewind == "apply":
+            # Waits for deliveries of another plan, never for those of this one: they change nothing about it.
+            other = self._current(delivery, "AND (start_offset, end_offset, lanes) <> (%s, %s, %s) FOR UPDATE", *plan)
+            if other is None:
+                insert = sql.SQL(
+                    "INSERT INTO {} (pipeline, sink, lane, lanes, start_offset, end_offset) "
+                    "VALUES (%s, %s, -1, %s, %s, %s) ON CONFLICT DO NOTHING"
+                ).format(self._table)
+                values = [delivery.pipeline, self._sink, delivery.lanes, delivery.start, delivery.end]
+                self._db.execute(insert, values)
+                return
+            if other[0] > delivery.start:
+                if self._rewind == "refuse":
+                    return  # `begin` says so
                 # Older events come again on purpose: what was delivered after them comes again too.
-                self._db.execute(
-                    sql.SQL("DELETE FROM {} WHERE pipeline = %s AND sink = %s AND lane <> -1").format(self._table),
-                    [delivery.pipeline, self._sink],
-                )
+                forget = sql.SQL("DELETE FROM {} WHERE pipeline = %s AND sink = %s AND lane <> -1").format(self._table)
+                self._db.execute(forget, [delivery.pipeline, self._sink])
+            update = sql.SQL(
+                "UPDATE {} SET start_offset = %s, end_offset = %s, lanes = %s, written_at = now() "
+                "WHERE pipeline = %s AND sink = %s AND lane = -1"
+            ).format(self._table)
+            self._db.execute(update, [*plan, delivery.pipeline, self._sink])
 
     def begin(self, delivery: Delivery) -> Taking:
         """Inside the transaction: holds the plan still, and knows what of it is delivered already. A dead letter that
@@ -151,14 +155,14 @@ class Positions:
             [delivery.pipeline, self._sink, delivery.lane, len(records)],
         )
 
-    def _current(self, delivery: Delivery, lock: str) -> tuple[int, int, int] | None:
+    def _current(self, delivery: Delivery, more: str, *values: int) -> tuple[int, int, int] | None:
         from psycopg import sql
 
         row = self._db.execute(
             sql.SQL(
                 "SELECT start_offset, end_offset, lanes FROM {} WHERE pipeline = %s AND sink = %s AND lane = -1 {}"
-            ).format(self._table, sql.SQL(lock)),
-            [delivery.pipeline, self._sink],
+            ).format(self._table, sql.SQL(more)),
+            [delivery.pipeline, self._sink, *values],
         ).fetchone()
         return None if row is None else (int(row[0]), int(row[1]), int(row[2]))
 

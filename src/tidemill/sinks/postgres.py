@@ -214,8 +214,10 @@ class _Work:
     def _take(self, block: Block) -> None:
         self.events += block.rows
         ops = block.batch.column("op").to_numpy()
-        if (ops == Op.MESSAGE).all():
+        if (ops == Op.MESSAGE).all() or not block.table.columns:
             return  # not about a table
+        if (ops == Op.DDL).all() and not (block.table.key or self._sink.config.keyless == "append"):
+            return  # refused when it has rows, not before
         target = self._sink.target(self._db, block.table, self._delivery.source)
         rowless = (ops == Op.MESSAGE) | (ops == Op.DDL)
         if rowless.any():
