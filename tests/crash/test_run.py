@@ -27,7 +27,7 @@ POINTS = (
 SHARES = 2
 # The stream knows nothing of sources: a few kills show that it also holds for DDL of the binlog.
 AT_RANDOM = [("postgres", seed, SHARES) for seed in seeds(SHARES, first=1)]
-AT_RANDOM += [(kind, seed, 10) for kind, seed in zip(("mysql", "mariadb"), seeds(2, first=51), strict=True)]
+AT_RANDOM += [(kind, seed, 10) for kind, seed in zip(("mysql", "mariadb"), seeds(2, first=64), strict=True)]
 _PAUSE = 0.08
 _START_SECONDS, _CATCH_UP_SECONDS = 120, 180
 
