@@ -26,6 +26,8 @@ class Client:
     """Connected when made. It does not reconnect: a failed sink is thrown away, and its successor looks anew."""
 
     def __init__(self, config: NatsConfig) -> None:
+        import nats  # noqa: F401  here, before there are two threads: both would import it, each waiting for the other
+
         self._config = config
         self._waiting: dict[str, asyncio.Future[bytes]] = {}
         self._complaint = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
@@ -15,7 +16,9 @@ from tidemill.control.bench.material import Material
 from tidemill.control.servers.clickhouse import ClickHouse
 from tidemill.control.servers.http import Sponge
 from tidemill.control.servers.kafka import local_kafka
+from tidemill.control.servers.nats import Nats
 from tidemill.control.servers.postgres import Postgres
+from tidemill.control.servers.seaweedfs import SeaweedFS
 from tidemill.control.servers.valkey import Valkey
 from tidemill.formats.json import JsonFormat
 from tidemill.model.block import Block
@@ -178,13 +181,7 @@ class PostgresStation(Station):
             f"CREATE TABLE {target} (number bigint PRIMARY KEY, id bigint, customer_id int, amount numeric(12,2), "
             "status varchar(20), note text, created_at timestamptz, flag boolean, score double precision)"
         )
-        began = time.perf_counter()
-        with self._server.connect() as connection:
-            with connection.cursor().copy(f"COPY {target} FROM STDIN") as copy:
-                for at in range(0, len(self._text), 1 << 20):
-                    copy.write(self._text[at : at + (1 << 20)])
-            connection.commit()
-        return time.perf_counter() - began
+        return copy(self._server, target, self._text)
 
     @staticmethod
     def _copy_text(block: Block) -> bytes:
@@ -223,11 +220,105 @@ class ClickHouseStation(Station):
         return spent
 
 
+class NatsStation(Station):
+    loop = "nats-py publish_async() of ready bytes, acknowledgements awaited"
+
+    def start(self) -> None:
+        self._server = self.stack.enter_context(Nats())
+        self._values = self.values()
+
+    def config(self, target: str) -> dict[str, Any]:
+        return {"servers": [self._server.uri], "stream": target, "subject": f"{target}.events"}
+
+    def plain(self, target: str) -> float:
+        return asyncio.run(self._publish(target))
+
+    async def _publish(self, target: str) -> float:
+        import nats
+
+        connection = await nats.connect(self._server.uri)
+        try:
+            stream = connection.jetstream(publish_async_max_pending=4000)
+            await stream.add_stream(name=target, subjects=[f"{target}.events"])
+            began = time.perf_counter()
+            for number, value in enumerate(self._values):
+                await stream.publish_async(
+                    f"{target}.events", value, wait_stall=30, headers={"Nats-Msg-Id": str(number)}
+                )
+            await stream.publish_async_completed()
+            return time.perf_counter() - began
+        finally:
+            await connection.close()
+
+
+class S3Station(Station):
+    loop = "obstore put() of ready objects, one per batch"
+
+    def start(self) -> None:
+        self._server = self.stack.enter_context(SeaweedFS())
+        self._server.bucket("bench")
+        self._objects = [
+            b"".join(JsonFormat().batch(block, "bench") for block in delivery)
+            for delivery in self.material.deliveries(200_000, pipeline="plain")
+        ]
+
+    def config(self, target: str) -> dict[str, Any]:
+        return {
+            "bucket": "bench", "prefix": target, "endpoint": self._server.endpoint,
+            "access_key_id": self._server.access_key, "secret_access_key": self._server.secret_key,
+        }  # fmt: skip
+
+    def plain(self, target: str) -> float:
+        import obstore
+
+        store: Any = self._server.store("bench")
+        began = time.perf_counter()
+        for number, content in enumerate(self._objects):
+            obstore.put(store, f"{target}/{number}.jsonl", content)
+        return time.perf_counter() - began
+
+
+class PgstreamStation(Station):
+    loop = "COPY of ready text into a table with offset, key and payload"
+
+    def start(self) -> None:
+        self._server = self.stack.enter_context(Postgres(durable=False, shared_buffers="256MB", autovacuum=False))
+        pairs = enumerate(zip(self.keys(), self.values(), strict=True))
+        self._text = b"".join(
+            b"%d\t%s\t%s\n" % (number, _escaped(key), _escaped(value)) for number, (key, value) in pairs
+        )
+
+    def config(self, target: str) -> dict[str, Any]:
+        return {"dsn": self._server.dsn(), "stream": target}
+
+    def plain(self, target: str) -> float:
+        self._server.query(f"CREATE TABLE {target} (number bigint PRIMARY KEY, key text, payload text)")
+        return copy(self._server, target, self._text)
+
+
+def copy(server: Postgres, table: str, text: bytes) -> float:
+    """Seconds of one COPY in one transaction."""
+    began = time.perf_counter()
+    with server.connect() as connection:
+        with connection.cursor().copy(f"COPY {table} FROM STDIN") as rows:
+            for at in range(0, len(text), 1 << 20):
+                rows.write(text[at : at + (1 << 20)])
+        connection.commit()
+    return time.perf_counter() - began
+
+
+def _escaped(text: bytes) -> bytes:
+    return text.replace(b"\\", b"\\\\")
+
+
 STATIONS: dict[str, type[Station]] = {
     "clickhouse": ClickHouseStation,
     "files": FilesStation,
     "http": HttpStation,
     "kafka": KafkaStation,
+    "nats": NatsStation,
+    "pgstream": PgstreamStation,
     "postgres": PostgresStation,
     "redis": RedisStation,
+    "s3": S3Station,
 }
