@@ -195,7 +195,8 @@ def test_one_byte_character_sets_are_read_as_the_server_reads_them(mysql_server:
 def test_every_collation_of_the_servers_has_its_character_set(mysql_server: Server) -> None:
     table = "collations" if mysql_server.name == "MySQL" else "collation_character_set_applicability"
     found = mysql_server.query(
-        f"SELECT id, character_set_name FROM information_schema.{table} WHERE id IS NOT NULL AND character_set_name IS NOT NULL"
+        f"SELECT id, character_set_name FROM information_schema.{table} "
+        "WHERE id IS NOT NULL AND character_set_name IS NOT NULL"
     )
     wrong = [(i, name, charsets.of_collation(i)) for i, name in found if charsets.of_collation(i) != name]
     assert len(found) > 200

@@ -1,8 +1,8 @@
 """MySQL's binary JSON to the text that the server prints, and the partial updates of it.
 
-Documents of objects, arrays, strings, integers and literals are written by a kernel (`_bljsontext`). The rest (doubles,
-decimals, dates, opaque bytes, and documents that are put together from a partial update) goes value by value through
-here. Format: `sql-common/json_binary.h` of the server; how values print: `Json_wrapper::to_string`.
+Documents of objects, arrays, strings, numbers and literals are written by a kernel (`_bljsontext`). The rest (decimals,
+dates, opaque bytes, and documents that are put together from a partial update) goes value by value through here.
+Format: `sql-common/json_binary.h` of the server; how values print: `Json_wrapper::to_string`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
+from numba import config
 
 from tidemill.decoders import _blcells as cells
+from tidemill.decoders import _bljsontext as kernel
 from tidemill.decoders._blbytes import Bytes
 from tidemill.decoders._blmap import decimal_size
 from tidemill.errors import DecodeError
@@ -25,6 +28,7 @@ from tidemill.errors import DecodeError
 if TYPE_CHECKING:
     from tidemill.decoders._blcolumns import Cells
 
+_COMPILED = not config.DISABLE_JIT  # the kernel's digits need instructions that only compiled code has
 _DEPTH = 100  # JSON_DOCUMENT_MAX_DEPTH of the server
 _REPLACE, _INSERT, _REMOVE = range(3)
 _OPERATIONS = ("replace", "insert", "remove")
@@ -45,9 +49,24 @@ Node = dict[str, "Node"] | list["Node"] | Scalar
 
 
 def convert(column: Cells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
-    found = [None if value is None else text(value) for value in column.values()]
     bad = column.kind == cells.DIFF
-    return pa.array(found, pa.string()), bad if bad.any() else None
+    room = 3 * int(column.size.sum(dtype=np.int64)) + 64 * (len(column) + 1)
+    if room > np.iinfo(np.int32).max:
+        found = [None if value is None else text(value) for value in column.values()]
+        return pa.array(found, pa.string()), bad if bad.any() else None
+    offsets, out, slow = np.empty(len(column) + 1, np.int32), np.empty(room, np.uint8), np.zeros(len(column), np.bool_)
+    left = kernel.texts(column.buffer, column.at, column.size, column.kind, _COMPILED, offsets, out, slow)
+    nulls, bits = column.validity()
+    buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(out[: int(offsets[-1])].copy())]
+    array = pa.Array.from_buffers(pa.binary(), len(column), buffers, nulls)
+    try:
+        array = array.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise _broken() from error
+    if left:
+        rest = [text(column.value(i)) for i in np.flatnonzero(slow).tolist()]
+        array = pc.replace_with_mask(array, pa.array(slow), pa.array(rest, pa.string()))
+    return array, bad if bad.any() else None
 
 
 def merge(column: Cells, old: Cells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:

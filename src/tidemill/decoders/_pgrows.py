@@ -13,7 +13,6 @@ from tidemill.decoders._sides import Ints
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
 
-
 #: Logical messages (pg_logical_emit_message) are events of this table.
 MESSAGES = Table(
     "", "", "message",
