@@ -199,23 +199,24 @@ def test_a_purge_while_capture_is_down_stops_it_with_the_way_out(
     assert "tidemill resync" in failure.fix
 
 
-def test_a_purge_while_the_connection_is_down_stops_a_running_loop(private: Server, shop: str, tmp_path: Path) -> None:
+def test_a_purge_while_the_connection_is_down_stops_a_running_loop(tmp_path: Path) -> None:
     """The loop knows only that the server is away; when it is back, what comes next is gone."""
-    options = settings(private, shop)
-    with captured(options, tmp_path) as running:
-        private.query(f"INSERT INTO {shop}.t (id) VALUES (1)")
-        eventually(lambda: running.events == 1, running)
-        port = private.port
-        private.stop()
-        eventually(lambda: running.trouble)
-        private.port = 0  # where the loop does not find it
-        private.start()
-        private.query(f"INSERT INTO {shop}.t (id) VALUES (2)")
-        purge(private)
-        private.stop()
-        private.port = port
-        private.start()
-        failure = eventually(lambda: running.failure)[0]
+    with private_server("mariadb") as server:
+        server.execute("CREATE DATABASE shop", "CREATE TABLE shop.t (id int PRIMARY KEY)")
+        with captured(settings(server, "shop"), tmp_path) as running:
+            server.query("INSERT INTO shop.t (id) VALUES (1)")
+            eventually(lambda: running.events == 1, running)
+            port = server.port
+            server.stop()
+            eventually(lambda: running.trouble)
+            server.port = 0  # where the loop does not find it
+            server.start()
+            server.query("INSERT INTO shop.t (id) VALUES (2)")
+            purge(server)
+            server.stop()
+            server.port = port
+            server.start()
+            failure = eventually(lambda: running.failure)[0]
     assert isinstance(failure, errors.BinlogPurged)
     assert "tidemill resync" in failure.fix
 
