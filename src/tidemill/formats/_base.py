@@ -63,7 +63,8 @@ class BaseFormat:
     def attributes(self, block: Block, source: str) -> Mapping[str, pa.Array | str]:
         if self.envelope is not Envelope.CLOUDEVENTS or self.mode is Mode.STRUCTURED:
             return {}
-        return _cloudevents.attributes(block, source) | {"datacontenttype": self.content_type}
+        found = _cloudevents.attributes(block, source)
+        return found | {"time": _cloudevents.written(found["time"]), "datacontenttype": self.content_type}
 
     def batch(self, block: Block, source: str) -> pa.Buffer:
         stream = pa.BufferOutputStream()

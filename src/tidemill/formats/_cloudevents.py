@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import urllib.parse
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,6 +11,7 @@ from tidemill.model.block import Block, Op
 from tidemill.model.table import Table
 
 SPEC_VERSION = "1.0"
+_YEAR_0, _YEAR_10000 = -62_167_219_200_000_000, 253_402_300_800_000_000
 _TYPES = pa.array([None, *(f"io.tidemill.{op.label}" for op in Op)], pa.string())
 
 
@@ -22,7 +22,7 @@ def event_ids(block: Block, source: str) -> pa.Array:
 
 
 def attributes(block: Block, source: str) -> dict[str, pa.Array | str]:
-    """By row, or one text that all rows share. An event without a commit time has no `time`."""
+    """By row, or one text that all rows share. Texts, except `time`, which is null where an event has none."""
     table = block.table
     return {
         "specversion": SPEC_VERSION,
@@ -30,19 +30,23 @@ def attributes(block: Block, source: str) -> dict[str, pa.Array | str]:
         "source": source_uri(table, source),
         "type": _TYPES.take(block.batch.column("op")),
         "subject": table.full_name,
-        "time": times(block.batch.column("commit_time")),
+        "time": _known_times(block.batch.column("commit_time")),
         "dataschema": schema_uri(table),
     }
 
 
-def times(moments: pa.Array) -> pa.Array:
-    """RFC 3339 in UTC with six digits. It knows the years 0 to 9999 only; what is outside has no time."""
-    micros = moments.cast(pa.int64()).to_numpy(zero_copy_only=False) if not moments.null_count else None
-    if micros is None:
-        micros = moments.cast(pa.int64()).fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
-    fits = (micros >= -62_167_219_200_000_000) & (micros < 253_402_300_800_000_000)
-    plain = pa.array(np.where(fits, micros, 0), pa.timestamp("us"), mask=~fits)
-    return pc.strftime(plain, format="%Y-%m-%dT%H:%M:%SZ")
+def written(moments: pa.Array) -> pa.Array:
+    """RFC 3339 in UTC with six digits. Events of one transaction share their moment, so each is written once."""
+    distinct = moments.dictionary_encode()
+    plain = distinct.dictionary.cast(pa.timestamp("us"))
+    return pc.strftime(plain, format="%Y-%m-%dT%H:%M:%SZ").take(distinct.indices)
+
+
+def _known_times(moments: pa.Array) -> pa.Array:
+    """RFC 3339 knows the years 0 to 9999; what is outside has no time."""
+    micros = moments.cast(pa.int64())
+    fits = pc.and_(pc.greater_equal(micros, _YEAR_0), pc.less(micros, _YEAR_10000))
+    return moments if pc.all(fits).as_py() else pc.if_else(fits, moments, pa.scalar(None, moments.type))
 
 
 def source_uri(table: Table, source: str) -> str:
