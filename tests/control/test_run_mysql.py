@@ -61,7 +61,7 @@ def test_rows_delivered_by_a_run_are_those_of_the_server(kind: str, tmp_path: Pa
         server.execute("CREATE DATABASE shop", "CREATE TABLE shop.t (id int unsigned PRIMARY KEY, v varchar(50))")
         path, files = document(tmp_path, server), tmp_path / "files"
         with running(path) as process:
-            until(process, lambda: getattr(read_status(tmp_path / "state" / "orders"), "position", ""))
+            until(process, lambda: getattr(read_status(tmp_path / "state" / "orders"), "streaming_since", 0))
             values = ",".join(f"({n}, 'x{n}')" for n in range(500))
             server.execute(f"INSERT INTO shop.t VALUES {values}", "UPDATE shop.t SET v = 'y' WHERE id < 100")
             until(process, lambda: len(lines_of(files)) == 600)

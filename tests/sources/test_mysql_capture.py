@@ -348,3 +348,27 @@ def test_tagged_gtids_are_resumed_after(mysql: Server, tmp_path: Path) -> None:
         with captured(options, tmp_path) as running:
             eventually(lambda: running.events == 3, running)
             assert [row["after"]["id"] for row in running.rows()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
+def test_columns_that_an_update_did_not_send_are_unchanged_and_never_null(
+    private: Server, shop: str, image: str, tmp_path: Path
+) -> None:
+    private.query("CREATE TABLE doc (id int PRIMARY KEY, body text, n int)", database=shop)
+    private.query(f"SET GLOBAL binlog_row_image = '{image}'")
+    try:
+        with captured(settings(private, shop), tmp_path) as running:
+            changes = ("UPDATE doc SET n = 2", "UPDATE doc SET body = NULL", "DELETE FROM doc")
+            private.execute("INSERT INTO doc VALUES (1, 'long', 1)", *changes, database=shop)
+            eventually(lambda: running.events == 4, running)
+            insert, number, body, delete = running.rows()
+    finally:
+        private.query("SET GLOBAL binlog_row_image = 'FULL'")
+    assert insert["after"] == {"id": 1, "body": "long", "n": 1}
+    assert 1 in number["unchanged"], "the place of body among the columns"
+    assert number["after"]["n"] == 2
+    assert body["after"]["body"] is None
+    assert 1 not in (body["unchanged"] or [])
+    assert (delete["key"] or delete["before"])["id"] == 1
+    if image == "MINIMAL":
+        assert 2 in body["unchanged"]
