@@ -1,0 +1,252 @@
+"""What consumers call: pull, ack, nack, extend, replay, revive; and the removal of old messages.
+
+`_pgstream_sql` says how they fit together, and installs them. `{s}` is the queue's schema.
+"""
+
+from __future__ import annotations
+
+PULL = """
+CREATE OR REPLACE FUNCTION {s}.pull(stream text, group_name text, batch integer DEFAULT 10,
+    visibility interval DEFAULT NULL, consumer text DEFAULT NULL)
+RETURNS TABLE (id bigint, token uuid, attempts integer, event_id text, op text, table_name text, "offset" bigint,
+    "position" text, lsn pg_lsn, commit_time timestamptz, key bytea, payload bytea, content_type text, headers jsonb)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    g {s}.groups := {s}.the_group(pull.stream, pull.group_name);
+    mine uuid := gen_random_uuid();
+    until timestamptz;
+    due bigint[];
+    spent bigint[];
+    given bigint[] := ARRAY[]::bigint[];
+    fresh bigint[];
+    room integer;
+    reached bigint;
+BEGIN
+    IF g.ordered THEN
+        g := {s}.the_group(pull.stream, pull.group_name, true);
+    END IF;
+    until := clock_timestamp() + coalesce(pull.visibility, g.visibility);
+    -- What was given before and not acked, or was put back.
+    LOOP
+        SELECT array_agg(d.id ORDER BY d.id), array_agg(d.id) FILTER (WHERE d.attempts >= g.max_attempts)
+        INTO due, spent
+        FROM (SELECT c.id, c.attempts FROM {s}.claims c
+              WHERE c.group_id = g.id AND c.visible_at <= clock_timestamp()
+              ORDER BY c.visible_at, c.id LIMIT pull.batch - cardinality(given) FOR UPDATE SKIP LOCKED) d;
+        EXIT WHEN due IS NULL;
+        UPDATE {s}.claims c SET token = mine, consumer = pull.consumer, attempts = c.attempts + 1, visible_at = until
+        WHERE c.group_id = g.id AND c.id = ANY (due) AND c.attempts < g.max_attempts;
+        given := given || ARRAY(SELECT d FROM unnest(due) d WHERE d <> ALL (coalesce(spent, ARRAY[]::bigint[])));
+        EXIT WHEN spent IS NULL;
+        PERFORM {s}.bury(g, spent);  -- may make others visible, and leaves room for more
+    END LOOP;
+    room := pull.batch - cardinality(given);
+    IF room > 0 AND NOT g.ordered THEN
+        SELECT x.cursor INTO reached FROM {s}.groups x WHERE x.id = g.id FOR UPDATE;
+        WITH next AS (
+            SELECT m.id FROM {s}.messages m WHERE m.stream_id = g.stream_id AND m.id > reached ORDER BY m.id LIMIT room
+        ), taken AS (
+            INSERT INTO {s}.claims (group_id, id, token, consumer, attempts, visible_at)
+            SELECT g.id, n.id, mine, pull.consumer, 1, until FROM next n RETURNING claims.id
+        )
+        SELECT array_agg(t.id) INTO fresh FROM taken t;
+        IF fresh IS NOT NULL THEN
+            UPDATE {s}.groups x SET cursor = (SELECT max(f) FROM unnest(fresh) f) WHERE x.id = g.id;
+            given := given || fresh;
+        END IF;
+    ELSIF room > 0 THEN
+        given := given || {s}.pull_ordered(g, room, mine, until, pull.consumer);
+    END IF;
+    RETURN QUERY
+        SELECT m.id, c.token, c.attempts, m.event_id, m.op, m.table_name, m."offset", m.position, m.lsn, m.commit_time,
+               m.key, m.payload, m.content_type, m.headers
+        FROM {s}.claims c JOIN {s}.messages m ON m.stream_id = g.stream_id AND m.id = c.id
+        WHERE c.group_id = g.id AND c.id = ANY (given) ORDER BY m.id;
+END $$;
+
+CREATE OR REPLACE FUNCTION {s}.pull_ordered(g {s}.groups, room integer, mine uuid, until timestamptz, consumer text)
+RETURNS bigint[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    given bigint[] := ARRAY[]::bigint[];
+    fresh bigint[];
+    window_end bigint;
+    parked integer;
+    reached bigint := g.cursor;
+BEGIN
+    LOOP
+        SELECT count(*) INTO parked FROM (
+            SELECT 1 FROM {s}.claims c WHERE c.group_id = g.id AND c.visible_at = 'infinity' LIMIT {most_parked}) p;
+        EXIT WHEN parked >= {most_parked};
+        -- A window of the stream: of each key that has no claim yet, the first message.
+        WITH w AS MATERIALIZED (
+            SELECT m.id, {s}.order_key(m.table_name, m.key) AS key
+            FROM {s}.messages m WHERE m.stream_id = g.stream_id AND m.id > reached
+            ORDER BY m.id LIMIT greatest(4 * room, 100)
+        ), free AS (
+            SELECT f.id FROM (
+                SELECT w.id, w.key, row_number() OVER (PARTITION BY w.key ORDER BY w.id) AS place FROM w) f
+            WHERE f.key IS NULL OR (f.place = 1 AND NOT EXISTS (
+                SELECT 1 FROM {s}.claims c WHERE c.group_id = g.id AND c.key = f.key))
+            ORDER BY f.id LIMIT room - cardinality(given)
+        ), last AS (
+            SELECT CASE WHEN (SELECT count(*) FROM free) = room - cardinality(given)
+                        THEN (SELECT max(id) FROM free) ELSE (SELECT max(id) FROM w) END AS id
+        ), claimed AS (
+            INSERT INTO {s}.claims (group_id, id, key, token, consumer, attempts, visible_at)
+            SELECT g.id, w.id, w.key, CASE WHEN f.id IS NOT NULL THEN mine END,
+                   CASE WHEN f.id IS NOT NULL THEN consumer END, (f.id IS NOT NULL)::integer,
+                   CASE WHEN f.id IS NOT NULL THEN until ELSE 'infinity' END
+            FROM w LEFT JOIN free f ON f.id = w.id, last WHERE w.id <= last.id RETURNING 1
+        )
+        SELECT (SELECT array_agg(id) FROM free), (SELECT id FROM last) INTO fresh, window_end;
+        EXIT WHEN window_end IS NULL;
+        reached := window_end;
+        given := given || coalesce(fresh, ARRAY[]::bigint[]);
+        EXIT WHEN cardinality(given) >= room;
+    END LOOP;
+    UPDATE {s}.groups x SET cursor = reached WHERE x.id = g.id AND x.cursor <> reached;
+    RETURN given;
+END $$;
+"""
+
+SETTLE = """
+CREATE OR REPLACE FUNCTION {s}.claimed(g {s}.groups, claim uuid, ids bigint[])
+RETURNS bigint[] LANGUAGE sql AS $$
+    -- Those of the messages that this claim still holds: only the claimant may settle them.
+    SELECT coalesce(array_agg(c.id), ARRAY[]::bigint[]) FROM (
+        SELECT c.id FROM {s}.claims c
+        WHERE c.group_id = (g).id AND c.token = claim AND (ids IS NULL OR c.id = ANY (ids))
+        ORDER BY c.id FOR UPDATE) c
+$$;
+
+CREATE OR REPLACE FUNCTION {s}.ack(stream text, group_name text, claim uuid, ids bigint[] DEFAULT NULL)
+RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    g {s}.groups := {s}.the_group(ack.stream, ack.group_name);
+    mine bigint[];
+BEGIN
+    IF g.ordered THEN g := {s}.the_group(ack.stream, ack.group_name, true); END IF;
+    mine := {s}.claimed(g, ack.claim, ack.ids);
+    PERFORM {s}.let_go(g, mine);
+    RETURN mine;
+END $$;
+
+CREATE OR REPLACE FUNCTION {s}.nack(stream text, group_name text, claim uuid, ids bigint[] DEFAULT NULL,
+    delay interval DEFAULT '0', why text DEFAULT NULL)
+RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    g {s}.groups := {s}.the_group(nack.stream, nack.group_name);
+    mine bigint[];
+    spent bigint[];
+BEGIN
+    IF g.ordered THEN g := {s}.the_group(nack.stream, nack.group_name, true); END IF;
+    mine := {s}.claimed(g, nack.claim, nack.ids);
+    UPDATE {s}.claims c
+    SET token = NULL, visible_at = clock_timestamp() + nack.delay, reason = coalesce(nack.why, 'nacked')
+    WHERE c.group_id = g.id AND c.id = ANY (mine);
+    SELECT array_agg(c.id) INTO spent FROM {s}.claims c
+    WHERE c.group_id = g.id AND c.id = ANY (mine) AND c.attempts >= g.max_attempts;
+    IF spent IS NOT NULL THEN PERFORM {s}.bury(g, spent); END IF;
+    RETURN mine;
+END $$;
+
+CREATE OR REPLACE FUNCTION {s}.extend(stream text, group_name text, claim uuid, ids bigint[] DEFAULT NULL,
+    visibility interval DEFAULT NULL)
+RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    g {s}.groups := {s}.the_group(extend.stream, extend.group_name);
+    mine bigint[] := {s}.claimed(g, extend.claim, extend.ids);
+BEGIN
+    UPDATE {s}.claims c SET visible_at = clock_timestamp() + coalesce(extend.visibility, g.visibility)
+    WHERE c.group_id = g.id AND c.id = ANY (mine);
+    RETURN mine;
+END $$;
+
+CREATE OR REPLACE FUNCTION {s}.replay(stream text, group_name text, from_lsn pg_lsn DEFAULT NULL,
+    from_time timestamptz DEFAULT NULL, from_offset bigint DEFAULT NULL, from_id bigint DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    g {s}.groups := {s}.the_group(replay.stream, replay.group_name, true);
+    first bigint;
+BEGIN
+    IF num_nonnulls(from_lsn, from_time, from_offset, from_id) <> 1 THEN
+        RAISE EXCEPTION 'give one of from_lsn, from_time, from_offset, from_id'
+        USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT min(m.id) INTO first FROM {s}.messages m WHERE m.stream_id = g.stream_id
+        AND (from_lsn IS NULL OR m.lsn >= from_lsn) AND (from_time IS NULL OR m.commit_time >= from_time)
+        AND (from_offset IS NULL OR m."offset" >= from_offset) AND (from_id IS NULL OR m.id >= from_id);
+    -- Never forward: what the group has not seen stays before it.
+    IF first IS NULL OR first > g.cursor THEN RETURN 0; END IF;
+    DELETE FROM {s}.claims c WHERE c.group_id = g.id AND c.id >= first;
+    UPDATE {s}.groups x SET cursor = first - 1 WHERE x.id = g.id;
+    RETURN (SELECT count(*) FROM {s}.messages m WHERE m.stream_id = g.stream_id AND m.id BETWEEN first AND g.cursor);
+END $$;
+
+CREATE OR REPLACE FUNCTION {s}.revive(stream text, group_name text, ids bigint[] DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    g {s}.groups := {s}.the_group(revive.stream, revive.group_name, true);
+    counted bigint;
+BEGIN
+    -- Dead letters are given again, with all their attempts, if retention still has their messages.
+    WITH back AS (
+        DELETE FROM {s}.dead_letters d USING {s}.messages m
+        WHERE d.group_id = g.id AND (revive.ids IS NULL OR d.id = ANY (revive.ids))
+          AND m.stream_id = g.stream_id AND m.id = d.id AND m.id <= g.cursor
+        RETURNING d.id, CASE WHEN g.ordered THEN {s}.order_key(m.table_name, m.key) END AS key
+    ), put AS (
+        INSERT INTO {s}.claims (group_id, id, key, attempts, visible_at)
+        SELECT g.id, b.id, b.key, 0,
+            CASE WHEN b.key IS NOT NULL AND (EXISTS (
+                SELECT 1 FROM {s}.claims c WHERE c.group_id = g.id AND c.key = b.key)
+                OR EXISTS (SELECT 1 FROM back o WHERE o.key = b.key AND o.id < b.id))
+            THEN 'infinity' ELSE '-infinity' END::timestamptz
+        FROM back b ON CONFLICT DO NOTHING RETURNING 1
+    )
+    SELECT count(*) INTO counted FROM put;
+    RETURN counted;
+END $$;
+"""
+
+SWEEP = """
+CREATE OR REPLACE FUNCTION {s}.sweep(stream text, acked_age interval DEFAULT NULL, max_age interval DEFAULT NULL,
+    max_bytes bigint DEFAULT NULL, most integer DEFAULT 10000)
+RETURNS TABLE (deleted bigint, unacked bigint, more boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    s {s}.streams;
+    done bigint;
+    cut bigint;
+BEGIN
+    -- At most `most` of the oldest messages. What some group has not acked goes only by max_age or max_bytes.
+    SELECT * INTO s FROM {s}.streams x WHERE x.name = sweep.stream FOR UPDATE;
+    SELECT min(least(g.cursor, coalesce(
+        (SELECT min(c.id) - 1 FROM {s}.claims c WHERE c.group_id = g.id), g.cursor))) INTO done
+    FROM {s}.groups g WHERE g.stream_id = s.id;
+    SELECT max(o.id) INTO cut FROM (
+        SELECT m.id, m.stored_at,
+               s.bytes - sum(octet_length(m.payload)) OVER (ORDER BY m.id) + octet_length(m.payload) AS held
+        FROM {s}.messages m WHERE m.stream_id = s.id ORDER BY m.id LIMIT most) o
+    WHERE (o.id <= done AND o.stored_at <= now() - sweep.acked_age)
+       OR o.stored_at <= now() - sweep.max_age OR o.held > sweep.max_bytes;
+    IF cut IS NULL THEN
+        RETURN QUERY SELECT 0::bigint, 0::bigint, false;
+        RETURN;
+    END IF;
+    RETURN QUERY
+        WITH gone AS (
+            DELETE FROM {s}.messages m WHERE m.stream_id = s.id AND m.id <= cut
+            RETURNING m.id, octet_length(m.payload) AS size
+        ), unclaimed AS (
+            DELETE FROM {s}.claims c USING {s}.groups g
+            WHERE g.stream_id = s.id AND c.group_id = g.id AND c.id <= cut RETURNING 1
+        ), freed AS (
+            UPDATE {s}.streams x SET bytes = x.bytes - (SELECT coalesce(sum(size), 0) FROM gone)
+            WHERE x.id = s.id RETURNING 1
+        )
+        SELECT count(*), count(*) FILTER (WHERE gone.id > done), count(*) >= most FROM gone, freed;
+END $$;
+"""
