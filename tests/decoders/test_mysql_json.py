@@ -43,9 +43,14 @@ def stored(mysql: Server) -> Iterator[list[bytes]]:
         mysql.query(f"INSERT IGNORE INTO documents.j VALUES ({i}, {expression})")
     found: list[bytes] = []
     converted = documents.text
+
+    def noted(value: bytes) -> str:
+        found.append(value)
+        return converted(value)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "texts", lambda *a: (a[-1].fill(True), a[-3].fill(0), len(a[1]))[-1])
-        patch.setattr(documents, "text", lambda value: (found.append(value), converted(value))[1])
+        patch.setattr(documents, "text", noted)
         decode(record(mysql, begin), MapTables(), Flavor.MYSQL)
     yield found
     mysql.query("DROP DATABASE documents")

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tidemill.decoders._crc32 import crc32
+
 # Slots of the state vector, which lives as long as the connection.
 POS = 0  # next byte to look at
 ROWS = 1  # rows noted since the last reset
@@ -75,23 +77,6 @@ def _skippable() -> Any:
 _HOLDS_NOTHING = _skippable()  # by event type: no change of a row, and nothing else that counts here
 
 
-def _crc_tables() -> Any:
-    tables = np.empty((8, 256), np.uint32)
-    for i in range(256):
-        value = i
-        for _ in range(8):
-            value = value >> 1 ^ (0xEDB88320 if value & 1 else 0)
-        tables[0, i] = value
-    for k in range(1, 8):
-        for i in range(256):
-            before = int(tables[k - 1, i])
-            tables[k, i] = before >> 8 ^ int(tables[0, before & 0xFF])
-    return tables
-
-
-_CRC = _crc_tables()
-
-
 @njit(cache=True, nogil=True, inline="always")
 def _le16(b: Any, p: Any) -> Any:
     return np.int64(b[p]) | np.int64(b[p + 1]) << 8
@@ -115,24 +100,6 @@ def _le48(b: Any, p: Any) -> Any:
 @njit(cache=True, nogil=True, inline="always")
 def le64(b: Any, p: Any) -> Any:
     return le32(b, p) | le32(b, p + 4) << 32
-
-
-@njit(cache=True, nogil=True)
-def crc32(b: Any, p: Any, end: Any) -> Any:
-    """As zlib has it, eight bytes at a time."""
-    c = np.uint32(0xFFFFFFFF)
-    while p + 8 <= end:
-        low = c ^ np.uint32(le32(b, p))
-        high = np.uint32(le32(b, p + 4))
-        c = (
-            _CRC[7, low & 0xFF] ^ _CRC[6, low >> 8 & 0xFF] ^ _CRC[5, low >> 16 & 0xFF] ^ _CRC[4, low >> 24]
-            ^ _CRC[3, high & 0xFF] ^ _CRC[2, high >> 8 & 0xFF] ^ _CRC[1, high >> 16 & 0xFF] ^ _CRC[0, high >> 24]
-        )  # fmt: skip
-        p += 8
-    while p < end:
-        c = _CRC[0, (c ^ b[p]) & 0xFF] ^ c >> 8
-        p += 1
-    return c ^ np.uint32(0xFFFFFFFF)
 
 
 @njit(cache=True, nogil=True)
@@ -409,7 +376,7 @@ def scan(
             stop = end - 4
             if stop < m:
                 status = BAD_FRAME
-            elif np.int64(crc32(b, e, stop)) != le32(b, stop):
+            elif crc32(b, e, stop) != le32(b, stop):
                 status = BAD_CHECKSUM
         if status == MORE:
             if le32(b, e + 13):
