@@ -287,6 +287,38 @@ def test_unrelated_statements_are_no_events(shop: MysqlTables) -> None:
     assert not _run(shop, Clock(), *statements.split(";"), statements)
 
 
+def test_statements_in_the_body_of_a_stored_program_were_not_run(shop: MysqlTables) -> None:
+    body = "BEGIN TRUNCATE TABLE orders; DROP TABLE orders; INSERT INTO orders VALUES ('it''s'); DROP DATABASE d; END"
+    assert not _run(
+        shop,
+        Clock(),
+        f"CREATE PROCEDURE p() {body}",
+        f"CREATE DEFINER=`root`@`table` PROCEDURE p() {body}",
+        f"CREATE OR REPLACE DEFINER = 'a'@'b' FUNCTION f() RETURNS int {body}",
+        f"CREATE TRIGGER t BEFORE INSERT ON other FOR EACH ROW {body}",
+        f"CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO {body}",
+        f"ALTER EVENT e DO {body}",
+        "CREATE VIEW v AS SELECT 'unclosed FROM orders",
+    )
+    table = shop.resolve(SHAPE, Clock()())
+    assert table is not None
+    assert [c.name for c in table.columns] == ["id", "total", "note"]
+
+
+def test_sequences_of_mariadb_are_no_tables(mariadb: Server, registry: SchemaRegistry) -> None:
+    with mariadb.database("sequences"):
+        mariadb.execute("CREATE SEQUENCE s", "DO NEXTVAL(s)", "DROP SEQUENCE s", database="sequences")
+        found = [_blmap.parse(event.body) for event in events(mariadb) if event.kind == TABLE_MAP]
+    shapes = [shape for shape in found if shape.database == "sequences"]
+    assert shapes
+    made = MysqlTables(registry, lambda database, table: True, flavor=Flavor.MARIADB)
+    start = Place(Flavor.MARIADB, None, "binlog.000001", 4, "1")
+    made.begin(start, lambda: Catalog([], [], start), fresh=True)
+    for shape in shapes:
+        assert made.resolve(shape, start.text()) is None
+        assert made.resolve(replace(shape, names=()), start.text()) is None
+
+
 def test_a_column_added_unseen_is_an_error_that_says_what_was_expected(shop: MysqlTables) -> None:
     wider = replace(
         SHAPE, types=(*SHAPE.types, _blmap.LONG), metadata=(*SHAPE.metadata, 0), nullable=(*SHAPE.nullable, True)

@@ -6,6 +6,8 @@ Only what changes names, columns, types or keys of tables is read; indexes, part
 
 from __future__ import annotations
 
+import re
+
 from tidemill.decoders._mycolumn import Definition, charset_name, charset_of_collation, definition
 from tidemill.decoders._mystatements import (
     AddColumn,
@@ -28,8 +30,17 @@ from tidemill.decoders._mystatements import (
     Statement,
     TruncateTable,
 )
-from tidemill.decoders._mywords import NotUnderstood, Reader, words
+from tidemill.decoders._mywords import NotUnderstood, Reader, without_quotes, words
 
+_FIRST = re.compile(
+    r"\s*(?:SET\s+STATEMENT\b.*?\bFOR\s+)?(CREATE|ALTER|DROP|RENAME|TRUNCATE|INSERT|REPLACE|UPDATE|DELETE|LOAD)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_KIND = re.compile(
+    r"\b(TABLES?|INDEX|DATABASE|SCHEMA|PROCEDURE|FUNCTION|TRIGGER|EVENT|VIEW|PACKAGE|SEQUENCE|USER|ROLE|SERVER|TABLESPACE|"
+    r"UNDO|LOGFILE|INSTANCE|RESOURCE|REFERENCE)\b",
+    re.IGNORECASE,
+)
 _NOT_COLUMNS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"}
 _HARMLESS = {
     "ENABLE", "DISABLE", "FORCE", "ENGINE", "TYPE", "COMMENT", "ALGORITHM", "LOCK", "AUTO_INCREMENT", "ROW_FORMAT",
@@ -45,12 +56,24 @@ _HARMLESS = {
 
 def parse(text: str, *, mariadb: bool) -> list[Statement]:
     """Statements that concern tables or databases; of anything else, nothing."""
+    if not _concerns_tables(text):
+        return []
     found = []
     for reader in Reader(words(text)).clauses(";"):
         statement = _statement(reader, mariadb)
         if statement is not None:
             found.append(statement)
     return found
+
+
+def _concerns_tables(text: str) -> bool:
+    """Before anything is taken apart: the body of a stored program has statements that nobody ran."""
+    bare = without_quotes(text)
+    first = _FIRST.match(bare)
+    if not first or first[1].upper() not in ("CREATE", "ALTER", "DROP", "RENAME"):
+        return first is not None
+    kind = _KIND.search(bare)
+    return kind is not None and kind[0].upper() in ("TABLE", "TABLES", "INDEX", "DATABASE", "SCHEMA")
 
 
 def _statement(reader: Reader, mariadb: bool) -> Statement | None:

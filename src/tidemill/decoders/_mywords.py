@@ -66,6 +66,11 @@ def without_comments(text: str) -> str:
     return _PIECES.sub(replace, text)
 
 
+def without_quotes(text: str) -> str:
+    """Only keywords, plain names and signs."""
+    return _PIECES.sub(" ", text)
+
+
 def words(text: str) -> list[Word]:
     try:
         tokens = _Tokenizer(dialect="mysql").tokenize(without_comments(text))

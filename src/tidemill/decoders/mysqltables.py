@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from tidemill.component import Schemas
+from tidemill.decoders import _blmap as m
 from tidemill.decoders import _mynotes as notes
 from tidemill.decoders import _mystatements as sql
 from tidemill.decoders import mysqltypes
@@ -28,7 +29,7 @@ from tidemill.decoders._myddl import parse
 from tidemill.decoders._myhistory import Effect, History, State, Unknown
 from tidemill.decoders._myrewind import rewind
 from tidemill.decoders._myshape import difference
-from tidemill.decoders._mywords import Kind, NotUnderstood, without_comments, words
+from tidemill.decoders._mywords import Kind, NotUnderstood, words
 from tidemill.decoders.binlog import DdlChange
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor
@@ -42,9 +43,8 @@ _RESYNC = (
     "Set binlog_row_metadata=FULL at the server, so that the binlog has the names itself from then on. To go on from"
     ' here, run "tidemill resync FILE": it begins anew with the catalog of today.'
 )
-_INTERESTING = re.compile(
-    r"\s*(CREATE|ALTER|DROP|RENAME|TRUNCATE|SET|INSERT|REPLACE|UPDATE|DELETE|LOAD)\b", re.IGNORECASE
-)
+# What a sequence of MariaDB looks like: a table of one row that nobody writes to.
+_SEQUENCE = ((m.LONGLONG,) * 6 + (m.TINY, m.LONGLONG), "next_not_cached_value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,8 @@ class MysqlTables:
             return None
         key = self._history.key(shape.database, shape.name)
         state = self._history.tables.get(key)
+        if state is None and _is_sequence(shape):
+            return None
         if shape.names:
             state = self._combined(shape, state)
             self._history.tables[key] = state
@@ -134,8 +136,6 @@ class MysqlTables:
         return self._answered[2]
 
     def _follow(self, text: str, database: str, position: Position) -> list[DdlChange]:
-        if not _INTERESTING.match(without_comments(text)):
-            return []
         try:
             statements = parse(text, mariadb=self._flavor is Flavor.MARIADB)
         except NotUnderstood as error:
@@ -269,3 +269,9 @@ class MysqlTables:
 
 def _shape_of(state: State | None) -> object:
     return (state.columns, state.key) if isinstance(state, CatalogTable) else state
+
+
+def _is_sequence(shape: TableMap) -> bool:
+    """The catalog lists sequences apart from tables, so that only these are asked about."""
+    types, first = _SEQUENCE
+    return shape.types == types and (not shape.names or shape.names[0] == first)

@@ -217,8 +217,12 @@ class Server:
             self._settings |= {name: str(path) for name, path in paths.items()}
 
     def _launch(self, timeout: float) -> bool:
+        # Its own: a MariaDB that starts removes the temporary tables that it finds, whoever is using them.
+        scratch = self.directory / "tmp"
+        scratch.mkdir(exist_ok=True)
         settings: dict[str, Setting] = {
             "datadir": str(self.data),
+            "tmpdir": str(scratch),
             "port": self.port,
             "init_file": str(self.directory / "first.sql"),
         }
