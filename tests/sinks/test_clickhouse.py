@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import threading
@@ -251,6 +252,17 @@ def test_a_table_that_has_versions_of_nobody_known_is_refused(bench: Bench) -> N
     bench.server.query(f"TRUNCATE TABLE {bench.database}._tidemill_history")
     with pytest.raises(Refused, match="versions up to 7 that this log did not write"):
         bench.write(delivery(changes(T, (INSERT, None, row(1)))))
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, "a"), (1, "new"), (2, "new")])
+def test_a_dead_letter_that_comes_again_never_replaces_a_newer_row(bench: Bench, offset: int, expected: str) -> None:
+    events: list[Any] = [(INSERT, None, row(1)), (INSERT, None, row(2)), (UPDATE, None, row(2, "b"))]
+    bench.write(delivery(changes(T, *events, (UPDATE, None, row(2, "new")))).without([offset]))
+    letter = dataclasses.replace(delivery(changes(T, events[offset], first=offset), start=offset), redelivered=True)
+    for _ in range(2):  # also when the first answer got lost
+        assert bench.sink().write(letter).ok
+    assert bench.rows() == [row(1), row(2, "new")]
+    assert expected in [found["name"] for found in bench.rows()]
 
 
 def test_two_tables_or_pipelines_share_a_destination_only_when_told(bench: Bench) -> None:

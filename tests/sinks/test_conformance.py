@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -115,3 +116,26 @@ def test_a_replay_is_safe_and_for_the_effectively_once_tier_changes_nothing(name
         again.close()
     if first.tier is Tier.EFFECTIVELY_ONCE:
         assert fingerprint(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", SERVERLESS)
+def test_a_dead_letter_that_comes_again_is_taken_behind_later_events_and_moves_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    """Sinks that need a server are asked the same in their own files."""
+    events = make_events(60)
+    first = make_sink(name, tmp_path)
+    for delivery in make_deliveries(events, 0, 40):
+        first.write(delivery.without([7]))
+    first.close()
+    before = fingerprint(tmp_path)
+    (letter,) = make_deliveries(events, 7, 8, lanes=1)
+    replaying = make_sink(name, tmp_path)
+    receipt = replaying.write(dataclasses.replace(letter, redelivered=True))
+    replaying.close()
+    assert (receipt.events, receipt.skipped) == (1, 0)
+    if first.tier is Tier.EFFECTIVELY_ONCE:
+        assert before.items() <= fingerprint(tmp_path).items(), "what was there stays as it was"
+    second = make_sink(name, tmp_path)
+    assert [second.write(d).events for d in make_deliveries(events, 40, 60)] == [10, 10]
+    second.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import email.utils
 import re
@@ -298,6 +299,19 @@ def test_tables_that_interleave_and_empty_deliveries_pass(sinks: Any, receiver: 
     assert sinks(mode="batch").write(delivery).events == 40
     assert sorted(e["offset"] for e in events(receiver.taken)) == list(range(40))
     assert sinks().write(delivery_of()).events == 0
+
+
+def test_a_dead_letter_that_comes_again_has_the_key_that_it_had_before(sinks: Any, receiver: Receiver) -> None:
+    """The receiver said no to it; should it have taken it after all, the key tells."""
+    receiver.script = lambda request: Answer(422 if b'"offset":3,' in request.body else 204)
+    with pytest.raises(Poisoned):
+        sinks().write(delivery_of(make_block(5)))
+    (refused,) = [request for request in receiver.all if b'"offset":3,' in request.body]
+    receiver.script = lambda request: Answer()
+    letter = dataclasses.replace(delivery_of(make_block(5).take([3]), start=3), redelivered=True)
+    receipt = sinks().write(letter)
+    assert (receipt.events, receipt.skipped) == (1, 0)
+    assert receiver.all[-1].headers["idempotency-key"] == refused.headers["idempotency-key"]
 
 
 def test_a_sink_can_be_used_again_after_an_error(sinks: Any, receiver: Receiver) -> None:
