@@ -108,18 +108,15 @@ def settle(
         return
     audit = _audit(block, base)
     forms = {name: form_of(v, kinds[name]) for name, v in {**rows.keys, **rows.columns}.items()}
-    missing = last[:, alive] == _AT_DESTINATION
-    for pattern in np.unique(missing, axis=1).T if len(alive) else ():
-        chosen = alive[(missing == pattern[:, None]).all(axis=0)]
-        at = pa.array(event[chosen])
-        columns = {name: values.take(at) for name, values in rows.keys.items()}
-        for i, name in enumerate(names):
-            if not pattern[i]:
-                columns[name] = rows.columns[name].take(pa.array(last[i, chosen]))
-        columns |= {name: values.take(at) for name, values in audit.items()}
+    for chosen, present in _groups(last, alive):
+        at = event[chosen]
+        columns = {name: _taken(values, at) for name, values in rows.keys.items()}
+        for i in present:
+            columns[names[i]] = _taken(rows.columns[names[i]], last[i, chosen])
+        columns |= {name: _taken(values, at) for name, values in audit.items()}
         columns[IS_DELETED] = pa.array(np.zeros(len(chosen), bool))
         columns[_OP] = pa.array(np.zeros(len(chosen), np.int8))
-        holed = bool(pattern.any())
+        holed = len(present) < len(names)
         yield Piece(pa.table(columns), forms, tuple(rows.keys), partial=holed or extra, holes=holed)
     if len(dead):
         yield _deletes(rows, dead, event[dead], own, audit, forms, mark)
@@ -147,16 +144,40 @@ def _audit(block: Block, base: int) -> dict[str, pa.Array]:
     return {OP_TYPE: labels.take(block.batch.column("op")), SYNCED_AT: moment, VERSION: versions}
 
 
+def _groups(last: Any, alive: Any) -> Iterator[tuple[Any, list[int]]]:
+    """Keys with the same set of known columns, and that set, by number."""
+    missing = last[:, alive] == _AT_DESTINATION
+    everything = list(range(len(last)))
+    holed = missing.any(axis=0)
+    if not holed.all():
+        yield alive[~holed], everything
+    if holed.any():
+        packed = np.ascontiguousarray(np.packbits(missing[:, holed], axis=0).T)
+        patterns = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
+        for pattern in np.unique(patterns):
+            chosen = alive[holed][patterns == pattern]
+            yield chosen, [i for i in everything if last[i, chosen[0]] != _AT_DESTINATION]
+
+
+def _taken(values: pa.Array, at: Any) -> pa.Array:
+    if len(at) == len(values) and (at == np.arange(len(at))).all():
+        return values
+    return values.take(pa.array(at))
+
+
 def _numbered(rows: Upsert) -> tuple[Any, Any]:
     """A number per key value: of the rows, and of where moved rows stood."""
-    count = len(rows.offsets)
-    codes = np.zeros(2 * count, np.int64)
+    count, moves = len(rows.offsets), bool(rows.moved.any())
+    codes: Any = None
     for name, ours in rows.keys.items():
-        values = pa.concat_arrays([ours, rows.old_keys[name].cast(ours.type)])
+        values = pa.concat_arrays([ours, rows.old_keys[name].cast(ours.type)]) if moves else ours
         encoded = values.dictionary_encode(null_encoding="encode")
-        codes = codes * (len(encoded.dictionary) + 1) + encoded.indices.to_numpy()
-        codes = np.unique(codes, return_inverse=True)[1]
-    return codes[:count], codes[count:]
+        index = encoded.indices.to_numpy().astype(np.int64)
+        if codes is not None:  # numbers of pairs, made dense again so that they never overflow
+            pairs = pa.array(codes * (len(encoded.dictionary) + 1) + index)
+            index = pairs.dictionary_encode().indices.to_numpy().astype(np.int64)
+        codes = index
+    return codes[:count], codes[count:] if moves else np.zeros(count, np.int64)
 
 
 @njit(cache=True, nogil=True)
