@@ -25,7 +25,7 @@ _MOST_PARKED = 10_000  # messages kept back in one ordered group before it waits
 _TABLES = """
 CREATE TABLE IF NOT EXISTS {s}.streams (
     id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name text NOT NULL UNIQUE,
+    name text COLLATE "C" NOT NULL UNIQUE,
     last_id bigint NOT NULL DEFAULT 0,
     bytes bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now()
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS {s}.messages (
     stream_id integer NOT NULL,
     id bigint NOT NULL,
     "offset" bigint NOT NULL,
-    event_id text NOT NULL,
+    event_id text COLLATE "C" NOT NULL,
     op text NOT NULL,
     table_name text NOT NULL,
     position text,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -100,10 +101,12 @@ class PgstreamSink(Component[PgstreamConfig]):
                     with db.transaction():
                         taking = positions.begin(delivery)
                         work = _Sending(self.config, self._stream, self._format, db, delivery)
-                        for group in groups(delivery):
-                            blocks = [block for b in group if (block := taking.fresh(b)) is not None]
-                            if blocks:
-                                work.send(blocks)
+                        with ThreadPoolExecutor(1, thread_name_prefix="pgstream") as sender:
+                            for group in groups(delivery):
+                                blocks = [block for b in group if (block := taking.fresh(b)) is not None]
+                                if blocks:
+                                    work.send(blocks, sender)
+                            work.wait()
                         work.finish()
                         taking.save()
                     break
@@ -180,15 +183,29 @@ class _Sending:
     encode_seconds: float = 0.0
     streams: dict[str, _Stream] = field(default_factory=dict)
     staged: bool = False
+    under_way: Future[None] | None = None
+    waited_seconds: float = 0.0
 
-    def send(self, blocks: list[Block]) -> None:
-        """Messages of one group of blocks, in the order of their offsets."""
+    def send(self, blocks: list[Block], sender: ThreadPoolExecutor) -> None:
+        """Messages of one group of blocks, in the order of their offsets; encoded while the group before is sent."""
+        began, waited = time.perf_counter(), self.waited_seconds
+        content, sizes = self._encode(blocks)
+        self.encode_seconds += time.perf_counter() - began - (self.waited_seconds - waited)
+        self.bytes += content.size
+        self.wait()
+        self.under_way = sender.submit(self._put, content, sizes)
+
+    def wait(self) -> None:
+        """Until the connection is free."""
+        began = time.perf_counter()
+        if self.under_way is not None:
+            self.under_way.result()
+        self.under_way = None
+        self.waited_seconds += time.perf_counter() - began
+
+    def _put(self, content: pa.Buffer, sizes: _Sizes) -> None:
         import psycopg
 
-        began = time.perf_counter()
-        content, sizes = self._encode(blocks)
-        self.encode_seconds += time.perf_counter() - began
-        self.bytes += content.size
         if not self.staged:
             try:
                 with self.db.transaction():  # a savepoint
@@ -234,8 +251,7 @@ class _Sending:
 
         messages = sql.Identifier(self.config.queue_schema, "messages")
         create = (
-            "CREATE TEMPORARY TABLE IF NOT EXISTS tidemill_messages ON COMMIT DROP AS "
-            "SELECT {} FROM {} WITH NO DATA"
+            "CREATE TEMPORARY TABLE IF NOT EXISTS tidemill_messages ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA"
         )
         self.db.execute(sql.SQL(create).format(sql.SQL(_COLUMNS), messages))
         return "tidemill_messages"
@@ -310,6 +326,7 @@ class _Sending:
         from psycopg import sql
 
         if name not in self.streams:
+            self.wait()
             table = sql.Identifier(self.config.queue_schema, "streams")
             self.db.execute(sql.SQL("INSERT INTO {} (name) VALUES (%s) ON CONFLICT DO NOTHING").format(table), [name])
             row = self.db.execute(
