@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import re
 from collections.abc import Iterator
@@ -77,6 +78,8 @@ def connect(config: ConnectionConfig, where: str) -> Any:
     """A client of clickhouse-connect. Each thread needs its own."""
     import clickhouse_connect
 
+    # What it logs it also raises, and the server's words, which it logs whole, may quote values.
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     address = urlsplit(config.url)
     secure = address.scheme == "https" if config.url else config.secure
     with explained(where):
