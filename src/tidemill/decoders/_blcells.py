@@ -146,18 +146,6 @@ def big(b: Any, at: Any, kind: Any, width: Any, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def copy(b: Any, at: Any, size: Any, offsets: Any, out: Any) -> None:
-    o = 0
-    for i in range(len(at)):
-        offsets[i] = o
-        s, n = at[i], size[i]
-        for k in range(n):
-            out[o + k] = b[s + k]
-        o += n
-    offsets[len(at)] = o
-
-
-@njit(cache=True, nogil=True)
 def padded(b: Any, at: Any, size: Any, kind: Any, width: Any, out: Any) -> None:
     """Values of a fixed width whose trailing zero bytes were not sent (BINARY(n) is padded with them)."""
     for i in range(len(at)):

@@ -22,6 +22,7 @@ from tidemill.decoders import _blcharsets as charsets
 from tidemill.decoders import _bljson as documents
 from tidemill.decoders import _blmap as m
 from tidemill.decoders import _blmoments as moments
+from tidemill.decoders import _words as words
 from tidemill.decoders import mysqltypes
 from tidemill.errors import DecodeError
 from tidemill.model.table import Column
@@ -240,9 +241,9 @@ def _copied(column: Cells) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]
     total = int(column.size.sum(dtype=np.int64))
     if total > np.iinfo(np.int32).max:
         raise DecodeError("one column of a block is larger than 2 GiB", fix="Lower the capture's gulp size.")
-    offsets, data = np.empty(len(column) + 1, np.int32), np.empty(total, np.uint8)
-    cells.copy(column.buffer, column.at, column.size, offsets, data)
-    return offsets, data
+    offsets, data = np.empty(len(column) + 1, np.int32), np.empty(total + words.ROOM, np.uint8)
+    words.copy(column.buffer, column.at, column.size, offsets, data)
+    return offsets, data[:total]
 
 
 def _binaries(column: Cells) -> Result:

@@ -60,8 +60,8 @@ class TableMap:
         return f"{self.database}.{self.name}"
 
 
-def parse(body: bytes) -> TableMap:
-    """The event's body, without header and checksum."""
+def parse(body: bytes, *, mariadb: bool = False) -> TableMap:
+    """The event's body, without header and checksum. In lists of character columns MariaDB counts GEOMETRY, too."""
     data = Bytes(body, "a TABLE_MAP event")
     table_id, _flags = data.number(6), data.number(2)
     database, name = _name(data), _name(data)
@@ -80,7 +80,7 @@ def parse(body: bytes) -> TableMap:
         raise DecodeError("the column metadata of a TABLE_MAP event does not fit its columns")
     nullable = _bits(data.take((len(types) + 7) // 8), len(types), little=True)
     known = TableMap(table_id, database, name, tuple(kinds), tuple(metadata), nullable)
-    return _with_optional(known, data) if data.left else known
+    return _with_optional(known, data, mariadb) if data.left else known
 
 
 def _name(data: Bytes) -> str:
@@ -105,10 +105,10 @@ def _bits(data: bytes, count: int, *, little: bool) -> tuple[bool, ...]:
     return tuple(bool(data[i >> 3] & (1 << (i & 7) if little else 0x80 >> (i & 7))) for i in range(count))
 
 
-def _with_optional(known: TableMap, data: Bytes) -> TableMap:
+def _with_optional(known: TableMap, data: Bytes, mariadb: bool) -> TableMap:
     """Fields in any order, each with its type and length; unknown ones are skipped, as the server's own reader does."""
     numeric = [j for j, kind in enumerate(known.types) if kind in _NUMERIC]
-    textual = [j for j, kind in enumerate(known.types) if kind in _TEXTUAL]
+    textual = [j for j, kind in enumerate(known.types) if kind in _TEXTUAL or (mariadb and kind == GEOMETRY)]
     listed = [j for j, kind in enumerate(known.types) if kind in (ENUM, SET)]
     count = len(known.types)
     signs: list[bool | None] = [None] * count
@@ -156,6 +156,8 @@ def _with_optional(known: TableMap, data: Bytes) -> TableMap:
             case 13:
                 for j in (j for j in range(count) if known.types[j] == VECTOR):
                     dimensions[j] = field.packed()
+    for j in (j for j in textual if known.types[j] == GEOMETRY):
+        collations[j] = None
     return TableMap(
         known.table_id, known.database, known.name, known.types, known.metadata, known.nullable,
         tuple(signs) if 1 in seen or not numeric else (), tuple(collations), names, tuple(labels), key, visible,

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-# Unsigned throughout: signed indexes are checked for being negative at every access.
+from tidemill.decoders._words import word
+
 _U = np.uint64
 _ALL, _BYTE, _1, _8, _16 = _U(0xFFFFFFFF), _U(0xFF), _U(1), _U(8), _U(16)
 
@@ -34,15 +35,6 @@ _T = _tables()
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _word(b: Any, q: Any) -> Any:
-    return (
-        _U(b[q]) | _U(b[q + _1]) << _8 | _U(b[q + _U(2)]) << _16 | _U(b[q + _U(3)]) << _U(24)
-        | _U(b[q + _U(4)]) << _U(32) | _U(b[q + _U(5)]) << _U(40) | _U(b[q + _U(6)]) << _U(48)
-        | _U(b[q + _U(7)]) << _U(56)
-    )  # fmt: skip
-
-
-@njit(cache=True, nogil=True, inline="always")
 def _fold(x: Any, t: Any) -> Any:
     """Eight bytes, of which `t` is the last one's table."""
     return _U(
@@ -56,7 +48,7 @@ def _fold(x: Any, t: Any) -> Any:
 def crc32(b: Any, start: Any, end: Any) -> Any:
     c, q, e = _ALL, _U(start), _U(end)
     while q + _16 <= e:
-        c = _fold(_word(b, q) ^ c, _U(2048)) ^ _fold(_word(b, q + _8), _U(0))
+        c = _fold(word(b, q) ^ c, _U(2048)) ^ _fold(word(b, q + _8), _U(0))
         q += _16
     while q < e:
         c = _U(_T[(c ^ _U(b[q])) & _BYTE]) ^ c >> _8

@@ -69,18 +69,6 @@ def validity(kind: Any, bits: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def copy(b: Any, at: Any, size: Any, offsets: Any, out: Any) -> None:
-    o = 0
-    for i in range(len(at)):
-        offsets[i] = o
-        s, n = at[i], size[i]
-        for k in range(n):
-            out[o + k] = b[s + k]
-        o += n
-    offsets[len(at)] = o
-
-
-@njit(cache=True, nogil=True)
 def integers(b: Any, at: Any, size: Any, kind: Any, low: Any, high: Any, out: Any, bad: Any) -> Any:
     wrong = 0
     for i in range(len(at)):

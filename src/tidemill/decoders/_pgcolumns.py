@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tidemill.decoders import _pgcells as cells
 from tidemill.decoders import _pgmoments as moments
+from tidemill.decoders import _words as words
 from tidemill.decoders.pgtypes import delimiter
 from tidemill.errors import DecodeError
 from tidemill.model.types import DataType
@@ -65,9 +66,10 @@ def texts(column: Cells) -> pa.Array:
 
 def _copied(column: Cells) -> tuple[pa.Buffer, pa.Buffer]:
     offsets = np.empty(len(column) + 1, np.int32)
-    data = np.empty(_bytes_of(column), np.uint8)
-    cells.copy(column.buffer, column.at, column.size, offsets, data)
-    return pa.py_buffer(offsets), pa.py_buffer(data)
+    total = _bytes_of(column)
+    data = np.empty(total + words.ROOM, np.uint8)
+    words.copy(column.buffer, column.at, column.size, offsets, data)
+    return pa.py_buffer(offsets), pa.py_buffer(data[:total])
 
 
 def _bytes_of(column: Cells) -> int:
