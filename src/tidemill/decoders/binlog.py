@@ -200,6 +200,8 @@ class BinlogDecoder:
             now[: len(before)] = before
 
     def _start(self, position: int) -> None:
+        if self._known.crowded and not self._state[scanning.OPEN]:
+            self._known.forget()
         self._state[[scanning.ROWS, scanning.TXS, scanning.EVENTS, scanning.BARRIER]] = 0
         self._state[scanning.POS] = position
 
@@ -431,7 +433,7 @@ class BinlogDecoder:
 
     def _table_map(self, body: bytes) -> Iterator[Change]:
         state = self._state
-        shape = maps.parse(body)
+        shape = maps.parse(body, mariadb=self._flavor is Flavor.MARIADB)
         transaction = self._open or (self._noted(int(state[scanning.TXS]) - 1) if state[scanning.OPEN] else None)
         table = self._tables.resolve(shape, self._here(transaction))
         slot = scanning.NOT_CAPTURED
