@@ -9,6 +9,7 @@ from tests.decoders.mycases import CASES
 from tests.decoders.mygoldens import Golden, Stream
 from tests.support.binlogstream import decode
 from tests.support.decoded import rows
+from tidemill.decoders import _blrows
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor, MysqlGtids
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
@@ -112,3 +113,11 @@ def _changes(name: str, server: str) -> list[Change]:
 
 def _last(changes: list[Change]) -> Committed:
     return [change for change in changes if isinstance(change, Committed)][-1]
+
+
+@pytest.mark.parametrize(("golden", "stream"), STREAMS, ids=map(mygoldens.label, STREAMS))
+def test_tables_may_be_forgotten_between_transactions(
+    golden: Golden, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_blrows, "_MOST_NUMBERS", 0)
+    mygoldens.check(golden, stream)

@@ -17,9 +17,11 @@ from tidemill.decoders._sides import Ints
 from tidemill.errors import DecodeError
 from tidemill.model.table import Table
 
+_MOST_NUMBERS, _MOST_BYTES = 100_000, 64 << 20
+
 
 class Rows:
-    """What `scan` notes, one vector per fact. Reused for the whole connection; `grow` when one event has more rows."""
+    """What `scan` notes, one vector per fact. Reused for the whole connection."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -55,7 +57,6 @@ class Tables:
     shape (invariant 6). The TABLE_MAP a number was learned from is kept byte for byte: another one is a new table."""
 
     slots: list[Slot] = field(default_factory=list)
-    _of: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     _made: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
     ids: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     slot_of: Ints = field(default_factory=lambda: np.empty(0, np.int64))
@@ -67,6 +68,7 @@ class Tables:
     program: npt.NDArray[np.int16] = field(default_factory=lambda: np.zeros(1, np.int16))
     keys: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(1, np.uint8))
     keyed: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(1, np.uint8))
+    _used: int = 0  # of `bodies`
 
     def vectors(self) -> tuple[npt.NDArray[Any], ...]:
         return (
@@ -81,17 +83,31 @@ class Tables:
             self._made[name] = self._add(shape, table)
         return self._made[name]
 
+    @property
+    def crowded(self) -> bool:
+        """Numbers rise for ever; those of long ago are not met again."""
+        return len(self.ids) > _MOST_NUMBERS or self._used > _MOST_BYTES
+
     def point(self, table_id: int, slot: int, body: bytes) -> None:
-        if len(self._of) > 4096:  # numbers rise for ever; those of long ago are not met again
-            self._of = dict(list(self._of.items())[-2048:])
-        self._of.pop(table_id, None)
-        self._of[table_id] = (slot, body)
-        self._index()
+        if self._used + len(body) > len(self.bodies):
+            larger = np.empty(2 * (self._used + len(body)), np.uint8)
+            larger[: self._used] = self.bodies[: self._used]
+            self.bodies = larger
+        self.bodies[self._used : self._used + len(body)] = np.frombuffer(body, np.uint8)
+        at = int(np.searchsorted(self.ids, table_id))
+        if at == len(self.ids) or self.ids[at] != table_id:
+            self.ids = np.insert(self.ids, at, table_id)
+            self.slot_of, self.body_at, self.body_size = (
+                np.insert(v, at, 0) for v in (self.slot_of, self.body_at, self.body_size)
+            )
+        self.slot_of[at], self.body_at[at], self.body_size[at] = slot, self._used, len(body)
+        self._used += len(body)
 
     def forget(self) -> None:
-        """Numbers start again with a server's restart, and a DDL makes them void."""
-        self._of.clear()
-        self._index()
+        """Numbers start again with a server's restart, and a DDL makes them void. Every statement describes its tables
+        again, so between transactions nothing is lost by it."""
+        self.ids = self.slot_of = self.body_at = self.body_size = np.empty(0, np.int64)
+        self._used = 0
 
     def _add(self, shape: TableMap, table: Table) -> int:
         if len(table.columns) != len(shape.types):
@@ -111,15 +127,6 @@ class Tables:
         self.first_of = np.array([s.first for s in self.slots], np.int64)
         self.keyed = np.array([bool(s.table.key) for s in self.slots], np.uint8)
         return len(self.slots) - 1
-
-    def _index(self) -> None:
-        order = sorted(self._of)
-        bodies = [self._of[i][1] for i in order]
-        self.ids = np.array(order, np.int64)
-        self.slot_of = np.array([self._of[i][0] for i in order], np.int64)
-        self.body_size = np.array([len(body) for body in bodies], np.int64)
-        self.body_at = np.cumsum(self.body_size) - self.body_size
-        self.bodies = np.frombuffer(b"".join(bodies) + b"\0", np.uint8).copy()
 
 
 @dataclass(frozen=True, slots=True)
