@@ -19,7 +19,7 @@ from tidemill.dlq import DeadLetters
 from tidemill.errors import Poisoned
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.delivery import Checkpoint, Delivery
-from tidemill.stream.quarantine import Quarantine
+from tidemill.stream.quarantine import letters_of
 
 
 @pytest.fixture
@@ -50,9 +50,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Pipeline
     delivery = Delivery(pipeline.name, "p", 0, 20, 0, 1, lambda: iter(blocks))
     store = DeadLetters(pipeline.dlq_path, pipeline.spec.dlq)
     for sink, reasons in (("s", {3: "too large", 4: "too large", 17: "no such column"}), ("t", {4: "bad key"})):
-        quarantine = Quarantine(delivery, sink)
-        quarantine.take(Poisoned(reasons))
-        store.put(quarantine.letters)
+        store.put(letters_of(Poisoned(reasons), delivery, sink))
     store.close()
     checkpoints = pipeline.build_checkpoints()
     checkpoints.save(pipeline.name, Checkpoint(20, position(2)), expect=0)
@@ -151,10 +149,11 @@ def test_letters_of_a_sink_that_is_gone_are_not_replayed_elsewhere(
 ) -> None:
     path = Path(pipeline.file)
     path.write_text(path.read_text().replace("id: t,", "id: other,"))
-    answer = tidemill("dlq", "replay", path, "--sink", "t", "--yes")
-    assert answer.code == 2
-    assert "does not have any more" in answer.err
-    assert written(tmp_path, "other") == []
+    for chosen in (("--sink", "t"), ()):
+        answer = tidemill("dlq", "replay", path, *chosen, "--yes")
+        assert answer.code == 2
+        assert "does not have any more" in answer.err
+        assert (written(tmp_path, "other"), written(tmp_path, "s")) == ([], []), "nothing is sent by halves"
 
 
 def test_purge_removes_what_was_chosen_after_a_yes(

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from tests.stream.conftest import Mill
 from tests.support.blocks import make_change, make_table, position
 from tidemill.config.spec import Batch, Sharding
-from tidemill.errors import DeliveryError, Refused
+from tidemill.errors import DeliveryError, LogError, Refused, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.stream.admission import ROWS_PER_LANE
@@ -188,6 +189,49 @@ def test_stop_finishes_the_batch_under_way(mill: Mill) -> None:
     assert mill.offsets() == list(range(10))
 
 
+def test_a_stop_in_the_pause_between_two_tries_does_not_wait_for_another(mill: Mill) -> None:
+    fault = mill.fail("s", 0)
+    mill.log.append(make_change(5))
+
+    def stop_and_mend(errors: object) -> None:
+        loop.ask_to_stop()
+        fault.unlink()
+
+    loop = mill.loop(on_retry=stop_and_mend)
+    loop.start()
+    with pytest.raises(DeliveryError, match='sink "s" did not take'):
+        loop.await_end(60)
+    loop.stop()
+    assert (mill.notes(), mill.store.load("mill")) == ([], None)
+
+
+def test_a_sink_that_hangs_does_not_hold_up_a_stop_for_longer_than_it_may(mill: Mill) -> None:
+    hold = mill.directory / "s.hold"
+    hold.touch()
+    mill.log.append(make_change(5))
+    loop = mill.loop()
+    loop.start()
+    deadline = time.monotonic() + 60
+    while not loop._busy.locked() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    stopping = threading.Thread(target=loop.stop, args=(0.5,))
+    stopping.start()
+    stopping.join(40)
+    ended, mill_at = not stopping.is_alive(), mill.store.load("mill")
+    hold.unlink()
+    assert (ended, mill_at) == (True, None), "the sink would have hung for a minute"
+    mill.run()
+    assert set(mill.offsets()) == set(range(5))
+
+
+def test_a_directory_that_spark_cannot_have_is_an_error_worth_a_retry(mill: Mill) -> None:
+    mill.spark_dir.write_text("a file")
+    with pytest.raises(DeliveryError, match="the stream did not start") as raised:
+        mill.loop().start()
+    assert is_retryable(raised.value)
+    assert raised.value.where == str(mill.spark_dir)
+
+
 def test_a_corrupt_block_stops_the_pipeline_before_anything_of_it_is_delivered(mill: Mill) -> None:
     mill.log.append(make_change(5))
     (segment,) = Path(mill.log_uri).glob("*.seg")
@@ -201,14 +245,15 @@ def test_a_corrupt_block_stops_the_pipeline_before_anything_of_it_is_delivered(m
     assert mill.notes() == []
 
 
-def test_a_batch_whose_events_were_trimmed_is_an_error_that_says_so(mill: Mill) -> None:
+def test_a_log_that_cannot_be_read_while_a_batch_is_planned_is_an_error_that_says_so(mill: Mill) -> None:
     mill.log.append(make_change(5))
+    mill.store.save("mill", Checkpoint(4, position(1)), expect=0)
     loop = mill.loop()
-    mill.store.save("mill", Checkpoint(3, position(1)), expect=0)
+    loop._ledger.open()
     segment = next(Path(mill.log_uri).glob("*.idx"))
     segment.rename(segment.with_name(f"{4:020d}.idx"))
     loop.start()
-    with pytest.raises(Exception, match="planning a batch failed"):
+    with pytest.raises(LogError, match="planning a batch failed: an append begins at 0 where 4 was due"):
         loop.await_end(60)
     assert mill.notes() == []
 

@@ -22,7 +22,7 @@ from tidemill.stream import quarantine
 from tidemill.stream.batch import deliver
 from tidemill.stream.plan import Answer, Lane, Plan
 from tidemill.stream.pool import POOL
-from tidemill.stream.quarantine import Quarantine
+from tidemill.stream.quarantine import letters_of
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     POOL.close()
 
 
-def write(directory: Path, *, letters: bool = True, **settings: Any) -> Answer:
+def write(directory: Path, *without: int, letters: bool = True, **settings: Any) -> Answer:
     config = {"id": "s", "directory": str(directory), **settings}
     plan = Plan("p", "src", str(directory / "log"), "p", "run", (("scribe", config),), patience=0.0, letters=letters)
-    ((answer,), _) = deliver(plan, Lane(0, 20, 0, 1, "hash"))
+    ((answer,), _) = deliver(plan, Lane(0, 20, 0, 1, "hash"), {"s": without} if without else None)
     return answer
 
 
@@ -56,18 +56,34 @@ def written(directory: Path) -> list[int]:
     return sorted(row[2] for row in orjson.loads(line)["rows"])
 
 
-@pytest.mark.parametrize("at_once", [1000, 1], ids=["all named at once", "one at a time"])
-def test_poison_is_taken_out_and_the_rest_is_written(directory: Path, at_once: int) -> None:
+def test_poison_is_answered_with_letters_before_anything_is_written(directory: Path) -> None:
+    """A sink that has the rest may skip a replay as a whole: the letters must be stored by then."""
     poison(directory, 3, 4, 17)
-    answer = write(directory, at_once=at_once)
-    assert answer.receipt.ok
-    assert answer.receipt.events == 17
-    assert written(directory) == [offset for offset in range(20) if offset not in (3, 4, 17)]
+    answer = write(directory)
+    assert (answer.receipt.ok, answer.receipt.retryable) == (False, True)
+    assert not (directory / "s.jsonl").exists()
     letters = unpack(answer.letters)
     assert [letter.offset for letter in letters] == [3, 4, 17]
     assert letters[0].table == "public.customers"
     assert letters[2].event_id == "src:0/200:7"
     assert {letter.reason for letter in letters} == {"unreadable"}
+
+
+def test_the_rest_is_written_without_the_letters(directory: Path) -> None:
+    poison(directory, 3, 4, 17)
+    answer = write(directory, 3, 4, 17)
+    assert (answer.receipt.ok, answer.receipt.events, answer.letters) == (True, 17, b"")
+    assert written(directory) == [offset for offset in range(20) if offset not in (3, 4, 17)]
+
+
+def test_a_sink_that_names_one_event_at_a_time_comes_to_an_end(directory: Path) -> None:
+    poison(directory, 3, 4, 17)
+    out: tuple[int, ...] = ()
+    while not (answer := write(directory, *out, at_once=1)).receipt.ok:
+        out += tuple(letter.offset for letter in unpack(answer.letters))
+        assert len(out) <= 3
+    assert out == (3, 4, 17)
+    assert len(written(directory)) == 17
 
 
 def test_a_letter_holds_the_event_exactly(directory: Path) -> None:
@@ -104,15 +120,22 @@ def test_a_batch_with_too_much_poison_is_refused_as_a_whole(directory: Path, mon
     assert "more than 100 bytes" in write(directory).receipt.error
 
 
+def test_letters_are_counted_over_all_tries_of_a_delivery(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quarantine, "MOST_LETTERS", 2)
+    poison(directory, 3, 4, 5)
+    answer = write(directory, 3, 4)
+    assert (answer.receipt.retryable, answer.letters) == (False, b"")
+
+
 def test_a_sink_must_name_an_event_it_was_given_and_did_not_name_before() -> None:
     (delivery,) = make_deliveries(make_events(100), 10, 20, lanes=1)
-    taken = Quarantine(delivery, "s")
-    taken.take(Poisoned({12: "bad"}))
-    assert sum(block.rows for block in taken.delivery) == 9
+    (letter,) = letters_of(Poisoned({12: "bad"}), delivery, "s")
+    assert letter.offset == 12
+    left = delivery.without([12])
+    assert (left.start, left.end, sum(block.rows for block in left)) == (10, 20, 9)
     for stranger in (12, 20, 9):
         with pytest.raises(Refused, match="was not given"):
-            taken.take(Poisoned({stranger: "bad"}))
-    assert (taken.delivery.start, taken.delivery.end) == (10, 20)
+            letters_of(Poisoned({stranger: "bad", 13: "bad"}), left, "s", before=1)
 
 
 def test_a_sink_that_fails_otherwise_keeps_its_letters_for_the_next_attempt(directory: Path) -> None:

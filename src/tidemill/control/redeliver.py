@@ -15,13 +15,16 @@ import pyarrow as pa
 
 from tidemill.component import Sink
 from tidemill.config import Pipeline
+from tidemill.config.spec import Sink as SinkSpec
 from tidemill.control.move import stopped
+from tidemill.control.positions import sink_positions
 from tidemill.dlq import DeadLetters, Letter
 from tidemill.errors import ConfigError, TidemillError, is_retryable
 from tidemill.log import codec
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
-from tidemill.stream.policy import policy_of
+
+_SKIPPED = "the sink says that it has this event: if that is so, let the letter go with tidemill dlq purge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +41,19 @@ def block_of(letter: Letter) -> Block:
 
 def overtaken(pipeline: Pipeline, letters: Sequence[Letter]) -> list[Letter]:
     """Those behind which their sink has had later events."""
-    policy = policy_of(pipeline)
-    known = {sink for group in policy.groups for sink in group.sinks}
-    with closing(pipeline.build_checkpoints()) as store:
-        kept = {group.key: store.load(group.key) for group in policy.groups}
-    reached = {sink: kept[policy.group_of(sink).key] for sink in known}
-    return [
-        letter for letter in letters if (at := reached.get(letter.sink)) is not None and at.offset > letter.offset + 1
-    ]
+    reached = {at.sink: at.checkpoint.offset for at in sink_positions(pipeline) if at.checkpoint}
+    return [letter for letter in letters if reached.get(letter.sink, 0) > letter.offset + 1]
 
 
 def redeliver(pipeline: Pipeline, store: DeadLetters, letters: Sequence[Letter]) -> Iterator[Redelivered]:
     """Letters that arrive are removed, others stay with their new reason. A sink that is away is asked once; what else
-    there is for it stays as it is. Raises `LogError` if the pipeline runs."""
+    there is for it stays as it is. Raises `LogError` if the pipeline runs, `ConfigError` if it has not every sink that
+    letters are for; nothing is sent then."""
+    names = dict.fromkeys(letter.sink for letter in letters)
+    specs = {name: _spec(pipeline, name) for name in names}
     with stopped(pipeline.log_uri):
-        for name in dict.fromkeys(letter.sink for letter in letters):
-            with closing(_sink(pipeline, name)) as sink:
+        for name, spec in specs.items():
+            with closing(pipeline.build_sink(spec)) as sink:
                 for letter in (letter for letter in letters if letter.sink == name):
                     outcome, away = _send(pipeline, store, sink, letter)
                     yield outcome
@@ -72,7 +72,7 @@ def _send(pipeline: Pipeline, store: DeadLetters, sink: Sink, letter: Letter) ->
     away = False
     try:
         receipt = sink.write(delivery)
-        error = "the sink skipped it: it says that it has this event, or later ones" if receipt.skipped else ""
+        error = _SKIPPED if receipt.skipped else ""
     except Exception as failure:  # noqa: BLE001  sinks bring errors of any library; only our own are sure to quote no value
         error = failure.what if isinstance(failure, TidemillError) else type(failure).__qualname__
         away = is_retryable(failure)
@@ -83,10 +83,10 @@ def _send(pipeline: Pipeline, store: DeadLetters, sink: Sink, letter: Letter) ->
     return Redelivered(letter, error), away
 
 
-def _sink(pipeline: Pipeline, name: str) -> Sink:
+def _spec(pipeline: Pipeline, name: str) -> SinkSpec:
     for spec in pipeline.spec.sinks:
         if getattr(spec.config, "id", "") == name:
-            return pipeline.build_sink(spec)
+            return spec
     known = ", ".join(str(getattr(spec.config, "id", "")) for spec in pipeline.spec.sinks)
     raise ConfigError(
         f'the letters are for sink "{name}", which the pipeline does not have any more',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,13 @@ _HEAD = _WHOLE.replace('"payload"', "X''")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What `put` did: letters that are new, and letters that had to go for them."""
+    """What `put` did: letters that are new, and letters that had to go for them; without their payloads."""
 
     new: tuple[Letter, ...] = ()
     dropped: tuple[Letter, ...] = ()
+
+    def __add__(self, more: Kept) -> Kept:
+        return Kept(self.new + more.new, self.dropped + more.dropped)
 
 
 class DeadLetters:
@@ -75,7 +78,7 @@ class DeadLetters:
                         len(letter.payload), letter.payload,
                     ),
                 )  # fmt: skip
-        return Kept(new, dropped)
+        return Kept(tuple(replace(letter, payload=b"") for letter in new), dropped)
 
     def letters(
         self, *, sink: str | None = None, numbers: Collection[int] = (), limit: int | None = None
@@ -131,13 +134,12 @@ class DeadLetters:
                 "dlq.max_bytes.",
             )
         dropped = []
-        for weight, *row in db.execute(f"SELECT bytes, {_HEAD} FROM letters ORDER BY number").fetchall():
+        for weight, *row in db.execute(f"SELECT bytes, {_HEAD} FROM letters ORDER BY number"):
             if there <= limits.max_letters and size <= limits.max_bytes:
                 break
-            oldest = _letter(row)
-            db.execute("DELETE FROM letters WHERE number = ?", (oldest.number,))
+            dropped.append(_letter(row))
             there, size = there - 1, size - weight
-            dropped.append(oldest)
+        db.executemany("DELETE FROM letters WHERE number = ?", [(oldest.number,) for oldest in dropped])
         return tuple(dropped)
 
     def _unusable(self, error: str) -> DeliveryError:

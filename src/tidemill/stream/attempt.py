@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +14,16 @@ from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset
 from tidemill.stream.plan import Lane
 
-_RECEIPT = [field.name for field in fields(Receipt)]
+_RECEIPT = [each.name for each in fields(Receipt)]
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The latest receipt of every (sink, lane) of one batch, and the letters that came with the good ones."""
+    """The latest receipt of every (sink, lane) of one batch.
+
+    `letters` came with the newest answers and are to be kept before anything is sent again; `left_out` are the offsets
+    of all letters so far, per sink and lane.
+    """
 
     start: Offset
     end: Offset
@@ -28,6 +32,7 @@ class Attempt:
     newest: float
     receipts: tuple[Receipt, ...]
     letters: tuple[Letter, ...] = ()
+    left_out: Mapping[tuple[str, int], frozenset[Offset]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, answers: pa.Table) -> Attempt:
@@ -35,15 +40,22 @@ class Attempt:
         rows: list[dict[str, Any]] = answers.to_pylist()
         one = rows[0]
         receipts = tuple(Receipt(**{name: row[name] for name in _RECEIPT}) for row in rows)
-        letters = tuple(letter for row in rows for letter in unpack(row["letters"] or b""))
-        newest = max(row["newest"] for row in rows)
-        return cls(one["start"], one["end"], one["lanes"], one["by"], newest, receipts, letters)
+        letters = {(row["sink"], row["lane"]): unpack(row["letters"] or b"") for row in rows}
+        return cls(
+            one["start"], one["end"], one["lanes"], one["by"], max(row["newest"] for row in rows), receipts,
+            tuple(letter for some in letters.values() for letter in some),
+            {share: frozenset(letter.offset for letter in some) for share, some in letters.items() if some},
+        )  # fmt: skip
 
     def after(self, second: Attempt) -> Attempt:
         """With the answers of a second try in the place of the first ones."""
         latest = {(r.sink, r.lane): r for r in (*self.receipts, *second.receipts)}
-        newest = max(self.newest, second.newest)
-        return replace(self, receipts=tuple(latest.values()), newest=newest, letters=self.letters + second.letters)
+        shares = self.left_out.keys() | second.left_out.keys()
+        none: frozenset[Offset] = frozenset()
+        return replace(
+            self, receipts=tuple(latest.values()), newest=max(self.newest, second.newest), letters=second.letters,
+            left_out={s: self.left_out.get(s, none) | second.left_out.get(s, none) for s in shares},
+        )  # fmt: skip
 
     def missing(self, sinks: Iterable[str]) -> list[str]:
         """Sinks without a good receipt from every lane: a batch that one lane failed is not at the sink."""
@@ -54,11 +66,13 @@ class Attempt:
         """Sinks for which trying again is pointless."""
         return {receipt.sink for receipt in self.receipts if not receipt.ok and not receipt.retryable}
 
-    def failed(self) -> dict[Lane, frozenset[str]]:
-        """What to send again: of each lane, the sinks that did not take it but may."""
+    def failed(self) -> dict[Lane, dict[str, frozenset[Offset]]]:
+        """What to send again: of each lane, the sinks that did not take it but may, and what to leave out for them."""
         lost = [receipt for receipt in self.receipts if not receipt.ok and receipt.retryable]
         return {
-            Lane(self.start, self.end, lane, self.lanes, self.by): frozenset(r.sink for r in lost if r.lane == lane)
+            Lane(self.start, self.end, lane, self.lanes, self.by): {
+                r.sink: self.left_out.get((r.sink, lane), frozenset()) for r in lost if r.lane == lane
+            }
             for lane in sorted({receipt.lane for receipt in lost})
         }
 

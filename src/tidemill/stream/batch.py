@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -17,25 +17,29 @@ from tidemill.errors import Poisoned, TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt
+from tidemill.model.position import Offset
 from tidemill.stream import lanes
 from tidemill.stream.plan import Answer, Lane, Plan
 from tidemill.stream.pool import POOL, Tools
-from tidemill.stream.quarantine import Quarantine
+from tidemill.stream.quarantine import letters_of
 from tidemill.telemetry.points import point
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 
 
-def deliver(plan: Plan, lane: Lane, only: frozenset[str] | None = None) -> tuple[list[Answer], float]:
-    """An answer per sink (of those in `only`, if given), and the newest commit time met (seconds since 1970, or 0)."""
+def deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | None = None) -> tuple[list[Answer], float]:
+    """An answer per sink, and the newest commit time met (seconds since 1970, or 0).
+
+    With `only`, the sinks that it names, without the events at those offsets: they are dead letters by now.
+    """
     tools = POOL.tools(plan.group, plan.run, plan.log)
     share = _Share(tools.log, lane)
     delivery = Delivery(plan.pipeline, plan.source, lane.start, lane.end, lane.lane, lane.lanes, share.blocks)
     chosen = [spec for spec in plan.sinks if only is None or spec[1]["id"] in only]
 
     def write(spec: tuple[str, dict[str, Any]]) -> Answer:
-        return _write(tools, *spec, delivery, plan)
+        return _write(tools, *spec, delivery, plan, only[spec[1]["id"]] if only else ())
 
     if len(chosen) == 1:
         return [write(chosen[0])], share.newest
@@ -76,25 +80,31 @@ class _Share:
             self.newest = max(self.newest, last.value / 1e6)
 
 
-def _write(tools: Tools, kind: str, config: dict[str, Any], delivery: Delivery, plan: Plan) -> Answer:
-    """Tries again while that is worth it. Only the error's own words leave this process, never a row's values."""
+def _write(
+    tools: Tools, kind: str, config: dict[str, Any], whole: Delivery, plan: Plan, left_out: Collection[Offset]
+) -> Answer:
+    """Tries again while that is worth it. Only the error's own words leave this process, never a row's values.
+
+    Poison ends it at once: the letters must be stored before the rest is written. A sink that has the rest may say of a
+    replay that it has everything, and nobody would hear of the poison again (invariant 7).
+    """
     name = str(config["id"])
-    quarantine = Quarantine(delivery, name)
+    delivery = whole.without(left_out) if left_out else whole
     give_up = time.monotonic() + plan.patience
     pause = _FIRST_PAUSE
     while True:
         try:
             point("worker.writing")
-            receipt = tools.sink(kind, config).write(quarantine.delivery)
+            receipt = tools.sink(kind, config).write(delivery)
             point("worker.written")
-            return Answer(replace(receipt, sink=name, lane=delivery.lane), pack(quarantine.letters))
+            return Answer(replace(receipt, sink=name, lane=delivery.lane))
         except Exception as error:  # noqa: BLE001  sinks bring errors of any library; the table in errors.py judges
             tools.discard(name)
             problem = error
             if isinstance(error, Poisoned) and plan.letters:
                 try:
-                    quarantine.take(error)
-                    continue
+                    letters = letters_of(error, delivery, name, before=len(left_out))
+                    return Answer(Receipt(name, delivery.lane, error=str(error)), pack(letters))
                 except TidemillError as hopeless:
                     problem = hopeless
             retry = is_retryable(problem)

@@ -1,4 +1,4 @@
-"""LOOP TWO: log → Spark → sinks → dead letters → checkpoint → acknowledge → trim, for one group of sinks.
+"""LOOP TWO: log → Spark → sinks (or dead letters) → checkpoint → acknowledge → trim, for one group of sinks.
 
 `StreamLoop._deliver` is the loop's body: Spark calls it with each batch, one at a time, in order.
 """
@@ -16,12 +16,13 @@ from typing import Any
 from tidemill import registry
 from tidemill.config.spec import Batch, Sharding
 from tidemill.dlq import DeadLetters, Kept
-from tidemill.errors import DeadLettersFull, DeliveryError, LogError, Refused, SparkLost, TidemillError, is_retryable
+from tidemill.errors import LogError, SparkLost, TidemillError
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
-from tidemill.stream import pins, source
+from tidemill.stream import failures, pins, source
 from tidemill.stream.attempt import Attempt
 from tidemill.stream.ledger import Ledger
+from tidemill.stream.letterbox import Letterbox
 from tidemill.stream.patience import ENDLESS, Patience, Pauses
 from tidemill.stream.plan import Plan
 from tidemill.stream.policy import Group
@@ -58,7 +59,7 @@ class StreamLoop:
         on_batch: Callable[[BatchReport], None] = lambda report: None,
         on_retry: Callable[[Mapping[str, str]], None] = lambda errors: None,
     ) -> None:
-        self._group, self._ledger, self._letters = group, ledger, letters
+        self._group, self._ledger = group, ledger
         self._pipeline, self._source_id, self._log_uri = ledger.policy.pipeline, source_id, log_uri
         self._specs = tuple((kind, dict(config)) for kind, config in sinks)
         self._batch, self._sharding = batch or Batch(), sharding or Sharding()
@@ -72,10 +73,21 @@ class StreamLoop:
         self._error: TidemillError | None = None
         self._stopping = threading.Event()
         self._busy = threading.Lock()
+        self._letters = Letterbox(letters, self._pipeline, self._stopping, on_retry) if letters else None
 
     def start(self) -> None:
         """Begins at the group's position and returns while the query starts."""
         self._checkpoint = self._ledger.begin(self._group)
+        try:
+            with reaching_spark():
+                self._query = self._start_query()
+        except TidemillError:
+            raise
+        except Exception as error:  # the disk is full, or anything that Spark says
+            raise failures.not_started(error, self._spark_dir) from error
+        emit("stream.started", **self._who(), offset=self._checkpoint.offset, lanes=self._lanes)
+
+    def _start_query(self) -> Any:
         query_dir, begin = pins.settle(self._spark_dir, self._checkpoint.offset)
         self._plan = Plan(
             self._pipeline, self._source_id, self._log_uri, self._group.key, uuid.uuid4().hex, self._specs,
@@ -87,19 +99,16 @@ class StreamLoop:
         stream = self._spark.readStream.format(source.NAME).options(**given).load().writeStream
         stream = stream.queryName(f"{self._group.key} {self._plan.run[:8]}").foreachBatch(self._guarded)
         # No `as_uri`: Hadoop takes a path's percent signs literally, and pins.py would look elsewhere.
-        self._query = stream.option("checkpointLocation", f"file://{query_dir.absolute()}").start()
-        emit("stream.started", **self._who(), offset=self._checkpoint.offset, lanes=self._lanes)
+        return stream.option("checkpointLocation", f"file://{query_dir.absolute()}").start()
 
     # ---------------------------------------------------------------- the loop
 
     def _deliver(self, frame: Any, number: int) -> None:
         began = time.monotonic()
-        attempt, retries = self._until_every_sink_has_it(frame)
-        if attempt.end <= self._checkpoint.offset:
+        attempt, kept, retries = self._until_every_sink_has_it(frame)
+        if self._is_old(attempt):
             return  # Spark died between our checkpoint and its own note of this batch
         point("stream.delivered")
-        kept = self._keep_letters(attempt)  # before the checkpoint: a crash in between brings the same ones again
-        point("stream.letters_kept")
         position = self._log.position_at(attempt.end)
         self._checkpoint = self._ledger.advance(self._group, attempt.end, position)  # Invariants 1 and 2
         self._on_batch(
@@ -110,58 +119,46 @@ class StreamLoop:
             )
         )  # fmt: skip
 
-    def _until_every_sink_has_it(self, frame: Any) -> tuple[Attempt, int]:
+    def _until_every_sink_has_it(self, frame: Any) -> tuple[Attempt, Kept, int]:
         """One job; then jobs for the (lane, sink) pairs that failed, until none is left."""
         attempt: Attempt | None = None
-        pauses = Pauses(self._patience, self._stopping)
+        kept, pauses = Kept(), Pauses(self._patience, self._stopping)
         while True:
             try:
-                if attempt is None:
-                    attempt = Attempt.of(frame.toArrow())
-                else:
-                    again = source.again(self._spark, self._plan, attempt.failed())
-                    attempt = attempt.after(Attempt.of(again))
-            except Exception as error:
-                # Sinks' errors come as receipts; this is a worker that was killed, or an executor lost.
-                if pauses.over:
-                    raise self._job_failed(error) from error
-                warn("stream.job_failed", **self._who(), error=_first_line(error), pause=round(pauses.next, 1))
-                self._on_retry(dict.fromkeys(self._group.sinks, f"a Spark job failed: {_first_line(error)}"))
+                attempt = self._next(frame, attempt)
+            except Exception as error:  # noqa: BLE001  whatever Spark says of a job that it lost
+                problem = failures.job_failed(error, self._pipeline, self._checkpoint.offset)
+                errors = dict.fromkeys(self._group.sinks, problem.what)
             else:
-                missing = [] if attempt.end <= self._checkpoint.offset else attempt.missing(self._group.sinks)
+                if attempt.letters and self._letters is not None:
+                    kept += self._letters.keep(attempt.letters)  # before the rest is written, see batch.py
+                    point("stream.letters_kept")
+                missing = [] if self._is_old(attempt) else attempt.missing(self._group.sinks)
                 if not missing:
-                    return attempt, pauses.taken
-                if attempt.refused() or pauses.over:
-                    raise attempt.problem(self._pipeline, self._group.sinks)
-                warn("stream.retrying", **self._who(), sinks=",".join(missing), pause=round(pauses.next, 1))
-                self._on_retry({sink: attempt.error(sink) for sink in missing})
+                    return attempt, kept, pauses.taken
+                problem = attempt.problem(self._pipeline, self._group.sinks)
+                if attempt.refused():
+                    raise problem
+                if attempt.letters:
+                    continue
+                errors = {sink: attempt.error(sink) for sink in missing}
+            if pauses.over:
+                raise problem
+            warn("stream.retrying", **self._who(), sinks=",".join(errors), pause=round(pauses.next, 1),
+                 error=failures.first_line(problem))  # fmt: skip
+            self._on_retry(errors)
             pauses.take()
+            if self._stopping.is_set():
+                raise problem
             self._check_that_the_log_still_has(attempt.start if attempt else self._checkpoint.offset)
 
-    def _keep_letters(self, attempt: Attempt) -> Kept:
-        """Waits while there is no room for them, unless that is to stop the group."""
-        if not attempt.letters or self._letters is None:
-            return Kept()
-        pauses = Pauses(ENDLESS, self._stopping)
-        while True:
-            try:
-                kept = self._letters.put(attempt.letters)
-                break
-            except TidemillError as error:
-                if self._letters.config.overflow == "halt" and isinstance(error, DeadLettersFull):
-                    raise Refused(error.what, where=error.where, fix=error.fix) from error
-                if pauses.over or not is_retryable(error):
-                    raise
-                warn("stream.letters_wait", **self._who(), error=error.what, pause=round(pauses.next, 1))
-                self._on_retry({letter.sink: f"{error.what}\n{error.fix}" for letter in attempt.letters})
-            pauses.take()
-        for letter in kept.new:  # Invariant 7
-            warn("stream.letter_kept", **self._who(letter.sink), offset=letter.offset, table=letter.table,
-                 reason=letter.reason)  # fmt: skip
-        for letter in kept.dropped:
-            warn("stream.letter_dropped", **self._who(letter.sink), offset=letter.offset, table=letter.table,
-                 event_id=letter.event_id, reason="dlq.overflow is drop_oldest")  # fmt: skip
-        return kept
+    def _next(self, frame: Any, before: Attempt | None) -> Attempt:
+        if before is None:
+            return Attempt.of(frame.toArrow())
+        return before.after(Attempt.of(source.again(self._spark, self._plan, before.failed())))
+
+    def _is_old(self, attempt: Attempt) -> bool:
+        return attempt.end <= self._checkpoint.offset
 
     # ---------------------------------------------------------------- around it
 
@@ -186,13 +183,13 @@ class StreamLoop:
         from pyspark.errors import StreamingQueryException
 
         try:
-            ended = self._query.awaitTermination(timeout) if timeout is not None else self._query.awaitTermination()
-            ended = timeout is None or bool(ended)
+            with reaching_spark():
+                ended = self._query.awaitTermination(timeout) if timeout is not None else self._query.awaitTermination()
         except StreamingQueryException as error:
             if self._stopping.is_set() and self._error is None:
                 return True
-            raise (self._error or _foreign(error, self._pipeline)) from error
-        return ended
+            raise (self._error or failures.outside_a_batch(error, self._pipeline)) from error
+        return timeout is None or bool(ended)
 
     @property
     def running(self) -> bool:
@@ -216,22 +213,14 @@ class StreamLoop:
                 self._error = error
                 raise
 
-    def _who(self, sink: str = "") -> dict[str, str]:
-        sinks = sink or ("" if self._group.leads else self._group.sinks[0])
-        return {"pipeline": self._pipeline} | ({"sink": sinks} if sinks else {})
+    def _who(self) -> dict[str, str]:
+        return {"pipeline": self._pipeline} | ({} if self._group.leads else {"sink": self._group.sinks[0]})
 
     def _check_that_the_log_still_has(self, offset: int) -> None:
         """While a sink was away the log may have been trimmed below its batch; started again, it says what it lost."""
         head = self._log.head()
         if offset < head:
             raise LogError(f"the log begins at {head} by now, the batch under way at {offset}", where=self._log_uri)
-
-    def _job_failed(self, error: Exception) -> DeliveryError:
-        return DeliveryError(
-            f"a Spark job failed: {_first_line(error)}",
-            where=f'pipeline "{self._pipeline}", checkpoint {self._checkpoint.offset}',
-            fix="Nothing is lost: start the pipeline again. If it repeats, look at memory and Spark's log.",
-        )
 
 
 def single_lane(types: Iterable[str]) -> bool:
@@ -241,17 +230,3 @@ def single_lane(types: Iterable[str]) -> bool:
 
 class _Stopping(Exception):
     pass
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
-
-
-def _foreign(error: BaseException, pipeline: str) -> TidemillError:
-    """What ended the query outside a batch: mostly the log could not be read while planning."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    ours = next((line for line in reversed(lines) if line.startswith("tidemill.errors.")), "")
-    what = ours.partition(": ")[2] or _first_line(error)
-    return LogError(
-        f"planning a batch failed: {what}", where=f'pipeline "{pipeline}"', fix="Look at it: tidemill log stats FILE"
-    )

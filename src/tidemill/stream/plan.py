@@ -17,7 +17,7 @@ class Plan:
 
     `group` names the sinks that move together, `run` one start of their stream; `delivered` is their position at that
     start. `patience` is for how many seconds a lane tries again by itself before it gives the driver the word. With
-    `letters` it takes poison events out of a delivery and goes on.
+    `letters` it answers poison events with letters, else it refuses the delivery.
     """
 
     pipeline: str
@@ -52,7 +52,8 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A sink's receipt for one lane, and the dead letters it left, packed (dlq/letter.py)."""
+    """A sink's receipt for one lane; or, with a receipt that is not good, letters of what it will never take, packed
+    (dlq/letter.py): the lane is to be sent again without them."""
 
     receipt: Receipt
     letters: bytes = b""

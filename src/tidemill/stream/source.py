@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -61,9 +61,9 @@ def options(plan: Plan, begin: Offset, batch: Batch, sharding: Sharding, count: 
     return {"plan.secret": plan.to_json(), "admission": orjson.dumps(admission).decode()}
 
 
-def again(spark: Any, plan: Plan, work: Mapping[Lane, frozenset[str]]) -> pa.Table:
-    """Delivers chosen lanes to chosen sinks once more, as a job of its own."""
-    tasks = [[asdict(lane), sorted(sinks)] for lane, sinks in work.items()]
+def again(spark: Any, plan: Plan, work: Mapping[Lane, Mapping[str, Collection[Offset]]]) -> pa.Table:
+    """Delivers chosen lanes to chosen sinks once more, as a job of its own, without the events at these offsets."""
+    tasks = [[asdict(lane), {sink: sorted(out) for sink, out in sinks.items()}] for lane, sinks in work.items()]
     frame = spark.read.format(NAME).option("plan.secret", plan.to_json()).option("work", orjson.dumps(tasks).decode())
     return frame.load().toArrow()
 
@@ -135,7 +135,7 @@ class _Again(DataSourceReader):
         self._work = work
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition((Lane(**lane), frozenset(sinks))) for lane, sinks in orjson.loads(self._work)]
+        return [InputPartition((Lane(**lane), sinks)) for lane, sinks in orjson.loads(self._work)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         lane, sinks = partition.value
@@ -159,7 +159,7 @@ class _WarmUp(DataSourceReader):
         return iter([_batch([], Lane(0, 0, partition.value, self._count, "table"), 0.0)])
 
 
-def _deliver(plan: Plan, lane: Lane, only: frozenset[str] | None = None) -> pa.RecordBatch:
+def _deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | None = None) -> pa.RecordBatch:
     from tidemill.stream.batch import deliver  # heavy, and needed in workers only
 
     answers, newest = deliver(plan, lane, only)

@@ -1,0 +1,40 @@
+"""What went wrong around a batch, in words for people: Spark's errors are long, and many say the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemill.errors import DeliveryError, LogError, TidemillError
+from tidemill.model.position import Offset
+
+
+def first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+
+
+def job_failed(error: Exception, pipeline: str, checkpoint: Offset) -> DeliveryError:
+    """Sinks' errors come as receipts; this is a worker that was killed, or an executor lost."""
+    return DeliveryError(
+        f"a Spark job failed: {first_line(error)}",
+        where=f'pipeline "{pipeline}", checkpoint {checkpoint}',
+        fix="Nothing is lost: start the pipeline again. If it repeats, look at memory and Spark's log.",
+    )
+
+
+def not_started(error: Exception, directory: Path) -> DeliveryError:
+    what = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+    return DeliveryError(
+        f"the stream did not start: {what}",
+        where=str(directory),
+        fix="Check the directory's permissions and the free space; it is tried again.",
+    )
+
+
+def outside_a_batch(error: BaseException, pipeline: str) -> TidemillError:
+    """What ended the query while no batch ran: mostly the log could not be read while planning."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = next((line for line in reversed(lines) if line.startswith("tidemill.errors.")), "")
+    what = ours.partition(": ")[2] or first_line(error)
+    return LogError(
+        f"planning a batch failed: {what}", where=f'pipeline "{pipeline}"', fix="Look at it: tidemill log stats FILE"
+    )

@@ -1,0 +1,57 @@
+"""Stores the letters of a group's batches, and says so; waits while there is no room for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from tidemill.dlq import DeadLetters, Kept, Letter
+from tidemill.errors import DeadLettersFull, Refused, TidemillError, is_retryable
+from tidemill.stream.patience import ENDLESS, Pauses
+from tidemill.telemetry.events import warn
+
+
+class Letterbox:
+    """`on_retry` is called with an error per sink whose letters wait."""
+
+    def __init__(
+        self,
+        store: DeadLetters,
+        pipeline: str,
+        stopping: threading.Event,
+        on_retry: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        self._store, self._pipeline = store, pipeline
+        self._stopping, self._on_retry = stopping, on_retry
+
+    def keep(self, letters: Sequence[Letter]) -> Kept:
+        """Durable when it returns. For ever while there is no room, unless that is to stop the group."""
+        pauses = Pauses(ENDLESS, self._stopping)
+        while letters:
+            try:
+                kept = self._store.put(letters)
+            except TidemillError as error:
+                if self._store.config.overflow == "halt" and isinstance(error, DeadLettersFull):
+                    raise Refused(error.what, where=error.where, fix=error.fix) from error
+                if pauses.over or not is_retryable(error):
+                    raise
+                warn("stream.letters_wait", pipeline=self._pipeline, error=error.what, pause=round(pauses.next, 1))
+                self._on_retry({letter.sink: f"{error.what}\n{error.fix}" for letter in letters})
+                pauses.take()
+            else:
+                self._tell(kept)
+                return kept
+        return Kept()
+
+    def _tell(self, kept: Kept) -> None:
+        """Invariant 7."""
+        for letter in kept.new:
+            warn("stream.letter_kept", **self._about(letter), reason=letter.reason)
+        for letter in kept.dropped:
+            warn("stream.letter_dropped", **self._about(letter), reason="dlq.overflow is drop_oldest")
+
+    def _about(self, letter: Letter) -> dict[str, object]:
+        return {
+            "pipeline": self._pipeline, "sink": letter.sink, "offset": letter.offset, "table": letter.table,
+            "event_id": letter.event_id,
+        }  # fmt: skip
