@@ -131,6 +131,18 @@ def test_an_empty_log_can_be_told_a_position_but_never_reuses_offsets(
     writer.close()
 
 
+def test_an_empty_log_never_reuses_offsets_that_a_sink_ahead_of_the_pipeline_has(
+    tidemill: Terminal, tmp_path: Path, fanned: config.Pipeline
+) -> None:
+    tidemill("checkpoints", "set", fanned.file, 8, "--sink", "c", "--force")
+    Path(fanned.log_uri).rename(tmp_path / "away")
+    assert (
+        "before 8 already name" in tidemill("checkpoints", "set", fanned.file, 5, "--position", "0/ABC", "--force").err
+    )
+    answer = tidemill("checkpoints", "set", fanned.file, "--position", "0/ABC", "--force", "--json")
+    assert answer.json["checkpoint"]["offset"] == 8
+
+
 @pytest.fixture
 def fanned(pipeline: config.Pipeline) -> config.Pipeline:
     """The same with an optional sink c that stands at 3."""

@@ -8,7 +8,8 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from tests.capture.test_loop import capturing, eventually, query
+from tests.capture.test_loop import capturing, query
+from tests.support.capturing import eventually
 from tidemill.control.resync import app
 from tidemill.errors import PositionLost, SourceError
 

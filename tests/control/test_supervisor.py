@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from tests.config.conftest import PIPELINE
 from tests.support.blocks import make_change
 from tests.support.components import register
 from tidemill import config
-from tidemill.control import supervisor
+from tidemill.control import streaming, supervisor
 from tidemill.control.run import slots
 from tidemill.control.runview import Lines
 from tidemill.control.status import PipelineStatus, SinkStatus, State
@@ -76,7 +77,7 @@ class ScriptedStream:
     def ask_to_stop(self) -> None:
         pass
 
-    def stop(self) -> None:
+    def stop(self, timeout: float) -> None:
         pass
 
 
@@ -221,6 +222,55 @@ def test_an_optional_sink_that_refuses_is_an_error_event_and_begins_again_where_
     assert sinks(again.status)["b"].offset == 20
     assert sinks(again.status)["b"].events == 20
     again.stop()
+    works.log.close()
+
+
+def test_a_sink_is_failing_only_while_it_lacks_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    works = Works(tmp_path, "{mode: all}")
+    run = works.run(monkeypatch, a=DOWN, b=DOWN, c=UP)
+    assert [sink.state for sink in run.status.sinks] == ["failing", "failing", "ok"]
+    ScriptedStream.outlook["a"] = UP
+    run.watch()
+    assert [(sink.state, sink.error) for sink in run.watch().sinks] == [("ok", ""), ("failing", "is down"), ("ok", "")]
+    run.stop()
+    works.log.close()
+
+
+def test_trouble_is_over_when_the_stream_runs_again_and_nothing_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = Works(tmp_path, "{mode: required}")
+    run = works.run(monkeypatch, a=UP, b=UP, c=UP)
+    monkeypatch.setattr(streaming, "_SETTLED_SECONDS", 3600.0)
+    group = run._groups[works.pipeline.name]
+    group.trouble = {"what": "the log could not be read"}
+    group.on_retry({"a": "the log could not be read"})
+    status = run.watch()
+    assert (status.error["what"], sinks(status)["a"].state) == ("the log could not be read", "failing")
+    monkeypatch.setattr(streaming, "_SETTLED_SECONDS", 0.0)
+    run.watch()
+    status = run.watch()
+    assert (status.error, sinks(status)["a"].state) == ({}, "ok")
+    run.stop()
+    works.log.close()
+
+
+def test_several_sinks_that_hang_share_the_time_that_a_stop_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = Works(tmp_path, "{mode: required}")
+    run = works.run(monkeypatch, a=UP, b=DOWN, c=UP)
+    clock, waited = [0.0], []
+
+    def hang(stream: ScriptedStream, timeout: float) -> None:
+        waited.append((stream._group.sinks[0], timeout))
+        clock[0] += timeout
+
+    monkeypatch.setattr(ScriptedStream, "stop", hang)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    run.stop(60)
+    monkeypatch.undo()
+    assert waited == [("a", 60.0), ("b", 0.0), ("c", 0.0)]
     works.log.close()
 
 

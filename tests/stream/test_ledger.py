@@ -12,11 +12,11 @@ import pytest
 from tests.support.blocks import make_change, position
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
 from tidemill.config.spec import CommitPolicy
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, LogCorrupt, LogError, is_retryable
 from tidemill.log import LogConfig, LogReader, LogWriter, Tail
 from tidemill.model.delivery import Checkpoint
 from tidemill.stream import ledger as module
-from tidemill.stream.ledger import JOINED, Ledger
+from tidemill.stream.ledger import JOINED, Ledger, lost_events
 from tidemill.stream.policy import Policy
 
 TX = 10
@@ -96,6 +96,42 @@ def test_killed_between_a_groups_position_and_the_pipelines_the_next_start_makes
     assert (desk.offset("p"), desk.log.acknowledged()) == (20, Tail(20, position(2)))
 
 
+def test_killed_between_the_checkpoint_and_the_logs_mark_the_next_start_tells_the_log(desk: Desk) -> None:
+    """Capture waits for the mark when the log is full; nothing else would ever move it then."""
+    desk.write(2)
+    go(desk.ledger(a=True), "a", 1)
+    desk.store.save("p", Checkpoint(20, position(2)), expect=1)
+    assert desk.log.acknowledged() == Tail(10, position(1))
+    desk.ledger(a=True)
+    assert desk.log.acknowledged() == Tail(20, position(2))
+
+
+def test_a_word_to_the_log_that_failed_is_said_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.write(3)
+    ledger = desk.ledger(a=True, b=False)
+
+    def full(uri: str, delivered: Tail) -> None:
+        raise LogError("no space left on device")
+
+    monkeypatch.setattr(module, "acknowledge", full)
+    with pytest.raises(LogError):
+        go(ledger, "a", 2)
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "_TRIM_EVERY", 0.0)
+    assert desk.log.acknowledged() is None
+    go(ledger, "b", 1)
+    assert desk.log.acknowledged() == Tail(20, position(2))
+
+
+def test_a_log_that_was_moved_away_is_not_told_what_it_never_had(desk: Desk) -> None:
+    desk.write(2)
+    go(desk.ledger(a=True), "a", 2)
+    desk.log.close()
+    Path(desk.uri).rename(f"{desk.uri}.away")
+    desk.ledger(a=True)
+    assert not Path(desk.uri).exists()
+
+
 def test_a_new_optional_sink_begins_at_the_checkpoint_and_keeps_that_place_though_it_never_worked(desk: Desk) -> None:
     desk.write(3)
     ledger = desk.ledger(a=True)
@@ -161,15 +197,56 @@ def test_a_sink_that_is_too_far_behind_loses_its_place_and_it_is_said(
     assert desk.head() > 0
     begin = ledger.begin(ledger.policy.group_of("b"))
     assert (begin.offset, begin.position) == (desk.head(), position(desk.head() // TX))
-    assert begin.note == f"lost events 0 to {desk.head() - 1}"
+    assert begin.note == f"lost {desk.head()} events between 0 and {desk.head() - 1}"
     (record,) = [r for r in caplog.records if r.getMessage() == "stream.place_lost"]
     fields: dict[str, Any] = record.__dict__["fields"]
     assert (record.levelno, fields["sink"], fields["first"], fields["last"]) == (logging.ERROR, "b", 0, desk.head() - 1)
     go(ledger, "b", 5)
     kept = desk.store.load("p:b")
     assert kept is not None
-    assert kept.note.startswith("lost events"), "it stays until somebody moves the position"
+    assert kept.note == begin.note, "it stays until somebody moves the position"
     assert ledger.begin(ledger.policy.group_of("b")).offset == 50
+
+
+def test_events_that_are_lost_later_are_added_to_those_before(desk: Desk) -> None:
+    desk.write(5)
+    ledger = desk.ledger(keep=1, a=True, b=False)
+    b = ledger.policy.group_of("b")
+    go(ledger, "a", 4)
+    assert ledger.begin(b).offset == 40
+    go(ledger, "b", 5)
+    desk.write(4)
+    go(ledger, "a", 8)
+    assert ledger.begin(b).note == "lost 70 events between 0 and 79"
+    assert lost_events(ledger.position(b).note) == 70
+    assert lost_events("set by hand") == 0
+
+
+def test_a_log_that_cannot_be_trimmed_holds_up_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.write(3)
+    ledger = desk.ledger(a=True)
+
+    def denied(*args: object, **options: object) -> int:
+        raise LogError("cannot remove: permission denied")
+
+    monkeypatch.setattr(module, "trim", denied)
+    go(ledger, "a", 2)
+    assert (desk.offset("p"), desk.log.acknowledged()) == (20, Tail(20, position(2)))
+    assert "stream.not_trimmed" in caplog.text
+
+
+def test_where_the_log_no_longer_has_what_the_checkpoint_waits_for_nothing_starts(desk: Desk) -> None:
+    desk.write(3)
+    ledger = desk.ledger(a=True)
+    go(ledger, "a", 2)
+    desk.store.save("p", Checkpoint(10, position(1)), expect=1, force=True)  # a backup of yesterday, say
+    ledger = desk.ledger(a=True)
+    with pytest.raises(LogCorrupt, match="at offset 10, but the log begins at 20") as raised:
+        ledger.begin(ledger.policy.group_of("a"))
+    assert not is_retryable(raised.value), "trying again would only look alive"
+    assert "checkpoints set FILE 20" in raised.value.fix
 
 
 def test_room_for_a_sink_that_is_behind_is_bounded_by_its_setting(desk: Desk) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tidemill.config import Pipeline
-from tidemill.control.positions import key_of_move
+from tidemill.control.positions import key_of_move, sink_positions
 from tidemill.errors import CheckpointError, ConfigError
 from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
 from tidemill.log.delivered import acknowledge
@@ -108,7 +108,9 @@ def _afresh(
             where=pipeline.log_uri,
             fix="Leave --position out, or move the log's directory away first.",
         )
-    used = max(tail.offset, current.offset if current else 0)
+    # A sink that the checkpoint does not wait for may be ahead of it.
+    reached = [at.checkpoint.offset for at in sink_positions(pipeline) if at.checkpoint]
+    used = max([tail.offset, current.offset if current else 0, *reached])
     if offset is not None and offset < used:
         # Invariant 5: sinks that know an offset would take the new event for the old one.
         raise CheckpointError(

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _WATCH_SECONDS = 0.1
+# For the batches under way, after the drain.
+_STOP_SECONDS = 60.0
+_HURRY_SECONDS = 2.0
 
 
 @app.command()
@@ -108,7 +111,9 @@ def run_pipelines(
             on_status([each.status for each in runs])
     finally:
         for each in runs:
-            each.stop()
+            each.ask_to_stop()
+        for each in runs:
+            each.stop(_HURRY_SECONDS if hurry.is_set() else _STOP_SECONDS)
         on_status([each.status for each in runs])
         close_session(spark)
     return [each.error for each in runs if each.error is not None]

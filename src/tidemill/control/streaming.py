@@ -11,12 +11,15 @@ from tidemill.capture.backoff import Backoff
 from tidemill.control.status import SinkState, SinkStatus
 from tidemill.errors import DeliveryError, TidemillError, is_retryable
 from tidemill.model.position import Offset
-from tidemill.stream.ledger import LOST, Ledger
+from tidemill.stream.ledger import Ledger, lost_events
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.policy import Group
 from tidemill.stream.report import BatchReport
 from tidemill.stream.session import reaching_spark
 from tidemill.telemetry import events
+
+_FAILING_STOP_SECONDS = 5.0
+_SETTLED_SECONDS = 5.0
 
 
 class GroupRun:
@@ -29,9 +32,9 @@ class GroupRun:
         self._ledger = ledger
         self._make = make
         self._stream: StreamLoop | None = None
-        self._start_at = 0.0
+        self._start_at = self._started_at = 0.0
         self._backoff = Backoff()
-        self._changing = threading.Lock()  # batches report from Spark's thread
+        self._changing = threading.Lock()  # batches report from Spark's thread; guards what is below
         self._sinks = {sink: SinkStatus(sink, waited_for=group.votes) for sink in group.sinks}
 
     @property
@@ -62,9 +65,9 @@ class GroupRun:
             elif time.monotonic() >= self._start_at:
                 with reaching_spark():
                     stream = self._make(self)
-                    stream.start()
-                self._stream = stream
-                self._note_what_is_lost()
+                stream.start()
+                self._stream, self._started_at = stream, time.monotonic()
+                self._update(lost=lost_events(self._ledger.position(self.group).note))
         except TidemillError as failure:
             self._stream = None
             if not is_retryable(failure):
@@ -91,36 +94,40 @@ class GroupRun:
         if self._stream is not None:
             self._stream.ask_to_stop()
 
-    def stop(self) -> None:
+    def stop(self, timeout: float) -> None:
+        """A batch that its sink does not take anyway is not waited for."""
         if self._stream is not None:
-            self._stream.stop()
+            self._stream.stop(min(timeout, _FAILING_STOP_SECONDS) if self.failing else timeout)
             self._stream = None
 
     def sinks(self, tail: Offset) -> list[SinkStatus]:
         at = self.offset
+        settled = self._stream is not None and time.monotonic() - self._started_at > _SETTLED_SECONDS
         with self._changing:
+            if at >= tail and settled:
+                self._recover()
             return [replace(sink, offset=at, lag_events=max(0, tail - at)) for sink in self._sinks.values()]
 
     def on_retry(self, errors: Mapping[str, str]) -> None:
+        """`errors` names every sink that holds up the batch now."""
         with self._changing:
-            for sink, error in errors.items():
-                self._sinks[sink] = replace(self._sinks[sink], state=SinkState.FAILING, error=error)
+            for name, sink in self._sinks.items():
+                state = SinkState.FAILING if name in errors else SinkState.OK
+                self._sinks[name] = replace(sink, state=state, error=errors.get(name, ""))
 
     def on_batch(self, report: BatchReport) -> None:
         self._backoff.reset()
-        self.trouble = {}
         with self._changing:
+            self._recover()
             for name, sink in self._sinks.items():
                 done = sum(receipt.events for receipt in report.receipts if receipt.sink == name)
                 letters = sum(letter.sink == name for letter in report.letters)
-                self._sinks[name] = replace(
-                    sink, state=SinkState.OK, error="", events=sink.events + done, letters=sink.letters + letters
-                )
+                self._sinks[name] = replace(sink, events=sink.events + done, letters=sink.letters + letters)
 
-    def _note_what_is_lost(self) -> None:
-        words = self._ledger.position(self.group).note.removeprefix(LOST).split()
-        if self._ledger.position(self.group).note.startswith(LOST) and len(words) == 3:
-            self._update(lost=int(words[2]) - int(words[0]) + 1)
+    def _recover(self) -> None:
+        """What was wrong is over: a batch went through, or there is none left."""
+        self.trouble = {}
+        self._sinks = {name: replace(sink, state=SinkState.OK, error="") for name, sink in self._sinks.items()}
 
     def _update(self, **changes: object) -> None:
         with self._changing:

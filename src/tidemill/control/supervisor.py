@@ -88,13 +88,19 @@ class PipelineRun:
         except TidemillError:
             return True
 
-    def stop(self) -> None:
-        """Ends after the batches under way, with their checkpoints. May be called again."""
-        self.stop_capture()
+    def ask_to_stop(self) -> None:
+        """`stop` without waiting, for who has several to stop."""
         for group in self._groups.values():
             group.ask_to_stop()
+
+    def stop(self, seconds: float = 60) -> None:
+        """Ends after the batches under way, with their checkpoints; those that take longer than `seconds` are delivered
+        again at the next start. May be called again."""
+        self.stop_capture()
+        self.ask_to_stop()
+        deadline = time.monotonic() + seconds
         for group in self._groups.values():
-            group.stop()
+            group.stop(max(0.0, deadline - time.monotonic()))
         if self.status.state is State.STOPPING:
             tail = self._tail()
             waiting = self._waiting(tail)

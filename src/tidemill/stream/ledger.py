@@ -5,23 +5,24 @@ One ledger per running pipeline; its groups' streams call it from their own thre
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import replace
 
 from tidemill.component import CheckpointStore
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, LogCorrupt, LogError
 from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Offset, Position
 from tidemill.stream.policy import Group, Policy, key_of
-from tidemill.telemetry.events import fail
+from tidemill.telemetry.events import fail, warn
 from tidemill.telemetry.points import point
 
 JOINED = "moves with the pipeline's checkpoint"
 """Note on a position that is no longer the sink's own: it became required."""
-LOST = "lost events"
-"""How the note of a sink begins that lost its place; it stays until an operator moves the position."""
+_LOST = re.compile(r"lost (\d+) events between (\d+) and (\d+)")
+"""The note of a sink that lost its place; it stays until an operator moves the position."""
 
 _TRIM_EVERY = 1.0
 
@@ -36,6 +37,7 @@ class Ledger:
         self._kept: dict[str, Checkpoint] = {}
         self._pipeline = Checkpoint(0, Position(""))
         self._opened = False
+        self._told = 0  # version of the pipeline's checkpoint that the log knows of
         self._trimmed_at = 0.0
         self._sizes: dict[Offset, int] = {}  # of the log's segments, for `trim`
 
@@ -56,27 +58,34 @@ class Ledger:
                     self._join(group)
                 else:
                     self._kept[group.key] = self._own(group.key)
+            self._commit()  # what was killed between a group's position, the pipeline's and the log's mark
             self._opened = True
-            self._commit()  # killed between a group's position and the pipeline's, the second is made good here
 
     def close(self) -> None:
         self._store.close()
 
     def begin(self, group: Group) -> Checkpoint:
         """Where the group's stream starts. A group that follows and whose next events the log no longer has goes on at
-        the log's head, never in silence; a leading one is left where it is, and its planning will say what is gone."""
+        the log's head, never in silence; for one that leads that is an operator's decision (invariant 7)."""
         self.open()
         with self._lock:
             kept, head = self._kept[group.key], self._log.head()
-            if group.leads or kept.offset >= head:
+            if kept.offset >= head:
                 return kept
-            note = f"{LOST} {kept.offset} to {head - 1}"
+            if group.leads:
+                raise LogCorrupt(
+                    f"the checkpoint is at offset {kept.offset}, but the log begins at {head}: what is between is gone",
+                    where=f'pipeline "{self.policy.pipeline}", {self._log_uri}',
+                    fix="Is this the log that the checkpoint belongs to? To go on without these events: "
+                    f"tidemill checkpoints set FILE {head}",
+                )
             fail(
                 "stream.place_lost", pipeline=self.policy.pipeline, sink=group.sinks[0], first=kept.offset,
                 last=head - 1, events=head - kept.offset,
                 fix="The log does not hold them any more: copy the tables to the sink yourself. To keep more for a "
                 "sink that is away, raise log.keep_for_optional_bytes.",
             )  # fmt: skip
+            note = _note_of_loss(kept.note, kept.offset, head)
             self._save(group.key, Checkpoint(head, self._log.position_at(head), note=note))
             return self._kept[group.key]
 
@@ -85,7 +94,7 @@ class Ledger:
         policy says so (invariant 1), then the log is told (invariant 2)."""
         with self._lock:
             before = self._kept[group.key].note
-            self._save(group.key, Checkpoint(end, position, note=before if before.startswith(LOST) else ""))
+            self._save(group.key, Checkpoint(end, position, note=before if lost_events(before) else ""))
             point("stream.checkpointed")
             self._commit()
             self._trim()
@@ -105,19 +114,21 @@ class Ledger:
         self._kept[key] = self._store.save(key, checkpoint, expect=self._kept[key].version)
 
     def _commit(self) -> None:
-        reached = self.policy.reached({key: kept.offset for key, kept in self._kept.items()})
         leading = self._kept.get(self.policy.pipeline)
         if leading is not None:
-            moved, self._pipeline = leading.version > self._pipeline.version, leading
+            self._pipeline = leading
         else:
-            moved = reached > self._pipeline.offset
-            if moved:
+            reached = self.policy.reached({key: kept.offset for key, kept in self._kept.items()})
+            if reached > self._pipeline.offset:
                 voter = next(kept for kept in self._kept.values() if kept.offset == reached)
                 self._pipeline = self._store.save(
                     self.policy.pipeline, Checkpoint(reached, voter.position), expect=self._pipeline.version
                 )
-        if moved:
+        # Also when nothing moved but the last word to the log failed: capture waits for it when the log is full. A log
+        # that was moved away does not reach so far; capture begins it anew, from the checkpoint.
+        if self._told != self._pipeline.version and self._log.tail().offset >= self._pipeline.offset:
             acknowledge(self._log_uri, Tail(self._pipeline.offset, self._pipeline.position))
+            self._told = self._pipeline.version
 
     def _trim(self) -> None:
         now = time.monotonic()
@@ -125,7 +136,10 @@ class Ledger:
             return
         self._trimmed_at = now
         least = min(kept.offset for kept in self._kept.values())
-        trim(self._log_uri, self._pipeline.offset, self._log_config, held=least, sizes=self._sizes)
+        try:
+            trim(self._log_uri, self._pipeline.offset, self._log_config, held=least, sizes=self._sizes)
+        except LogError as error:  # the batch is delivered all the same; the next one tries again
+            warn("stream.not_trimmed", pipeline=self.policy.pipeline, error=error.what, where=error.where)
 
     def _own(self, key: str) -> Checkpoint:
         kept = self._store.load(key)
@@ -150,3 +164,16 @@ class Ledger:
                     f"is between: tidemill checkpoints set FILE {self._pipeline.offset} --sink {sink}",
                 )
             self._store.save(key, replace(own, note=JOINED), expect=own.version)
+
+
+def lost_events(note: str) -> int:
+    """How many events a sink lost, by the note on its position."""
+    found = _LOST.fullmatch(note)
+    return int(found[1]) if found else 0
+
+
+def _note_of_loss(before: str, first: Offset, end: Offset) -> str:
+    """Of one loss, or of this one and those that an earlier note tells of."""
+    count = lost_events(before) + end - first
+    found = _LOST.fullmatch(before)
+    return f"lost {count} events between {found[2] if found else first} and {end - 1}"
