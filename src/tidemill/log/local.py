@@ -68,7 +68,8 @@ class LocalStore:
                 fix = "Restore the log from a copy, or move it away: capture then resumes from the checkpoint."
                 what = f"{name} has {mapped.size} bytes where its index says {at + size}"
                 raise LogCorrupt(what, where=self.label, fix=fix)
-        self._maps.move_to_end(name)
+        with suppress(KeyError):  # a worker's sinks read side by side: another thread's file took its place just now
+            self._maps.move_to_end(name)
         return mapped.slice(at, size)
 
     def _map(self, name: str) -> pa.Buffer:
