@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from tidemill.decoders._blscan import DOCUMENT, NEW_WHOLE, PARTIAL, cell, count_bits, has, skip_options
+from tidemill.decoders._words import put, word
 
 NULL, VALUE, UNSENT, ABSENT, DIFF = 0, 1, 2, 3, 4
 
@@ -300,14 +301,18 @@ def wide_decimals(b: Any, at: Any, kind: Any, precision: Any, scale: Any, out: A
 
 @njit(cache=True, nogil=True)
 def positions(name: Any, number: Any, name_at: Any, names: Any, offsets: Any, out: Any) -> Any:
-    """A name and a number each: `uuid:77`, `0-1-270`, `binlog.000003:1547`. `out` has 20 bytes more than the names."""
-    o = 0
+    """A name and a number each: `uuid:77`, `0-1-270`, `binlog.000003:1547`. `out` has 20 bytes a number more than the
+    names take, and like `names` a word at its end."""
+    o = np.uint64(0)
     scratch = np.empty(20, np.uint8)
     for i in range(len(name)):
         offsets[i] = o
-        for k in range(name_at[name[i]], name_at[name[i] + 1]):
-            out[o] = names[k]
-            o += 1
+        first, size = np.uint64(name_at[name[i]]), np.uint64(name_at[name[i] + 1] - name_at[name[i]])
+        k = np.uint64(0)
+        while k < size:
+            put(out, o + k, word(names, first + k))
+            k += np.uint64(8)
+        o += size
         v = np.uint64(number[i])
         n = 0
         while True:
@@ -316,8 +321,8 @@ def positions(name: Any, number: Any, name_at: Any, names: Any, offsets: Any, ou
             n += 1
             if v == np.uint64(0):
                 break
-        for k in range(n):
-            out[o] = scratch[n - 1 - k]
-            o += 1
+        for j in range(n):
+            out[o + np.uint64(j)] = scratch[n - 1 - j]
+        o += np.uint64(n)
     offsets[len(name)] = o
     return o

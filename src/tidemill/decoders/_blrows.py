@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tidemill.decoders import _blcells as cells
 from tidemill.decoders import _blscan as scanning
+from tidemill.decoders import _words as words
 from tidemill.decoders._blcolumns import Converter, converter
 from tidemill.decoders._blmap import TableMap
 from tidemill.decoders._sides import Ints
@@ -184,7 +185,7 @@ class Names:
 
     def positions(self, name: npt.NDArray[np.int32], number: Ints) -> pa.Array:
         offsets = np.empty(len(name) + 1, np.int32)
-        out = np.empty(int(self._size[name].sum()) + 20 * len(name), np.uint8)
+        out = np.empty(int(self._size[name].sum()) + 20 * len(name) + words.ROOM, np.uint8)
         size = cells.positions(name, number, self._at, self._text, offsets, out)
         return pa.Array.from_buffers(
             pa.string(), len(name), [None, pa.py_buffer(offsets), pa.py_buffer(out[:size].copy())]
@@ -194,5 +195,5 @@ class Names:
         texts = [name.prefix.encode() for name in self._all]
         self._size = np.array([len(text) for text in texts], np.int64)
         self._at = np.concatenate([[0], np.cumsum(self._size)]).astype(np.int64)
-        self._text = np.frombuffer(b"".join(texts) + b"\0", np.uint8).copy()
+        self._text = np.frombuffer(b"".join(texts) + bytes(words.ROOM), np.uint8).copy()
         self._vectors = (np.array(self._high, np.int64), np.array(self._low, np.int64), np.array(self._of, np.int64))

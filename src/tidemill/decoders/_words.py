@@ -27,6 +27,15 @@ def word(b: Any, q: Any) -> Any:
     )  # fmt: skip
 
 
+@njit(cache=True, nogil=True, inline="always")
+def put(out: Any, q: Any, w: Any) -> None:
+    """Eight bytes; `q` is unsigned."""
+    out[q], out[q + _1] = np.uint8(w & _U(255)), np.uint8(w >> _8 & _U(255))
+    out[q + _2], out[q + _3] = np.uint8(w >> _U(16) & _U(255)), np.uint8(w >> _U(24) & _U(255))
+    out[q + _4], out[q + _5] = np.uint8(w >> _U(32) & _U(255)), np.uint8(w >> _U(40) & _U(255))
+    out[q + _6], out[q + _7] = np.uint8(w >> _U(48) & _U(255)), np.uint8(w >> _U(56))
+
+
 @njit(cache=True, nogil=True)
 def copy(b: Any, at: Any, size: Any, offsets: Any, out: Any) -> None:
     """The values one behind the other, and their Arrow offsets. `out` has ROOM more bytes than they need."""
@@ -37,11 +46,7 @@ def copy(b: Any, at: Any, size: Any, offsets: Any, out: Any) -> None:
         k = _U(0)
         if s + n + _8 <= end:
             while k < n:
-                w, q = word(b, s + k), o + k
-                out[q], out[q + _1] = np.uint8(w & _U(255)), np.uint8(w >> _8 & _U(255))
-                out[q + _2], out[q + _3] = np.uint8(w >> _U(16) & _U(255)), np.uint8(w >> _U(24) & _U(255))
-                out[q + _4], out[q + _5] = np.uint8(w >> _U(32) & _U(255)), np.uint8(w >> _U(40) & _U(255))
-                out[q + _6], out[q + _7] = np.uint8(w >> _U(48) & _U(255)), np.uint8(w >> _U(56))
+                put(out, o + k, word(b, s + k))
                 k += _8
         else:
             while k < n:
