@@ -295,6 +295,29 @@ def test_another_process_that_moves_an_optional_position_stops_the_pipeline(
     works.log.close()
 
 
+@pytest.mark.parametrize(("sink", "state"), [("a", State.FAILED), ("b", State.RUNNING)])
+def test_an_error_that_nobody_expected_is_a_failure_and_none_of_its_words_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, state: State
+) -> None:
+    works = Works(tmp_path, "{mode: required}")
+    run = works.run(monkeypatch, a=UP, b=UP, c=UP)
+
+    def stumble() -> None:
+        raise KeyError("a row's value")
+
+    monkeypatch.setattr(run._groups[run._policy.group_of(sink).key], "watch", stumble)
+    run.watch()
+    status = run.watch()
+    assert status.state is state
+    monkeypatch.setattr(streaming, "_SETTLED_SECONDS", 0.0)
+    words = status.error["what"] if sink == "a" else sinks(status)["b"].error
+    assert sink == "a" or sinks(run.watch())["b"].state == "failed", "though it has every event"
+    assert "builtins.KeyError" in words
+    assert "a row's value" not in str(status)
+    run.stop()
+    works.log.close()
+
+
 def test_the_line_of_a_run_shows_a_sink_that_is_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -84,6 +85,8 @@ class GroupRun:
     def give_up(self, error: TidemillError) -> None:
         """The pipeline goes on without these sinks; their position stays for the next start."""
         self.given_up = True
+        self.ask_to_stop()
+        self._stream = None
         self._update(state=SinkState.FAILED, error=str(error))
         events.fail(
             "stream.sink_failed", pipeline=self._ledger.policy.pipeline, sinks=",".join(self.group.sinks),
@@ -136,3 +139,15 @@ class GroupRun:
 
 def described(error: TidemillError) -> dict[str, str]:
     return {"what": error.what, "where": error.where, "fix": error.fix}
+
+
+def explained(error: Exception) -> TidemillError:
+    """The error itself, if it is ours. Of any other only its kind and place: its words may hold a row's values."""
+    if isinstance(error, TidemillError):
+        return error
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return TidemillError(
+        f"{type(error).__module__}.{type(error).__qualname__} was not expected",
+        where=f"{place.filename}:{place.lineno}",
+        fix="Nothing is lost: start the pipeline again. If it repeats, report it.",
+    )

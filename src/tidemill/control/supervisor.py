@@ -17,7 +17,7 @@ from tidemill.config.pipeline import Pipeline
 from tidemill.config.secrets import revealed
 from tidemill.control.capturing import CaptureProcess
 from tidemill.control.status import PipelineStatus, Rate, SinkStatus, State
-from tidemill.control.streaming import GroupRun, described
+from tidemill.control.streaming import GroupRun, described, explained
 from tidemill.dlq import DeadLetters
 from tidemill.errors import CheckpointConflict, SparkLost, TidemillError
 from tidemill.log.reader import LogReader
@@ -66,10 +66,9 @@ class PipelineRun:
             try:
                 capture = self._capture.watch()
                 self._watch_streams()
-            except TidemillError as error:
-                self._fail(error)
-            else:
                 self._measure(capture)
+            except Exception as error:  # noqa: BLE001  one pipeline's failure is not that of the others
+                self._fail(explained(error))
         return self.status
 
     def stop_capture(self) -> None:
@@ -126,10 +125,11 @@ class PipelineRun:
         for group in self._groups.values():
             try:
                 group.watch()
-            except TidemillError as error:
+            except Exception as failure:
+                error = explained(failure)
                 given_up = {g.group.key for g in self._groups.values() if g.given_up} | {group.group.key}
                 if isinstance(error, SparkLost | CheckpointConflict) or not self._policy.can_go_on(given_up):
-                    raise
+                    raise error from failure
                 group.give_up(error)
 
     def _new_stream(self, run: GroupRun) -> StreamLoop:
