@@ -154,6 +154,16 @@ CASES: tuple[Case, ...] = (
         barrier=True,
     ),
     Case(
+        # Without a primary key the old image has the columns of a unique index that allows no NULL.
+        "minimal_images_by_a_unique_index",
+        ["CREATE TABLE q (v varchar(20), id int NOT NULL, UNIQUE KEY (id))", "INSERT INTO q VALUES ('a', 1)"],
+        [MINIMAL, "UPDATE q SET v = 'b'", "DELETE FROM q"],
+        [
+            update(0, "q", {"v": "b", "id": 1}, before={"id": 1}),
+            delete(1, "q", before={"id": 1}),
+        ],
+    ),
+    Case(
         "image_without_blobs",
         ["CREATE TABLE b (id int PRIMARY KEY, v text, n int)", "INSERT INTO b VALUES (1, 'large', 1)"],
         [NOBLOB, "UPDATE b SET n = 2", "UPDATE b SET v = 'larger'", "DELETE FROM b"],

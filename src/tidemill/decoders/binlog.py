@@ -1,6 +1,6 @@
 """The binlog of MySQL and MariaDB to blocks. The capture loop feeds it the replication stream as it arrives.
 
-How an UPDATE passes through: `scan` notes where its before and after images start; when a gulp is used up, `_blocks`
+How an UPDATE passes through: `scan` notes where its before and after images start; when a gulp is used up, `_blblocks`
 takes all rows of one table at once, `cut` finds their cells, each column's converter turns them into an Arrow
 array, and the rows of whole transactions leave as one `Committed`. No step makes a Python object for a row.
 
@@ -19,22 +19,18 @@ from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from tidemill.decoders import _blcells as cells
 from tidemill.decoders import _blevents as events
-from tidemill.decoders import _bljson as documents
 from tidemill.decoders import _blmap as maps
 from tidemill.decoders import _blscan as scanning
-from tidemill.decoders._blcolumns import Cells
+from tidemill.decoders._blblocks import Blocks, statements
+from tidemill.decoders._blexpand import packet, pieces, read_only
 from tidemill.decoders._blmap import TableMap
-from tidemill.decoders._blrows import Domain, Name, Names, Rows, Slot, Uuid
+from tidemill.decoders._blrows import Domain, Name, Names, Rows, Uuid
 from tidemill.decoders._blrows import Tables as KnownTables
-from tidemill.decoders._sides import Ints, runs, side_values, unchanged
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
 from tidemill.errors import ConnectionLost, DecodeError, SourceError
-from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.position import Position
 from tidemill.model.table import Table
@@ -43,7 +39,6 @@ __all__ = ["BinlogDecoder", "BinlogRefused", "DdlChange", "Flavor", "TableMap", 
 
 _IGNORABLE = 0x80  # LOG_EVENT_IGNORABLE_F: a reader that does not know the event may skip it
 _EXPAND_BYTES = 16 << 20
-_PLAIN_BYTES = 1 << 18  # of ordinary events after a compressed one, before the direct way is taken again
 _LARGEST = np.iinfo(np.int32).max
 
 _COMMENT = re.compile(r"\s*(/\*(?!!|M!).*?\*/|--\s[^\n]*\n|#[^\n]*\n)", re.DOTALL)
@@ -122,7 +117,6 @@ class BinlogDecoder:
         self._tables = tables
         self._flavor = flavor
         self._mark_events = mark_events
-        self._zero_dates = zero_dates
         self._spill_bytes = spill_bytes
         self._rows = Rows(capacity)
         self._state = np.zeros(scanning.STATE_SIZE, np.int64)
@@ -130,6 +124,7 @@ class BinlogDecoder:
         self._known = KnownTables()
         self._shape_of: dict[str, int] = {}  # the newest slot of each table
         self._names = Names()
+        self._blocks = Blocks(self._rows, self._known, self._names, null_zero_dates=zero_dates == "null")
         self._buffer = np.empty(0, np.uint8)
         self._spills = 0  # numbers given to spilled transactions
         self._open: _Transaction | None = None  # the one being spilled
@@ -147,7 +142,7 @@ class BinlogDecoder:
 
     def feed(self, data: memoryview | npt.NDArray[np.uint8]) -> Iterator[Change]:
         """Changes of all that is complete in `data`. Take them all before looking at `consumed`."""
-        whole = _read_only(data)
+        whole = read_only(data)
         if len(whole) > _LARGEST:
             whole = whole[:_LARGEST]
         at = 0
@@ -167,7 +162,7 @@ class BinlogDecoder:
     ) -> Generator[Change, None, int]:
         """Scans one buffer; MORE when it is used up, EXPAND at an event that must be unpacked first."""
         state = self._state
-        self._buffer = buffer
+        self._buffer = self._blocks.buffer = buffer
         state[scanning.PACKETS], state[scanning.POS] = packets, start
         while True:
             status = int(
@@ -195,7 +190,7 @@ class BinlogDecoder:
 
     def _grow(self) -> None:
         kept = self._rows
-        self._rows = Rows(kept.capacity * 2)
+        self._rows = self._blocks.notes = Rows(kept.capacity * 2)
         for now, before in zip(self._rows.vectors(), kept.vectors(), strict=True):
             now[: len(before)] = before
 
@@ -238,7 +233,7 @@ class BinlogDecoder:
             marks.append((int(ends[i]), self.place.text()))
             first = i + 1
         ordinal = np.arange(rows) - self._rows.tx_row[self._rows.tx[:rows]]
-        blocks = self._blocks(0, rows, np.arange(rows), ordinal, committed=True)
+        blocks = self._blocks.rows(0, rows, np.arange(rows), ordinal, committed=True)
         yield Committed(blocks, rows, tuple(marks), barrier)
 
     def _advance(self, first: int, last: int) -> None:
@@ -300,7 +295,7 @@ class BinlogDecoder:
     def _spill(self, first: int, last: int, barrier: bool) -> Iterator[Spilled]:
         if last > first:
             place = np.arange(last - first) + self._open_events
-            blocks = self._blocks(first, last, place, place, committed=False)
+            blocks = self._blocks.rows(first, last, place, place, committed=False)
             self._open_events += last - first
             yield Spilled(self._spills, blocks, last - first, barrier)
 
@@ -527,7 +522,7 @@ class BinlogDecoder:
             if changes:
                 place = np.arange(len(changes)) + self._open_events
                 self._open_events += len(changes)
-                blocks = self._ddl_blocks(changes, place, place, None)
+                blocks = statements(changes, place, None)
                 yield Spilled(self._spills, blocks, len(changes), any(c.barrier for c in changes))
             return
         if own is None:
@@ -537,29 +532,9 @@ class BinlogDecoder:
         self._finish(own)
         time = own.time if own.time != scanning.NO_TIME else seconds * 1_000_000
         place = np.arange(len(changes))
-        blocks = self._ddl_blocks(changes, place, place, (self._position(own), time)) if changes else ()
+        blocks = statements(changes, place, (self._position(own), time)) if changes else ()
         marks = ((len(changes), self.place.text()),)
         yield Committed(blocks, len(changes), marks, any(change.barrier for change in changes))
-
-    def _ddl_blocks(
-        self, changes: list[DdlChange], offset: Ints, ordinal: Ints, known: tuple[Position, int] | None
-    ) -> tuple[Block, ...]:
-        blocks = []
-        for i, change in enumerate(changes):
-            op = Op.TRUNCATE if change.truncate else Op.DDL
-            columns = {"offset": pa.array([int(offset[i])], pa.uint64()), "op": pa.array([int(op)], pa.uint8())}
-            if known is not None:
-                position, time = known
-                columns["position"] = pa.array([position], pa.string()).dictionary_encode().cast(POSITION)
-                columns["tx_id"] = pa.nulls(1, pa.uint64())
-                columns["commit_time"] = pa.array([time], pa.int64()).cast(COMMIT_TIME)
-            else:
-                columns["subtx"] = pa.array([0], pa.uint32())
-            columns["ordinal"] = pa.array([int(ordinal[i])], pa.uint32())
-            if not change.truncate:
-                columns["ddl"] = pa.array([change.document], DDL)
-            blocks.append(Block(change.table, pa.RecordBatch.from_pydict(columns)))
-        return tuple(blocks)
 
     # Ends of transactions, XA
 
@@ -630,13 +605,13 @@ class BinlogDecoder:
         """Unpacks events from `at` on and scans them. Answers where to go on, None if more must arrive first."""
         places: dict[int, int] = {}  # where an event begins in the expanded bytes -> in the stream
         held, end = bytearray(), at
-        for piece, start, stop in self._pieces(whole, at):
+        for piece, start, stop in pieces(whole, at, checksum=bool(self._state[scanning.CHECKSUM])):
             if start >= 0:
                 places[len(held)] = start
             held += piece
             end = max(end, stop)
             if len(held) >= _EXPAND_BYTES:
-                yield from self._walk(_read_only(bytes(held)), 0, packets=False, spill=True)
+                yield from self._walk(read_only(bytes(held)), 0, packets=False, spill=True)
                 del held[: int(self._state[scanning.POS])]
                 places.clear()
         if end == at:
@@ -645,51 +620,18 @@ class BinlogDecoder:
         reached = yield from self._walk_expanded(bytes(held), places, spill=False)
         if reached > at:
             return reached
-        if _packet(whole, end) is not None:  # there is more, but not of what must be unpacked: it goes on without us
+        if packet(whole, end) is not None:  # there is more, but not of what must be unpacked: it goes on without us
             return (yield from self._walk_expanded(bytes(held), places, spill=True))
         if end + 5 <= len(whole) and whole[end + 4]:
             self._server_packet(whole[end + 4 :].tobytes())
         return None
 
     def _walk_expanded(self, held: bytes, places: dict[int, int], *, spill: bool) -> Generator[Change, None, int]:
-        yield from self._walk(_read_only(held), 0, packets=False, spill=spill)
+        yield from self._walk(read_only(held), 0, packets=False, spill=spill)
         reached = int(self._state[scanning.POS])
         if reached not in places:
             raise self._broken(scanning.BAD_FRAME)
         return places[reached]
-
-    def _pieces(self, whole: npt.NDArray[np.uint8], at: int) -> Iterator[tuple[bytes, int, int]]:
-        """Events from `at` on without packets and checksums: (bytes, where the event begins or -1 for a further piece
-        of it, where it ends once it is complete or -1). Stops some way behind the last event that needed this."""
-        plain = 0
-        while plain < _PLAIN_BYTES:
-            found = _packet(whole, at)
-            if found is None:
-                return
-            event, after = found
-            if len(event) < events.HEADER or int.from_bytes(event[9:13], "little") != len(event):
-                self._state[scanning.POS] = at
-                raise self._broken(scanning.BAD_FRAME)
-            joined = after - at > 0xFFFFFF
-            kind = event[4]
-            if self._state[scanning.CHECKSUM] and kind not in (4, 15, 27, 41):
-                if zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
-                    raise self._broken(scanning.BAD_CHECKSUM)
-                event = event[:9] + struct.pack("<I", len(event) - 4) + event[13:-4]
-            if kind in (4, 15):
-                return  # files change between transactions: the direct way takes them
-            packed = (
-                kind == events.TRANSACTION_PAYLOAD or events.QUERY_COMPRESSED <= kind <= events.ROWS_COMPRESSED_LAST
-            )
-            plain = 0 if packed or joined else plain + len(event)
-            pieces = events.expanded(event)
-            before = next(pieces)
-            start = at
-            for piece in pieces:
-                yield before, start, -1
-                before, start = piece, -1
-            yield before, start, after
-            at = after
 
     def _server_packet(self, packet: bytes) -> None:
         if packet[0] == 0xFF and len(packet) >= 3:
@@ -699,111 +641,6 @@ class BinlogDecoder:
         if packet[0] == 0xFE and len(packet) < 9:
             raise ConnectionLost("the server ended the binlog stream", where=self._where())
         raise self._broken(scanning.BAD_FRAME)
-
-    # Blocks
-
-    def _blocks(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
-        slot = self._rows.slot[first:last]
-        blocks = []
-        for number in np.flatnonzero(np.bincount(slot)).tolist():
-            here = np.flatnonzero(slot == number)
-            meta = self._meta(first + here, offset[here], ordinal[here], committed=committed)
-            known = self._known.slots[number]
-            batch = pa.RecordBatch.from_pydict({**meta, **self._images(known, first + here)})
-            blocks.append(Block(known.table, batch))
-        return tuple(sorted(blocks, key=lambda block: block.batch.column(0)[0].as_py()))
-
-    def _meta(self, rows: Ints, offset: Ints, ordinal: Ints, *, committed: bool) -> dict[str, pa.Array]:
-        notes = self._rows
-        meta = {"offset": pa.array(offset.astype(np.uint64)), "op": pa.array(notes.op[rows])}
-        if committed:
-            txs, index = runs(notes.tx[rows])
-            time, xid = notes.tx_time[txs], notes.tx_xid[txs]
-            names = self._names.positions(notes.tx_name[txs], notes.tx_no[txs])
-            meta["position"] = pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), names).cast(POSITION)
-            meta["tx_id"] = pa.array(xid[index].astype(np.uint64), mask=xid[index] == 0)
-            meta["commit_time"] = pa.array(time[index]).cast(COMMIT_TIME)
-        else:
-            meta["subtx"] = pa.array(np.zeros(len(rows), np.uint32))
-        meta["ordinal"] = pa.array(ordinal.astype(np.uint32))
-        return meta
-
-    def _images(self, known: Slot, rows: Ints) -> dict[str, pa.Array]:
-        """`key`, `before`, `after`, and the side columns, each only if some row has it.
-
-        An old image with every column is `before`. One with fewer (binlog_row_image MINIMAL or NOBLOB) is `key`: of the
-        other columns nobody could tell what was NULL from what was not sent.
-        """
-        notes, table = self._rows, known.table
-        event = notes.event[rows]
-        old, new, fill = notes.old[rows], notes.new[rows], notes.fill[rows]
-        whole = notes.ev_flags[event] & scanning.OLD_WHOLE != 0
-        keys = [i for i, c in enumerate(table.columns) if c.name in table.key]
-        every = list(range(len(table.columns)))
-        nothing = np.full(len(rows), -1, np.int32)
-        columns: dict[str, pa.Array] = {}
-        odd: list[tuple[Ints, Side, int, pa.Array]] = []
-        images = (
-            ("key", Side.KEY, np.where(whole, nothing, old), nothing, keys),
-            ("before", Side.BEFORE, np.where(whole, old, nothing), nothing, every),
-            ("after", Side.AFTER, new, fill, every),
-        )
-        for name, side, start, completed, wanted in images:
-            present = start >= 0
-            if not wanted or not present.any():
-                continue
-            column_cells = self._cut(known, start, completed, event, after=side is Side.AFTER)
-            children = []
-            for j in wanted:
-                array, bad = self._column(known, j, column_cells[j], fill, event)
-                children.append(array)
-                if bad is not None:
-                    where = np.flatnonzero(bad)
-                    size = known.converters[j].step
-                    values = [column_cells[j].value(i, size) for i in where.tolist()]
-                    texts = pa.array([known.converters[j].odd_text(value) for value in values], pa.string())
-                    odd.append((where, side, j, texts))
-            fields = [pa.field(table.columns[j].name, table.columns[j].type.arrow) for j in wanted]
-            mask = None if present.all() else pa.array(~present)
-            columns[name] = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
-            if side is Side.AFTER:
-                unsent = np.stack([c.kind for c in column_cells]) == cells.UNSENT
-                if unsent.any():
-                    columns["unchanged"] = unchanged(unsent)
-        if odd:
-            columns["odd"] = side_values(odd, len(rows))
-        return columns
-
-    def _column(
-        self, known: Slot, j: int, column: Cells, fill: npt.NDArray[np.int32], event: npt.NDArray[np.int32]
-    ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
-        made = known.converters[j]
-        if made.is_document and (column.kind == cells.DIFF).any():
-            old = self._cut(known, fill, np.full(len(fill), -1, np.int32), event, after=False)[j]
-            return documents.merge(column, old)
-        array, bad = made.convert(column)
-        if bad is not None and made.is_moment and self._zero_dates == "null":
-            return array, None
-        return array, bad
-
-    def _cut(
-        self,
-        known: Slot,
-        start: npt.NDArray[np.int32],
-        fill: npt.NDArray[np.int32],
-        event: npt.NDArray[np.int32],
-        *,
-        after: bool,
-    ) -> list[Cells]:
-        notes, tables, count = self._rows, self._known, len(known.converters)
-        own, other = (notes.ev_new, notes.ev_old) if after else (notes.ev_old, notes.ev_new)
-        shape = (count, len(start))
-        at, size, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.uint8)
-        cells.cut(
-            self._buffer, len(self._buffer), start, fill, event, own, other, notes.ev_flags,
-            scanning.NEW_WHOLE if after else scanning.OLD_WHOLE, tables.program, known.first, count, at, size, kind,
-        )  # fmt: skip
-        return [Cells(self._buffer, at[j], size[j], kind[j]) for j in range(count)]
 
     # Errors
 
@@ -824,30 +661,3 @@ class BinlogDecoder:
         return DecodeError(
             what, where=f"{self._where()}, event {head}", fix="Restart the pipeline; if it repeats, report the event."
         )
-
-
-def _read_only(data: memoryview | bytes | npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """One kind of array for the kernels, whoever owns the memory."""
-    array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
-    if array.flags.writeable:
-        array = array.view()
-        array.flags.writeable = False
-    return array
-
-
-def _packet(whole: npt.NDArray[np.uint8], at: int) -> tuple[bytes, int] | None:
-    """The event that begins at `at`, joined from its packets, and where the next begins; None if it is not all there
-    or is no event."""
-    parts = []
-    first = True
-    while True:
-        if at + 4 > len(whole):
-            return None
-        size = int.from_bytes(whole[at : at + 3].tobytes(), "little")
-        if at + 4 + size > len(whole) or (first and (size == 0 or whole[at + 4])):
-            return None
-        parts.append(whole[at + 4 + first : at + 4 + size].tobytes())
-        at += 4 + size
-        first = False
-        if size < 0xFFFFFF:
-            return b"".join(parts), at

@@ -1,0 +1,170 @@
+"""Rows that `scan` noted, as blocks: all rows of a table at once, and statements one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.decoders import _blcells as cells
+from tidemill.decoders import _bljson as documents
+from tidemill.decoders import _blscan as scanning
+from tidemill.decoders._blcolumns import Cells
+from tidemill.decoders._blrows import Names, Rows, Slot, Tables
+from tidemill.decoders._sides import Ints, runs, side_values, unchanged
+from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
+from tidemill.model.position import Position
+from tidemill.model.table import Table
+
+
+class Statement(Protocol):
+    """`binlog.DdlChange`."""
+
+    @property
+    def table(self) -> Table: ...
+
+    @property
+    def document(self) -> str: ...
+
+    @property
+    def truncate(self) -> bool: ...
+
+
+class Blocks:
+    """Of one connection. `buffer` and `notes` are what `scan` ran over last, and what it noted there."""
+
+    def __init__(self, notes: Rows, tables: Tables, names: Names, *, null_zero_dates: bool) -> None:
+        self.buffer = np.empty(0, np.uint8)
+        self.notes = notes
+        self._tables = tables
+        self._names = names
+        self._null_zero_dates = null_zero_dates
+
+    def rows(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
+        slot = self.notes.slot[first:last]
+        blocks = []
+        for number in np.flatnonzero(np.bincount(slot)).tolist():
+            here = np.flatnonzero(slot == number)
+            meta = self._meta(first + here, offset[here], ordinal[here], committed=committed)
+            known = self._tables.slots[number]
+            batch = pa.RecordBatch.from_pydict({**meta, **self._images(known, first + here)})
+            blocks.append(Block(known.table, batch))
+        return tuple(sorted(blocks, key=lambda block: block.batch.column(0)[0].as_py()))
+
+    def _meta(self, rows: Ints, offset: Ints, ordinal: Ints, *, committed: bool) -> dict[str, pa.Array]:
+        notes = self.notes
+        meta = {"offset": pa.array(offset.astype(np.uint64)), "op": pa.array(notes.op[rows])}
+        if committed:
+            txs, index = runs(notes.tx[rows])
+            time, xid = notes.tx_time[txs], notes.tx_xid[txs]
+            names = self._names.positions(notes.tx_name[txs], notes.tx_no[txs])
+            meta["position"] = pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), names).cast(POSITION)
+            meta["tx_id"] = pa.array(xid[index].astype(np.uint64), mask=xid[index] == 0)
+            meta["commit_time"] = pa.array(time[index]).cast(COMMIT_TIME)
+        else:
+            meta["subtx"] = pa.array(np.zeros(len(rows), np.uint32))
+        meta["ordinal"] = pa.array(ordinal.astype(np.uint32))
+        return meta
+
+    def _images(self, known: Slot, rows: Ints) -> dict[str, pa.Array]:
+        """`key`, `before`, `after`, and the side columns, each only if some row has it.
+
+        An old image with every column is `before`. One with fewer (binlog_row_image MINIMAL or NOBLOB) is `key`: of the
+        other columns nobody could tell what was NULL from what was not sent. Where the table has no key, `before` has
+        the columns that were sent (those of a unique index).
+        """
+        notes, table = self.notes, known.table
+        event = notes.event[rows]
+        old, new, fill = notes.old[rows], notes.new[rows], notes.fill[rows]
+        keys = [i for i, c in enumerate(table.columns) if c.name in table.key]
+        whole = (notes.ev_flags[event] & scanning.OLD_WHOLE != 0) | (not keys)
+        every = list(range(len(table.columns)))
+        nothing = np.full(len(rows), -1, np.int32)
+        columns: dict[str, pa.Array] = {}
+        odd: list[tuple[Ints, Side, int, pa.Array]] = []
+        images = (
+            ("key", Side.KEY, np.where(whole, nothing, old), nothing, keys),
+            ("before", Side.BEFORE, np.where(whole, old, nothing), nothing, every),
+            ("after", Side.AFTER, new, fill, every),
+        )
+        for name, side, start, completed, wanted in images:
+            present = start >= 0
+            if not wanted or not present.any():
+                continue
+            column_cells = self._cut(known, start, completed, event, after=side is Side.AFTER)
+            if side is Side.BEFORE:
+                wanted = [j for j in wanted if not (column_cells[j].kind == cells.UNSENT).any()]
+            children = []
+            for j in wanted:
+                array, bad = self._column(known, j, column_cells[j], fill, event)
+                children.append(array)
+                if bad is not None:
+                    where = np.flatnonzero(bad)
+                    size = known.converters[j].step
+                    values = [column_cells[j].value(i, size) for i in where.tolist()]
+                    texts = pa.array([known.converters[j].odd_text(value) for value in values], pa.string())
+                    odd.append((where, side, j, texts))
+            fields = [pa.field(table.columns[j].name, table.columns[j].type.arrow) for j in wanted]
+            mask = None if present.all() else pa.array(~present)
+            columns[name] = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+            if side is Side.AFTER:
+                unsent = np.stack([c.kind for c in column_cells]) == cells.UNSENT
+                if unsent.any():
+                    columns["unchanged"] = unchanged(unsent)
+        if odd:
+            columns["odd"] = side_values(odd, len(rows))
+        return columns
+
+    def _column(
+        self, known: Slot, j: int, column: Cells, fill: npt.NDArray[np.int32], event: npt.NDArray[np.int32]
+    ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+        made = known.converters[j]
+        if made.is_document and (column.kind == cells.DIFF).any():
+            old = self._cut(known, fill, np.full(len(fill), -1, np.int32), event, after=False)[j]
+            return documents.merge(column, old)
+        array, bad = made.convert(column)
+        if bad is not None and made.is_moment and self._null_zero_dates:
+            return array, None
+        return array, bad
+
+    def _cut(
+        self,
+        known: Slot,
+        start: npt.NDArray[np.int32],
+        fill: npt.NDArray[np.int32],
+        event: npt.NDArray[np.int32],
+        *,
+        after: bool,
+    ) -> list[Cells]:
+        notes, tables, count = self.notes, self._tables, len(known.converters)
+        own, other = (notes.ev_new, notes.ev_old) if after else (notes.ev_old, notes.ev_new)
+        shape = (count, len(start))
+        at, size, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.uint8)
+        cells.cut(
+            self.buffer, len(self.buffer), start, fill, event, own, other, notes.ev_flags,
+            scanning.NEW_WHOLE if after else scanning.OLD_WHOLE, tables.program, known.first, count, at, size, kind,
+        )  # fmt: skip
+        return [Cells(self.buffer, at[j], size[j], kind[j]) for j in range(count)]
+
+
+def statements(changes: Sequence[Statement], ordinal: Ints, known: tuple[Position, int] | None) -> tuple[Block, ...]:
+    """One row each: the effect of a statement on a table. `known`: position and time, if the transaction has ended."""
+    blocks = []
+    for i, change in enumerate(changes):
+        op = Op.TRUNCATE if change.truncate else Op.DDL
+        columns = {"offset": pa.array([int(ordinal[i])], pa.uint64()), "op": pa.array([int(op)], pa.uint8())}
+        if known is not None:
+            position, time = known
+            columns["position"] = pa.array([position], pa.string()).dictionary_encode().cast(POSITION)
+            columns["tx_id"] = pa.nulls(1, pa.uint64())
+            columns["commit_time"] = pa.array([time], pa.int64()).cast(COMMIT_TIME)
+        else:
+            columns["subtx"] = pa.array([0], pa.uint32())
+        columns["ordinal"] = pa.array([int(ordinal[i])], pa.uint32())
+        if not change.truncate:
+            columns["ddl"] = pa.array([change.document], DDL)
+        blocks.append(Block(change.table, pa.RecordBatch.from_pydict(columns)))
+    return tuple(blocks)
