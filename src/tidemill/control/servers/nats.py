@@ -23,7 +23,7 @@ def binary() -> Path:
 class Nats(ServerProcess):
     """`settings` is text in the server's own configuration language, for logins and limits.
 
-    With `sync_always` a message is on disk before it is acknowledged; the server's default is to sync every two minutes.
+    With `sync_always` a message is on disk before it is acknowledged; by default the server syncs every two minutes.
     """
 
     name = "nats"
