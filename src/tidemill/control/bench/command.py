@@ -10,7 +10,7 @@ import typer
 from tidemill.control import console
 from tidemill.errors import ConfigError
 
-app = typer.Typer(no_args_is_help=True, help="Measure speed against the database's own client.")
+app = console.commands("Measure speed, beside the system's own client in the same run.")
 
 
 @app.command()

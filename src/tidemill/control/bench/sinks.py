@@ -17,7 +17,7 @@ from tidemill import registry
 from tidemill.component import Format, Sink
 from tidemill.control.bench.material import Material
 from tidemill.control.bench.stations import STATIONS, Station
-from tidemill.errors import EnvironmentProblem
+from tidemill.errors import ConfigError, EnvironmentProblem
 
 _BATCH = 200_000
 
@@ -27,6 +27,9 @@ class SinksBench:
 
     def __init__(self, *, rows: int, rounds: int, only: Sequence[str], say: Callable[[str], None]) -> None:
         self.rows, self.rounds, self._say = rows, rounds, say
+        for name in only:
+            if name not in STATIONS:
+                raise ConfigError(f'"{name}" is not measured', fix=f"There are: {', '.join(sorted(STATIONS))}.")
         self.only = list(only) or [name for name in registry.names("sinks") if name in STATIONS]
 
     def run(self) -> dict[str, Any]:

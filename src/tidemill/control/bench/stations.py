@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -19,9 +21,11 @@ from tidemill.control.servers.kafka import local_kafka
 from tidemill.control.servers.nats import Nats
 from tidemill.control.servers.postgres import Postgres
 from tidemill.control.servers.seaweedfs import SeaweedFS
+from tidemill.control.servers.starrocks import StarRocks
 from tidemill.control.servers.valkey import Valkey
 from tidemill.formats.json import JsonFormat
 from tidemill.model.block import Block
+from tidemill.sinks._starrocks_http import StreamLoads
 
 
 class Station(ABC):
@@ -69,7 +73,7 @@ class Station(ABC):
 
 
 class FilesStation(Station):
-    loop = "write() of ready lines to one file"
+    loop = "write() and fsync() of ready lines to one file"
 
     def start(self) -> None:
         self._pieces = [JsonFormat().batch(block, "bench") for block in self.material.blocks()]
@@ -82,6 +86,8 @@ class FilesStation(Station):
         with (self.scratch / target).open("wb") as file:
             for piece in self._pieces:
                 file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
         return time.perf_counter() - began
 
 
@@ -220,6 +226,43 @@ class ClickHouseStation(Station):
         return spent
 
 
+class StarRocksStation(Station):
+    """The stand-in, for both. What the sink sent to its first table is sent again, as it was."""
+
+    loop = "Stream Load of ready bodies (the sink's own)"
+
+    def start(self) -> None:
+        self._server = self.stack.enter_context(StarRocks(self.scratch / "starrocks"))
+        self._ready: list[tuple[Mapping[str, str], bytes]] = []
+        load = StreamLoads.load
+
+        def recorded(
+            loads: StreamLoads, database: str, table: str, label: str, headers: Mapping[str, str], body: bytes
+        ) -> bool:
+            if table == "warm":
+                self._ready.append((headers, body))
+            return load(loads, database, table, label, headers, body)
+
+        StreamLoads.load = recorded  # type: ignore[method-assign, assignment]
+        self.stack.callback(setattr, StreamLoads, "load", load)
+
+    def config(self, target: str) -> dict[str, Any]:
+        return {
+            "url": f"http://127.0.0.1:{self._server.http_port}", "mysql_port": self._server.mysql_port,
+            "database": "bench", "table": target,
+        }  # fmt: skip
+
+    def plain(self, target: str) -> float:
+        url = f"http://127.0.0.1:{self._server.http_port}"
+        loads = StreamLoads(url, self._server.user, self._server.password, "bench", 10, 60)
+        ready = list(self._ready)
+        began = time.perf_counter()
+        for number, (headers, body) in enumerate(ready):
+            loads.load("bench", "warm", f"{target}-{number}", headers, body)
+        self._ready[:] = ready
+        return time.perf_counter() - began
+
+
 class NatsStation(Station):
     loop = "nats-py publish_async() of ready bytes, acknowledgements awaited"
 
@@ -321,4 +364,5 @@ STATIONS: dict[str, type[Station]] = {
     "postgres": PostgresStation,
     "redis": RedisStation,
     "s3": S3Station,
+    "starrocks": StarRocksStation,
 }
