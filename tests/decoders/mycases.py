@@ -154,14 +154,18 @@ CASES: tuple[Case, ...] = (
         barrier=True,
     ),
     Case(
-        # Without a primary key the old image has the columns of a unique index that allows no NULL.
+        # Without a primary key the old image has the columns of a unique index that allows no NULL. Full metadata
+        # calls such an index the key.
         "minimal_images_by_a_unique_index",
-        ["CREATE TABLE q (v varchar(20), id int NOT NULL, UNIQUE KEY (id))", "INSERT INTO q VALUES ('a', 1)"],
-        [MINIMAL, "UPDATE q SET v = 'b'", "DELETE FROM q"],
         [
-            update(0, "q", {"v": "b", "id": 1}, before={"id": 1}),
-            delete(1, "q", before={"id": 1}),
+            "CREATE TABLE q (v varchar(20), id int NOT NULL, UNIQUE KEY (id))",
+            "INSERT INTO q VALUES ('a', 1)",
+            "SET GLOBAL binlog_row_metadata = 'MINIMAL'",
         ],
+        [MINIMAL, "UPDATE q SET v = 'b'", "DELETE FROM q"],
+        [update(0, "q", {"v": "b", "id": 1}, before={"id": 1}), delete(1, "q", before={"id": 1})],
+        known={"golden.q": [("v", "varchar(20)", "utf8mb4"), ("id", "int", "")]},
+        undo=["SET GLOBAL binlog_row_metadata = 'FULL'"],
     ),
     Case(
         "image_without_blobs",

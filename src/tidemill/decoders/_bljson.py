@@ -196,10 +196,11 @@ def quote(value: str) -> str:
 
 
 def double_text(value: float) -> str:
-    """The shortest digits that read back, without an exponent while the point is within 15 places (`my_gcvt`)."""
+    """The shortest digits that read back, without an exponent while the point is within 15 places or stands among
+    them (`my_gcvt`)."""
     sign, digits, exponent = _digits(value)
     point = len(digits) + exponent  # where the point stands, counted from the first digit
-    if -14 <= point <= 15:
+    if -14 <= point <= 15 or 0 < point < len(digits):
         if point <= 0:
             body = "0." + "0" * -point + digits
         elif point >= len(digits):

@@ -79,7 +79,7 @@ def _put_double(out: Any, o: Any, bits: Any) -> Any:
     scratch = np.empty(20, np.uint8)
     n = _put_digits(scratch, 0, v)
     point = n + k if v != _0 else np.int64(1)
-    if -14 <= point <= 15:
+    if -14 <= point <= 15 or 0 < point < n:
         if point <= 0:
             out[o], out[o + 1] = 48, 46
             o += 2
