@@ -72,6 +72,16 @@ def test_every_command_in_the_table_has_a_module_with_json_output(tidemill: Term
         assert "--json" in answer.out
 
 
+@pytest.mark.parametrize("words", [(), ("log",), ("checkpoints",), ("dlq",), ("stream",), ("bench",)], ids=str)
+def test_a_list_of_commands_shows_each_in_one_line(
+    words: tuple[str, ...], tidemill: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = tidemill(*words, "--help").out.partition("Commands:\n")[2]
+    assert listed
+    assert "..." not in listed
+
+
 def test_version_and_usage_errors(tidemill: Terminal) -> None:
     assert tidemill("--version").out == f"tidemill {__version__}\n"
     wrong = tidemill("validat")

@@ -27,7 +27,7 @@ def succeed(
         raise CheckpointConflict(
             f"the checkpoint would move backwards, from offset {current.offset} to {checkpoint.offset}",
             where=f'pipeline "{pipeline}"',
-            fix='If that is meant, stop the pipeline and use "tidemill checkpoints set" with --force.',
+            fix='If that is meant, stop the pipeline and use "tidemill checkpoints set".',
         )
     saved_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     return replace(checkpoint, version=version + 1, saved_at=saved_at)

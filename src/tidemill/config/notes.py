@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from tidemill import registry
 from tidemill.config.pipeline import Pipeline
+from tidemill.config.spec import Sink
 
 
 def notes(pipeline: Pipeline) -> list[tuple[str, str]]:
     """(what, what to do about it) pairs."""
-    found = []
-    alone = [
-        str(getattr(sink.config, "id", sink.type))
-        for sink in pipeline.spec.sinks
-        if getattr(registry.load("sinks", sink.type), "single_lane", False)
-    ]
-    lanes = pipeline.spec.lanes or 1
-    if alone and lanes > 1:
-        named = ", ".join(f'"{sink}"' for sink in alone)
-        found.append(
-            (
-                f"{lanes} lanes are asked for, but {named} takes all of a batch in one lane, and so do the sinks that "
-                "move with it",
-                "Make it `required: false` if the others are to use their lanes, or leave the number of lanes out.",
-            )
-        )
-    return found
+    spec, lanes = pipeline.spec, pipeline.spec.lanes or 1
+    single = [s for s in spec.sinks if getattr(registry.load("sinks", s.type), "single_lane", False)]
+    # Sinks that move together share their lanes; one that moves by itself takes none from the others.
+    moving = [s for s in spec.sinks if _moves_with_others(spec.commit_policy.mode, s)]
+    slowing = [s for s in single if s in moving]
+    if lanes > 1 and slowing and len(slowing) < len(moving):
+        what = f"{_asked(lanes, slowing)}, and so do the sinks that move with it"
+        fix = "Make it `required: false` if the others are to use their lanes, or leave the number of lanes out."
+        return [(what, fix)]
+    if lanes > 1 and len(single) == len(spec.sinks):
+        return [(_asked(lanes, single), "Leave the number of lanes out.")]
+    return []
+
+
+def _asked(lanes: int, sinks: list[Sink]) -> str:
+    named = ", ".join(f'"{getattr(sink.config, "id", sink.type)}"' for sink in sinks)
+    return f"{lanes} lanes are asked for, but {named} takes all of a batch in one lane"
+
+
+def _moves_with_others(mode: str, sink: Sink) -> bool:
+    """As stream/policy.py groups them."""
+    return mode == "all" or (mode == "required" and bool(getattr(sink.config, "required", True)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ from tidemill.control import console, target
 if TYPE_CHECKING:
     from tidemill.model.delivery import Checkpoint
 
-app = typer.Typer(no_args_is_help=True)
+app = console.commands("See or move how far a pipeline has come.")
 
 _COLUMNS = ("pipeline", "sink", "offset", "position", "version", "saved", "note")
 
@@ -23,18 +22,13 @@ OfSink = Annotated[
 ]
 
 
-@app.callback()
-def checkpoints() -> None:
-    """See or move how far a pipeline has come."""
-
-
 @app.command()
 def show(
     file: target.File,
     pipeline: target.Which = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Show the newest checkpoint of the file's pipelines, or of one, and of sinks that have a position of their own."""
+    """Show how far pipelines are, and sinks with their own position."""
     from tidemill import config
     from tidemill.control.positions import sink_positions
 
@@ -63,7 +57,7 @@ def history(
     sink: OfSink = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Show past checkpoints; the `file` store keeps only the newest, `sqlite` keeps the last ones."""
+    """Show past checkpoints. `sqlite` and `clickhouse` keep some, `file` only the newest."""
     from tidemill.stream.policy import key_of
 
     chosen = target.choose(file, pipeline)
@@ -88,18 +82,19 @@ def set_(
         str | None, typer.Option(help="The source's position, for a log that is empty.", show_default=False)
     ] = None,
     note: Annotated[str, typer.Option(help="Why; kept with the checkpoint.")] = "set by hand",
-    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    yes: console.Yes = False,
     sink: OfSink = None,
     pipeline: target.Which = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Move the checkpoint of a stopped pipeline, to deliver events again or to step over some."""
+    """Move a stopped pipeline, to deliver again or to step over events."""
     from tidemill.control.move import move, plan
+    from tidemill.errors import CheckpointError
 
     chosen = target.choose(file, pipeline)
     intended = plan(chosen, offset=offset, since=since, position=position, sink=sink)
-    if not force:
-        _ask(intended.consequence)
+    if not yes:
+        console.ask(intended.consequence, CheckpointError)
     stored = move(chosen, intended, note=note)
     if as_json:
         console.show_json(
@@ -109,16 +104,6 @@ def set_(
         return
     console.show_table(_COLUMNS, [_row(chosen.name, stored, sink)])
     console.say(intended.consequence)
-
-
-def _ask(consequence: str) -> None:
-    from tidemill.errors import CheckpointError
-
-    if not sys.stdin.isatty():
-        raise CheckpointError(consequence, fix="Nothing was changed. If that is meant, add --force.")
-    console.warn(consequence)
-    if not typer.confirm("Go on?"):
-        raise typer.Exit(1)
 
 
 def _data(checkpoint: Checkpoint | None) -> dict[str, object] | None:

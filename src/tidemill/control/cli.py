@@ -24,17 +24,17 @@ from tidemill.control import console
 from tidemill.errors import TidemillError
 
 COMMANDS = {
-    "demo": "Watch it work: a PostgreSQL, a small shop under load, a pipeline, the events as they arrive.",
+    "demo": "Watch it work: a database, a small shop, events that arrive.",
     "run": "Run the pipelines of one or more files until stopped.",
     "validate": "Check pipeline files and show what they resolve to.",
-    "doctor": "Check that everything a pipeline needs is there; each failure says how to mend it.",
+    "doctor": "Check that all is there; each failure says how to mend it.",
     "schema": "Print the JSON Schema of pipeline files, for editors.",
     "log": "Look inside the change log: ls, cat, stats.",
     "checkpoints": "See or move how far a pipeline has come: show, history, set.",
-    "dlq": "Dead letters, events that a sink will never take: ls, show, replay, purge.",
-    "stream": "The message queue of a pgstream sink: ls, pull, ack, nack, extend, replay, dead.",
+    "dlq": "Events that a sink will never take: ls, show, replay, purge.",
+    "stream": "The queue of a pgstream sink: ls, pull, ack, replay and more.",
     "resync": "Accept a gap after a lost position, and capture from now on.",
-    "bench": "Measure speed against the database's own client.",
+    "bench": "Measure speed: postgres, mysql, sinks, profile.",
 }
 
 
@@ -55,7 +55,9 @@ class Commands(TyperGroup):
         return name, command, rest
 
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
 
 
 def _print_version(wanted: bool) -> None:

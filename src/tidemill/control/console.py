@@ -17,6 +17,16 @@ from rich.text import Text
 from tidemill.errors import TidemillError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", "--force", help="Do not ask.")]
+
+
+def commands(about: str = "") -> typer.Typer:
+    """An `app` of one or more commands. Plain help: boxes do not survive a pipe, and they show flags as if they took a
+    value. With `about` it is a group, which shows its help when it is called alone."""
+    return typer.Typer(
+        help=about or None, no_args_is_help=bool(about), add_completion=False, rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )  # fmt: skip
 
 
 def show_json(value: Any) -> None:
@@ -43,6 +53,15 @@ def say(text: str, style: str = "") -> None:
 
 def warn(text: str) -> None:
     Console(stderr=True, soft_wrap=True).print(Text(text, style="yellow"))
+
+
+def ask(consequence: str, refusal: type[TidemillError]) -> None:
+    """Before something that cannot be undone. Nobody to ask is a `refusal`, a no ends the command with 1."""
+    if not sys.stdin.isatty():
+        raise refusal(consequence, fix="Nothing was changed. If that is meant, add --yes.")
+    warn(consequence)
+    if not typer.confirm("Go on?"):
+        raise typer.Exit(1)
 
 
 def show_error(error: TidemillError, *, as_json: bool) -> None:

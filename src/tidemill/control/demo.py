@@ -29,7 +29,7 @@ from tidemill.control.servers.postgres import Postgres
 from tidemill.control.shop import KEYS, Shop
 from tidemill.errors import DeliveryError, EnvironmentProblem
 
-app = typer.Typer()
+app = console.commands()
 
 PIPELINE = """\
 # Written by `tidemill demo`. Point the dsn at your own database and it is yours.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,16 +16,10 @@ if TYPE_CHECKING:
     from tidemill.config import Pipeline
     from tidemill.dlq import DeadLetters, Letter
 
-app = typer.Typer(no_args_is_help=True)
+app = console.commands("See dead letters, deliver them again, or let them go.")
 
-Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Which; all of them if none is named.")]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="Which; all of them if none is named.")]
 OfSink = Annotated[str | None, typer.Option("--sink", help="Only letters of this sink.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
-
-@app.callback()
-def dead_letters() -> None:
-    """See dead letters, deliver them again, or let them go."""
 
 
 @app.command()
@@ -81,20 +74,21 @@ def replay(
     file: target.File,
     ids: Ids = None,
     sink: OfSink = None,
-    yes: Yes = False,
+    yes: console.Yes = False,
     pipeline: target.Which = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Write letters to their sink again, by offset; those that arrive are removed. The pipeline must be stopped."""
+    """Write letters to their sink again, by offset. Those that arrive are removed. The pipeline must be stopped."""
     from tidemill.control.redeliver import overtaken, redeliver
 
     with _opened(file, pipeline) as (chosen, store):
         letters = _chosen(store, ids, sink)
         late = overtaken(chosen, letters)
         if late and not yes:
-            _ask(
+            console.ask(
                 f"{len(late)} of {len(letters)} letters are older than what their sink has: each arrives behind later "
-                "events of its key. A sink that keeps versions keeps the newer row; any other goes back to the older"
+                "events of its key. A sink that keeps versions keeps the newer row; any other goes back to the older",
+                DeliveryError,
             )
         outcomes = list(redeliver(chosen, store, letters))
     failed = [outcome for outcome in outcomes if outcome.error]
@@ -121,7 +115,7 @@ def purge(
     file: target.File,
     ids: Ids = None,
     sink: OfSink = None,
-    yes: Yes = False,
+    yes: console.Yes = False,
     pipeline: target.Which = None,
     as_json: console.AsJson = False,
 ) -> None:
@@ -129,7 +123,8 @@ def purge(
     with _opened(file, pipeline) as (chosen, store):
         letters = _chosen(store, ids, sink)
         if letters and not yes:
-            _ask(f"{len(letters)} events of {chosen.name} are never delivered to the sinks that refused them")
+            consequence = f"{len(letters)} events of {chosen.name} are never delivered to the sinks that refused them"
+            console.ask(consequence, DeliveryError)
         removed = store.remove([letter.number for letter in letters])
     if as_json:
         console.show_json({"pipeline": chosen.name, "purged": removed})
@@ -165,14 +160,6 @@ def _chosen(store: DeadLetters, ids: list[int] | None, sink: str | None) -> list
 def _unknown(numbers: list[int]) -> ConfigError:
     listed = ", ".join(map(str, numbers))
     return ConfigError(f"there is no such letter: {listed}", fix="tidemill dlq ls shows those that are there.")
-
-
-def _ask(consequence: str) -> None:
-    if not sys.stdin.isatty():
-        raise DeliveryError(consequence, fix="Nothing was changed. If that is meant, add --yes.")
-    console.warn(consequence)
-    if not typer.confirm("Go on?"):
-        raise typer.Exit(1)
 
 
 def _head(letter: Letter) -> dict[str, Any]:

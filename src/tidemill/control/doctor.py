@@ -14,7 +14,7 @@ from tidemill.control import console
 if TYPE_CHECKING:
     from tidemill.component import Check
 
-app = typer.Typer()
+app = console.commands()
 
 _STYLE = {"pass": "green", "warn": "yellow", "fail": "bold red"}
 

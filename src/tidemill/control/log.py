@@ -16,15 +16,10 @@ from tidemill.control import console, target
 if TYPE_CHECKING:
     from tidemill.log.entry import Entry
 
-app = typer.Typer(no_args_is_help=True)
+app = console.commands("Look inside the change log.")
 
 Target = Annotated[str, typer.Argument(help="A pipeline file, or a log's directory or URI.", show_default=False)]
 First = Annotated[int, typer.Option("--from", min=0, help="First offset to show.")]
-
-
-@app.callback()
-def inspect() -> None:
-    """Look inside the change log."""
 
 
 @app.command()
@@ -69,7 +64,7 @@ def cat(
     pipeline: target.Which = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Print events, one JSON document a line, in order of their offsets; --json changes nothing."""
+    """Print events, one JSON document a line, in order. --json changes nothing."""
     from tidemill.control.events import events
     from tidemill.log.reader import LogReader
 
@@ -85,7 +80,7 @@ def cat(
 
 @app.command()
 def stats(log: Target, pipeline: target.Which = None, as_json: console.AsJson = False) -> None:
-    """Count what the log holds, by table, and how much of it is not delivered yet."""
+    """Count what the log holds, by table, and what is not delivered yet."""
     from tidemill.config import mask_dsn
     from tidemill.control.move import delivered as delivered_mark
     from tidemill.control.positions import sink_positions

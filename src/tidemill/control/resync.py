@@ -6,20 +6,15 @@ gone, and asks. What the log still holds is delivered as ever; only capture begi
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
-
-import typer
-
 from tidemill.control import console, target
 
-app = typer.Typer()
+app = console.commands()
 
 
 @app.command()
 def resync(
     file: target.File,
-    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    yes: console.Yes = False,
     pipeline: target.Which = None,
     as_json: console.AsJson = False,
 ) -> None:
@@ -37,12 +32,8 @@ def resync(
     try:
         before = log.tail
         gap = f"changes of {chosen.name} after {before.position or 'the beginning'} and before now are never captured"
-        if not force:
-            if not sys.stdin.isatty():
-                raise SourceError(gap, fix="Nothing was changed. If that is meant, add --force.")
-            console.warn(gap)
-            if not typer.confirm("Go on?"):
-                raise typer.Exit(1)
+        if not yes:
+            console.ask(gap, SourceError)
         source = chosen.build_source()
         try:
             now = source.renew()

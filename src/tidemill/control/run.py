@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tidemill.config import Pipeline
 
-app = typer.Typer()
+app = console.commands()
 
 _WATCH_SECONDS = 0.1
 # For the batches under way, after the drain.

@@ -17,7 +17,7 @@ from tidemill.control import console
 if TYPE_CHECKING:
     from tidemill.sinks.pgstream import Claimed, Client, Group, Message
 
-app = typer.Typer(no_args_is_help=True, help="The message queue of a pgstream sink: ls, pull, ack, nack, extend, ...")
+app = console.commands("Consume the message queue of a pgstream sink, and look after it.")
 
 Where = Annotated[
     str, typer.Argument(help="A pipeline file with a pgstream sink, or postgresql://...", show_default=False)
@@ -25,14 +25,16 @@ Where = Annotated[
 Stream = Annotated[str, typer.Argument(help="The stream's name.", show_default=False)]
 Name = Annotated[str, typer.Option("--group", "-g", help="The consumer group.", show_default=False)]
 Token = Annotated[str, typer.Option("--token", help="What `pull` gave with the messages.", show_default=False)]
-Ids = Annotated[list[int] | None, typer.Argument(help="Messages; all of that pull if left out.", show_default=False)]
+Ids = Annotated[
+    list[int] | None, typer.Argument(metavar="ID", help="Messages; all of that pull if left out.", show_default=False)
+]
 Sink = Annotated[str | None, typer.Option("--sink", help="Which sink, if the file has several of pgstream.")]
 Schema = Annotated[str | None, typer.Option("--schema", help="Schema of the queue.", show_default="pgstream")]
 
 
 @app.command("ls")
 def list_(where: Where, sink: Sink = None, schema: Schema = None, as_json: console.AsJson = False) -> None:
-    """Streams and their groups: how far they are, what they hold, what died."""
+    """List streams and their groups: what waits, is held, has died."""
     with _client(where, sink, schema) as client:
         streams = client.streams()
     if as_json:
@@ -85,7 +87,7 @@ def ack(
     where: Where, stream: Stream, group: Name, token: Token, ids: Ids = None,
     sink: Sink = None, schema: Schema = None, as_json: console.AsJson = False,
 ) -> None:  # fmt: skip
-    """These are done with. Only who pulled them may say so."""
+    """Say that messages are done with; only who pulled them may."""
     with _client(where, sink, schema) as client:
         _report(_group(client, stream, group).settle("ack", token, ids), as_json)
 
@@ -103,7 +105,7 @@ def nack(
     schema: Schema = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Put them back: they are given again, or go to the group's dead letters after the last attempt."""
+    """Put messages back, to be given again. After the last attempt they go to the group's dead letters."""
     with _client(where, sink, schema) as client:
         pause = datetime.timedelta(seconds=delay)
         _report(_group(client, stream, group).settle("nack", token, ids, pause, reason), as_json)
@@ -121,7 +123,7 @@ def extend(
     schema: Schema = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Hold them longer."""
+    """Hold messages longer."""
     with _client(where, sink, schema) as client:
         pause = datetime.timedelta(seconds=seconds)
         _report(_group(client, stream, group).settle("extend", token, ids, pause), as_json)
@@ -140,7 +142,7 @@ def replay(
     schema: Schema = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Give a group messages again, from a place on, also those that it acked."""
+    """Give a group messages again, also those that it acked."""
     from tidemill.errors import ConfigError
 
     if sum(v is not None for v in (lsn, since, offset)) + dead != 1:
@@ -164,7 +166,7 @@ def dead(
     schema: Schema = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Messages that a group gave up on, and why."""
+    """List messages that a group gave up on, and why."""
     with _client(where, sink, schema) as client:
         letters = _group(client, stream, group).dead_letters(limit)
     if as_json:

@@ -9,7 +9,7 @@ import typer
 
 from tidemill.control import console
 
-app = typer.Typer()
+app = console.commands()
 
 
 @app.command()

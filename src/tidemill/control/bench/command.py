@@ -23,7 +23,9 @@ def postgres(
     plot: Annotated[Path | None, typer.Option(help="Write a picture of the result here (.svg or .png).")] = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """End to end from PostgreSQL, beside pg_recvlogical writing to /dev/null, over the same WAL."""
+    """End to end from PostgreSQL, beside pg_recvlogical.
+
+    The client writes the same WAL to /dev/null."""
     from tidemill.control.bench.postgres import Bench
     from tidemill.control.bench.show import save_plot, show
 
@@ -46,7 +48,9 @@ def mysql(
     kafka: Annotated[bool, typer.Option(help="Also to Kafka (a real broker where it can be had).")] = True,
     as_json: console.AsJson = False,
 ) -> None:
-    """Capture alone and end to end from MySQL or MariaDB, beside mysqlbinlog and mysql-replication."""
+    """Capture alone and end to end, beside mysqlbinlog.
+
+    From MySQL or MariaDB; the Python library mysql-replication reads a part of the same binlog."""
     from tidemill.control.bench.mysql import MysqlBench
 
     if server not in ("mysql", "mariadb"):
@@ -80,7 +84,9 @@ def sinks(
     rounds: Annotated[int, typer.Option(help="Alternating runs; the median counts.")] = 3,
     as_json: console.AsJson = False,
 ) -> None:
-    """Every sink and wire format from a prepared log, beside the plainest client loop of that system."""
+    """Every sink and wire format, beside the plainest client loop.
+
+    All sinks write the same prepared log; no database is in the way."""
     from tidemill.control.bench.sinks import SinksBench
 
     say = (lambda text: None) if as_json else console.say
@@ -107,7 +113,7 @@ def profile(
     rows: Annotated[int, typer.Option(help="Row changes to capture and encode.")] = 500_000,
     as_json: console.AsJson = False,
 ) -> None:
-    """Where the time goes: reading, scanning, cutting, converting, logging, encoding; microseconds a row."""
+    """Where the time goes, stage by stage, in microseconds a row."""
     from tidemill.control.bench.profile import profile_postgres
 
     result = profile_postgres(rows)
