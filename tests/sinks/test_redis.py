@@ -180,6 +180,16 @@ class TestReplay:
         assert (receipt.events, receipt.skipped) == (0, 30)
         assert client.xlen(stream) == 0
 
+    def test_in_smaller_batches_is_recognised_from_one_to_the_next(
+        self, sinks: Any, client: redis.Redis, stream: str
+    ) -> None:
+        blocks = make_events(60)
+        sinks(stream).write(batch(blocks, 0, 60))
+        client.xtrim(stream, maxlen=0, approximate=False)
+        assert [sinks(stream).write(batch(blocks, start, start + 20)).skipped for start in (0, 20, 40)] == [20] * 3
+        with pytest.raises(Refused, match="does not show"):  # from the middle, nothing tells that these are the same
+            sinks(stream).write(batch(blocks, 20, 40))
+
     def test_from_before_the_last_batch_is_skipped_while_its_entries_are_there(
         self, sinks: Any, client: redis.Redis, stream: str
     ) -> None:

@@ -4,7 +4,8 @@ An event's entry id is its offset plus one, so a stream's last id says how far i
 that are not beyond it: a batch that is delivered again, and another log (the state was thrown away, another pipeline
 writes here, or someone uses XADD by hand). The first is skipped; the second must stop, for the server would refuse the
 new events one and all. They are told apart by the event's identity, which every entry carries in its field `id`; and
-because entries may be trimmed, by a witness in the hash `tidemill:{<stream>}`: the first event of the last batch.
+because entries may be trimmed, by a witness in the hash `tidemill:{<stream>}`: the first event of the last batch, and
+where that batch ended, for one that begins there is of the same log.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class Ends:
         """Notes each stream's first event of this delivery, before any of it is sent."""
         with self._redis.pipeline(transaction=False) as pipeline:
             for stream, (offset, identity) in first.items():
-                note = {"pipeline": delivery.pipeline, "sink": self._sink, "offset": offset, "id": identity}
+                note = {
+                    "pipeline": delivery.pipeline, "sink": self._sink, "offset": offset, "id": identity,
+                    "end": delivery.end,
+                }  # fmt: skip
                 pipeline.hset(_witness(stream), mapping=note)
             pipeline.execute()
 
@@ -81,8 +85,9 @@ class Ends:
         there = {o: _identity(e) for o, e in ((seen.newest, newest), (seen.first, first)) if e}
         if note.get("pipeline") == delivery.pipeline and note.get("offset", "").isdigit():
             there.setdefault(int(note["offset"]), note.get("id", ""))
+        continued = note.get("pipeline") == delivery.pipeline and note.get("end") == str(delivery.start)
         known = {offset: identity for offset, identity in there.items() if offset in seen.ids}
-        if known and all(seen.ids[offset] == identity for offset, identity in known.items()):
+        if (known or continued) and all(seen.ids[offset] == identity for offset, identity in known.items()):
             return
         owner = (
             f'; pipeline "{note["pipeline"]}", sink "{note["sink"]}" wrote it'

@@ -30,9 +30,13 @@ _MANIFESTS = f"{PRIVATE}/manifests"
 
 @dataclass(slots=True)
 class Reached:
-    """Everything before `end` is visible; `witness` are some of these events, by offset. `stale` are leftovers."""
+    """Everything before `end` is visible; `witness` are some of these events, by offset. `stale` are leftovers.
+
+    `continued`: the delivery begins where the one before it ended, so it is of the same log.
+    """
 
     end: Offset = 0
+    continued: bool = False
     manifest: Offset | None = None
     witness: dict[Offset, str] = field(default_factory=dict)
     stale: list[str] = field(default_factory=list)
@@ -68,12 +72,14 @@ class Manifests:
             for start in starts[starts.index(first) :]:
                 if start < delivery.end:
                     witness |= {int(o): text for o, text in self._manifest(start)["witness"].items()}
-        return Reached(end, starts[-1], witness, self._stale(state, end))
+        return Reached(end, state.get("through") == delivery.start, starts[-1], witness, self._stale(state, end))
 
-    def attempt(self, reached: Reached, start: Offset, names: list[str]) -> None:
-        """Before objects appear: so that whoever comes after a crash knows their names."""
+    def attempt(self, reached: Reached, delivery: Delivery, start: Offset, names: list[str]) -> None:
+        """Before objects appear: so that whoever comes after a crash knows their names. `through` is where the next
+        delivery begins, if this one succeeds."""
         names = sorted({*names, *reached.stale})
-        state = {"manifest": reached.manifest or 0, "attempt": {"start": start, "names": names}, "owner": self._owner}
+        attempt = {"start": start, "names": names}
+        state = {"manifest": reached.manifest or 0, "attempt": attempt, "through": delivery.end, "owner": self._owner}
         self._put(_STATE, state)
 
     def publish(self, reached: Reached, manifest: dict[str, Any]) -> None:

@@ -226,9 +226,11 @@ class _Making:
             self.events += fresh.rows
             if self._objects.held > _HELD:
                 self._finish()
-        if self.skipped and not self._confirmed:
+        if self.skipped and not self._confirmed and not self._reached.continued:
             raise self._other_log(self._delivery.start)
         if not self.events:
+            if self.skipped:  # the next delivery is known by where this one ended
+                self._manifests.attempt(self._reached, self._delivery, self._reached.end, [])
             return
         self._finish()
         files = sorted(self._objects.files, key=lambda file: str(file["path"]))
@@ -246,7 +248,7 @@ class _Making:
     def _finish(self) -> None:
         self._names += self._objects.names
         if not self._delivery.redelivered:
-            self._manifests.attempt(self._reached, self._start, self._names)
+            self._manifests.attempt(self._reached, self._delivery, self._start, self._names)
         self._objects.finish()
 
     def _fresh(self, block: Block) -> Block | None:
