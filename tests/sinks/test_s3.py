@@ -222,8 +222,8 @@ class TestReplay:
     def test_in_smaller_batches_is_recognised_from_one_to_the_next(self, sinks: Any, store: Any, prefix: str) -> None:
         blocks = make_events(100)
         sinks().write(batch(blocks, 0, 60))
-        for start in range(0, 100, 10):
-            sinks().write(batch(blocks, start, start + 10))
+        for start, end in [(0, 10), (10, 30), (10, 20), (20, 50), (20, 40), (40, 100), (40, 80), (80, 100)]:
+            sinks().write(batch(blocks, start, end))
         assert offsets(store, prefix) == list(range(100))
         with pytest.raises(Refused, match="do not show"):  # from the middle, nothing tells that these are the same
             sinks().write(batch(blocks, 30, 40))

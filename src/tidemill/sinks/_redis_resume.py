@@ -5,7 +5,7 @@ that are not beyond it: a batch that is delivered again, and another log (the st
 writes here, or someone uses XADD by hand). The first is skipped; the second must stop, for the server would refuse the
 new events one and all. They are told apart by the event's identity, which every entry carries in its field `id`; and
 because entries may be trimmed, by a witness in the hash `tidemill:{<stream>}`: the first event of the last batch, and
-where that batch ended, for one that begins there is of the same log.
+where that batch began and ended, for one that begins there is of the same log.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Ends:
             for stream, (offset, identity) in first.items():
                 note = {
                     "pipeline": delivery.pipeline, "sink": self._sink, "offset": offset, "id": identity,
-                    "end": delivery.end,
+                    "start": delivery.start, "end": delivery.end,
                 }  # fmt: skip
                 pipeline.hset(_witness(stream), mapping=note)
             pipeline.execute()
@@ -85,7 +85,8 @@ class Ends:
         there = {o: _identity(e) for o, e in ((seen.newest, newest), (seen.first, first)) if e}
         if note.get("pipeline") == delivery.pipeline and note.get("offset", "").isdigit():
             there.setdefault(int(note["offset"]), note.get("id", ""))
-        continued = note.get("pipeline") == delivery.pipeline and note.get("end") == str(delivery.start)
+        bounds = (note.get("start"), note.get("end"))
+        continued = note.get("pipeline") == delivery.pipeline and str(delivery.start) in bounds
         known = {offset: identity for offset, identity in there.items() if offset in seen.ids}
         if (known or continued) and all(seen.ids[offset] == identity for offset, identity in known.items()):
             return

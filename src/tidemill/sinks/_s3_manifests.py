@@ -32,7 +32,7 @@ _MANIFESTS = f"{PRIVATE}/manifests"
 class Reached:
     """Everything before `end` is visible; `witness` are some of these events, by offset. `stale` are leftovers.
 
-    `continued`: the delivery begins where the one before it ended, so it is of the same log.
+    `continued`: the delivery begins where the one before it began or ended, so it is of the same log.
     """
 
     end: Offset = 0
@@ -72,14 +72,16 @@ class Manifests:
             for start in starts[starts.index(first) :]:
                 if start < delivery.end:
                     witness |= {int(o): text for o, text in self._manifest(start)["witness"].items()}
-        return Reached(end, state.get("through") == delivery.start, starts[-1], witness, self._stale(state, end))
+        continued = delivery.start in state.get("bounds", ())
+        return Reached(end, continued, starts[-1], witness, self._stale(state, end))
 
     def attempt(self, reached: Reached, delivery: Delivery, start: Offset, names: list[str]) -> None:
-        """Before objects appear: so that whoever comes after a crash knows their names. `through` is where the next
-        delivery begins, if this one succeeds."""
+        """Before objects appear: so that whoever comes after a crash knows their names. The next
+        delivery begins at one of this one's bounds."""
         names = sorted({*names, *reached.stale})
         attempt = {"start": start, "names": names}
-        state = {"manifest": reached.manifest or 0, "attempt": attempt, "through": delivery.end, "owner": self._owner}
+        bounds = [delivery.start, delivery.end]
+        state = {"manifest": reached.manifest or 0, "attempt": attempt, "bounds": bounds, "owner": self._owner}
         self._put(_STATE, state)
 
     def publish(self, reached: Reached, manifest: dict[str, Any]) -> None:
