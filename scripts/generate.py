@@ -71,9 +71,10 @@ def clickhouse_page() -> str:
     head = [
         "# ClickHouse types\n",
         NOTE,
-        "What a column becomes in a table that the `clickhouse` sink creates. It is `Nullable` where the source's",
-        "column is, and never in the key. *Dead letter* means that the event is not written: it goes to the dead letters",
-        "if they are on, else it stops the pipeline. A value is never clamped, wrapped or turned into NULL.\n",
+        "What a column becomes in a table that the [clickhouse](../sinks/clickhouse.md) sink creates. It is `Nullable`",
+        "where the source's column is, and never in the key. *Dead letter* means that the event is not written: it goes",
+        "to the [dead letters](../dead-letters.md) if they are on, else it stops the pipeline. A value is never clamped,",
+        "wrapped or turned into NULL.\n",
         "| PostgreSQL | MySQL, MariaDB | ClickHouse | |",
         "|---|---|---|---|",
         *rows,
@@ -86,9 +87,9 @@ def starrocks_page() -> str:
     head = [
         "# StarRocks types\n",
         NOTE,
-        "What a column becomes in a table that the `starrocks` sink creates. Columns outside the key can be NULL.",
-        "*Dead letter* means that the event is not written: it goes to the dead letters if they are on, else it stops",
-        "the pipeline.\n",
+        "What a column becomes in a table that the [starrocks](../sinks/starrocks.md) sink creates. Columns outside",
+        "the key can be NULL. *Dead letter* means that the event is not written: it goes to the",
+        "[dead letters](../dead-letters.md) if they are on, else it stops the pipeline.\n",
         "| PostgreSQL | MySQL, MariaDB | StarRocks | |",
         "|---|---|---|---|",
         *rows,
@@ -101,9 +102,9 @@ def postgres_sink_page() -> str:
     head = [
         "# Types of the postgres sink\n",
         NOTE,
-        "What a column becomes in a table that the `postgres` sink creates. A value that the type refuses is not",
-        "written: its event goes to the dead letters if they are on, else it stops the pipeline. Nothing is clamped or",
-        "turned into NULL.\n",
+        "What a column becomes in a table that the [postgres](../sinks/postgres.md) sink creates. A value that the",
+        "type refuses is not written: its event goes to the [dead letters](../dead-letters.md) if they are on, else it",
+        "stops the pipeline. Nothing is clamped or turned into NULL.\n",
         "| source | created | |",
         "|---|---|---|",
         *rows,
@@ -130,9 +131,9 @@ def mysql_type_page() -> str:
         *rules,
         "\n## Row images\n",
         "With `binlog_row_image=FULL` an UPDATE and a DELETE bring the whole old row (`before`). With `MINIMAL` and",
-        "`NOBLOB` they bring less, of which only the key is kept (`key`): of the other columns nobody could tell what was",
-        "NULL from what was not sent. Columns that are missing from a new row are taken from the old one where it has",
-        "them; the others are `unchanged`. Of an INSERT they are the columns that got their default value.",
+        "`NOBLOB` they bring less, of which only the key is kept (`key`): of the other columns nobody could tell what",
+        "was NULL from what was not sent. Columns that are missing from a new row are taken from the old one where it",
+        "has them; the others are `unchanged`. Of an INSERT they are the columns that got their default value.",
     ]
     return "\n".join([*head, ""])
 
@@ -156,7 +157,7 @@ def delivery_page() -> str:
     rows = []
     for name in registry.names("sinks"):
         kind = registry.load("sinks", name)
-        rows.append(f"| `{name}` | {_tier(kind)} | {kind.mechanism} | {_proofs(name)} |")
+        rows.append(f"| {_page(name)} | {_tier(kind)} | {kind.mechanism} | {_proofs(name)} |")
     head = [
         "# Delivery\n",
         NOTE,
@@ -167,14 +168,19 @@ def delivery_page() -> str:
         "|---|---|---|---|",
         *rows,
         "",
-        "`tests/delivery/test_kills.py` ends the worker with `kill -9` before the write, after the write and before its",
-        "receipt, after the receipts and before the checkpoint, and after the checkpoint; it kills the destination's",
-        "server during a run and loses its answers on the way. Then source and destination are compared: row by row where",
-        "the destination holds tables, event by event and in order per key where it holds events, and what came twice",
-        "is counted against the tier. Kills of capture, of Spark's driver and of its workers are in `tests/crash`.",
+        "*Kills*: [test_kills](../tests/delivery/test_kills.py) ends the worker with `kill -9` before the write, after",
+        "the write and before its receipt, after the receipts and before the checkpoint, and after the checkpoint. It",
+        "kills the destination's server during a run and loses its answers on the way. Then source and destination are",
+        "compared: row by row where the destination holds tables, event by event and in order per key where it holds",
+        "events. What came twice is counted against the tier. Kills of capture, of Spark's driver and of its workers",
+        "are in [tests/crash](../tests/crash).",
         "",
-        "What a sink refuses for good goes to the [dead letters](dead-letters.md), if they are on, or stops the pipeline.",
-        "Which sinks hold the checkpoint back is the [commit policy](operations.md).",
+        "The servers of these tests are real ones, with three exceptions. ClickHouse is its real engine (chDB) behind an",
+        "HTTP front of ours. StarRocks is a stand-in, written from its documentation. Where no Kafka broker can be",
+        "fetched, librdkafka's mock takes its place, and the header of the test run says so.",
+        "",
+        "What a sink refuses for good goes to the [dead letters](dead-letters.md), if they are on, or stops the",
+        "pipeline. Which sinks hold the checkpoint back is the [commit policy](operations.md#several-sinks).",
     ]
     return "\n".join([*head, ""])
 
@@ -189,7 +195,8 @@ def format_page() -> str:
         "# Types and field numbers of the wire formats\n",
         NOTE,
         "What a column's Arrow type becomes. Which Arrow type a column has is on the type page of its database.",
-        "Arrow and Parquet have the Arrow type itself. In Avro a column is a union with null, in Protobuf `optional`.\n",
+        "Arrow and Parquet have the Arrow type itself. In Avro a column is a union with null, in Protobuf it is",
+        "`optional`.\n",
         "| Arrow | JSON | Avro | Protobuf |",
         "|---|---|---|---|",
         *rows,
@@ -273,10 +280,15 @@ def _tier(sink: Any) -> str:
     return (inspect.getdoc(tier) or "") if isinstance(tier, property) else str(tier)
 
 
+def _page(sink: str) -> str:
+    """Its name, as a link where it has a page of its own."""
+    return f"[`{sink}`](sinks/{sink}.md)" if (ROOT / "docs/sinks" / f"{sink}.md").exists() else f"`{sink}`"
+
+
 def _proofs(sink: str) -> str:
-    files = [ROOT / "tests/delivery/destinations" / f"{sink}.py", ROOT / "tests/sinks" / f"test_{sink}.py"]
-    shown = ["tests/delivery/test_kills.py", f"tests/sinks/test_{sink}.py"]
-    return ", ".join(f"`{text}`" for path, text in zip(files, shown, strict=True) if path.exists())
+    destination, own = f"tests/delivery/destinations/{sink}.py", f"tests/sinks/test_{sink}.py"
+    found = [("kills", destination), (Path(own).stem, own)]
+    return ", ".join(f"[{name}](../{path})" for name, path in found if (ROOT / path).exists())
 
 
 def _import_everything() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tidemill import config
+from tidemill import config, registry
 from tidemill.sinks.kafka import KafkaConfig
 from tidemill.sinks.redis import RedisConfig
 from tidemill.sources.mysql import MysqlConfig, MysqlSource
@@ -169,6 +170,29 @@ def test_what_is_not_there_yet_is_refused_and_not_ignored(file: Path) -> None:
         "schema sensing is not in this version",
     ]
     assert all(problem.line and problem.fix for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("component", "package", "install"),
+    [("redis", "redis", "pip install redis."), ("mysql", "pymysql.cursors", "pip install pymysql.")],
+)
+def test_a_driver_that_is_missing_is_named_with_the_way_to_get_it(
+    file: Path, monkeypatch: pytest.MonkeyPatch, component: str, package: str, install: str
+) -> None:
+    load = registry.load
+
+    def without(family: str, name: str) -> Any:
+        if name == component:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+        return load(family, name)
+
+    monkeypatch.setattr(registry, "load", without)
+    file.write_text(FULL)
+    with pytest.raises(config.DocumentError) as caught:
+        config.load(file, ENVIRONMENT)
+    (problem,) = caught.value.problems
+    assert f"not installed: {package}" in problem.what
+    assert install in problem.fix
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the documentation shows must work: every pipeline loads, the example sink delivers, no link is dead."""
+"""What the documentation shows must work: every pipeline loads, the example sink delivers."""
 
 from __future__ import annotations
 
@@ -70,13 +70,6 @@ def test_the_page_of_events_names_exactly_the_fields_there_are() -> None:
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     event = orjson.loads(JsonFormat().encode(make_block(1), "shop")[0].as_py())
     assert named - {"unchanged"} == event.keys()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
-    dead = [link for link in links if "://" not in link and not (page.parent / link).exists()]
-    assert dead == []
 
 
 def test_every_make_target_in_the_docs_exists() -> None:

@@ -87,7 +87,8 @@ def _component(family: str, part: Any, at: Path, document: Document, problems: l
             document.problem(
                 (*at, "type"),
                 f'{family.removesuffix("s")} "{name}" needs a package that is not installed: {error.name}',
-                f'Install it: pip install "tidemill[{name}]".',
+                # Built-in sinks import theirs on use, and `doctor` names their extra.
+                f"Install it: pip install {(error.name or '').partition('.')[0]}.",
             )
         )
         return {**part, "config": Config()}

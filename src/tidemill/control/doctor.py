@@ -56,6 +56,7 @@ def doctor(
 def _show(subject: str, checks: Iterable[Check]) -> None:
     console.say(subject, style="bold")
     for check in checks:
-        console.say(f"  {check.outcome:4}  {check.name}: {check.detail}", style=_STYLE[check.outcome])
+        detail = " ".join(check.detail.split())  # drivers answer in several lines, the second of which is the fix here
+        console.say(f"  {check.outcome:4}  {check.name}: {detail}", style=_STYLE[check.outcome])
         if check.fix:
             console.say(f"        {check.fix}")

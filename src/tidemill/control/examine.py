@@ -132,6 +132,8 @@ def _component(label: str, build: Callable[[], Any]) -> Iterator[Check]:
         examine: Callable[[], Iterable[Check]] = getattr(component, "doctor", tuple)
         for check in examine():
             yield Check(f"{label}: {check.name}", check.outcome, check.detail, check.fix)
+    except ModuleNotFoundError as error:
+        yield Check(label, Outcome.FAIL, f"{error.name} is not installed", f"pip install {error.name}")
     except Exception as error:  # noqa: BLE001  a check that breaks is a failed check, not the end of the examination
         yield Check(
             label, Outcome.FAIL, f"the check itself broke: {type(error).__name__}: {error}", "Please report this."

@@ -119,6 +119,7 @@ class NatsSink(Component[NatsConfig]):
 
     @property
     def tier(self) -> Tier:
+        """effectively once with `exclusive` (the default), else at least once"""
         return Tier.EFFECTIVELY_ONCE if self.config.exclusive else Tier.AT_LEAST_ONCE
 
     def write(self, delivery: Delivery) -> Receipt:
