@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -414,6 +415,19 @@ class TestExactlyOnce:
                 sink.write(delivery)
                 break
         assert ids(consume(private_kafka.bootstrap, topic)) == list(range(2000))
+
+    def test_a_dead_letter_that_comes_again_is_taken_behind_later_events_and_leaves_the_positions_alone(
+        self, kafka: Broker | Mock, topic: str, sinks: Any
+    ) -> None:
+        block = make_block(10)
+        batch = delivery_of(block, pipeline=topic)
+        sinks(kafka, topic, exactly_once=True).write(batch.without([3]))
+        letter = delivery_of(block.take([3]), start=3, pipeline=topic)
+        receipt = sinks(kafka, topic, exactly_once=True).write(dataclasses.replace(letter, redelivered=True))
+        assert (receipt.events, receipt.skipped) == (1, 0)
+        replay = sinks(kafka, topic, exactly_once=True).write(batch.without([3]))
+        assert (replay.events, replay.skipped) == (0, 9)
+        assert ids(consume(kafka.bootstrap, topic)) == list(range(10))
 
 
 class TestPositions:
