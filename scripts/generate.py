@@ -18,7 +18,8 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 import tidemill
-from tidemill import config, errors, registry
+from tidemill import component, config, errors, registry
+from tidemill.config import spec
 from tidemill.decoders import mysqltypes, pgtypes
 from tidemill.formats import _avro_schema, _proto_schema
 from tidemill.sinks import _clickhouse_types, _pgsink_types, _starrocks_types
@@ -142,15 +143,35 @@ def component_page() -> str:
     parts = [
         "# Components\n",
         NOTE,
-        "What may stand under `type:` in a pipeline document, and the fields of its `config:`.",
+        "What may stand under `type:` in a [pipeline document](pipeline.md), and the fields of its `config:`.",
     ]
+    inner: Parts = {}
     for family in ("sources", "sinks", "checkpoints"):
         parts.append(f"\n## {family.capitalize()}")
-        for name in registry.names(family):
+        names = registry.names(family)
+        for name in names:
             kind = registry.load(family, name)
-            about = inspect.getdoc(inspect.getmodule(kind)) or ""
-            parts += [f"\n### {name}\n", about.split("\n\n")[0] + "\n", *_fields(kind.Config)]
-    return "\n".join([*parts, ""])
+            about = (inspect.getdoc(inspect.getmodule(kind)) or "").split("\n\n")[0]
+            page = f" More: [{name}](../sinks/{name}.md)." if family == "sinks" and _has_page(name) else ""
+            twin = next((n for n in names if n != name and _same(kind, registry.load(family, n))), None)
+            fields = [f"Settings: those of [{twin}](#{twin})."] if twin else _fields(kind.Config, inner)
+            parts += [f"\n### {name}\n", f"{about}{page}\n", *fields]
+    parts.append("\n## Parts of these\n")
+    return "\n".join([*parts, *_parts(inner, "###")])
+
+
+def pipeline_page() -> str:
+    inner: Parts = {}
+    parts = [
+        "# The pipeline document\n",
+        NOTE,
+        "A file holds one pipeline, or several with `---` between them. `${VAR}` and `${VAR:-default}` are filled in",
+        "from the environment before the file is read. An unknown key, a missing variable and a wrong type are errors,",
+        "with their line and the nearest valid name. [pipeline.schema.json](pipeline.schema.json) says the same to",
+        "editors; `tidemill schema` prints it.\n",
+        *_fields(spec.PipelineDocument, inner),
+    ]
+    return "\n".join([*parts, "", *_parts(inner, "##")])
 
 
 def delivery_page() -> str:
@@ -175,8 +196,8 @@ def delivery_page() -> str:
         "events. What came twice is counted against the tier. Kills of capture, of Spark's driver and of its workers",
         "are in [tests/crash](../tests/crash).",
         "",
-        "The servers of these tests are real, with these exceptions. ClickHouse is its real engine (chDB) behind an HTTP",
-        "front of ours. StarRocks is a stand-in, written from its documentation. Webhooks go to a receiver of ours.",
+        "The servers of these tests are real, with these exceptions. ClickHouse is its real engine (chDB) behind an",
+        "HTTP front of ours. StarRocks is a stand-in, written from its documentation. Webhooks go to our own receiver.",
         "Where no Kafka broker can be fetched, librdkafka's mock takes its place, and the test run's header says so.",
         "",
         "What a sink refuses for good goes to the [dead letters](dead-letters.md), if they are on, or stops the",
@@ -243,6 +264,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/postgres-types.md": type_page,
     "docs/reference/mysql-types.md": mysql_type_page,
     "docs/reference/components.md": component_page,
+    "docs/reference/pipeline.md": pipeline_page,
     "docs/reference/wire-types.md": format_page,
     "docs/reference/pipeline.schema.json": document_page,
 }
@@ -282,7 +304,11 @@ def _tier(sink: Any) -> str:
 
 def _page(sink: str) -> str:
     """Its name, as a link where it has a page of its own."""
-    return f"[`{sink}`](sinks/{sink}.md)" if (ROOT / "docs/sinks" / f"{sink}.md").exists() else f"`{sink}`"
+    return f"[`{sink}`](sinks/{sink}.md)" if _has_page(sink) else f"`{sink}`"
+
+
+def _has_page(sink: str) -> bool:
+    return (ROOT / "docs/sinks" / f"{sink}.md").exists()
 
 
 def _proofs(sink: str) -> str:
@@ -298,7 +324,11 @@ def _import_everything() -> None:
             importlib.import_module(module.name)
 
 
-def _fields(model: type[BaseModel]) -> Iterator[str]:
+Parts = dict[str, type[BaseModel]]
+"""Models inside of models, by the name of their field, in the order they were met."""
+
+
+def _fields(model: type[BaseModel], inner: Parts) -> Iterator[str]:
     if not model.model_fields:
         yield "No settings."
         return
@@ -306,8 +336,36 @@ def _fields(model: type[BaseModel]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, field in model.model_fields.items():
         value = None if field.is_required() else field.get_default(call_default_factory=True)
-        default = "required" if field.is_required() else "" if value is None else f"`{_plain(value)}`"
-        yield f"| `{name}` | {_type(field.annotation)} | {default} | {field.description or ''} |"
+        plain = "" if value is None or isinstance(value, BaseModel) else f"`{_plain(value)}`"
+        default = "required" if field.is_required() else plain
+        kind = _type(field.annotation)
+        if part := _model(field.annotation):
+            inner.setdefault(name, part)
+            kind = f"[{name}](#{name})" if inner[name] is part else kind
+        if part is component.Config:
+            kind = "see [components](components.md)"
+        yield f"| `{name}` | {kind} | {default} | {field.description or ''} |"
+
+
+def _parts(inner: Parts, level: str) -> Iterator[str]:
+    """A section for each, and for what they hold in turn."""
+    done: set[str] = set()
+    while waiting := [name for name in inner if name not in done]:
+        name = waiting[0]
+        done.add(name)
+        if inner[name] is not component.Config:
+            yield from (f"{level} {name}\n", *_fields(inner[name], inner), "")
+
+
+def _same(kind: Any, other: Any) -> bool:
+    """Whether a component has the settings of another one that it extends."""
+    return issubclass(kind, other) and kind.Config.model_fields.keys() == other.Config.model_fields.keys()
+
+
+def _model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type):
+        return annotation if issubclass(annotation, BaseModel) else None
+    return next(filter(None, map(_model, get_args(annotation))), None)
 
 
 def _plain(value: Any) -> str:

@@ -119,7 +119,9 @@ class Spark(Config):
 class PipelineSpec(Config):
     source: Source = Field(description="The database whose changes are captured.")
     sinks: tuple[Sink, ...] = Field(min_length=1, description="Where the changes go: one or more.")
-    processors: tuple[Processor, ...] = Field(default=(), description="What happens to events on the way, in order.")
+    processors: tuple[Processor, ...] = Field(
+        default=(), description="What happens to events on the way, in order. Not in this version: refused."
+    )
     wire_format: WireFormat | None = Field(
         default=None,
         description="Format of every sink that sends events; a sink that does not take it is refused: docs/formats.md.",
@@ -129,7 +131,9 @@ class PipelineSpec(Config):
     commit_policy: CommitPolicy = Field(
         default=CommitPolicy(), description="Which sinks must have a batch before the checkpoint moves."
     )
-    schema_sensing: SchemaSensing = Field(default=SchemaSensing(), description="Schemas inferred from events.")
+    schema_sensing: SchemaSensing = Field(
+        default=SchemaSensing(), description="Schemas inferred from events. Not in this version: `enabled` is refused."
+    )
     log: LogConfig = Field(
         default=LogConfig.model_validate({}), description="The change log between capture and delivery."
     )
