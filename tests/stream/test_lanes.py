@@ -15,6 +15,7 @@ from tests.support.blocks import make_block, make_change, make_table
 from tidemill.config.spec import Sharding
 from tidemill.log import BlockRef
 from tidemill.model.block import Block, Op
+from tidemill.model.keyhash import key_hashes
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
 from tidemill.stream import admission, lanes
@@ -105,32 +106,32 @@ VALUES = [
 
 @pytest.mark.parametrize(("kind", "values"), VALUES, ids=[str(kind) for kind, _ in VALUES])
 def test_keys_of_every_kind_are_told_apart(kind: pa.DataType, values: list[object]) -> None:
-    hashes = lanes.key_hashes(block_with_key(kind, values), ("k",))
+    hashes = key_hashes(block_with_key(kind, values), ("k",))
     assert hashes is not None
     assert len(set(hashes.tolist())) == 3
-    again = lanes.key_hashes(block_with_key(kind, values[::-1]), ("k",))
+    again = key_hashes(block_with_key(kind, values[::-1]), ("k",))
     assert again is not None
     assert again.tolist() == hashes.tolist()[::-1]
 
 
 def test_a_sliced_block_hashes_like_the_whole() -> None:
     block = block_with_key(pa.string(), ["a", "bb", "ccc"])
-    whole = lanes.key_hashes(block, ("k",))
-    part = lanes.key_hashes(replace(block, batch=block.batch.slice(1)), ("k",))
+    whole = key_hashes(block, ("k",))
+    part = key_hashes(replace(block, batch=block.batch.slice(1)), ("k",))
     assert whole is not None
     assert part is not None
     assert np.array_equal(whole[1:], part)
 
 
 def test_minus_zero_is_zero() -> None:
-    hashes = lanes.key_hashes(block_with_key(pa.float64(), [0.0, -0.0, 1.0]), ("k",))
+    hashes = key_hashes(block_with_key(pa.float64(), [0.0, -0.0, 1.0]), ("k",))
     assert hashes is not None
     assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_a_key_that_cannot_be_hashed_keeps_the_table_together() -> None:
     block = block_with_key(pa.list_(pa.int32()), [[1], [2], [3]])
-    assert lanes.key_hashes(block, ("k",)) is None
+    assert key_hashes(block, ("k",)) is None
     assert sorted(map(len, spread(block, 4))) == [0, 0, 0, 3]
 
 

@@ -16,10 +16,10 @@ from tidemill.decoders._pgmessages import Relation
 from tidemill.model.block import Block, Op
 from tidemill.model.change import Committed
 from tidemill.model.delivery import Delivery
+from tidemill.model.keyhash import key_hashes
 from tidemill.model.table import Table
 from tidemill.sources._pg_catalog import Catalog
 from tidemill.sources._pg_connect import SESSION
-from tidemill.stream.lanes import key_hashes
 
 
 class Origin:

@@ -16,6 +16,7 @@ from tidemill.component import Format
 from tidemill.errors import Poisoned
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
+from tidemill.model.keyhash import key_hashes
 from tidemill.model.template import Template
 from tidemill.sinks._http_requests import Request
 from tidemill.sinks._inorder import event_ids
@@ -134,11 +135,10 @@ class Packer:
         if count == 1:
             return np.zeros(block.rows, np.int64)
         table = zlib.crc32(block.table.full_name.encode())
-        keys = self._format.encode_key(block)
-        if keys.null_count == block.rows:
+        hashes = key_hashes(block, block.table.key)
+        if hashes is None:
             return np.full(block.rows, table % count)
-        hashes = [zlib.crc32(key, table) if key is not None else table for key in keys.to_pylist()]
-        return np.array(hashes, np.int64) % count
+        return (hashes + np.uint64(table)) % np.uint64(count)
 
     def _body(self, block: Block) -> bytes | memoryview:
         source = self._delivery.source

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 def preload() -> None:
     """Loads what lanes need. Starts no threads: they would not survive the fork."""
-    from tidemill.stream import batch, lanes
+    from tidemill.model import keyhash
+    from tidemill.stream import batch
 
-    lanes.warm_up()
+    keyhash.warm_up()
     batch.warm_up()
 
 
