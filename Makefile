@@ -5,6 +5,7 @@
 SECONDS ?= 15
 CYCLES  ?= 20
 MINUTES ?= 30
+WHAT    ?= postgres
 ARGS    ?=
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -45,8 +46,8 @@ format: $(STAMP) ## let ruff format and mend what it can
 	$(BIN)/ruff format .
 
 ##@ Prove
-bench: $(STAMP) services ## speed against pg_recvlogical on this machine (ARGS=--json)
-	$(BIN)/tidemill bench postgres $(ARGS)
+bench: $(STAMP) services ## speed on this machine, WHAT=postgres, mysql, sinks or profile (ARGS=--json)
+	$(BIN)/tidemill bench $(WHAT) $(ARGS)
 crash: $(STAMP) services ## kill -9 and compare, CYCLES=20 times
 	TIDEMILL_CRASH_CYCLES=$(CYCLES) $(BIN)/pytest tests/crash --timeout 0 $(ARGS)
 soak: $(STAMP) services ## the same for MINUTES=30, new seeds until time is up

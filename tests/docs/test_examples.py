@@ -13,13 +13,14 @@ import orjson
 import pytest
 
 from tests.support.blocks import make_block
-from tidemill import config
+from tidemill import config, registry
 from tidemill.component import Outcome
 from tidemill.formats.json import JsonFormat
 from tidemill.model.delivery import Delivery
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
 ENVIRONMENT = {
     "SHOP_DSN": "postgresql://user:secret@localhost/shop",
     "MYSQL_DSN": "mysql://user:secret@localhost/shop",
@@ -42,9 +43,17 @@ def test_every_pipeline_in_the_docs_loads(text: str, tmp_path: Path) -> None:
     assert config.load(file, ENVIRONMENT)
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/**/*.yaml")), ids=lambda path: path.name)
-def test_every_example_loads(path: Path) -> None:
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_loads_and_says_how_it_is_run(path: Path) -> None:
     assert config.load(path, ENVIRONMENT)
+    assert f"tidemill run examples/{path.name}" in path.read_text()
+
+
+def test_every_source_and_sink_has_an_example() -> None:
+    specs = [pipeline.spec for path in EXAMPLES for pipeline in config.load(path, ENVIRONMENT)]
+    assert {spec.source.type for spec in specs} == set(registry.names("sources"))
+    # A blackhole is for measuring.
+    assert {sink.type for spec in specs for sink in spec.sinks} == set(registry.names("sinks")) - {"blackhole"}
 
 
 def test_the_sink_in_the_contributing_guide_delivers(tmp_path: Path) -> None:
