@@ -81,6 +81,19 @@ def test_the_page_of_events_names_exactly_the_fields_there_are() -> None:
     assert named - {"unchanged"} == event.keys()
 
 
+@pytest.mark.parametrize("family", ["sources", "sinks", "formats"])
+def test_the_readme_names_everything_there_is(family: str) -> None:
+    text = (ROOT / "README.md").read_text().partition("## What there is")[2].partition("## What it promises")[0]
+    text = text.lower()
+    assert [name for name in registry.names(family) if f"`{name}`" not in text and family != "formats"] == []
+    assert [name for name in registry.names(family) if name not in text] == []
+
+
+def test_every_sink_has_a_page_or_a_section() -> None:
+    pages = {page.stem for page in (ROOT / "docs" / "sinks").glob("*.md")}
+    assert set(registry.names("sinks")) - pages == {"files", "stdout", "blackhole"}  # these are in docs/events.md
+
+
 def test_every_make_target_in_the_docs_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
     named = {name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z]+)", page.read_text(), re.M)}
