@@ -189,7 +189,7 @@ def delivery_page() -> str:
         "|---|---|---|---|",
         *rows,
         "",
-        "*Kills*: [test_kills](../tests/delivery/test_kills.py) runs what a Spark worker runs, without Spark, and ends it",
+        "*Kills*: [test_kills](../tests/delivery/test_kills.py) runs what a Spark worker runs, without Spark. It ends it",
         "with `kill -9` before the write, after the write and before its receipt, after the receipts and before the",
         "checkpoint, and after the checkpoint. It kills the destination's server during a run and loses its answers on",
         "the way. Then source and destination are",
