@@ -13,11 +13,14 @@ import orjson
 import typer
 
 from tidemill.control import console
+from tidemill.errors import ConfigError, TidemillError
 
 if TYPE_CHECKING:
     from tidemill.sinks.pgstream import Claimed, Client, Group, Message
 
 app = console.commands("Consume the message queue of a pgstream sink, and look after it.")
+
+_NO_QUEUE = ("42P01", "3F000")  # undefined table, undefined schema
 
 Where = Annotated[
     str, typer.Argument(help="A pipeline file with a pgstream sink, or postgresql://...", show_default=False)
@@ -143,7 +146,6 @@ def replay(
     as_json: console.AsJson = False,
 ) -> None:
     """Give a group messages again, also those that it acked."""
-    from tidemill.errors import ConfigError
 
     if sum(v is not None for v in (lsn, since, offset)) + dead != 1:
         raise ConfigError("a replay begins at one place", fix="Give one of --lsn, --since, --offset, --dead.")
@@ -185,13 +187,21 @@ def _client(where: str, sink: str | None, schema: str | None) -> Iterator[Client
         dsn, found = where, "pgstream"
     else:
         dsn, found = _of_file(Path(where), sink)
-    with Client(dsn, schema=schema or found) as client:
-        yield client
+    queue = schema or found
+    try:
+        with Client(dsn, schema=queue) as client:
+            yield client
+    except TidemillError as error:
+        if getattr(error.__cause__, "sqlstate", None) not in _NO_QUEUE:
+            raise
+        raise ConfigError(
+            f'there is no queue in the schema "{queue}"', where=error.where,
+            fix="A pgstream sink makes it with its first batch; --schema names another one.",
+        ) from error  # fmt: skip
 
 
 def _of_file(file: Path, sink: str | None) -> tuple[str, str]:
     from tidemill import config
-    from tidemill.errors import ConfigError
     from tidemill.sinks.pgstream import PgstreamConfig
 
     all_ = [s.config for p in config.load(file) for s in p.spec.sinks if isinstance(s.config, PgstreamConfig)]
@@ -228,7 +238,6 @@ def _report(claimed: Claimed, as_json: bool, *, quiet: bool = False) -> None:
 
 
 def _moment(text: str | None) -> datetime.datetime | None:
-    from tidemill.errors import ConfigError
 
     if text is None:
         return None
