@@ -161,6 +161,12 @@ def test_the_full_document_loads_with_what_there_is(file: Path) -> None:
     assert "unseen" not in json.dumps(pipeline.masked())
 
 
+def test_a_pipeline_needs_a_sink(file: Path) -> None:
+    file.write_text(ORDERS[: ORDERS.index("  sinks:")] + "  sinks: []\n")
+    with pytest.raises(config.DocumentError, match="should have at least 1, not none"):
+        config.load(file, ENVIRONMENT)
+
+
 def test_what_is_not_there_yet_is_refused_and_not_ignored(file: Path) -> None:
     file.write_text(FULL + NOT_YET)
     with pytest.raises(config.DocumentError) as caught:

@@ -52,10 +52,12 @@ def _words(detail: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[st
             return f"{_got(detail, path, field)} has characters that are not allowed here", about or str(
                 context.get("pattern", "")
             )
+        case "too_short":
+            return f"should have at least {context['min_length']}, not {context['actual_length'] or 'none'}", about
         case kind if (wanted := _WANTED.get(kind.partition("_")[0])) and kind.endswith(("_type", "_parsing", "_float")):
             return f"should be {wanted}, not {_got(detail, path, field)}", about
         case _:
-            message = detail["msg"].removeprefix("Input ").replace("Input should", "should")
+            message = re.sub(r"^(Input|String|List|Tuple|Dictionary|Value) should", "should", detail["msg"])
             return f"{message}, not {_got(detail, path, field)}", about
 
 

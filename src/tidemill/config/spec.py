@@ -20,7 +20,9 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
 
 
 class Metadata(Config):
-    name: Name = Field(description="The pipeline's name; its state directory and its metrics carry it.")
+    name: Name = Field(
+        description="The pipeline's name, and that of its state: letters, digits, dots, dashes, underscores."
+    )
     tenant: str | None = Field(default=None, description="A label: whom the pipeline belongs to.")
 
 
