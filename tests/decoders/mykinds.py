@@ -362,6 +362,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("varbinary(400)", _bytes(400), "binary", HEX),
     *(Kind(f"{size}blob", _bytes(200), "binary", HEX) for size in ("tiny", "", "medium", "long")),
     Kind("enum('a','it''s','é','')", _given("'a'", "1", "2", "3", "'é'", "'nonsense'"), "string", TEXT),
+    Kind(r"enum('a\\','it''s','x\ny','\\''')", _given("1", "2", "3", "4"), "string", TEXT),
+    Kind(r"set('a\\','b','c\\''d')", _given("1", "2", "3", "7"), "string", TEXT),
     Kind("enum(" + ",".join(f"'v{i}'" for i in range(300)) + ")", _given("1", "255", "256", "300"), "string", TEXT),
     Kind("set('a','b','c d','é')", _given("''", "'a'", "'a,é'", "15", "'b,c d'"), "string", TEXT),
     Kind(

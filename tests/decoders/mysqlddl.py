@@ -14,7 +14,7 @@ p4 varchar(300) charset utf8mb4 collate utf8mb4_bin, p5 national char(4), p6 nva
 p9 varchar(8) collate latin1_german1_ci, pa nchar(3), pb char(5) ascii,
 q binary, q2 binary(16), q3 varbinary(99), r tinytext, r2 text, r3 mediumtext, r4 longtext, r5 text(10), r6 text(20000) charset utf8mb4,
 r7 text(70000), r8 long, r9 long varchar, ra text charset binary, s tinyblob, s2 blob, s3 mediumblob, s4 longblob, s5 blob(100), s6 blob(66000), s7 long varbinary,
-t enum('a','b''c','d\\\\e','f,g)(','  h  ') default 'a', t2 set('x','y') charset latin1 not null, u json,
+t enum('a','b''c','d\\\\e','g\\\\','h\\ni','f,g)(','  h  ') default 'a', t2 set('x','y') charset latin1 not null, u json,
 v geometry, v2 point not null, v3 geometrycollection, v4 polygon,
 w int generated always as (a + 1) virtual, w2 int as (a * 2) stored, w3 int generated always as (a + 3) stored comment 'not null, primary key',
 x int invisible, y int default (1 + 2), z varchar(10) default 'not null' comment 'primary key (a), ''b''', `strange ``name, (x)` int,

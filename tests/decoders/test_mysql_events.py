@@ -17,6 +17,7 @@ from tests.support.binlogstream import MapTables, decode, end_of_binlog, packets
 from tests.support.decoded import rows
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.decoders import _blcharsets as charsets
+from tidemill.decoders._blrows import Name, Names, Uuid
 from tidemill.decoders._crc32 import crc32
 from tidemill.decoders.binlog import BinlogRefused
 from tidemill.decoders.gtid import Flavor
@@ -75,6 +76,7 @@ def test_an_incident_says_that_changes_are_missing_and_how_to_go_on() -> None:
         "/* app */ update t set v = 1",
         "  DELETE FROM t WHERE id = 1",
         "REPLACE t VALUES (1)",
+        "SELECT `golden`.`function_that_writes`()",
     ],
 )
 def test_a_statement_in_place_of_rows_is_an_error_that_does_not_quote_it(text: str) -> None:
@@ -82,6 +84,89 @@ def test_a_statement_in_place_of_rows_is_an_error_that_does_not_quote_it(text: s
         decoded(statement("BEGIN"), statement(text), statement("COMMIT"))
     assert "VALUES" not in str(caught.value)
     assert "binlog_format=ROW" in caught.value.fix
+
+
+def test_a_statement_for_tables_that_are_not_captured_is_passed_over() -> None:
+    heartbeat = statement("INSERT INTO mysql.rds_heartbeat2(id, value) values (1, 2)")
+    assert decoded(statement("BEGIN"), heartbeat, statement("COMMIT")) == ROWS
+    assert decoded(heartbeat) == ROWS, "without a transaction around it"
+
+
+def test_load_data_is_judged_by_the_table_it_fills() -> None:
+    def load(table: str) -> list[bytes]:
+        text = f"LOAD DATA INFILE 'x' INTO TABLE {table}".encode()
+        body = struct.pack("<IIBHH", 8, 0, 6, 0, 0) + struct.pack("<IIIB", 1, 5, 9, 0) + b"golden\0" + text
+        return [statement("BEGIN"), event(17, b"\1\0\0\x005\n"), event(9, b"\1\0\0\x006\n"), event(18, body),
+                statement("COMMIT")]  # fmt: skip
+
+    assert decoded(*load("mysql.x")) == ROWS
+    with pytest.raises(SourceError, match="LOAD DATA"):
+        decoded(*load("t"))
+
+
+def torn(golden: mygoldens.Golden, stream: mygoldens.Stream) -> tuple[bytes, int]:
+    """A stream whose first transaction lacks its end, because the server died; the next file follows. And how many
+    transactions are whole."""
+    plain = list(packets(unchecked(stream.data)))
+    ends = [i for i, p in enumerate(plain) if p[9] == 16]
+    made_up = [plain[0], next(p for p in plain if p[9] == 15)]
+    return b"".join([*plain[: ends[0]], *made_up, *plain[ends[0] + 1 :]]), len(ends) - 1
+
+
+@pytest.mark.parametrize("spill_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transaction_that_the_server_died_in_was_never_there(kind: str, spill_bytes: int) -> None:
+    golden, stream = next(p for p in mygoldens.load() if p[0].name == "insert_update_delete" and p[1].server == kind)
+    broken, whole = torn(golden, stream)
+    changes = decode(broken, golden.tables(stream.flavor), stream.flavor, [200] * 1000, spill_bytes=spill_bytes)
+    expected = [row["op"] for row in golden.expected if row["tx"] > 0]
+    assert whole > 0
+    assert [row["op"] for row in rows(changes)] == expected
+
+
+def test_a_file_that_ends_in_order_does_not_end_within_a_transaction() -> None:
+    end = next(i for i, p in enumerate(PLAIN) if p[9] == 16)
+    rotate = event(4, struct.pack("<Q", 4) + b"binlog.000002")
+    with pytest.raises(DecodeError, match="stands where it cannot"):
+        decode(b"".join([*PLAIN[:end], rotate]), GOLDEN.tables(Flavor.MYSQL), Flavor.MYSQL)
+
+
+def test_old_rows_of_which_nothing_was_sent_are_an_error() -> None:
+    golden, stream = next(
+        p for p in mygoldens.load() if p[0].name == "table_without_a_key" and p[1].server == "mysql"
+    )  # fmt: skip
+    plain = list(packets(unchecked(stream.data)))
+    at = next(i for i, p in enumerate(plain) if p[9] == 31)
+    number = plain[at][24:30]
+    plain[at] = event(31, number + b"\1\0\2\0\2\0\3" + b"\0\1\0\0\0\1a")
+    with pytest.raises(DecodeError, match="no column"):
+        decode(b"".join(plain), golden.tables(Flavor.MYSQL), Flavor.MYSQL)
+
+
+def test_a_server_met_by_another_way_first_is_still_found_by_its_bytes() -> None:
+    names = Names()
+    name = Name("uuid:", Uuid("uuid"))
+    assert names.number(name) == names.number(name, bytes(range(16)))
+    assert names.vectors()[2].tolist() == [names.number(name)]
+
+
+def test_a_table_that_changed_unseen_ends_a_batch_however_its_bytes_arrive(mysql: Server) -> None:
+    mysql.query("CREATE DATABASE unseen")
+    try:
+        mysql.query("CREATE TABLE unseen.t (id int PRIMARY KEY)")
+        begin = end_of_binlog(mysql)
+        with mysql.connect("unseen") as db, db.cursor() as cursor:
+            cursor.execute("INSERT INTO t VALUES (1)")
+            cursor.execute("SET sql_log_bin = 0")
+            cursor.execute("ALTER TABLE t ADD COLUMN v int")
+            cursor.execute("SET sql_log_bin = 1")
+            cursor.execute("INSERT INTO t VALUES (2, 2)")
+        stream = record(mysql, begin)
+        for size in (len(stream), 1, 40):
+            changes = decode(stream, MapTables(), Flavor.MYSQL, [size] * len(stream))
+            assert getattr(changes[-1], "barrier", False), f"in pieces of {size}"
+    finally:
+        mysql.query("DROP DATABASE unseen")
 
 
 def test_a_table_that_a_restart_emptied_is_truncated() -> None:

@@ -282,7 +282,7 @@ def test_unrelated_statements_are_no_events(shop: MysqlTables) -> None:
         GRANT ALL ON *.* TO u; CREATE VIEW v AS SELECT * FROM orders; DROP VIEW v; ANALYZE TABLE orders;
         CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW SET NEW.id = 1; DROP TABLE other; FLUSH PRIVILEGES;
         SAVEPOINT a; CREATE TEMPORARY TABLE orders (x int); DROP TEMPORARY TABLE IF EXISTS orders; XA START 'a';
-        INSERT INTO other VALUES (1); CREATE DATABASE e; DROP DATABASE e
+        CREATE DATABASE e; DROP DATABASE e
     """
     assert not _run(shop, Clock(), *statements.split(";"), statements)
 
@@ -370,6 +370,50 @@ def test_a_change_of_rows_that_is_logged_as_a_statement_is_an_error(shop: MysqlT
         with pytest.raises(DecodeError, match="changed by a statement") as caught:
             _run(shop, Clock(), text)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INSERT INTO mysql.rds_heartbeat2(id, value) values (1,170) ON DUPLICATE KEY UPDATE value = 170",
+        "UPDATE `mysql`.`db` SET host = f()",
+        "SET STATEMENT max_statement_time=0 FOR DELETE FROM mysql.proc WHERE db = 'd'",
+        "INSERT INTO other VALUES (1)",
+        "INSERT IGNORE other (a) SELECT MAX(id) FROM orders",
+        "/* app */ update LOW_PRIORITY other AS o SET a = 1 WHERE a IN (1, 2)",
+        "DELETE FROM d.other WHERE a = NOW() LIMIT 5",
+        "LOAD DATA LOCAL INFILE 'x' REPLACE INTO TABLE `d`.`other` FIELDS TERMINATED BY 'x' (`a`)",
+        "REPLACE INTO d.other (a, b) SELECT COUNT(*), COALESCE(LOWER(CONV(BIT_XOR(CAST(CRC32(CONCAT_WS('#', `id`))"
+        " AS UNSIGNED)), 10, 16)), 0) FROM `d`.`orders` FORCE INDEX(`PRIMARY`) WHERE ((`id` >= '1')) /*chunk*/",
+    ],
+)
+def test_a_statement_that_changed_no_captured_table_is_passed_over(shop: MysqlTables, text: str) -> None:
+    assert not _run(shop, Clock(), "CREATE TABLE other (a int, b int)")
+    assert not shop.writes(text, "d")
+    assert not shop.ddl(text, "d", Position("binlog.000001:9999@1"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INSERT INTO orders VALUES (1)",
+        "INSERT INTO unheard_of VALUES (1)",  # a view, perhaps
+        "INSERT INTO other VALUES (my_function())",
+        "INSERT INTO other VALUES (d.my_function(1))",
+        "INSERT INTO other SELECT `count`() FROM orders",
+        "UPDATE other, orders SET orders.id = 1",
+        "UPDATE other JOIN orders USING (a) SET orders.id = 1",
+        "DELETE orders FROM orders JOIN other",
+        "DELETE FROM other, orders USING other JOIN orders",
+        "WITH x AS (SELECT 1) UPDATE orders SET id = 1",
+        "INSERT INTO other VALUES (1); DELETE FROM orders",
+        "SELECT `d`.`my_function`()",
+        "INSERT INTO 'unclosed",
+    ],
+)
+def test_a_statement_that_may_have_changed_a_captured_table_is_not(shop: MysqlTables, text: str) -> None:
+    assert not _run(shop, Clock(), "CREATE TABLE other (a int)")
+    assert shop.writes(text, "d")
 
 
 def test_passwords_of_table_options_are_not_in_the_event(shop: MysqlTables) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
 from tests.services.mysql import KINDS, private_server
@@ -297,6 +298,53 @@ def test_old_rows_are_read_with_the_structure_they_had(
         assert Op.DDL in {Op(e["op"]) for e in running.rows()}
     finally:
         private.query("SET GLOBAL binlog_row_metadata = 'FULL'")
+
+
+def test_only_statements_for_captured_tables_stop_a_capture_of_rows(private: Server, shop: str, tmp_path: Path) -> None:
+    private.execute("CREATE TABLE mysql.rds_heartbeat2 (id int PRIMARY KEY, value bigint)",
+                    f"CREATE DATABASE {shop}_tools", f"CREATE TABLE {shop}_tools.sums (id int)")  # fmt: skip
+    try:
+        with captured(settings(private, shop), tmp_path) as running, private.connect(shop) as db, db.cursor() as cursor:
+            cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+            cursor.execute("INSERT INTO mysql.rds_heartbeat2(id, value) values (1,17) ON DUPLICATE KEY UPDATE value=17")
+            cursor.execute(f"INSERT INTO {shop}_tools.sums SELECT COUNT(*) FROM t")
+            private.query("INSERT INTO t (id) VALUES (1)", database=shop)
+            eventually(lambda: seen(running, f"{shop}.t", 1), running)
+            cursor.execute("INSERT INTO t (id) VALUES (2)")
+            with pytest.raises(errors.BinlogUnusable, match="INSERT"):
+                eventually(lambda: seen(running, f"{shop}.t", 2), running)
+            running.failure.clear()
+    finally:
+        private.execute("DROP TABLE mysql.rds_heartbeat2", f"DROP DATABASE {shop}_tools")
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_an_alter_in_two_phases_counts_when_it_is_done(start: str, tmp_path: Path) -> None:
+    """MariaDB's binlog_alter_two_phase, with nothing but the schema history to tell the columns."""
+    with private_server("mariadb") as server, server.database("shop"):
+        server.query("SET GLOBAL binlog_row_metadata = 'MINIMAL'")
+        server.query("CREATE TABLE t (id int PRIMARY KEY, v int)", database="shop")
+
+        def work() -> None:
+            with server.connect("shop") as db, db.cursor() as cursor:
+                cursor.execute("SET SESSION binlog_alter_two_phase = ON")
+                cursor.execute("INSERT INTO t VALUES (1, 5), (2, 5)")
+                with pytest.raises(pymysql.MySQLError, match="Duplicate"):
+                    cursor.execute("ALTER TABLE t ADD COLUMN w int, ADD UNIQUE (v)")
+                cursor.execute("INSERT INTO t VALUES (3, 6)")
+                cursor.execute("ALTER TABLE t ADD COLUMN w int FIRST")
+                cursor.execute("INSERT INTO t VALUES (7, 4, 7)")
+
+        if start == "earliest":
+            work()
+        with captured(settings(server, "shop", start_position=start), tmp_path) as running:
+            if start == "latest":
+                work()
+            eventually(lambda: seen(running, "shop.t", 4), running)
+            found = [e["after"] for e in running.rows() if e["table"] == "shop.t" and e["after"]]
+            altered = [e for e in running.rows() if Op(e["op"]) is Op.DDL and "ALTER" in e["ddl"]]
+        assert found == [{"id": 1, "v": 5}, {"id": 2, "v": 5}, {"id": 3, "v": 6}, {"w": 7, "id": 4, "v": 7}]
+        assert len(altered) == 1
 
 
 @pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])

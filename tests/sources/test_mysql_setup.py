@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
@@ -14,8 +15,10 @@ from tidemill.component import Check, Outcome
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.errors import SetupError
 from tidemill.sources import _my_errors as errors
+from tidemill.sources import _my_server as facts
 from tidemill.sources._my_catalog import read_databases, read_tables
 from tidemill.sources._my_connect import connect
+from tidemill.sources._my_doctor import retention
 from tidemill.sources.mariadb import MariadbConfig, MariadbSource
 from tidemill.sources.mysql import MysqlConfig, MysqlSource
 
@@ -191,6 +194,17 @@ def test_a_short_retention_is_warned_about(private: Server) -> None:
     finally:
         private.query("SET GLOBAL binlog_expire_logs_seconds = 2592000")
     assert checks(config(private.dsn(), "shop.t"))["retention"].detail.startswith("30 days")
+
+
+def test_binlog_that_is_kept_up_to_a_size_only_is_warned_about(private: Server) -> None:
+    with connect(config(private.dsn())) as db:
+        known = facts.Server.read(db)
+        assert [check.name for check in retention(db, known)] == ["retention"]
+        for name in ("max_binlog_total_size", "binlog_space_limit"):  # of servers that are not here
+            limited = replace(known, settings=known.settings | {name: str(64 << 20)})
+            _, found = retention(db, limited)
+            assert found.outcome is Outcome.WARN
+            assert "64 MiB" in found.detail
 
 
 def gtid_mode(server: Server, *steps: str) -> None:

@@ -100,6 +100,9 @@ class MapTables:
         key = self.keys.get(shape.full_name) or [columns[j].name for j, _ in shape.key]
         return Table("", shape.database, shape.name, columns, tuple(key), "full").with_fingerprint()
 
+    def writes(self, text: str, database: str) -> bool:
+        return " mysql." not in text
+
     def ddl(self, text: str, database: str, position: Position) -> list[DdlChange]:
         self.statements.append((database, text))
         for start, (table, truncate) in self.ddls.items():

@@ -15,6 +15,7 @@ from tidemill.decoders import _blscan as scanning
 from tidemill.decoders._blcolumns import Cells
 from tidemill.decoders._blrows import Names, Rows, Slot, Tables
 from tidemill.decoders._sides import Ints, runs, side_values, unchanged
+from tidemill.errors import DecodeError
 from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
 from tidemill.model.position import Position
 from tidemill.model.table import Table
@@ -97,6 +98,8 @@ class Blocks:
             column_cells = self._cut(known, start, completed, event, after=side is Side.AFTER)
             if side is Side.BEFORE:
                 wanted = [j for j in wanted if not (column_cells[j].kind == cells.UNSENT).any()]
+                if not wanted:
+                    raise DecodeError(f"old rows of {table.full_name} have no column that all of them were sent with")
             children = []
             for j in wanted:
                 array, bad = self._column(known, j, column_cells[j], fill, event)

@@ -55,45 +55,73 @@ def format_description(body: bytes) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class Query:
+    """`pending`: MariaDB (binlog_alter_two_phase) says here that an ALTER has begun, or that it failed; done it is
+    with the next one that is not pending."""
+
     database: str
     text: str
+    pending: bool = False
 
 
-_STATUS_SIZES = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 8, 17: 2, 18: 1, 19: 1, 128: 3, 129: 8}
+_START_ALTER, _ROLLBACK_ALTER = 2, 8  # flags of Q_GTID_FLAGS3; 4 is its commit
+# Of those that may stand before the ones that are wanted.
+_STATUS_SIZES = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 128: 3, 129: 8}
 
 
 def query(body: bytes) -> Query:
     data = Bytes(body, "a QUERY event")
     data.number(8)
     database_size, _error = data.number(1), data.number(2)
-    status = data.take(data.number(2))
+    return _query(data, database_size, data.number(2))
+
+
+def load_query(body: bytes) -> Query:
+    """EXECUTE_LOAD_QUERY: a QUERY with the number of a file, and where in the text its name stands."""
+    data = Bytes(body, "a LOAD DATA event")
+    data.number(8)
+    database_size, _error = data.number(1), data.number(2)
+    status_size = data.number(2)
+    data.take(13)
+    return _query(data, database_size, status_size)
+
+
+def _query(data: Bytes, database_size: int, status_size: int) -> Query:
+    status = data.take(status_size)
     database = data.take(database_size).decode("utf-8", "backslashreplace")
     data.number(1)
-    statement, charset = data.rest(), _charset_of(status)
+    statement = data.rest()
+    charset, pending = _status(status)
     try:
-        return Query(database, charsets.decode(statement, charset))
+        return Query(database, charsets.decode(statement, charset), pending)
     except UnicodeDecodeError:
         # A comment or a default may hold bytes that are no text; names and keywords are.
-        return Query(database, statement.decode("utf-8", "backslashreplace"))
+        return Query(database, statement.decode("utf-8", "backslashreplace"), pending)
 
 
-def _charset_of(status: bytes) -> str:
-    """The client's character set among the status variables (Query_event of the server)."""
+def _status(status: bytes) -> tuple[str, bool]:
+    """The client's character set, and `Query.pending`, among the status variables (Query_event of the servers)."""
     data = Bytes(status, "the status of a QUERY event")
+    charset = "utf8mb4"
     while data.left:
         code = data.number(1)
         if code == 4:
             found = charsets.of_collation(data.number(2))
-            return found if found and found != "binary" else "utf8mb4"
-        if code == 2:
+            charset = found if found and found != "binary" else charset
+            data.take(4)
+        elif code == 130:
+            return charset, bool(data.number(1) & (_START_ALTER | _ROLLBACK_ALTER))
+        elif code == 2:
             data.take(data.number(1) + 1)
         elif code in (5, 6):
+            data.take(data.number(1))
+        elif code == 11:
+            data.take(data.number(1))
             data.take(data.number(1))
         elif code in _STATUS_SIZES:
             data.take(_STATUS_SIZES[code])
         else:
             break
-    return "utf8mb4"
+    return charset, False
 
 
 @dataclass(frozen=True, slots=True)

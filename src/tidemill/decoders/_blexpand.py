@@ -59,16 +59,21 @@ def read_only(data: memoryview | bytes | Bytes) -> Bytes:
 def packet(whole: Bytes, at: int) -> tuple[bytes, int] | None:
     """The event that begins at `at`, joined from its packets, and where the next begins; None if it is not all there
     or is no event."""
-    parts = []
-    first = True
+    spans: list[tuple[int, int]] = []
     while True:
-        if at + 4 > len(whole):
+        end = packet_end(whole, at)
+        if end is None or (not spans and (end == at + 4 or whole[at + 4])):
             return None
-        size = int.from_bytes(whole[at : at + 3].tobytes(), "little")
-        if at + 4 + size > len(whole) or (first and (size == 0 or whole[at + 4])):
-            return None
-        parts.append(whole[at + 4 + first : at + 4 + size].tobytes())
-        at += 4 + size
-        first = False
-        if size < 0xFFFFFF:
-            return b"".join(parts), at
+        spans.append((at + (4 if spans else 5), end))
+        if end - at < 4 + 0xFFFFFF:
+            # Nothing is copied before all of it is there: it may be a gigabyte, asked about with every gulp.
+            return b"".join(whole[first:last].tobytes() for first, last in spans), end
+        at = end
+
+
+def packet_end(whole: Bytes, at: int) -> int | None:
+    """Where the packet that begins at `at` ends, None if it is not all there."""
+    if at + 4 > len(whole):
+        return None
+    end = at + 4 + int.from_bytes(whole[at : at + 3].tobytes(), "little")
+    return end if end <= len(whole) else None

@@ -176,12 +176,14 @@ class Names:
         if name not in self._numbers:
             self._numbers[name] = len(self._all)
             self._all.append(name)
-            if key is not None:
-                self._high.append(int.from_bytes(key[:8], "little", signed=True))
-                self._low.append(int.from_bytes(key[8:], "little", signed=True))
-                self._of.append(self._numbers[name])
             self._index()
-        return self._numbers[name]
+        number = self._numbers[name]
+        if key is not None and number not in self._of:
+            self._high.append(int.from_bytes(key[:8], "little", signed=True))
+            self._low.append(int.from_bytes(key[8:], "little", signed=True))
+            self._of.append(number)
+            self._index()
+        return number
 
     def positions(self, name: npt.NDArray[np.int32], number: Ints) -> pa.Array:
         offsets = np.empty(len(name) + 1, np.int32)

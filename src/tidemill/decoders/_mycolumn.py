@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tidemill.decoders import mysqltypes
 from tidemill.decoders._mycatalog import CatalogColumn
 from tidemill.decoders._mywords import Kind, NotUnderstood, Reader, words
 
@@ -233,8 +234,8 @@ def _numbers(clause: Reader) -> list[int]:
 
 
 def _literal(value: str) -> str:
-    """As `mysqltypes` reads labels: only quotes are doubled. They lose the spaces at their end."""
-    return "'" + value.rstrip(" ").replace("'", "''") + "'"
+    """Labels lose the spaces at their end."""
+    return mysqltypes.quoted_label(value.rstrip(" "))
 
 
 def _attributes(clause: Reader, made: Definition) -> Definition:

@@ -24,7 +24,7 @@ from tidemill.decoders import _blevents as events
 from tidemill.decoders import _blmap as maps
 from tidemill.decoders import _blscan as scanning
 from tidemill.decoders._blblocks import Blocks, statements
-from tidemill.decoders._blexpand import packet, pieces, read_only
+from tidemill.decoders._blexpand import packet, packet_end, pieces, read_only
 from tidemill.decoders._blmap import TableMap
 from tidemill.decoders._blrows import Domain, Name, Names, Rows, Uuid
 from tidemill.decoders._blrows import Tables as KnownTables
@@ -38,12 +38,14 @@ from tidemill.model.table import Table
 __all__ = ["BinlogDecoder", "BinlogRefused", "DdlChange", "Flavor", "TableMap", "Tables"]
 
 _IGNORABLE = 0x80  # LOG_EVENT_IGNORABLE_F: a reader that does not know the event may skip it
+_ARTIFICIAL = 0x20  # LOG_EVENT_ARTIFICIAL_F: made up for the stream, in no file
 _EXPAND_BYTES = 16 << 20
 _LARGEST = np.iinfo(np.int32).max
 
 _COMMENT = re.compile(r"\s*(/\*(?!!|M!).*?\*/|--\s[^\n]*\n|#[^\n]*\n)", re.DOTALL)
 _WORDS = re.compile(r"[\s(]*([a-z]+)(?:\s+([a-z]+))?", re.IGNORECASE)
-_CHANGES_ROWS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH"})
+# The last three are calls of stored functions that change rows.
+_CHANGES_ROWS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "SELECT", "DO", "CALL"})
 _EMPTIED = re.compile(r"\s*DELETE\s+FROM\s+((?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`)\s*(?:/\*.*\*/)?\s*", re.IGNORECASE)
 
 
@@ -72,6 +74,10 @@ class Tables(Protocol):
     def resolve(self, shape: TableMap, position: Position) -> Table | None:
         """The table's structure at this place, None if it is not captured. Asked once per number and description.
         `position` is the transaction's GTID, or the end of the event in its file where positions are of that kind."""
+
+    def writes(self, text: str, database: str) -> bool:
+        """Whether a statement that changes rows, and stands in the binlog in their place, may have changed rows of a
+        captured table."""
 
     def ddl(self, text: str, database: str, position: Position) -> list[DdlChange]:
         """Applies a statement. Asked in order for every statement that is not about a transaction; `position` as
@@ -215,8 +221,11 @@ class BinlogDecoder:
                 yield from self._spill(first, rows, barrier)
             else:
                 # Not worth a spill yet: its bytes stay in the buffer and are scanned again with the next gulp.
-                at = int(state[scanning.OPEN_AT])
+                # A table's new shape is noticed only once, so its barrier stays.
                 state[scanning.OPEN] = 0
+                self._start(int(state[scanning.OPEN_AT]))
+                state[scanning.BARRIER] = barrier
+                return
         else:
             yield from self._commit(rows, txs, barrier)
         self._start(at)
@@ -330,8 +339,9 @@ class BinlogDecoder:
         event = self._buffer[head:end].tobytes()
         kind, seconds = event[4], int.from_bytes(event[:4], "little")
         if kind in (4, 15):
-            if state[scanning.OPEN]:
+            if state[scanning.OPEN] and (kind == 15 or not event[17] & _ARTIFICIAL):
                 raise self._broken(scanning.BAD_EVENT)
+            yield from self._abandon()
             yield from self._flush(spill_open=False)
             self._format(event) if kind == 15 else self._rotate(event)
             state[scanning.POS] = end
@@ -367,8 +377,11 @@ class BinlogDecoder:
                 yield from self._commit_held(end, seconds, int.from_bytes(body[:8], "little"))
             case 38:
                 yield from self._prepare(body, seconds, end)
+            case 9 | 11 | 17:  # the file of a LOAD DATA; what was done with it comes as 18
+                state[scanning.POS] = end
             case 18:
-                raise self._statement("LOAD DATA")
+                query = events.load_query(body)
+                yield from self._row_statement("LOAD DATA", query.text, query.database, seconds, end)
             case 26:
                 raise SourceError(
                     "the binlog has an incident: the server could not write some changes to it",
@@ -411,7 +424,7 @@ class BinlogDecoder:
         # The server makes this event up when a stream begins, with a checksum or without one as it sees fit.
         if len(event) > 31 and zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little"):
             event = event[:-4]
-        elif self._state[scanning.CHECKSUM] and not event[17] & 0x20:
+        elif self._state[scanning.CHECKSUM] and not event[17] & _ARTIFICIAL:
             raise self._broken(scanning.BAD_CHECKSUM)
         if len(event) < 28:
             raise self._broken(scanning.BAD_EVENT)
@@ -472,19 +485,25 @@ class BinlogDecoder:
             case ("CREATE" | "DROP", "TEMPORARY"):
                 yield from self._statement_end([], seconds, end, None)
             case _ if first in _CHANGES_ROWS and not (emptied := _EMPTIED.fullmatch(text)):
-                raise self._statement(first)
+                yield from self._row_statement(first, text, query.database, seconds, end)
+            case _ if query.pending:
+                yield from self._statement_end([], seconds, end, None)
             case _:
                 # What a server writes for a MEMORY table that it lost with a restart.
                 if first == "DELETE" and emptied is not None:
                     text = f"TRUNCATE TABLE {emptied[1]}"
                 yield from self._ddl(text, query.database, seconds, end)
 
-    def _statement(self, kind: str) -> SourceError:
-        return SourceError(
-            f"the binlog has a statement ({kind}) in place of the rows it changed",
-            where=self._where(),
-            fix="Set binlog_format=ROW, also in sessions that changed it for themselves. Run resync for the tables.",
-        )
+    def _row_statement(self, kind: str, text: str, database: str, seconds: int, end: int) -> Iterator[Change]:
+        """Of a session with another binlog_format. What it changed is not in the binlog (invariant 7)."""
+        if self._tables.writes(text, database):
+            raise SourceError(
+                f"the binlog has a statement ({kind}) in place of the rows it changed, maybe of a captured table",
+                where=self._where(),
+                fix="Set binlog_format=ROW, also in sessions that changed it for themselves. Run resync for the"
+                " tables.",
+            )
+        yield from self._statement_end([], seconds, end, None)
 
     def _ddl(self, text: str, database: str, seconds: int, end: int) -> Iterator[Change]:
         """Everything before it leaves first; it is applied once, because its bytes are never scanned again."""
@@ -556,6 +575,23 @@ class BinlogDecoder:
             yield SpillAborted(self._spills)
         yield Committed((), 0, ((0, self.place.text()),))
 
+    def _abandon(self) -> Iterator[Change]:
+        """A server that died while it wrote a transaction leaves its first events at the end of a file; when it came
+        back it rolled the changes back, and the stream goes on with the next file. (MySQL cuts the file, MariaDB does
+        not.)"""
+        state = self._state
+        if not state[scanning.OPEN]:
+            return
+        if state[scanning.SPILLING]:
+            state[scanning.ROWS] = 0
+            self._end_spill()
+            if self._open_events:
+                yield SpillAborted(self._spills)
+        else:
+            state[scanning.ROWS] = state[scanning.OPEN_ROW]
+            state[scanning.TXS] -= 1
+            state[[scanning.OPEN, scanning.HELD]] = 0
+
     def _prepare(self, body: bytes, seconds: int, end: int) -> Iterator[Change]:
         """The rows of a prepared XA transaction wait, invisible, until it is committed or rolled back.
 
@@ -622,8 +658,9 @@ class BinlogDecoder:
             return reached
         if packet(whole, end) is not None:  # there is more, but not of what must be unpacked: it goes on without us
             return (yield from self._walk_expanded(bytes(held), places, spill=True))
-        if end + 5 <= len(whole) and whole[end + 4]:
-            self._server_packet(whole[end + 4 :].tobytes())
+        last = packet_end(whole, end)
+        if last is not None and last > end + 4 and whole[end + 4]:
+            self._server_packet(whole[end + 4 : last].tobytes())
         return None
 
     def _walk_expanded(self, held: bytes, places: dict[int, int], *, spill: bool) -> Generator[Change, None, int]:

@@ -29,6 +29,7 @@ from tidemill.decoders._myddl import parse
 from tidemill.decoders._myhistory import Effect, History, State, Unknown
 from tidemill.decoders._myrewind import rewind
 from tidemill.decoders._myshape import difference
+from tidemill.decoders._mytarget import calls_nothing, target
 from tidemill.decoders._mywords import Kind, NotUnderstood, words
 from tidemill.decoders.binlog import DdlChange
 from tidemill.decoders.binlogplace import Place
@@ -37,12 +38,13 @@ from tidemill.errors import DecodeError
 from tidemill.model.position import Position
 from tidemill.model.table import Column, Table
 
-__all__ = ["Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "MysqlTables"]
+__all__ = ["SYSTEM", "Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "MysqlTables"]
 
 _RESYNC = (
     "Set binlog_row_metadata=FULL at the server, so that the binlog has the names itself from then on. To go on from"
     ' here, run "tidemill resync FILE": it begins anew with the catalog of today.'
 )
+SYSTEM = ("mysql", "information_schema", "performance_schema", "sys")
 # What a sequence of MariaDB looks like: a table of one row that nobody writes to.
 _SEQUENCE = ((m.LONGLONG,) * 6 + (m.TINY, m.LONGLONG), "next_not_cached_value")
 
@@ -147,8 +149,8 @@ class MysqlTables:
         effects: list[Effect] = []
         changed: dict[str, bytes | None] = {}
         for statement in statements:
-            if isinstance(statement, sql.RowStatement):
-                self._refuse_rows(statement, database, position)
+            if isinstance(statement, sql.RowStatement) and self.writes(text, database):
+                self._refuse_rows(position)
             effects += self._history.apply(statement, database, tolerant=tolerant)
             if isinstance(statement, sql.AlterDatabase | sql.DropDatabase):
                 name = self._history.key(statement.name or database, "")[0]
@@ -186,15 +188,27 @@ class MysqlTables:
             effects.append(Effect(key, "unknown", before, after))
         return self._effects(effects, {}, text, position)
 
-    def _refuse_rows(self, statement: sql.RowStatement, database: str, position: Position) -> None:
-        name = (statement.table.database or database, statement.table.name)
-        if self._selected(*name):
-            raise DecodeError(
-                f"rows of {name[0]}.{name[1]} were changed by a statement that the binlog has as text, not as rows",
-                where=self._at(position),
-                fix="Some session used binlog_format STATEMENT or MIXED: set it to ROW everywhere. What the statement"
-                ' changed is not in the binlog; run "tidemill resync FILE".',
-            )
+    def writes(self, text: str, database: str) -> bool:
+        """Whether the statement may have changed rows of a captured table. Not, if all that it writes to is a table of
+        the server itself, which have no triggers, or a base table that is not captured."""
+        named = target(text)
+        if named is None:
+            return True
+        key = self._history.key(named.database or database, named.name)
+        if self._selected(named.database or database, named.name):
+            return True
+        if key[0].lower() in SYSTEM:
+            return False
+        # One that the history does not have may be a view of a captured table.
+        return not isinstance(self._history.tables.get(key), CatalogTable) or not calls_nothing(text)
+
+    def _refuse_rows(self, position: Position) -> None:
+        raise DecodeError(
+            "rows that may be of a captured table were changed by a statement that the binlog has as text, not as rows",
+            where=self._at(position),
+            fix="Some session used binlog_format STATEMENT or MIXED: set it to ROW everywhere. What the statement"
+            ' changed is not in the binlog; run "tidemill resync FILE".',
+        )
 
     def _change(self, effect: Effect, text: str, position: Position) -> DdlChange:
         state = effect.after if isinstance(effect.after, CatalogTable) else effect.before

@@ -251,7 +251,7 @@ def _vector(dimensions: int) -> DataType:
 
 
 def _labelled(base: str, found: list[str]) -> DataType:
-    quoted = ",".join("'" + label.replace("'", "''") + "'" for label in found)
+    quoted = ",".join(map(quoted_label, found))
     return DataType(f"{base}({quoted})", pa.string(), JsonForm.STRING)
 
 
@@ -270,6 +270,14 @@ def _label(label: bytes, charset: str) -> str:
         raise DecodeError(f"a label of an ENUM or SET is no text in {charset}") from error
 
 
+_ESCAPES = {"\\": "\\\\", "'": "''", "\n": "\\n", "\r": "\\r", "\0": "\\0"}
+_UNESCAPED = {shown: plain for plain, shown in _ESCAPES.items()}
+
+
+def quoted_label(label: str) -> str:
+    """As the catalog prints a label of an ENUM or SET (`append_unescaped` of the servers)."""
+    return "'" + "".join(_ESCAPES.get(c, c) for c in label) + "'"
+
+
 def _unquote(text: str) -> str:
-    # The catalog doubles quotes and leaves backslashes alone; so do we.
-    return text.replace("''", "'")
+    return re.sub(r"''|\\.", lambda found: _UNESCAPED.get(found[0], found[0][1:]), text, flags=re.DOTALL)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import GtidSet, MysqlGtids
-from tidemill.decoders.mysqltables import Catalog, CatalogColumn, CatalogDatabase, CatalogTable
+from tidemill.decoders.mysqltables import SYSTEM, Catalog, CatalogColumn, CatalogDatabase, CatalogTable
 from tidemill.sources import _my_position as position
 from tidemill.sources import _my_server as facts
 from tidemill.sources._my_connect import Session
 from tidemill.sources._my_server import Server
-from tidemill.sources._my_tables import SYSTEM
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -89,7 +88,9 @@ def statements(db: Session, server: Server, place: Place) -> Iterator[tuple[str,
         for row in db.each(f"SHOW BINLOG EVENTS IN '{file}' FROM {begin}"):
             kind, info = row["Event_type"], row["Info"]
             if kind.lower() in ("gtid", "gtid_tagged"):
-                known = place.gtids is not None and _has(place.gtids, info)
+                # MariaDB's binlog_alter_two_phase: of START, COMMIT and ROLLBACK only COMMIT has changed anything.
+                known = "START ALTER" in info or "ROLLBACK ALTER" in info
+                known = known or (place.gtids is not None and _has(place.gtids, info))
             elif kind.startswith("Query") and not known and (text := _statement(info)):
                 yield text
 

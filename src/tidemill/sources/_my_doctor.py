@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 _DAY = 86_400
+_SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")  # MariaDB 11.4, Percona
 
 
 def examine(config: MysqlConfig) -> Iterator[Check]:
@@ -48,7 +49,7 @@ def examine(config: MysqlConfig) -> Iterator[Check]:
         yield _ask("server_id", f"{config.replica_id}, used by no other replica that is known",
                    lambda: setup.check_server_id(db, server, config))  # fmt: skip
         yield from _tables(db, server, config)
-        yield from _retention(db, server)
+        yield from retention(db, server)
 
 
 def _ask(name: str, detail: str, question: Callable[[], None]) -> Check:
@@ -133,7 +134,7 @@ def _without_key(db: Session, found: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{d}.{t}" for d, t in found if (d, t) not in keyed]
 
 
-def _retention(db: Session, server: Server) -> Iterator[Check]:
+def retention(db: Session, server: Server) -> Iterator[Check]:
     """How long the server keeps what we have not read. A pipeline that is down longer loses its position."""
     seconds = int(server.setting("binlog_expire_logs_seconds") or 0)
     if not seconds:
@@ -149,7 +150,12 @@ def _retention(db: Session, server: Server) -> Iterator[Check]:
         fix = "Set binlog_expire_logs_seconds above the longest outage you plan for."
         yield Check("retention", Outcome.WARN, f"{seconds} seconds ({kept}): an outage beyond it loses changes", fix)
     else:
-        yield Check("retention", Outcome.PASS, f"{seconds / _DAY:.0f} days ({kept})")
+        yield Check("retention", Outcome.PASS, f"{seconds / _DAY:g} days ({kept})")
+    limit = next((int(server.setting(name)) for name in _SIZE_LIMITS if int(server.setting(name) or 0)), 0)
+    if limit:
+        fix = "Make it larger than what is written during the longest outage you plan for."
+        detail = f"the oldest binlog is removed beyond {limit / _MIB:.0f} MiB, whether it was read or not ({kept})"
+        yield Check("retention by size", Outcome.WARN, detail, fix)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -11,12 +11,11 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidemill.decoders.mysqltables import SYSTEM
 from tidemill.errors import ConfigError
 from tidemill.sources._my_connect import Session
 from tidemill.sources._my_errors import TableMissing
 from tidemill.sources._patterns import Pattern
-
-SYSTEM = ("mysql", "information_schema", "performance_schema", "sys")
 
 
 @dataclass(frozen=True, slots=True)
