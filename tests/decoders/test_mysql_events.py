@@ -150,6 +150,37 @@ def test_a_server_met_by_another_way_first_is_still_found_by_its_bytes() -> None
     assert names.vectors()[2].tolist() == [names.number(name)]
 
 
+def test_what_a_savepoint_took_back_was_never_there(mariadb: Server) -> None:
+    mariadb.query("CREATE DATABASE saved")
+    try:
+        mariadb.query("CREATE TABLE saved.i (id int PRIMARY KEY)")
+        mariadb.query("CREATE TABLE saved.m (id int PRIMARY KEY) ENGINE = MyISAM")
+        begin = end_of_binlog(mariadb)
+        with mariadb.connect("saved") as db, db.cursor() as cursor:
+            for text in (
+                "BEGIN", "INSERT INTO i VALUES (1)", "SAVEPOINT `a b`", "INSERT INTO i VALUES (2)", "SAVEPOINT c",
+                "INSERT INTO i VALUES (3)", "INSERT INTO m VALUES (4)", "ROLLBACK TO C", "INSERT INTO i VALUES (5)",
+                "ROLLBACK TO `a b`", "INSERT INTO i VALUES (6)", "COMMIT",
+                "BEGIN", "INSERT INTO i VALUES (7)", "CREATE TEMPORARY TABLE x (a int)", "SAVEPOINT a",
+                "INSERT INTO i VALUES (8)", "ROLLBACK TO a", "COMMIT",
+                "XA START 'x'", "INSERT INTO i VALUES (9)", "SAVEPOINT a", "INSERT INTO i VALUES (10)",
+                "INSERT INTO m VALUES (11)", "ROLLBACK TO a",
+                "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'",
+            ):  # fmt: skip
+                cursor.execute(text)
+        stream = record(mariadb, begin)
+        assert stream.count(b"ROLLBACK TO") == 4
+        for size in (len(stream), 1, 100):
+            found = rows(decode(stream, MapTables(), Flavor.MARIADB, [size] * len(stream)))
+            assert [(row["table"], row["after"]["id"]) for row in found] == [
+                ("saved.m", 4), ("saved.i", 1), ("saved.i", 6), ("saved.i", 7), ("saved.m", 11), ("saved.i", 9),
+            ], f"in pieces of {size}"  # fmt: skip
+        with pytest.raises(SourceError, match="savepoint"):
+            decode(stream, MapTables(), Flavor.MARIADB, [100] * len(stream), spill_bytes=0)
+    finally:
+        mariadb.query("DROP DATABASE saved")
+
+
 def test_a_table_that_changed_unseen_ends_a_batch_however_its_bytes_arrive(mysql: Server) -> None:
     mysql.query("CREATE DATABASE unseen")
     try:

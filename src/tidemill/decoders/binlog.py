@@ -46,7 +46,13 @@ _COMMENT = re.compile(r"\s*(/\*(?!!|M!).*?\*/|--\s[^\n]*\n|#[^\n]*\n)", re.DOTAL
 _WORDS = re.compile(r"[\s(]*([a-z]+)(?:\s+([a-z]+))?", re.IGNORECASE)
 # The last three are calls of stored functions that change rows.
 _CHANGES_ROWS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "SELECT", "DO", "CALL"})
+_SAVEPOINT = re.compile(r"\s*(?:ROLLBACK\s+TO\s+)?(?:SAVEPOINT\s+)?", re.IGNORECASE)
 _EMPTIED = re.compile(r"\s*DELETE\s+FROM\s+((?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`)\s*(?:/\*.*\*/)?\s*", re.IGNORECASE)
+
+
+def _savepoint(text: str) -> str:
+    """The name in `SAVEPOINT x` and `ROLLBACK TO x`; servers do not tell upper case from lower in them."""
+    return _SAVEPOINT.sub("", text).strip().lower()
 
 
 class BinlogRefused(SourceError):
@@ -136,6 +142,8 @@ class BinlogDecoder:
         self._open: _Transaction | None = None  # the one being spilled
         self._open_events = 0
         self._prepared: dict[events.Xid, _Prepared] = {}
+        self._saved: dict[str, int] = {}  # savepoints, and how many rows were noted before each
+        self._saved_at = -1  # OPEN_AT of the transaction that they are of
         self.place = Place.parse(began, flavor)
         self._state[scanning.LOG_POS] = self.place.offset
         self._state[scanning.FILE] = self._names.number(Name(f"{self.place.file}:"))
@@ -170,6 +178,7 @@ class BinlogDecoder:
         state = self._state
         self._buffer = self._blocks.buffer = buffer
         state[scanning.PACKETS], state[scanning.POS] = packets, start
+        self._saved_at = -1
         while True:
             status = int(
                 scanning.scan(
@@ -222,7 +231,7 @@ class BinlogDecoder:
             else:
                 # Not worth a spill yet: its bytes stay in the buffer and are scanned again with the next gulp.
                 # A table's new shape is noticed only once, so its barrier stays.
-                state[scanning.OPEN] = 0
+                state[scanning.OPEN], self._saved_at = 0, -1
                 self._start(int(state[scanning.OPEN_AT]))
                 state[scanning.BARRIER] = barrier
                 return
@@ -465,14 +474,14 @@ class BinlogDecoder:
                 raise self._broken(scanning.BAD_EVENT)
             case "COMMIT", _:
                 yield from self._commit_held(end, seconds, 0)
-            case ("SAVEPOINT", _) | ("RELEASE", "SAVEPOINT") | ("XA", "END" | "PREPARE"):
+            case "SAVEPOINT", _:
+                self._save(text)
+                state[scanning.POS] = end
+            case ("RELEASE", "SAVEPOINT") | ("XA", "END" | "PREPARE"):
                 state[scanning.POS] = end
             case "ROLLBACK", "TO":
-                raise SourceError(
-                    "a transaction was rolled back to a savepoint after its changes were written to the binlog",
-                    where=self._where(),
-                    fix="That happens where a transaction changes a table of an engine without them. Run resync.",
-                )
+                self._roll_back_to(text)
+                state[scanning.POS] = end
             case "ROLLBACK", _:
                 yield from self._roll_back(end)
             case "XA", "START" | "BEGIN":
@@ -574,6 +583,26 @@ class BinlogDecoder:
         if self._open_events:
             yield SpillAborted(self._spills)
         yield Committed((), 0, ((0, self.place.text()),))
+
+    def _save(self, text: str) -> None:
+        state = self._state
+        if self._saved_at != state[scanning.OPEN_AT]:
+            self._saved, self._saved_at = {}, int(state[scanning.OPEN_AT])
+        self._saved[_savepoint(text)] = int(state[scanning.ROWS])
+
+    def _roll_back_to(self, text: str) -> None:
+        """MariaDB writes down what a savepoint took back where the transaction used a temporary table, or a table of
+        an engine without transactions; rows of such a table are not among these, but in a transaction of their own."""
+        state = self._state
+        row = self._saved.get(_savepoint(text)) if self._saved_at == state[scanning.OPEN_AT] else None
+        if row is None or state[scanning.SPILLING] or state[scanning.OPEN] != 2:
+            raise SourceError(
+                "a large transaction was rolled back to a savepoint after its changes were written to the binlog",
+                where=self._where(),
+                fix="Its changes are partly in the log already. That happens where a transaction uses temporary tables,"
+                " or an engine without transactions. Run resync for the tables.",
+            )
+        state[scanning.ROWS] = row
 
     def _abandon(self) -> Iterator[Change]:
         """A server that died while it wrote a transaction leaves its first events at the end of a file; when it came
