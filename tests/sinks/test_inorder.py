@@ -49,3 +49,13 @@ def test_blocks_of_the_wrong_order_are_refused_and_not_sent_as_they_come(monkeyp
     blocks = [make_block(3, offsets=range(first, first + 3)) for first in (10, 20, 30, 12)]
     with pytest.raises(Refused, match="begins at offset 12"):
         list(_inorder.groups(delivery_of(blocks, 40)))
+
+
+def test_groups_of_large_events_have_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [make_block(3, offsets=range(first, first + 3)) for first in range(0, 60, 3)]
+    (together,) = _inorder.groups(delivery_of(blocks, 60))
+    assert len(together) == 20
+    monkeypatch.setattr(_inorder, "_MOST_BYTES", 4 * blocks[0].batch.nbytes)
+    groups = list(_inorder.groups(delivery_of(blocks, 60)))
+    assert [len(group) for group in groups] == [4] * 5
+    assert [int(b.offsets()[0]) for group in groups for b in group] == list(range(0, 60, 3))

@@ -390,6 +390,30 @@ def test_retention_spares_what_a_group_has_not_acked_unless_a_limit_says_so(make
     assert slow.pull(100) == []
 
 
+def test_a_message_that_waits_behind_one_that_retention_removed_is_given(make: Make, client: Client) -> None:
+    make().write(of_keys([1, 1, 2]))
+    group = client.group("orders", "g", ordered=True)
+    first, other = group.pull(10)
+    assert [key_of(first), key_of(other)] == [1, 2]
+    client.db.execute("UPDATE pgstream.messages SET stored_at = now() - interval '1 day' WHERE id = 1")
+    assert client.sweep(max_age_seconds=LONG) == {"orders": (1, 1)}
+    assert group.ack(first, other).lost == (first.id,)
+    (second,) = group.pull(10)
+    assert (second.id, key_of(second)) == (2, 1)
+
+
+def test_a_delivery_does_not_fail_because_old_messages_cannot_be_removed(
+    make: Make, client: Client, db: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    make(stream="other").write(batch(20))
+    sink = make(id="t", retention={"every_seconds": 0.001}, lock_timeout_seconds=0.1)
+    with db.transaction():
+        db.execute("SELECT 1 FROM pgstream.streams WHERE name = 'other' FOR UPDATE")
+        assert sink.write(batch(20)).events == 20
+    assert "sink.messages_not_removed" in caplog.text
+    assert sink.write(batch(40, 20)).events == 20
+
+
 def test_the_sink_itself_removes_what_retention_allows(make: Make, client: Client) -> None:
     sink = make(retention={"acked_seconds": 0, "every_seconds": 0.001})
     sink.write(batch(20))

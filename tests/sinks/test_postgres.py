@@ -17,6 +17,7 @@ import pytest
 
 from tests.decoders.kinds import KINDS, SETUP
 from tests.support.blocks import make_block, make_table
+from tests.support.changes import changes, column, structure
 from tests.support.deliveries import make_deliveries, make_events
 from tests.support.origin import Origin, deal, origin, rows, session
 from tidemill.component import Outcome
@@ -27,6 +28,7 @@ from tidemill.model.delivery import Delivery
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
 from tidemill.sinks import _pgsink_text as text
+from tidemill.sinks._pgsink_apply import Applier
 from tidemill.sinks._pgsink_types import target_type, widens
 from tidemill.sinks.postgres import PostgresSink, PostgresSinkConfig
 
@@ -412,12 +414,12 @@ def test_new_columns_are_added_and_renamed_ones_keep_their_values(target: psycop
 def _reshaped(table: Table, version: int, **columns: tuple[str, pa.DataType] | None) -> Table:
     """The table with columns of other types, or (None) without them."""
     kept = []
-    for column in table.columns:
-        change = columns.get(column.name, column)
+    for one in table.columns:
+        change = columns.get(one.name, one)
         if isinstance(change, tuple):
-            kept.append(Column(column.name, DataType(change[0], change[1], JsonForm.STRING), column.nullable))
+            kept.append(Column(one.name, DataType(change[0], change[1], JsonForm.STRING), one.nullable))
         elif change is not None:
-            kept.append(column)
+            kept.append(one)
     return Table("shop", "public", "orders", tuple(kept), ("id",), version=version, sequence=version).with_fingerprint()
 
 
@@ -600,9 +602,58 @@ def test_an_unknown_type_is_text() -> None:
     assert target_type(DataType("interval year to month", pa.string(), JsonForm.STRING)) == "interval year to month"
 
 
+@pytest.mark.parametrize(
+    "native", ["text(); DROP TABLE t; --)", "interval '1 day'); DROP TABLE t; --", "numeric(1);x(2)", "date\n;x"]
+)
+def test_a_type_of_another_database_is_no_statement(native: str) -> None:
+    assert target_type(DataType(native, pa.string(), JsonForm.STRING)) == "text"
+
+
 def test_text_for_copy_escapes_what_would_end_a_value() -> None:
     columns = [text.column(pa.array(["a\tb", "\\.", None, "\\N"])), text.column(pa.array([1, None, 3, 4]).slice(0, 4))]
     assert text.lines(columns).to_pybytes() == b"a\\tb\t1\n\\\\.\t\\N\n\\N\t3\n\\\\N\t4\n"
+
+
+def test_settings_of_the_role_do_not_weaken_what_a_receipt_says(
+    target: psycopg.Connection[Any], postgres: Postgres, make: Make
+) -> None:
+    role = f"lax_{next(_names)}"
+    target.execute(
+        f"CREATE ROLE {role} SUPERUSER LOGIN; ALTER ROLE {role} SET synchronous_commit = off;"
+        f"ALTER ROLE {role} SET default_transaction_isolation = serializable;"
+        f"ALTER ROLE {role} SET DateStyle = 'SQL'".encode()
+    )
+    try:
+        sink = make(dsn=postgres.dsn(target.info.dbname, role))
+        write(sink, delivery_of(make_block(1)))
+        db = sink._connection()
+        names = ("synchronous_commit", "transaction_isolation", "DateStyle")
+        found = [db.execute("SELECT current_setting(%s)", [n]).fetchone()[0] for n in names]  # type: ignore[index]
+        assert found == ["on", "read committed", "ISO, YMD"]
+        assert "tcp_user_timeout" in db.info.get_parameters()
+        sink.close()
+    finally:
+        target.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
+
+
+def test_rows_that_wait_for_their_window_are_bounded_by_bytes(
+    target: psycopg.Connection[Any], make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied: list[int] = []
+    apply = Applier.apply
+
+    def watched(self: Applier, to: Any, rows: Any) -> None:
+        applied.append(rows.nbytes)
+        apply(self, to, rows)
+
+    monkeypatch.setattr(Applier, "apply", watched)
+    monkeypatch.setattr("tidemill.sinks.postgres._MOST_BYTES", 1 << 20)
+    large = structure("t", column("id", "bigint", pa.int64(), nullable=False), column("v", "text", pa.string()))
+    blocks = [changes(large, (Op.INSERT, None, {"id": i, "v": "x" * 300_000}), first=i) for i in range(12)]
+    write(make(), delivery_of(*blocks))
+    assert len(applied) == 3
+    assert max(applied) < 2 << 20
+    assert len(rows(target, "public.t", "id")) == 12
 
 
 def test_a_server_that_is_away_is_worth_a_retry_and_a_wrong_login_is_not(postgres: Postgres, make: Make) -> None:

@@ -20,7 +20,8 @@ from tidemill.control.servers.starrocks import StarRocks
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.block import Op, Side
 from tidemill.model.delivery import Delivery
-from tidemill.sinks._starrocks_types import holds, plain
+from tidemill.sinks._starrocks_tables import text_of
+from tidemill.sinks._starrocks_types import holds, moments, plain
 from tidemill.sinks.starrocks import StarRocksConfig, StarRocksSink
 
 D = decimal.Decimal
@@ -399,6 +400,30 @@ def test_keys_of_several_columns_and_kinds(bench: Bench) -> None:
 def test_tables_that_cannot_be_are_refused(bench: Bench, table: Any, complaint: str) -> None:
     with pytest.raises(Refused, match=complaint):
         bench.write(delivery(changes(table, (INSERT, None, {"id": 1}))))
+
+
+@pytest.mark.parametrize("name", ["a`b", 'a"b', "a\r\nlabel: x", "a\\b"])
+def test_a_name_that_no_load_can_give_is_refused_and_not_sent(bench: Bench, name: str) -> None:
+    table = structure("t", ID, column(name, "text", pa.string()))
+    with pytest.raises(Refused, match="names no load can give"):
+        bench.write(delivery(changes(table, (INSERT, None, {"id": 1, name: "x"}))))
+
+
+def test_a_row_that_is_marked_as_deleted_lends_its_values_to_none(bench: Bench) -> None:
+    bench.write(delivery(changes(T, (INSERT, None, row(1, "a", "old")))), deletes="mark")
+    bench.write(delivery(changes(T, (DELETE, {"id": 1}, None), first=1), start=1), deletes="mark")
+    partial = changes(T, (INSERT, None, {"id": 1, "name": "b"}), first=2, unchanged={0: ["note"]})
+    with pytest.raises(Poisoned) as caught:
+        bench.write(delivery(partial, start=2), deletes="mark")
+    assert set(caught.value.reasons) == {2}
+
+
+def test_moments_of_a_key_are_compared_as_they_are_loaded() -> None:
+    whole, part = datetime.datetime(2026, 1, 2, 3, 4, 5), datetime.datetime(2026, 1, 2, 3, 4, 5, 60)
+    assert [text_of(v) for v in (whole, part)] == ["2026-01-02 03:04:05.000000", "2026-01-02 03:04:05.000060"]
+    ours = moments(pa.array([whole, part], pa.timestamp("us"))).to_pylist()
+    assert ours == [text_of(v) for v in (whole, part)]
+    assert [text_of(v) for v in (True, 2**64 - 1, datetime.date(2026, 1, 2))] == ["1", str(2**64 - 1), "2026-01-02"]
 
 
 def test_types_as_the_server_prints_them_are_understood() -> None:

@@ -79,7 +79,7 @@ def fill(rows: Upsert, stored: Stored, base: int, verdicts: Verdicts) -> Mask | 
     for i, name in enumerate(names):
         ours = rows.columns[name]
         theirs = stored.table.column(name).combine_chunks()
-        pool = pa.concat_arrays([_as(theirs, ours.type), ours])
+        pool = pa.concat_arrays(_of_one_type(theirs, ours))
         rows.columns[name] = pool.take(pa.array(np.maximum(found[i], 0), mask=found[i] < 0))
     if not missing.any():
         return None
@@ -122,6 +122,15 @@ def _as(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     return values if values.type == kind else values.cast(kind)
+
+
+def _of_one_type(theirs: pa.Array, ours: pa.Array) -> list[pa.Array]:
+    """The source's type, unless the destination has a value that only its own, wider one can hold."""
+    try:
+        return [_as(theirs, ours.type), ours]
+    except pa.ArrowInvalid:
+        theirs = _as(theirs, theirs.type)
+        return [theirs, _as(ours, theirs.type)]
 
 
 def _readable(name: str, kind: Kind | None) -> str:

@@ -37,7 +37,7 @@ CHANGELOG_COLUMNS = {
 BEFORE, AFTER = "before_", "after_"
 
 _COMMENT = "source: "
-_SEQUENCE = re.compile(r"tidemill: structure (\d+) of the log at (\d+)")
+_STRUCTURE = re.compile(r"tidemill: structure (\d+) since (\d+) of the log at (\d+)")
 _ATTEMPTS = 5
 
 
@@ -57,7 +57,8 @@ class Name:
 @dataclass(frozen=True, slots=True)
 class Found:
     """A table as the server has it. `kinds` are the columns that can be written; `natives` what the source called
-    those that we made; `sequence` is the structure last applied; `deduplicates` tells whether tokens are heeded."""
+    those that we made; `sequence` is the structure last applied, `since` the offset it came with; `deduplicates` tells
+    whether tokens are heeded."""
 
     engine: str
     engine_full: str
@@ -65,12 +66,14 @@ class Found:
     kinds: dict[str, Kind]
     natives: dict[str, str]
     sequence: int = 0
+    since: int = 0
     deduplicates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a structure's rows go. `older` says that the table already followed a later structure."""
+    """Where a structure's rows go. `older` says that the table already followed a later structure: one that events
+    after these brought. A number does not tell: a structure that comes back has the number it had."""
 
     name: Name
     kinds: dict[str, Kind]
@@ -87,7 +90,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Tables:
-    """Knows the destination of every structure it was asked for; asks the server once for each."""
+    """Knows the destination of each source table's last structure; asks the server when there is another."""
 
     client: Any
     where: str
@@ -97,13 +100,15 @@ class Tables:
     json_type: JsonType
     null_arrays: NullArrays
     base: int = 0
-    _known: dict[tuple[Name, str], Destination] = field(default_factory=dict)
+    shared: bool = False  # other tables of other structures may be written there too
+    _known: dict[tuple[Name, str], tuple[object, Destination]] = field(default_factory=dict)
 
     def destination(self, name: Name, table: Table) -> Destination | None:
-        """What is known; None if `follow` has not met this structure."""
-        return self._known.get((name, table.fingerprint))
+        """What is known; None if this structure is not the one that `follow` met last."""
+        structure, destination = self._known.get((name, table.full_name), (None, None))
+        return destination if structure == _identity(table) else None
 
-    def make(self, name: Name, table: Table) -> None:
+    def make(self, name: Name, table: Table, since: int) -> None:
         """Creates the table if it does not exist; `Refused` if what exists cannot take the rows at all."""
         if self.mode == "upsert" and not table.key:
             raise Refused(
@@ -117,16 +122,19 @@ class Tables:
                 fix="Rename them at the source, or use the other mode.",
             )  # fmt: skip
         with explained(self.where):
-            self._check_engine(name, table, self._made(name, table))
+            self._check_engine(name, table, self._made(name, table, since))
 
-    def follow(self, name: Name, table: Table) -> Destination:
-        """Changes the table until the rows of this structure fit."""
+    def follow(self, name: Name, table: Table, since: int) -> Destination:
+        """Changes the table until the rows of this structure, which come from offset `since` on, fit."""
         with explained(self.where):
             found = self.describe(name)
         if found is None:
             raise Refused(f"the table {name.plain} was dropped", where=self.where, fix="Start the pipeline again.")
-        destination = self._follow(name, table, found)
-        self._known[name, table.fingerprint] = destination
+        destination = self._follow(name, table, found, since)
+        if destination.kinds != found.kinds:
+            self._known = {key: known for key, known in self._known.items() if key[0] != name}
+        if not destination.older:
+            self._known[name, table.full_name] = _identity(table), destination
         return destination
 
     def wanted(self, table: Table) -> dict[str, tuple[Kind, Column]]:
@@ -150,42 +158,44 @@ class Tables:
             {"d": name.database, "t": name.table},
         ).result_rows  # fmt: skip
         engine, full, comment = rows[0]
-        noted = _SEQUENCE.match(comment)
+        noted = _STRUCTURE.match(comment)
+        # A log that began anew numbers structures anew.
+        sequence, since = (int(noted[1]), int(noted[2])) if noted and int(noted[3]) == self.base else (0, 0)
         return Found(
             engine, full, tuple(column for column, _, _, sorts in columns if sorts),
             {column: parse(kind) for column, kind, _, _ in columns},
             {column: note.removeprefix(_COMMENT) for column, _, note, _ in columns if note.startswith(_COMMENT)},
-            # A log that began anew numbers structures anew.
-            int(noted[1]) if noted and int(noted[2]) == self.base else 0,
+            sequence,
+            since,
             "non_replicated_deduplication_window" in full or engine.startswith(("Replicated", "Shared")),
         )  # fmt: skip
 
     def _kind(self, column: Column, *, key: bool) -> Kind:
         return kind_of(column, key=key, json_type=self.json_type, null_arrays=self.null_arrays)
 
-    def _stamp(self, table: Table) -> str:
-        return f"tidemill: structure {table.sequence} of the log at {self.base}"
+    def _stamp(self, table: Table, since: int) -> str:
+        return f"tidemill: structure {table.sequence} since {since} of the log at {self.base}"
 
     def _reserved(self, table: Table) -> list[str]:
         ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS
         return [name for name in self.wanted(table) if name in ours]
 
-    def _made(self, name: Name, table: Table) -> Found:
+    def _made(self, name: Name, table: Table, since: int) -> Found:
         found = self.describe(name)
         if found is not None:
             return found
         if not self.create:
             raise Refused(
                 f"the table {name.plain} does not exist", where=self.where,
-                fix=f"Create it, or set create_tables: true. It would be made so:\n{self.creation(name, table)}",
+                fix=f"Create it, or set create_tables: true. It would be made so:\n{self.creation(name, table, since)}",
             )  # fmt: skip
         self.client.command(f"CREATE DATABASE IF NOT EXISTS {quoted(name.database)}")
-        self.client.command(self.creation(name, table))
+        self.client.command(self.creation(name, table, since))
         made = self.describe(name)
         assert made is not None
         return made
 
-    def creation(self, name: Name, table: Table) -> str:
+    def creation(self, name: Name, table: Table, since: int) -> str:
         ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS
         columns = [f"{quoted(n)} {kind} COMMENT {literal(_note(c))}" for n, (kind, c) in self.wanted(table).items()]
         columns += [f"{quoted(n)} {kind}" for n, kind in ours.items()]
@@ -198,15 +208,15 @@ class Tables:
         return (
             f"CREATE TABLE IF NOT EXISTS {name} (\n  {body}\n) ENGINE = {engine} ORDER BY ({order})\n"
             f"SETTINGS non_replicated_deduplication_window = {DEDUPLICATION_WINDOW}\n"
-            f"COMMENT {literal(self._stamp(table))}"
+            f"COMMENT {literal(self._stamp(table, since))}"
         )
 
-    def _follow(self, name: Name, table: Table, found: Found) -> Destination:
-        if self.mode == "upsert" and table.sequence < found.sequence:
+    def _follow(self, name: Name, table: Table, found: Found, since: int) -> Destination:
+        if self._keeps_one_structure and table.sequence != found.sequence and since < found.since:
             missing = tuple(column for column in self.wanted(table) if column not in found.kinds)
             return Destination(name, found.kinds, found.deduplicates, older=True, missing=missing)
         for _ in range(_ATTEMPTS):
-            plan = self._plan(name, table, found)
+            plan = self._plan(name, table, found, since)
             if plan.problems:
                 raise Refused(
                     f"{name.plain} does not fit the source: {'; '.join(plan.problems)}", where=self.where,
@@ -215,10 +225,10 @@ class Tables:
                 )  # fmt: skip
             if not plan.statements:
                 break
-            found = self._alter(name, table, found, plan)
+            found = self._alter(name, table, plan, since)
         return Destination(name, found.kinds, found.deduplicates)
 
-    def _alter(self, name: Name, table: Table, found: Found, plan: Plan) -> Found:
+    def _alter(self, name: Name, table: Table, plan: Plan, since: int) -> Found:
         from clickhouse_connect.driver.exceptions import ClickHouseError
 
         trouble: ClickHouseError | None = None
@@ -231,7 +241,7 @@ class Tables:
             trouble = error
         with explained(self.where):
             now = self.describe(name)
-        if now is None or (trouble is not None and self._plan(name, table, now) == plan):
+        if now is None or (trouble is not None and self._plan(name, table, now, since) == plan):
             # Not another lane's doing: nothing has changed since.
             raise explain(trouble or LookupError(), self.where) from trouble
         return now
@@ -260,13 +270,18 @@ class Tables:
                 fix="ClickHouse cannot change the order of a table: fill a new one (another \"table\", then resync).",
             )  # fmt: skip
 
-    def _plan(self, name: Name, table: Table, found: Found) -> Plan:
+    @property
+    def _keeps_one_structure(self) -> bool:
+        """A changelog keeps what every structure had, and a shared table what its other sources have."""
+        return self.mode == "upsert" and not self.shared
+
+    def _plan(self, name: Name, table: Table, found: Found, since: int) -> Plan:
         wanted = self.wanted(table)
         actions: list[str] = []
         problems: list[str] = []
         kinds = dict(found.kinds)
         change = diff(_noted(found), self._as_noted(table, wanted))
-        if self.mode == "upsert":  # a changelog keeps the column under both names, as the events had it
+        if self._keeps_one_structure:  # a changelog keeps the column under both names, as the events had it
             for was, now in change.renamed:
                 if was.name in kinds and now.name not in kinds:
                     kinds[now.name] = kinds.pop(was.name)
@@ -278,8 +293,8 @@ class Tables:
                 actions += self._modify(column, kind, source, kinds[column], found, problems)
         if self.mode == "upsert":
             actions += self._drop([c.name for c in change.dropped], kinds)
-        if actions or found.sequence != table.sequence:
-            actions.append(f"MODIFY COMMENT {literal(self._stamp(table))}")
+        if not self.shared and (actions or found.sequence != table.sequence):
+            actions.append(f"MODIFY COMMENT {literal(self._stamp(table, since))}")
         # One at a time: ClickHouse does not mix RENAME with other actions on the same column.
         return Plan(tuple(f"ALTER TABLE {name} {action}" for action in actions), tuple(problems))
 
@@ -293,11 +308,12 @@ class Tables:
                 f"\"{column}\" is {there}, but a time without a zone needs DateTime64({there.digits}, 'UTC')"
             )
             return
-        if self.destructive and native is not None and native != note:
+        destructive = self.destructive and not self.shared
+        if destructive and native is not None and native != note:
             into = kind
         elif not holds(there, kind):
             into = union(there, kind)
-            if into is None and self.destructive:
+            if into is None and destructive:
                 into = kind
             if into is None:
                 problems.append(f'"{column}" is {there}, the source has {source.type.native}, which is {kind}')
@@ -309,7 +325,7 @@ class Tables:
 
     def _drop(self, columns: list[str], kinds: dict[str, Kind]) -> Iterator[str]:
         for column in columns:
-            if self.destructive:
+            if self.destructive and not self.shared:
                 yield f"DROP COLUMN IF EXISTS {quoted(column)}"
             elif column in kinds and not kinds[column].nullable and kinds[column].element is None:
                 # It stays, and later rows have nothing for it: NULL says so, a zero would not.
@@ -319,6 +335,11 @@ class Tables:
     def _as_noted(self, table: Table, wanted: dict[str, tuple[Kind, Column]]) -> Table:
         columns = tuple(_pseudo(name, _note(c).removeprefix(_COMMENT)) for name, (_, c) in wanted.items())
         return Table("", "", "", columns, renamed=table.renamed)
+
+
+def _identity(table: Table) -> object:
+    """Of a structure as it came: one that comes back may say what was renamed for it."""
+    return table.fingerprint, table.renamed
 
 
 def _note(column: Column) -> str:

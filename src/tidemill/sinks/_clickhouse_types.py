@@ -163,7 +163,7 @@ def holds(there: Kind, wanted: Kind) -> bool:
         return False
     if there.core == wanted.core or there.is_text:
         return True
-    if {there.core, wanted.core} <= {"String", "JSON"} or {there.core, wanted.core} == {"Bool", "UInt8"}:
+    if {there.core, wanted.core} <= {"String", "JSON"} or (there.core, wanted.core) == ("UInt8", "Bool"):
         return True
     mine, theirs = _INTEGER.match(there.core), _INTEGER.match(wanted.core)
     if mine and theirs:

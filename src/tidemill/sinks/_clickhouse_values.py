@@ -16,7 +16,7 @@ from tidemill.formats._program import render
 from tidemill.model.table import Column
 from tidemill.model.types import JsonForm
 from tidemill.sinks._clickhouse_types import MAX_DAY, MIN_DAY, Kind
-from tidemill.sinks._images import Mask, Verdicts
+from tidemill.sinks._images import Mask, Verdicts, digits
 
 _DAY_US = 86_400_000_000
 _MAX_NS_DAY = 106_751  # 2262-04-11: nanoseconds end there
@@ -117,4 +117,4 @@ def _text(values: pa.Array, column: Column) -> pa.Array:
         return texts.cast(pa.large_string())
     if types.is_timestamp(arrow) and arrow.tz:
         return values.cast(pa.timestamp("us")).cast(pa.string())
-    return values.cast(pa.string())
+    return digits(values) if types.is_decimal(arrow) else values.cast(pa.string())

@@ -18,11 +18,11 @@ from tidemill.errors import Refused
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
-from tidemill.sinks._clickhouse_client import DATA_ERRORS, code_of, explain, explained, name_of
+from tidemill.sinks._clickhouse_client import DATA_ERRORS, code_of, explain, explained, name_of, quoted
 from tidemill.sinks._clickhouse_fill import fetch, fill, unwritten
 from tidemill.sinks._clickhouse_rows import changelog, insertable, upserted
 from tidemill.sinks._clickhouse_tables import VERSION, Destination, Name
-from tidemill.sinks._images import Verdicts
+from tidemill.sinks._images import Verdicts, has_table
 from tidemill.sinks._upserts import Upsert
 from tidemill.telemetry.points import point
 
@@ -63,6 +63,8 @@ class Writing:
 
     def take(self, block: Block) -> None:
         self.events += block.rows
+        if not has_table(block, keyless=self._config.mode == "changelog"):
+            return
         table, source = block.table, self._delivery.source
         name = Name(self._database.constant(table, source), self._table.constant(table, source))
         destination = self._destination(name, block)
@@ -84,13 +86,15 @@ class Writing:
     def _destination(self, name: Name, block: Block) -> Destination:
         tables, history = self._session.tables, self._session.history
         began = time.perf_counter()
-        destination = tables.destination(name, block.table)
-        if destination is None:
+        destination, since = tables.destination(name, block.table), int(block.offsets()[0])
+        pending = self._pending.get(name)
+        if pending is not None and pending.destination is not destination:
             self._flush(name)  # rows of the structure before this one go into the table as it was
-            tables.make(name, block.table)
+        if destination is None:
+            tables.make(name, block.table, since)
         history.admit(name, block, self._delivery)
         if destination is None:
-            destination = tables.follow(name, block.table)
+            destination = tables.follow(name, block.table, since)
         self.waited += time.perf_counter() - began
         return destination
 
@@ -171,6 +175,8 @@ class Writing:
 
     def _truncate(self, destination: Destination, offset: int) -> None:
         """Removes what is older than the event. Rows of later events stay: a replay may find them there."""
+        if self._config.shared_tables:
+            self.reasons.setdefault(offset, "a TRUNCATE of one source would empty a table that others share")
         self._flush(destination.name)
         if self.reasons:
             return
@@ -221,7 +227,7 @@ class Writing:
         point("clickhouse.inserting")
         try:
             self._session.client.raw_insert(
-                str(name), column_names=rows.column_names, insert_block=body, fmt="ArrowStream",
+                str(name), column_names=[quoted(n) for n in rows.column_names], insert_block=body, fmt="ArrowStream",
                 settings={
                     "async_insert": 0,  # the answer means: written
                     "input_format_null_as_default": 1,  # of deleted rows only; NULLs of others are looked for before

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.model.block import Block, Side
+from tidemill.formats._program import render
+from tidemill.model.block import Block, Op, Side
+from tidemill.model.types import JsonForm
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -56,10 +58,25 @@ class OddValues:
         return found[1].take(pa.array(index, mask=index < 0))
 
 
+def has_table(block: Block, *, keyless: bool = False) -> bool:
+    """Whether the destination needs the block's table: not for logical messages, which are about none, and not for
+    statements about a table that could not be kept. That one is refused when it has rows, not before."""
+    ops, table = block.batch.column("op").to_numpy(), block.table
+    if not table.columns or (ops == Op.MESSAGE).all():
+        return False
+    return bool(table.key) or keyless or not (ops == Op.DDL).all()
+
+
 def images(block: Block) -> dict[Side, Mapping[str, pa.Array]]:
     names = {Side.KEY: "key", Side.BEFORE: "before", Side.AFTER: "after"}
     found = {side: block.struct(name) for side, name in names.items()}
     return {side: struct for side, struct in found.items() if struct is not None}
+
+
+def digits(values: pa.Array) -> pa.Array:
+    """Decimals as text with all of their places. Arrow's own cast writes small ones as `1E-10`."""
+    texts = render(values, JsonForm.STRING).array(values.is_valid().to_numpy(zero_copy_only=False))
+    return pc.utf8_slice_codeunits(texts.cast(pa.large_string()), 1, -1)  # without its quotes
 
 
 def present(block: Block, side: Side) -> Mask:

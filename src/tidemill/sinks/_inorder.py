@@ -20,17 +20,18 @@ from tidemill.model.position import Offset
 from tidemill.sinks._lines import WINDOW
 
 _BEYOND = 2**63
+_MOST_BYTES = 1 << 25
 
 
 def groups(delivery: Delivery) -> Iterator[list[Block]]:
-    """At most about two windows of rows each; small blocks of many transactions share one.
+    """At most about two windows of rows each, fewer of large ones; small blocks of many transactions share one.
 
     When a table's next block comes, nothing before the end of its last one is still to come: blocks are sorted by where
     they begin, and a table's blocks do not overlap. That holds also where rows were cut off or filtered out.
     """
     held: list[Block] = []
     ends: dict[str, Offset] = {}
-    rows, complete, sent = 0, -1, -1
+    rows, size, complete, sent = 0, 0, -1, -1
     for block in delivery:
         if not block.rows:
             continue
@@ -42,12 +43,12 @@ def groups(delivery: Delivery) -> Iterator[list[Block]]:
             )
         complete = max(complete, min(ends.get(name, -1), first - 1))
         ends[name] = int(block.offsets()[-1])
-        if rows >= WINDOW and complete > sent:
+        if (rows >= WINDOW or size >= _MOST_BYTES) and complete > sent:
             yield from _windows([part for b in held if (part := b.slice(0, complete + 1)).rows])
             held = [part for b in held if (part := b.slice(complete + 1, _BEYOND)).rows]
-            rows, sent = sum(b.rows for b in held), complete
+            rows, size, sent = sum(b.rows for b in held), sum(b.batch.nbytes for b in held), complete
         held.append(block)
-        rows += block.rows
+        rows, size = rows + block.rows, size + block.batch.nbytes
     yield from _windows(held)
 
 

@@ -189,7 +189,7 @@ class Applier:
             there = {row for (row,) in found}
             for row, offset in zip(members.tolist(), offsets.tolist(), strict=True):
                 if row not in there:
-                    self._note(offset, _INCOMPLETE)
+                    self._note(offset, rows_.INCOMPLETE)
 
     def _move(self, target: Target, row: Rows) -> None:
         """An UPDATE of the key whose new row lacks values: only the row at the target knows them."""
@@ -213,13 +213,10 @@ class Applier:
             ).format(target.identifier, _assignments(target, changed, "n"), stage, stage, _same_key(target))
         )
         if done.rowcount == 0:
-            self._note(int(row.offsets[0]), _INCOMPLETE)
+            self._note(int(row.offsets[0]), rows_.INCOMPLETE)
         self._db.execute(sql.SQL("TRUNCATE TABLE {}").format(stage))
 
 
-_INCOMPLETE = (
-    "the row is not at the target, and the change does not bring all of its columns (TOAST or a partial row image)"
-)
 _NEXT_STAGE = "SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema() AND relkind = 'r'"
 
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 # How values are read must not depend on the server's settings, nor on those of the role.
 _SESSION = {
     "client_encoding": "UTF8",
+    "default_transaction_isolation": "read committed",  # whoever waited for a lock must see what its holder wrote
     "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
     "TimeZone": "UTC",
     "lc_monetary": "C",
     "standard_conforming_strings": "on",
@@ -52,13 +54,29 @@ def connect(config: PostgresTarget, where: str) -> Connection:
         given: dict[str, Any] = dict(conninfo_to_dict(config.dsn))
         given.setdefault("application_name", "tidemill")
         given["connect_timeout"] = max(2, round(config.connect_timeout_seconds))
-        db = psycopg.connect(**given, autocommit=True)
+        db = psycopg.connect(**_WATCHED | given, autocommit=True)
     except psycopg.Error as error:
         raise _unreachable(error, where) from error
-    with explained(where):
-        for name, value in _session(config).items():
-            db.execute("SELECT set_config(%s, %s, false)", [name, value])
+    try:
+        with explained(where):
+            for name, value in _session(config).items():
+                db.execute("SELECT set_config(%s, %s, false)", [name, value])
+            db.execute(_DURABLE)
+    except BaseException:
+        db.close()
+        raise
     return db
+
+
+#: A receipt says that the rows are durable: not so if a commit does not wait for the disk. Stricter settings stay.
+_DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+
+
+#: Timeouts of statements are the server's to keep. One that vanished without a word is noticed by these, in 90 seconds.
+_WATCHED = {
+    "keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 6,
+    "tcp_user_timeout": 90_000,
+}  # fmt: skip
 
 
 def _session(config: PostgresTarget) -> dict[str, str]:

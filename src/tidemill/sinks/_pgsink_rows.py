@@ -11,11 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.model.block import Block, Op, Side
+from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.model.types import JsonForm
 from tidemill.sinks import _pgsink_text as text
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+INCOMPLETE = (
+    "the row is not at the target, and the change does not bring all of its columns (TOAST or a partial row image)"
+)
+_FRAGMENT = "only a change of a JSON document was sent, and not the document"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +79,24 @@ class Rows:
         return sum(int(c.nbytes) for c in self.columns)
 
 
-def fragments(block: Block) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Offsets of rows whose JSON column holds no document but a list of changes to it (MySQL's PARTIAL_JSON): that
-    would be taken for a document. A column of JSON has no other odd values."""
+def unwritable(block: Block) -> dict[Offset, str]:
+    """Rows that would become others than the source's, and that no server would refuse."""
+    found: dict[Offset, str] = {}
+    lists = block.column("unchanged")
+    if lists is not None:
+        # binlog_row_image MINIMAL leaves columns to their defaults. The target may have a row of that key still, one
+        # that is deleted in this very window: its values are not the new row's.
+        fresh = np.isin(block.batch.column("op").to_numpy(), [int(Op.INSERT), int(Op.READ)])
+        partial = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False) > 0
+        found |= dict.fromkeys(block.offsets()[fresh & partial].tolist(), INCOMPLETE)
     odd = block.column("odd")
     documents = [n for n, c in enumerate(block.table.columns) if c.type.json is JsonForm.RAW]
-    if odd is None or not documents:
-        return np.zeros(0, np.uint64)
-    number = odd.flatten().field(1).to_numpy(zero_copy_only=False)
-    return block.offsets()[np.unique(_parents(odd)[np.isin(number, documents)])]
+    if odd is not None and documents:
+        # MySQL's PARTIAL_JSON: a list of changes, which would be taken for a document. JSON has no other odd values.
+        number = odd.flatten().field(1).to_numpy(zero_copy_only=False)
+        rows = np.unique(_parents(odd)[np.isin(number, documents)])
+        found |= dict.fromkeys(block.offsets()[rows].tolist(), _FRAGMENT)
+    return found
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

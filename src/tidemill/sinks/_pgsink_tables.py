@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from tidemill.errors import Refused
+from tidemill.model.position import Offset
 from tidemill.model.table import Column, Table
 from tidemill.schema.diff import diff
 from tidemill.sinks._pgsink_types import target_type, widens
@@ -85,29 +88,31 @@ class Tables:
         self._rules = rules
         self._where = where
 
-    def follow(self, table: Table, schema: str, name: str) -> Target:
-        """The target of this version of the table, created or changed where it must be."""
+    def follow(self, table: Table, schema: str, name: str, since: Offset) -> Target:
+        """The target of this version of the table, whose rows come from `since` on; created or changed where it must
+        be."""
         _check_names(schema, name, table, self._where)
         found = self._columns(schema, name)
-        known = self._remembered(schema, name)
-        if not self._needs_change(table, found, known):
+        known, last = self._remembered(schema, name)
+        if not self._needs_change(table, found, known, since < last):
             return self._target(table, schema, name, found)
         self._db.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemill', 0))")
-        found, known = self._columns(schema, name), self._remembered(schema, name)
+        found, (known, last) = self._columns(schema, name), self._remembered(schema, name)
         if not found:
             self._create(table, schema, name)
-        elif self._needs_change(table, found, known):
+        elif self._needs_change(table, found, known, since < last):
             self._change(table, schema, name, found, known)
-        self._remember(schema, name, table)
+        self._remember(schema, name, table, since)
         return self._target(table, schema, name, self._columns(schema, name))
 
-    def _needs_change(self, table: Table, found: Mapping[str, _Found], known: Table | None) -> bool:
+    def _needs_change(self, table: Table, found: Mapping[str, _Found], known: Table | None, before: bool) -> bool:
         if not found:
             return True
         if known is not None and known.fingerprint and known.fingerprint == table.fingerprint:
             return any(c.name not in found for c in table.columns)
-        # An older version comes again only in a replay: its columns are there, and it changes nothing.
-        replayed = known is not None and known.version > table.version
+        # An older version whose events were `before` those of the known one: its columns are there, and it changes
+        # nothing. One that comes later is a structure that came back, under the number it had.
+        replayed = before and known is not None and known.version > table.version
         return not (replayed and all(c.name in found for c in table.columns))
 
     def _create(self, table: Table, schema: str, name: str) -> None:
@@ -230,7 +235,8 @@ class Tables:
         rows: list[Any] = self._db.execute(_UNIQUE, [schema, name]).fetchall()
         return any(set(columns) == set(key) for (columns,) in rows)
 
-    def _remembered(self, schema: str, name: str) -> Table | None:
+    def _remembered(self, schema: str, name: str) -> tuple[Table | None, Offset]:
+        """What the target was last made like, and the offset that this came with."""
         from psycopg import sql
 
         state = sql.Identifier(self._state, "tidemill_tables")
@@ -238,9 +244,9 @@ class Tables:
             sql.SQL("SELECT source::text FROM {} WHERE schema_name = %s AND table_name = %s").format(state),
             [schema, name],
         ).fetchone()
-        return None if row is None else Table.from_json(row[0])
+        return (None, 0) if row is None else (Table.from_json(row[0]), int(orjson.loads(row[0]).get("since", 0)))
 
-    def _remember(self, schema: str, name: str, table: Table) -> None:
+    def _remember(self, schema: str, name: str, table: Table, since: Offset) -> None:
         from psycopg import sql
 
         self._db.execute(
@@ -248,7 +254,7 @@ class Tables:
                 "INSERT INTO {} (schema_name, table_name, source) VALUES (%s, %s, %s::json) "
                 "ON CONFLICT (schema_name, table_name) DO UPDATE SET source = EXCLUDED.source"
             ).format(sql.Identifier(self._state, "tidemill_tables")),
-            [schema, name, table.to_json().decode()],
+            [schema, name, orjson.dumps(orjson.loads(table.to_json()) | {"since": since}).decode()],
         )
 
 

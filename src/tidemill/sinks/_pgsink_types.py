@@ -76,13 +76,18 @@ def target_type(kind: DataType, overrides: Mapping[str, str] | None = None) -> s
         return "box[]"  # no other type of PostgreSQL's writes semicolons, and its domains hide its name
     if kind.native.endswith("[]") and pa.types.is_list(kind.arrow):
         return target_type(DataType(kind.native[:-2], kind.arrow.value_type, kind.json), overrides) + "[]"
-    if _base(kind.native) in _OWN and _same_kind(kind):
+    if _base(kind.native) in _OWN and _same_kind(kind) and _PLAIN.fullmatch(kind.native):
         return kind.native
     if _base(kind.native) == "time" and pa.types.is_string(kind.arrow):
         return "interval"
-    if kind.native.startswith("interval ") and pa.types.is_string(kind.arrow):
+    if _INTERVAL.fullmatch(kind.native) and pa.types.is_string(kind.arrow):
         return kind.native  # interval year to month
     return _of_arrow(kind.arrow)
+
+
+#: What may stand in a statement as it is: the name comes from another database, which may call its types anything.
+_PLAIN = re.compile(r'"char"|[a-z][a-z0-9_ ]*(?:\(\d+(?:, ?-?\d+)?\)[a-z ]*)?')
+_INTERVAL = re.compile(r"interval [a-z ]+(?:\(\d\))?")
 
 
 def _base(native: str) -> str:

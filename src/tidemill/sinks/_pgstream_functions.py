@@ -236,13 +236,19 @@ BEGIN
         RETURN QUERY SELECT 0::bigint, 0::bigint, false;
         RETURN;
     END IF;
+    PERFORM 1 FROM {s}.groups g WHERE g.stream_id = s.id AND g.ordered ORDER BY g.id FOR UPDATE;
+    DELETE FROM {s}.claims c USING {s}.groups g WHERE g.stream_id = s.id AND c.group_id = g.id AND c.id <= cut;
+    IF FOUND THEN
+        -- Messages of an ordered group may wait behind one that is gone now, which nobody will ack.
+        UPDATE {s}.claims c SET visible_at = '-infinity' FROM (
+            SELECT w.group_id, min(w.id) AS id FROM {s}.claims w JOIN {s}.groups g ON g.id = w.group_id
+            WHERE g.stream_id = s.id AND g.ordered AND w.key IS NOT NULL GROUP BY w.group_id, w.key) next
+        WHERE c.group_id = next.group_id AND c.id = next.id AND c.visible_at = 'infinity';
+    END IF;
     RETURN QUERY
         WITH gone AS (
             DELETE FROM {s}.messages m WHERE m.stream_id = s.id AND m.id <= cut
             RETURNING m.id, octet_length(m.payload) AS size
-        ), unclaimed AS (
-            DELETE FROM {s}.claims c USING {s}.groups g
-            WHERE g.stream_id = s.id AND c.group_id = g.id AND c.id <= cut RETURNING 1
         ), freed AS (
             UPDATE {s}.streams x SET bytes = x.bytes - (SELECT coalesce(sum(size), 0) FROM gone)
             WHERE x.id = s.id RETURNING 1

@@ -19,7 +19,7 @@ from tidemill.sinks import _pgstream_functions as functions
 if TYPE_CHECKING:
     from tidemill.sinks._pgsink_connection import Connection
 
-VERSION = 1
+VERSION = 2
 _MOST_PARKED = 10_000  # messages kept back in one ordered group before it waits for acks
 
 _TABLES = """

@@ -7,6 +7,7 @@ which leaves those as they are), and keys that are deleted. Since no key is in t
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -52,6 +53,12 @@ class Piece:
         """The header that says which member of an object is which column, in the same order."""
         names = (name if name.isidentifier() and name.isascii() else f'"{name}"' for name in self.rows.column_names)
         return json.dumps([f"$.{name}" for name in names])
+
+    def key_values(self) -> list[tuple[Any, ...]]:
+        """As the destination has them: bytes in base64."""
+        columns = (self.rows.column(key).to_pylist() for key in self.keys)
+        rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True))
+        return [tuple(base64.b64encode(v).decode() if isinstance(v, bytes) else v for v in row) for row in rows]
 
     @property
     def offsets(self) -> list[int]:

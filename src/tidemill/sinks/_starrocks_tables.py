@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,11 +12,12 @@ from typing import Any
 
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.table import Table
-from tidemill.sinks._starrocks_rows import AUDIT, VERSION
+from tidemill.sinks._starrocks_rows import AUDIT, IS_DELETED, VERSION
 from tidemill.sinks._starrocks_types import holds, kinds_of
 
 _REFUSED = {1044, 1045, 1064, 1142, 1227, 5203}  # access denied, syntax; 5203 is StarRocks' own "access denied"
 _KEYS_PER_QUERY = 1000
+_UNSPEAKABLE = re.compile(r"[`\"\\\x00-\x1f\x7f]")  # what the headers of a load have no way to write
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +61,20 @@ class Tables:
     create: bool
     properties: dict[str, str]
     timeout: float
-    _known: dict[tuple[Name, str], Destination] = field(default_factory=dict)
+    _known: dict[Name, tuple[object, Destination]] = field(default_factory=dict)
 
     def destination(self, name: Name, table: Table) -> Destination:
-        """Where the table's rows are loaded. Makes what is missing, once."""
-        known = self._known.get((name, table.fingerprint))
-        if known is None:
-            known = self._known[name, table.fingerprint] = self._prepare(name, table)
-        return known
+        """Where the table's rows are loaded. Makes what is missing, whenever another structure comes."""
+        if not self.knows(name, table):
+            self._known[name] = _identity(table), self._prepare(name, table)
+        return self._known[name][1]
 
     def knows(self, name: Name, table: Table) -> bool:
-        return (name, table.fingerprint) in self._known
+        """Whether this structure came last. One that comes back may have to be followed back."""
+        return name in self._known and self._known[name][0] == _identity(table)
 
     def existing(self, name: Name, keys: list[str], rows: list[tuple[Any, ...]]) -> set[tuple[str, ...]]:
-        """Which of these keys the table has, as texts."""
+        """Which of these keys the table has, as `text_of` writes them; not those that are marked as deleted."""
         names = ", ".join(quoted(key) for key in keys)
         found: set[tuple[str, ...]] = set()
         for at in range(0, len(rows), _KEYS_PER_QUERY):
@@ -80,8 +83,10 @@ class Tables:
                 for row in rows[at : at + _KEYS_PER_QUERY]
             )
             target = f"({names})" if len(keys) > 1 else names
-            answer = self.run(f"SELECT {names} FROM {name} WHERE {target} IN ({chosen})")
-            found |= {tuple(_plain(v) for v in row) for row in answer}
+            answer = self.run(
+                f"SELECT {names} FROM {name} WHERE {target} IN ({chosen}) AND COALESCE({quoted(IS_DELETED)}, 0) = 0"
+            )
+            found |= {tuple(text_of(v) for v in row) for row in answer}
         return found
 
     def truncate(self, name: Name, version: int, end: int) -> None:
@@ -122,6 +127,12 @@ class Tables:
             raise Refused(
                 f"{table.full_name} has columns that the sink uses itself: {', '.join(clash)}", where=self.where,
                 fix="Rename them at the source.",
+            )  # fmt: skip
+        unspeakable = [column for column in wanted if _UNSPEAKABLE.search(column)]
+        if unspeakable:
+            raise Refused(
+                f"{table.full_name} has columns whose names no load can give: {', '.join(map(repr, unspeakable))}",
+                where=self.where, fix="Names must be without quotes, backslashes and control characters.",
             )  # fmt: skip
         there = self.describe(name)
         if not there:
@@ -222,7 +233,17 @@ def _loaded(there: str, wanted: str) -> str:
     return there.upper() if is_text else wanted
 
 
-def _plain(value: Any) -> str:
+def _identity(table: Table) -> object:
+    """Of a structure as it came: one that comes back may say what was renamed for it."""
+    return table.full_name, table.fingerprint, table.renamed
+
+
+def text_of(value: Any) -> str:
+    """A key's value, ours or the server's: the driver makes moments of DATETIME, and leaves out a fraction of zero."""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(" ", "microseconds")
     return str(value)
 
 

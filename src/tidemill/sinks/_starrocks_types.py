@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidemill.errors import Refused
 from tidemill.model.table import Column, Table
 from tidemill.model.types import JsonForm
-from tidemill.sinks._images import Mask, Verdicts
+from tidemill.sinks._images import Mask, Verdicts, digits
 
 #: (PostgreSQL, MySQL, StarRocks, remark), in Markdown.
 RULES: tuple[tuple[str, str, str, str], ...] = (
@@ -197,4 +197,4 @@ def _text(values: pa.Array) -> pa.Array:
         return moments(values)
     if pa.types.is_duration(arrow):
         return values.cast(pa.duration("us")).cast(pa.int64()).cast(pa.string())
-    return values.cast(pa.string())
+    return digits(values) if pa.types.is_decimal(arrow) else values.cast(pa.string())

@@ -17,10 +17,10 @@ import pyarrow as pa
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
-from tidemill.sinks._images import Verdicts
+from tidemill.sinks._images import Verdicts, has_table
 from tidemill.sinks._starrocks_http import RowsRefused
 from tidemill.sinks._starrocks_rows import VERSION, Piece, settle
-from tidemill.sinks._starrocks_tables import Destination, Name
+from tidemill.sinks._starrocks_tables import Destination, Name, text_of
 from tidemill.telemetry.points import point
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Writing:
         self._database, self._table = Template(config.database), Template(config.table)
         self._verdicts = Verdicts()
         self._pending: dict[Name, _Pending] = {}
-        self._piece = 0
+        self._before: dict[Name, str] = {}  # of each table: the digest of what this delivery brought so far
 
     @property
     def reasons(self) -> dict[int, str]:
@@ -59,6 +59,8 @@ class Writing:
 
     def take(self, block: Block) -> None:
         self.events += block.rows
+        if not has_table(block):
+            return
         table, source = block.table, self._delivery.source
         name = Name(self._database.constant(table, source), self._table.constant(table, source))
         if not self._session.tables.knows(name, table):
@@ -143,15 +145,15 @@ class Writing:
         point("starrocks.loading")
         self._session.loads.load(name.database, name.table, label, headers, body)
         point("starrocks.loaded")
+        self._before[name] = label.rpartition("_")[2]
         self.bytes += len(body)
 
     def _expect_rows(self, name: Name, piece: Piece) -> None:
         """A partial update of a row that is not there would insert it with NULLs (invariant 7)."""
-        keys = list(piece.keys)
-        wanted = list(zip(*(piece.rows.column(key).to_pylist() for key in keys), strict=True))
-        there = self._session.tables.existing(name, keys, wanted)
+        wanted = piece.key_values()
+        there = self._session.tables.existing(name, list(piece.keys), wanted)
         for offset, row in zip(piece.offsets, wanted, strict=True):
-            if tuple(str(int(v)) if isinstance(v, bool) else str(v) for v in row) not in there:
+            if tuple(map(text_of, row)) not in there:
                 self.reasons.setdefault(
                     offset - self._config.offset_base,
                     "the source did not send the unchanged columns, and the destination has no row that keeps them; "
@@ -160,10 +162,12 @@ class Writing:
 
     def _label(self, name: Name, piece: Piece, body: bytes) -> str:
         """At most 128 letters, digits, dashes and underscores. What the load brings is part of it: after a lost state
-        directory the same batch numbers are other events, which must not pass as loaded."""
+        directory the same batch numbers are other events, which must not pass as loaded. So is what the delivery
+        brought before it: if that is loaded anew, under other labels, this must be too, or older rows would stay."""
         delivery = self._delivery
         batch = f"{delivery.start}_{delivery.end}_{delivery.lane}of{delivery.lanes}"
         identity = [delivery.pipeline, self._config.id, batch, name.plain, piece.columns, str(piece.partial)]
+        identity.append(self._before.get(name, ""))
         digest = hashlib.sha256("\x00".join(identity).encode() + b"\x00" + body).hexdigest()[:32]
         words = [re.sub(r"[^A-Za-z0-9]+", "-", text)[:16] for text in (delivery.pipeline, self._config.id)]
         return f"tidemill_{words[0]}_{words[1]}_{batch}_{digest}"

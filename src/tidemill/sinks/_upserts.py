@@ -71,13 +71,20 @@ def upsert(
         if lacking.any():
             verdicts.condemn(offsets, lacking, f'the event has no value for the key column "{column.name}"')
         if olds and old.null_count < block.rows:
-            moved |= pc.fill_null(pc.not_equal(old, new), False).to_numpy(zero_copy_only=False) & live
+            moved |= _differs(old, new) & live
     rows = Upsert(offsets, keys, old_keys, moved, gone, {})
     lists = block.column("unchanged")
     for number, column in enumerate(table.columns):
         if column.name not in keys and column.name in kinds:
             _value(rows, reader, sides, number, column, kinds[column.name], live, lists, refuses)
     return rows
+
+
+def _differs(old: pa.Array, new: pa.Array) -> Mask:
+    unequal = pc.fill_null(pc.not_equal(old, new), False)
+    if pa.types.is_floating(new.type):  # NaN is a value like others in a key, and Arrow's is unequal to itself
+        unequal = pc.and_not(unequal, pc.fill_null(pc.and_(pc.is_nan(old), pc.is_nan(new)), False))
+    return unequal.to_numpy(zero_copy_only=False)
 
 
 def _value(

@@ -144,7 +144,7 @@ class ClickHouseSink(Component[ClickHouseConfig]):
                 client,
                 Tables(
                     client, where, config.mode, config.create_tables, config.allow_destructive_ddl, config.json_type,
-                    config.null_arrays, config.offset_base,
+                    config.null_arrays, config.offset_base, config.shared_tables,
                 ),
                 History(client, config.id, config.offset_base, config.shared_tables, version, where),
                 {},

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator
 
 from tidemill.component import Check, Component, Config, Format, SinkConfig
-from tidemill.errors import Poisoned
+from tidemill.errors import DeliveryError, Poisoned
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.position import Offset
@@ -144,15 +144,21 @@ class PgstreamSink(Component[PgstreamConfig]):
         return self._db
 
     def _sweep(self, db: Connection) -> None:
-        """After the delivery, which is durable by now. What is not removed this time is removed the next."""
+        """After the delivery, which is durable by now: it does not fail for this. What is not removed this time is
+        removed the next."""
         from tidemill.sinks._pgstream_client import sweep
 
         self._swept = time.monotonic()
         limits = self.config.retention
-        with explained(self._where):
-            removed = sweep(
-                db, self.config.queue_schema, limits.acked_seconds, limits.max_age_seconds, limits.max_bytes
-            )
+        try:
+            with explained(self._where):
+                removed = sweep(
+                    db, self.config.queue_schema, limits.acked_seconds, limits.max_age_seconds, limits.max_bytes
+                )
+        except DeliveryError as error:
+            warn("sink.messages_not_removed", sink=self.config.id, reason=error.what)
+            self.close()
+            return
         for stream, (_, unacked) in removed.items():
             if unacked:
                 warn("sink.unacked_messages_removed", sink=self.config.id, stream=stream, messages=unacked)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -19,19 +20,22 @@ from tidemill.component import Check, Component, SinkConfig
 from tidemill.errors import ConfigError, Poisoned
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.model.template import Template
+from tidemill.sinks._images import has_table
 from tidemill.sinks._lines import WINDOW, windows
 from tidemill.sinks._pgsink_apply import Applier, TooMany
 from tidemill.sinks._pgsink_connection import address, connect, explained
 from tidemill.sinks._pgsink_positions import PlanChanged, Positions, StateConfig
-from tidemill.sinks._pgsink_rows import Rows, fragments, joined
+from tidemill.sinks._pgsink_rows import Rows, joined, unwritable
 from tidemill.sinks._pgsink_tables import CREATE_STATE, Rules, Tables, Target
 
 if TYPE_CHECKING:
     from tidemill.sinks._pgsink_connection import Connection
 
 _MOST_PENDING = 4 * WINDOW  # rows of all tables together that wait for their window to fill
+_MOST_BYTES = 1 << 25  # of them
 _TURNS = 5  # of workers that change the plan at the same time
 
 
@@ -99,7 +103,7 @@ class PostgresSink(Component[PostgresSinkConfig]):
         self._name = split(config.table)
         self._where = f'sink "{config.id}", {address(config.dsn)}'
         self._db: Connection | None = None
-        self._targets: dict[tuple[str, str], Target] = {}
+        self._targets: dict[str, Target] = {}  # of each source table: the structure that came last
 
     def write(self, delivery: Delivery) -> Receipt:
         began = time.perf_counter()
@@ -137,20 +141,24 @@ class PostgresSink(Component[PostgresSinkConfig]):
 
         return examine(self.config, self._where)
 
-    def target(self, db: Connection, table: Table, source: str) -> Target:
-        """Cached per version; a change of the table makes a new one."""
-        key = (table.full_name, table.fingerprint or str(table.version))
-        found = self._targets.get(key)
-        if found is None:
+    def target(self, db: Connection, table: Table, source: str, since: Offset) -> Target:
+        """Asked for once; a change of the table makes a new one."""
+        found = self._targets.get(table.full_name)
+        if found is None or not self.knows(table):
             schema, name = self._rendered(table, source)
             rules = Rules(
                 self.config.create_tables, self.config.allow_destructive_ddl, self.config.types,
                 self.config.keyless == "append",
             )  # fmt: skip
-            found = Tables(db, self.config.state_schema, rules, self._where).follow(table, schema, name)
-            self._targets = {k: t for k, t in self._targets.items() if k[0] != table.full_name}
-            self._targets[key] = found
+            found = Tables(db, self.config.state_schema, rules, self._where).follow(table, schema, name, since)
+            self._targets[table.full_name] = found
         return found
+
+    def knows(self, table: Table) -> bool:
+        found = self._targets.get(table.full_name)
+        if found is None:
+            return False
+        return (found.table.fingerprint, found.table.renamed) == (table.fingerprint, table.renamed)
 
     def hope(self) -> None:
         """After a replay new rows are new again."""
@@ -184,6 +192,21 @@ class PostgresSink(Component[PostgresSinkConfig]):
         db.execute("SET enable_mergejoin = off")
 
 
+@dataclass(slots=True)
+class _Pending:
+    """Rows of one table that wait for their window to fill."""
+
+    target: Target
+    parts: list[Rows] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    def add(self, rows: Rows) -> None:
+        self.parts.append(rows)
+        self.rows += len(rows)
+        self.bytes += rows.nbytes
+
+
 class _Work:
     """One delivery: collects rows per table until a window is full, then applies them."""
 
@@ -194,7 +217,7 @@ class _Work:
         self._sink = sink
         self._db = db
         self._delivery = delivery
-        self._pending: dict[str, tuple[Target, list[Rows]]] = {}
+        self._pending: dict[str, _Pending] = {}
         sink.hope()
 
     def run(self, blocks: Iterator[Block]) -> None:
@@ -214,36 +237,34 @@ class _Work:
     def _take(self, block: Block) -> None:
         self.events += block.rows
         ops = block.batch.column("op").to_numpy()
-        if (ops == Op.MESSAGE).all() or not block.table.columns:
-            return  # not about a table
-        if (ops == Op.DDL).all() and not (block.table.key or self._sink.config.keyless == "append"):
-            return  # refused when it has rows, not before
-        target = self._sink.target(self._db, block.table, self._delivery.source)
+        if not has_table(block, keyless=self._sink.config.keyless == "append"):
+            return
+        name = block.table.full_name
+        if name in self._pending and not self._sink.knows(block.table):
+            self._flush(name)  # rows of the structure before this one go into the table as it was
+        target = self._sink.target(self._db, block.table, self._delivery.source, int(block.offsets()[0]))
         rowless = (ops == Op.MESSAGE) | (ops == Op.DDL)
         if rowless.any():
             block = block.take(np.flatnonzero(~rowless))
-        name = block.table.full_name
         for window in windows(block):
             if not window.rows:
                 continue
             began = time.perf_counter()
-            for offset in fragments(window).tolist():
-                self.applier.bad[offset] = "only a change of a JSON document was sent, and not the document"
+            self.applier.bad.update(unwritable(window))
             rows = Rows.of(window)
             self.encode_seconds += time.perf_counter() - began
-            known = self._pending.get(name)
-            if known is not None and known[0] is not target:
-                self._flush(name)  # another version: its columns are others
-            self._pending.setdefault(name, (target, []))[1].append(rows)
-            if sum(map(len, self._pending[name][1])) >= WINDOW:
+            pending = self._pending.setdefault(name, _Pending(target))
+            pending.add(rows)
+            if pending.rows >= WINDOW or pending.bytes >= _MOST_BYTES:
                 self._flush(name)
-        if sum(len(r) for _, parts in self._pending.values() for r in parts) >= _MOST_PENDING:
-            for waiting in list(self._pending):
-                self._flush(waiting)
+        waiting = self._pending.values()
+        if sum(p.rows for p in waiting) >= _MOST_PENDING or sum(p.bytes for p in waiting) >= _MOST_BYTES:
+            for name in list(self._pending):
+                self._flush(name)
 
     def _flush(self, name: str) -> None:
-        target, parts = self._pending.pop(name)
-        self.applier.apply(target, joined(parts))
+        pending = self._pending.pop(name)
+        self.applier.apply(pending.target, joined(pending.parts))
 
 
 component = PostgresSink
