@@ -62,6 +62,13 @@ def test_a_table_that_returns_to_an_earlier_structure_has_that_version_again(reg
     assert registry.register(table(), where(9)) == first
 
 
+def test_a_structure_that_returns_says_what_was_renamed_this_time(registry: SchemaRegistry) -> None:
+    first = registry.register(table(), where(1))
+    registry.register(replace(table("orders", "amount"), renamed=(("id", "amount"),)), where(5))
+    back = registry.register(replace(table(), renamed=(("amount", "id"),)), where(9))
+    assert (back.version, back.sequence, back.renamed) == (first.version, first.sequence, (("amount", "id"),))
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -461,6 +461,23 @@ def test_a_dropped_column_stays_unless_destructive_changes_are_allowed(
     assert "note" not in _types(target)
 
 
+def test_tables_that_share_a_target_do_not_take_each_others_columns_away(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    id_, a, b = (column(n, "bigint", pa.int64(), nullable=n != "id") for n in ("id", "a", "b"))
+    one, two = structure("one", id_, a), structure("two", id_, b, version=2)
+    for turn in range(2):
+        sink = make(table="merged", allow_destructive_ddl=True)
+        first = 4 * turn
+        blocks = [
+            changes(one, (Op.INSERT, None, {"id": first, "a": 1}), first=first),
+            changes(two, (Op.INSERT, None, {"id": first + 1, "b": 2}), first=first + 1),
+        ]
+        write(sink, delivery_of(*blocks, start=first))
+    found = target.execute("SELECT id, a, b FROM merged ORDER BY id").fetchall()
+    assert found == [(0, 1, None), (1, None, 2), (4, 1, None), (5, None, 2)]
+
+
 def test_tables_are_not_made_when_that_is_not_wanted(target: psycopg.Connection[Any], make: Make) -> None:
     with pytest.raises(Refused, match=r"public\.orders does not exist"):
         make(create_tables=False).write(delivery_of(make_block(1)))
@@ -487,6 +504,13 @@ def test_a_key_without_a_unique_index_at_the_target_is_refused(target: psycopg.C
     target.execute("CREATE TABLE orders (id bigint)")
     with pytest.raises(Refused, match="no unique index on its key"):
         make().write(delivery_of(make_block(1)))
+
+
+def test_a_unique_index_may_include_other_columns(target: psycopg.Connection[Any], make: Make) -> None:
+    write(make(), delivery_of(make_block(1)))
+    target.execute("ALTER TABLE orders DROP CONSTRAINT orders_pkey")
+    target.execute("CREATE UNIQUE INDEX ON orders (id) INCLUDE (customer)")
+    assert write(make(), delivery_of(make_block(1, offsets=[1]), start=1)) == 1
 
 
 def test_columns_that_the_target_generates_and_columns_of_its_own_are_left_alone(

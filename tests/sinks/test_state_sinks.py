@@ -21,7 +21,7 @@ from tidemill.control.servers.clickhouse import ClickHouse
 from tidemill.control.servers.postgres import Postgres
 from tidemill.control.servers.starrocks import StarRocks
 from tidemill.errors import Poisoned
-from tidemill.model.block import Block, Op
+from tidemill.model.block import Block, Op, Side
 from tidemill.model.table import Column, Table
 from tidemill.sinks.clickhouse import ClickHouseConfig, ClickHouseSink
 from tidemill.sinks.postgres import PostgresSink, PostgresSinkConfig
@@ -235,6 +235,16 @@ def test_unchanged_columns_keep_their_value_whatever_the_key_is(there: Destinati
     assert there.rows("name, note") == [("b", "kept")]
     there.write(changes(table, (DELETE, {"k": key}, None), first=2), start=2)
     assert there.rows("name") == []
+
+
+def test_a_change_of_a_document_is_not_taken_for_the_document(there: Destination) -> None:
+    """MySQL's PARTIAL_JSON, where the row it changes is not in the binlog."""
+    table = structure("t", ID, column("doc", "json", pa.string(), raw=True))
+    there.write(changes(table, (INSERT, None, {"id": 1, "doc": "{}"})))
+    odd = {0: [(Side.AFTER, "doc", '[{"op":"remove","path":"$.a"}]')]}
+    with pytest.raises(Poisoned) as caught:
+        there.write(changes(table, (UPDATE, None, {"id": 1}), first=1, odd=odd), start=1)
+    assert "only a change of a JSON document" in caught.value.reasons[1]
 
 
 # Names

@@ -65,15 +65,16 @@ class SchemaRegistry:
         """The table with its fingerprint, version and sequence.
 
         Idempotent: a structure that was registered before, even with others in between, is the same version with
-        the same sequence and keeps its first position. So a replay gives every event the numbers it had.
+        the same sequence and keeps its first position. So a replay gives every event the numbers it had. What it says
+        of renamed columns is against the structure before it, and that may be another one this time.
         """
         wanted = table.with_fingerprint()
         with self._file.connected() as db:
             if found := _find(db, "name = ? AND fingerprint = ?", wanted.full_name, wanted.fingerprint):
-                return found.table
+                return _as_it_came(found.table, wanted)
         with self._file.writing() as db:  # of two processes with the same news, one finds the other's row
             found = _find(db, "name = ? AND fingerprint = ?", wanted.full_name, wanted.fingerprint)
-            return found.table if found else _insert(db, wanted, position)
+            return _as_it_came(found.table, wanted) if found else _insert(db, wanted, position)
 
     def get(self, name: str, version: int) -> Registration | None:
         with self._file.connected() as db:
@@ -132,6 +133,10 @@ class SchemaRegistry:
             where=str(self.path),
             fix="Check that it is a Tidemill registry file, its permissions and the free space.",
         )
+
+
+def _as_it_came(known: Table, wanted: Table) -> Table:
+    return replace(known, renamed=wanted.renamed) if wanted.renamed else known
 
 
 def _insert(db: sqlite3.Connection, table: Table, position: Position) -> Table:

@@ -16,7 +16,7 @@ from tidemill.formats._program import render
 from tidemill.model.table import Column
 from tidemill.model.types import JsonForm
 from tidemill.sinks._clickhouse_types import MAX_DAY, MIN_DAY, Kind
-from tidemill.sinks._images import Mask, Verdicts, digits
+from tidemill.sinks._images import FRAGMENT, Mask, Verdicts, digits
 
 _DAY_US = 86_400_000_000
 _MAX_NS_DAY = 106_751  # 2262-04-11: nanoseconds end there
@@ -33,10 +33,12 @@ def fit(
         values = values.dictionary_decode()
     label = f'column "{column.name}" ({column.type.native})'
     if odd is not None:
-        if kind.core == "String":
+        document = column.type.json is JsonForm.RAW
+        if kind.core == "String" and not document:
             return pc.coalesce(odd, _text(values, column).cast(odd.type))
         strange = odd.is_valid().to_numpy(zero_copy_only=False) & live
-        verdicts.condemn(offsets, strange, f"{label} has a value that {kind.core} cannot hold")
+        why = FRAGMENT if document else f"has a value that {kind.core} cannot hold"
+        verdicts.condemn(offsets, strange, f"{label}: {why}" if document else f"{label} {why}")
         live = live & ~strange
     if kind.is_text:
         return _text(values, column)

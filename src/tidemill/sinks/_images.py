@@ -16,6 +16,8 @@ from tidemill.model.block import Block, Op, Side
 from tidemill.model.types import JsonForm
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+FRAGMENT = "only a change of a JSON document was sent, and not the document"
+"""MySQL's PARTIAL_JSON. Its text is a list of changes, which would be taken for a document."""
 
 
 @dataclass(slots=True)

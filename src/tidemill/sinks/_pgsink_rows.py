@@ -15,12 +15,11 @@ from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.model.types import JsonForm
 from tidemill.sinks import _pgsink_text as text
+from tidemill.sinks._images import FRAGMENT, Mask
 
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 INCOMPLETE = (
     "the row is not at the target, and the change does not bring all of its columns (TOAST or a partial row image)"
 )
-_FRAGMENT = "only a change of a JSON document was sent, and not the document"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +91,9 @@ def unwritable(block: Block) -> dict[Offset, str]:
     odd = block.column("odd")
     documents = [n for n, c in enumerate(block.table.columns) if c.type.json is JsonForm.RAW]
     if odd is not None and documents:
-        # MySQL's PARTIAL_JSON: a list of changes, which would be taken for a document. JSON has no other odd values.
         number = odd.flatten().field(1).to_numpy(zero_copy_only=False)
         rows = np.unique(_parents(odd)[np.isin(number, documents)])
-        found |= dict.fromkeys(block.offsets()[rows].tolist(), _FRAGMENT)
+        found |= dict.fromkeys(block.offsets()[rows].tolist(), FRAGMENT)  # JSON has no other odd values
     return found
 
 

@@ -37,7 +37,7 @@ _UNIQUE = """
 SELECT array_agg(a.attname::text)
 FROM pg_index i
 JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
 WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
   AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid, i.indnkeyatts HAVING count(*) = i.indnkeyatts
@@ -93,11 +93,11 @@ class Tables:
         be."""
         _check_names(schema, name, table, self._where)
         found = self._columns(schema, name)
-        known, last = self._remembered(schema, name)
+        known, last = self._remembered(table, schema, name)
         if not self._needs_change(table, found, known, since < last):
             return self._target(table, schema, name, found)
         self._db.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemill', 0))")
-        found, (known, last) = self._columns(schema, name), self._remembered(schema, name)
+        found, (known, last) = self._columns(schema, name), self._remembered(table, schema, name)
         if not found:
             self._create(table, schema, name)
         elif self._needs_change(table, found, known, since < last):
@@ -235,7 +235,7 @@ class Tables:
         rows: list[Any] = self._db.execute(_UNIQUE, [schema, name]).fetchall()
         return any(set(columns) == set(key) for (columns,) in rows)
 
-    def _remembered(self, schema: str, name: str) -> tuple[Table | None, Offset]:
+    def _remembered(self, table: Table, schema: str, name: str) -> tuple[Table | None, Offset]:
         """What the target was last made like, and the offset that this came with."""
         from psycopg import sql
 
@@ -244,7 +244,11 @@ class Tables:
             sql.SQL("SELECT source::text FROM {} WHERE schema_name = %s AND table_name = %s").format(state),
             [schema, name],
         ).fetchone()
-        return (None, 0) if row is None else (Table.from_json(row[0]), int(orjson.loads(row[0]).get("since", 0)))
+        if row is None:
+            return None, 0
+        known = Table.from_json(row[0])
+        # Made like another table of the source: no column of this one was renamed or dropped since.
+        return (None, 0) if known.full_name != table.full_name else (known, int(orjson.loads(row[0]).get("since", 0)))
 
     def _remember(self, schema: str, name: str, table: Table, since: Offset) -> None:
         from psycopg import sql

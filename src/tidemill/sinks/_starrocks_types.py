@@ -15,24 +15,27 @@ import pyarrow.compute as pc
 from tidemill.errors import Refused
 from tidemill.model.table import Column, Table
 from tidemill.model.types import JsonForm
-from tidemill.sinks._images import Mask, Verdicts, digits
+from tidemill.sinks._images import FRAGMENT, Mask, Verdicts, digits
 
 #: (PostgreSQL, MySQL, StarRocks, remark), in Markdown.
 RULES: tuple[tuple[str, str, str, str], ...] = (
     ("`boolean`", "`bit(1)`", "`BOOLEAN`", ""),
     ("`smallint`, `integer`, `bigint`", "signed integers", "`TINYINT` … `BIGINT`", ""),
     ("`oid`, `xid`, `cid`", "`unsigned` integers, `year`, `bit(n)`", "the next wider type; `LARGEINT` for 64 bits", ""),
-    ("`real`, `double precision`", "`float`, `double`", "`FLOAT`, `DOUBLE`", "NaN and infinities: dead letter"),
+    ("`real`, `double precision`", "`float`, `double`", "`FLOAT`, `DOUBLE`",
+     "NaN and infinities: dead letter; not in the key"),
     ("`numeric(p,s)`, p up to 38", "`decimal(p,s)`, p up to 38", "`DECIMAL(p,s)`", "NaN: dead letter; text in the key"),
     ("`numeric`, larger p, `money`", "`decimal(p,s)`, larger p", "`VARCHAR`", "the exact text"),
     ("`text`, `varchar`, an enum, …", "`char`, `varchar`, `text`, `enum`, `set`", "`VARCHAR(1048576)`",
      "in the key `VARCHAR(65533)`; longer values: dead letter"),
     ("`bytea`", "`binary`, `blob`, geometries", "`VARCHAR`", "base64: a Stream Load of JSON carries no bytes"),
     ("`uuid`, `time`", "`uuid` of MariaDB, `time`", "`VARCHAR`", "the text"),
-    ("`json`, `jsonb`", "`json`", "`JSON`", "not in the key"),
+    ("`json`, `jsonb`", "`json`", "`JSON`",
+     "not in the key; where the binlog has only a change of the document: dead letter"),
     ("`date`", "`date`", "`DATE`", "years 0 to 9999; outside, infinity, zero dates: dead letter"),
     ("`timestamp`", "`datetime`, `timestamp`", "`DATETIME`", "microseconds, with time zone in UTC; likewise"),
-    ("`element[]`", "—", "`ARRAY<element>`", "several dimensions: dead letter"),
+    ("`element[]`", "`vector(n)` of MariaDB", "`ARRAY<element>`",
+     "several dimensions: dead letter; not in the key"),
     ("every other type", "every other type", "`VARCHAR`", "the text the source prints"),
 )  # fmt: skip
 
@@ -129,10 +132,11 @@ def fit(
     is_text = kind.startswith(("VARCHAR", "STRING", "CHAR"))
     label = f'column "{column.name}" ({column.type.native}) has a value that {kind} cannot hold'
     if odd is not None:
-        if is_text:
+        document = column.type.json is JsonForm.RAW
+        if is_text and not document:
             return pc.coalesce(odd, _text(values).cast(odd.type))
         strange = odd.is_valid().to_numpy(zero_copy_only=False) & live
-        verdicts.condemn(offsets, strange, label)
+        verdicts.condemn(offsets, strange, f'column "{column.name}": {FRAGMENT}' if document else label)
         live = live & ~strange
     if pa.types.is_list(values.type):
         children = values.flatten()
