@@ -5,6 +5,7 @@ Each scenario runs against ClickHouse's engine, PostgreSQL, and the stand-in of 
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import itertools
@@ -237,6 +238,23 @@ def test_unchanged_columns_keep_their_value_whatever_the_key_is(there: Destinati
     assert there.rows("name") == []
 
 
+@pytest.mark.parametrize(
+    "there", ["clickhouse", "starrocks"], indirect=True
+)  # postgres skips what it has, event by event
+def test_a_replay_in_another_cut_does_not_miss_a_row_that_was_deleted_since(there: Destination) -> None:
+    updates = ((UPDATE, None, {"id": 1, "name": "b"}), (UPDATE, None, {"id": 2, "name": "b"}))
+    there.write(changes(T, (INSERT, None, row(1)), (INSERT, None, row(2))))
+    later = [
+        delivery(changes(T, *updates, first=2, unchanged={0: ["note"], 1: ["note"]}), start=2),
+        delivery(changes(T, (DELETE, {"id": 1}, None), (INSERT, None, row(3)), first=4), start=4),
+    ]
+    for lanes in (1, 2):
+        sink = there.sink()
+        for each in later:
+            sink.write(dataclasses.replace(each, lanes=lanes))
+        assert there.rows() == [(2, "b", "n"), (3, "a", "n")]
+
+
 def test_a_change_of_a_document_is_not_taken_for_the_document(there: Destination) -> None:
     """MySQL's PARTIAL_JSON, where the row it changes is not in the binlog."""
     table = structure("t", ID, column("doc", "json", pa.string(), raw=True))
@@ -250,13 +268,14 @@ def test_a_change_of_a_document_is_not_taken_for_the_document(there: Destination
 # Names
 
 
-@pytest.mark.parametrize("name", ["select", "a.b", "sp ace", "Upper", "ü", "x" * 63, "a'b", "--", "a;b", "${x}", "%s"])
-def test_columns_may_have_any_name(there: Destination, name: str) -> None:
-    table = structure("t", ID, column(name, "text", pa.string()))
-    there.write(changes(table, (INSERT, None, {"id": 1, name: "a"}), (INSERT, None, {"id": 2, name: "a"})))
-    there.write(
-        changes(table, (UPDATE, None, {"id": 1, name: "b"}), (UPDATE, None, {"id": 2}), first=2, unchanged={1: [name]}),
-        start=2,
-    )
+def test_columns_may_have_any_name(there: Destination) -> None:
+    names = ["select", "a.b", "sp ace", "Upper", "ü", "x" * 63, "a'b", "--", "a;b", "${x}", "%s", "$1", "{}"]
+    table = structure("t", ID, *(column(name, "text", pa.string()) for name in names))
+    values = dict.fromkeys(names, "a")
+    there.write(changes(table, (INSERT, None, {"id": 1, **values}), (INSERT, None, {"id": 2, **values})))
+    updates = ((UPDATE, None, {"id": 1, **dict.fromkeys(names, "b")}), (UPDATE, None, {"id": 2, "Upper": "b"}))
+    kept = [name for name in names if name != "Upper"]
+    there.write(changes(table, *updates, first=2, unchanged={1: kept}), start=2)
     quote = '"' if isinstance(there.sink(), PostgresSink) else "`"
-    assert there.rows(f"id, {quote}{name}{quote} AS v") == [(1, "b"), (2, "a")]
+    for name in names:
+        assert there.rows(f"id, {quote}{name}{quote} AS v") == [(1, "b"), (2, "b" if name == "Upper" else "a")], name

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,8 +65,11 @@ class Piece:
         found: list[int] = self.rows.column(VERSION).to_pylist()
         return found
 
+    def take(self, rows: np.ndarray[Any, Any]) -> Piece:
+        return replace(self, rows=self.rows.take(pa.array(rows)))
+
     def slice(self, first: int, count: int) -> Piece:
-        return Piece(self.rows.slice(first, count), self.forms, self.keys, self.partial, self.holes)
+        return replace(self, rows=self.rows.slice(first, count))
 
     def body(self) -> bytes:
         """A JSON array of objects."""

@@ -89,11 +89,14 @@ class Tables:
             found |= {tuple(text_of(v) for v in row) for row in answer}
         return found
 
+    def versions_from(self, name: Name, version: int) -> int:
+        """How many rows are of events from there on: some, where those were here before."""
+        return int(self.run(f"SELECT COUNT(*) FROM {name} WHERE {quoted(VERSION)} >= {version}")[0][0])
+
     def truncate(self, name: Name, version: int, end: int) -> None:
         """Removes what is older than the event. Rows of later events stay: a replay may find them there, and their
         labels say that they are loaded."""
-        beyond = self.run(f"SELECT COUNT(*) FROM {name} WHERE {quoted(VERSION)} >= {end}")
-        if int(beyond[0][0]):
+        if self.versions_from(name, end):
             raise Refused(
                 f"{name.plain} has versions beyond this batch, so a TRUNCATE cannot tell old from new",
                 where=self.where,

@@ -134,9 +134,13 @@ class Writing:
         body = piece.body()
         label = self._label(name, piece, body)
         if piece.holes and self._session.loads.state(name.database, label) not in ("VISIBLE", "COMMITTED"):
-            self._expect_rows(name, piece)
-            if self.reasons:
+            there = self._where_rows_are(name, piece)
+            if self.reasons or not there.any():
                 return
+            if not there.all():
+                piece = piece.take(np.flatnonzero(there))
+                body = piece.body()
+                label = self._label(name, piece, body)
         headers = {
             "columns": piece.columns,
             "jsonpaths": piece.paths,
@@ -148,17 +152,20 @@ class Writing:
         self._before[name] = label.rpartition("_")[2]
         self.bytes += len(body)
 
-    def _expect_rows(self, name: Name, piece: Piece) -> None:
-        """A partial update of a row that is not there would insert it with NULLs (invariant 7)."""
-        wanted = piece.key_values()
-        there = self._session.tables.existing(name, list(piece.keys), wanted)
-        for offset, row in zip(piece.offsets, wanted, strict=True):
-            if tuple(map(text_of, row)) not in there:
+    def _where_rows_are(self, name: Name, piece: Piece) -> Any:
+        """A partial update of a row that is not there would insert it with NULLs (invariant 7): it is condemned. Unless
+        events after this batch were here before: then it was deleted since, or condemned then, and is left out."""
+        tables, base, wanted = self._session.tables, self._config.offset_base, piece.key_values()
+        known = tables.existing(name, list(piece.keys), wanted)
+        there = np.array([tuple(map(text_of, row)) in known for row in wanted], bool)
+        if not there.all() and not tables.versions_from(name, base + self._delivery.end):
+            for offset in np.array(piece.offsets)[~there].tolist():
                 self.reasons.setdefault(
-                    offset - self._config.offset_base,
+                    offset - base,
                     "the source did not send the unchanged columns, and the destination has no row that keeps them; "
                     "a snapshot of the table, or REPLICA IDENTITY FULL, brings them",
                 )
+        return there
 
     def _label(self, name: Name, piece: Piece, body: bytes) -> str:
         """At most 128 letters, digits, dashes and underscores. What the load brings is part of it: after a lost state
