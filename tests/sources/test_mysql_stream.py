@@ -106,7 +106,7 @@ def test_a_log_without_room_makes_the_stream_wait_and_lose_nothing(private: Serv
         for number in range(20):
             values = ",".join(f"({number * 100 + n}, REPEAT('x', 1000))" for n in range(100))
             private.query(f"INSERT INTO shop.t VALUES {values}")
-        eventually(lambda: running.events, running)
+            eventually(lambda: running.events, running)  # the first transaction alone fills the log
         time.sleep(2)  # longer than the silence that means a dead peer
         waiting = running.events
         assert waiting < 2000

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.decoders import _blcells as cells
+from tidemill.decoders import _blimages
 from tidemill.decoders import _bljson as documents
-from tidemill.decoders import _blscan as scanning
+from tidemill.decoders._blanswers import DdlChange
 from tidemill.decoders._blcolumns import Cells
 from tidemill.decoders._blrows import Names, Rows, Slot, Tables
 from tidemill.decoders._sides import Ints, runs, side_values, unchanged
 from tidemill.errors import DecodeError
 from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
 from tidemill.model.position import Position
-from tidemill.model.table import Table
-
-
-class Statement(Protocol):
-    """`binlog.DdlChange`."""
-
-    @property
-    def table(self) -> Table: ...
-
-    @property
-    def document(self) -> str: ...
-
-    @property
-    def truncate(self) -> bool: ...
 
 
 class Blocks:
@@ -81,7 +67,7 @@ class Blocks:
         event = notes.event[rows]
         old, new, fill = notes.old[rows], notes.new[rows], notes.fill[rows]
         keys = [i for i, c in enumerate(table.columns) if c.name in table.key]
-        whole = (notes.ev_flags[event] & scanning.OLD_WHOLE != 0) | (not keys)
+        whole = (notes.ev_flags[event] & _blimages.OLD_WHOLE != 0) | (not keys)
         every = list(range(len(table.columns)))
         nothing = np.full(len(rows), -1, np.int32)
         columns: dict[str, pa.Array] = {}
@@ -148,12 +134,12 @@ class Blocks:
         at, size, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.uint8)
         cells.cut(
             self.buffer, len(self.buffer), start, fill, event, own, other, notes.ev_flags,
-            scanning.NEW_WHOLE if after else scanning.OLD_WHOLE, tables.program, known.first, count, at, size, kind,
+            _blimages.NEW_WHOLE if after else _blimages.OLD_WHOLE, tables.program, known.first, count, at, size, kind,
         )  # fmt: skip
         return [Cells(self.buffer, at[j], size[j], kind[j]) for j in range(count)]
 
 
-def statements(changes: Sequence[Statement], ordinal: Ints, known: tuple[Position, int] | None) -> tuple[Block, ...]:
+def statements(changes: Sequence[DdlChange], ordinal: Ints, known: tuple[Position, int] | None) -> tuple[Block, ...]:
     """One row each: the effect of a statement on a table. `known`: position and time, if the transaction has ended."""
     blocks = []
     for i, change in enumerate(changes):

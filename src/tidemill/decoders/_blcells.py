@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders._blscan import DOCUMENT, NEW_WHOLE, PARTIAL, cell, count_bits, has, skip_options
+from tidemill.decoders._blimages import DOCUMENT, NEW_WHOLE, PARTIAL, cell, count_bits, has, skip_options
 from tidemill.decoders._words import put, word
 
 NULL, VALUE, UNSENT, ABSENT, DIFF = 0, 1, 2, 3, 4

@@ -64,7 +64,7 @@ def _hexadecimal(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """`step` is the column's part of the row program (`_blscan`)."""
+    """`step` is the column's part of the row program (`_blimages`)."""
 
     step: int
     convert: Callable[[Cells], Result]

@@ -1,27 +1,81 @@
-"""What `scan` cannot read where it stands: compressed events, and events of several packets, one behind the other."""
+"""What `scan` cannot read where it stands: compressed events, and events of several packets, one behind the other.
+
+`binlog` calls `expand` where `scan` returned EXPAND; the unpacked events go through the same walk as all others.
+"""
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tidemill.decoders import _blevents as events
+from tidemill.decoders import _blscan as scanning
+from tidemill.decoders._blstream import Stream
 from tidemill.errors import DecodeError
+from tidemill.model.change import Change
 
 Bytes = npt.NDArray[np.uint8]
+_EXPAND_BYTES = 16 << 20
 _PLAIN_BYTES = 1 << 18  # of ordinary events after a compressed one, before the direct way is taken again
 
 
-def pieces(whole: Bytes, at: int, *, checksum: bool) -> Iterator[tuple[bytes, int, int]]:
+class Walk(Protocol):
+    """`BinlogDecoder._walk`: scans one buffer."""
+
+    def __call__(
+        self, buffer: Bytes, start: int, *, packets: bool, spill: bool = False
+    ) -> Generator[Change, None, int]: ...
+
+
+def expand(stream: Stream, walk: Walk, whole: Bytes, at: int) -> Generator[Change, None, int | None]:
+    """Unpacks events from `at` on and scans them. Answers where to go on, None if more must arrive first."""
+    state = stream.state
+    places: dict[int, int] = {}  # where an event begins in the expanded bytes -> in the stream
+    held, end = bytearray(), at
+    for piece, start, stop in _pieces(whole, at, checksum=bool(state[scanning.CHECKSUM])):
+        if start >= 0:
+            places[len(held)] = start
+        held += piece
+        end = max(end, stop)
+        if len(held) >= _EXPAND_BYTES:
+            yield from walk(read_only(bytes(held)), 0, packets=False, spill=True)
+            del held[: int(state[scanning.POS])]
+            places.clear()
+    if end == at:
+        return None
+    places[len(held)] = end
+    reached = yield from _walk_expanded(stream, walk, bytes(held), places, spill=False)
+    if reached > at:
+        return reached
+    if _packet(whole, end) is not None:  # there is more, but not of what must be unpacked: it goes on without us
+        return (yield from _walk_expanded(stream, walk, bytes(held), places, spill=True))
+    last = _packet_end(whole, end)
+    if last is not None and last > end + 4 and whole[end + 4]:
+        stream.server_packet(whole[end + 4 : last].tobytes())
+    return None
+
+
+def _walk_expanded(
+    stream: Stream, walk: Walk, held: bytes, places: dict[int, int], *, spill: bool
+) -> Generator[Change, None, int]:
+    yield from walk(read_only(held), 0, packets=False, spill=spill)
+    reached = int(stream.state[scanning.POS])
+    if reached not in places:
+        raise stream.broken(scanning.BAD_FRAME)
+    return places[reached]
+
+
+def _pieces(whole: Bytes, at: int, *, checksum: bool) -> Iterator[tuple[bytes, int, int]]:
     """Events from `at` on without packets and checksums: (bytes, where the event begins or -1 for a further piece
     of it, where it ends once it is complete or -1). Stops some way behind the last event that needed this."""
     plain = 0
     while plain < _PLAIN_BYTES:
-        found = packet(whole, at)
+        found = _packet(whole, at)
         if found is None:
             return
         event, after = found
@@ -56,12 +110,12 @@ def read_only(data: memoryview | bytes | Bytes) -> Bytes:
     return array
 
 
-def packet(whole: Bytes, at: int) -> tuple[bytes, int] | None:
+def _packet(whole: Bytes, at: int) -> tuple[bytes, int] | None:
     """The event that begins at `at`, joined from its packets, and where the next begins; None if it is not all there
     or is no event."""
     spans: list[tuple[int, int]] = []
     while True:
-        end = packet_end(whole, at)
+        end = _packet_end(whole, at)
         if end is None or (not spans and (end == at + 4 or whole[at + 4])):
             return None
         spans.append((at + (4 if spans else 5), end))
@@ -71,7 +125,7 @@ def packet(whole: Bytes, at: int) -> tuple[bytes, int] | None:
         at = end
 
 
-def packet_end(whole: Bytes, at: int) -> int | None:
+def _packet_end(whole: Bytes, at: int) -> int | None:
     """Where the packet that begins at `at` ends, None if it is not all there."""
     if at + 4 > len(whole):
         return None

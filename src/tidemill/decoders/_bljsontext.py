@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from tidemill.decoders._blcells import VALUE
-from tidemill.decoders._blscan import le64
+from tidemill.decoders._blwire import le64
 from tidemill.formats._numbers import _shortest
 
 _DEPTH = 100

@@ -14,6 +14,18 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tidemill.decoders._blimages import (
+    NEW_WHOLE,
+    OLD_WHOLE,
+    PARTIAL,
+    count_bits,
+    moved,
+    same_keys,
+    skip_options,
+    skip_some,
+    skip_whole,
+)
+from tidemill.decoders._blwire import le16, le24, le32, le48, le64, packed
 from tidemill.decoders._crc32 import crc32
 
 # Slots of the state vector, which lives as long as the connection.
@@ -53,12 +65,6 @@ HEADER = 19
 ANONYMOUS = 0  # the name number of a transaction without GTID
 NO_TIME = np.iinfo(np.int64).min
 
-# Steps of a row program: the size of a value, or minus the number of bytes that say its size.
-DOCUMENT = -8  # four such bytes, of a JSON column
-
-# What a row event's flags say.
-OLD_WHOLE, NEW_WHOLE, PARTIAL = 1, 2, 4
-
 _QUERY, _STOP, _INTVAR, _RAND, _USER_VAR, _XID, _TABLE_MAP = 2, 3, 5, 13, 14, 16, 19
 _HEARTBEAT, _IGNORABLE, _ROWS_QUERY, _GTID, _ANONYMOUS_GTID, _PREVIOUS_GTIDS = 27, 28, 29, 33, 34, 35
 _TRANSACTION_CONTEXT, _VIEW_CHANGE, _PARTIAL_UPDATE, _PAYLOAD, _HEARTBEAT_2 = 36, 37, 39, 40, 41
@@ -78,210 +84,11 @@ _HOLDS_NOTHING = _skippable()  # by event type: no change of a row, and nothing 
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _le16(b: Any, p: Any) -> Any:
-    return np.int64(b[p]) | np.int64(b[p + 1]) << 8
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _le24(b: Any, p: Any) -> Any:
-    return np.int64(b[p]) | np.int64(b[p + 1]) << 8 | np.int64(b[p + 2]) << 16
-
-
-@njit(cache=True, nogil=True, inline="always")
-def le32(b: Any, p: Any) -> Any:
-    return np.int64(b[p]) | np.int64(b[p + 1]) << 8 | np.int64(b[p + 2]) << 16 | np.int64(b[p + 3]) << 24
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _le48(b: Any, p: Any) -> Any:
-    return le32(b, p) | _le16(b, p + 4) << 32
-
-
-@njit(cache=True, nogil=True, inline="always")
-def le64(b: Any, p: Any) -> Any:
-    return le32(b, p) | le32(b, p + 4) << 32
-
-
-@njit(cache=True, nogil=True)
-def _skip_whole(b: Any, p: Any, end: Any, program: Any, first: Any, columns: Any) -> Any:
-    """The byte after a row image that has every column, or -1 if it does not fit its event."""
-    nulls = p
-    p += (columns + 7) >> 3
-    if p > end:
-        return np.int64(-1)
-    for j in range(columns):
-        if b[nulls + (j >> 3)] >> (j & 7) & 1:
-            continue
-        step = program[first + j]
-        if step >= 0:
-            p += step
-        elif step == -1:
-            if p + 1 > end:
-                return np.int64(-1)
-            p += 1 + np.int64(b[p])
-        elif step == -2:
-            if p + 2 > end:
-                return np.int64(-1)
-            p += 2 + _le16(b, p)
-        elif step == -3:
-            if p + 3 > end:
-                return np.int64(-1)
-            p += 3 + _le24(b, p)
-        else:
-            if p + 4 > end:
-                return np.int64(-1)
-            p += 4 + le32(b, p)
-    return p if p <= end else np.int64(-1)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def cell(b: Any, p: Any, end: Any, step: Any) -> Any:
-    """(first byte, size) of a value at p. Past `end` if it does not fit."""
-    if step >= 0:
-        return p, np.int64(step)
-    head = np.int64(4) if step <= -4 else np.int64(-step)
-    if p + head > end:
-        return p, end - p + 1
-    size = np.int64(0)
-    for k in range(head):
-        size |= np.int64(b[p + k]) << (8 * k)
-    return p + head, size
-
-
-@njit(cache=True, nogil=True, inline="always")
-def has(b: Any, bits: Any, j: Any) -> Any:
-    return b[bits + (j >> 3)] >> (j & 7) & 1
-
-
-@njit(cache=True, nogil=True)
-def count_bits(b: Any, bits: Any, columns: Any) -> Any:
-    n = np.int64(0)
-    for j in range(columns):
-        n += has(b, bits, j)
-    return n
-
-
-@njit(cache=True, nogil=True)
-def _skip_some(b: Any, p: Any, end: Any, program: Any, first: Any, columns: Any, bits: Any) -> Any:
-    """As `_skip_whole`, for an image with the columns that `bits` names."""
-    nulls = p
-    p += (count_bits(b, bits, columns) + 7) >> 3
-    if p > end:
-        return np.int64(-1)
-    k = 0
-    for j in range(columns):
-        if not has(b, bits, j):
-            continue
-        if not has(b, nulls, k):
-            at, size = cell(b, p, end, program[first + j])
-            p = at + size
-            if p > end:
-                return np.int64(-1)
-        k += 1
-    return p
-
-
-@njit(cache=True, nogil=True)
-def skip_options(b: Any, p: Any, end: Any, program: Any, first: Any, columns: Any) -> Any:
-    """(null bits, bits of partial JSON values or -1) of an after image of PARTIAL_UPDATE_ROWS; -1 if it does not fit.
-
-    The bits are of the table's JSON columns, also of those that are not in the image.
-    """
-    if p >= end or b[p] > 1:
-        return np.int64(-1), np.int64(-1)
-    if b[p] == 0:
-        return p + 1, np.int64(-1)
-    documents = 0
-    for j in range(columns):
-        if program[first + j] == DOCUMENT:
-            documents += 1
-    nulls = p + 1 + ((documents + 7) >> 3)
-    if nulls > end:
-        return np.int64(-1), np.int64(-1)
-    return nulls, p + 1
-
-
-@njit(cache=True, nogil=True)
-def _moved(
-    b: Any,
-    old: Any,
-    new: Any,
-    end: Any,
-    program: Any,
-    keys: Any,
-    first: Any,
-    columns: Any,
-    old_bits: Any,
-    new_bits: Any,
-) -> Any:
-    """(key differs, new row has values that neither image carries). Both images were walked before."""
-    p = old + ((count_bits(b, old_bits, columns) + 7) >> 3)
-    q = new + ((count_bits(b, new_bits, columns) + 7) >> 3)
-    i, k = 0, 0
-    differs, missing = False, False
-    for j in range(columns):
-        old_size, new_size = np.int64(-2), np.int64(-2)  # -2: not sent, -1: NULL
-        old_at, new_at = p, q
-        if has(b, old_bits, j):
-            old_size = np.int64(-1)
-            if not has(b, old, i):
-                old_at, old_size = cell(b, p, end, program[first + j])
-                p = old_at + old_size
-            i += 1
-        if has(b, new_bits, j):
-            new_size = np.int64(-1)
-            if not has(b, new, k):
-                new_at, new_size = cell(b, q, end, program[first + j])
-                q = new_at + new_size
-            k += 1
-        if new_size == -2 and old_size == -2:
-            missing = True
-        if keys[first + j] and new_size != -2 and old_size != -2 and not differs:
-            if old_size != new_size:
-                differs = True
-            else:
-                for n in range(old_size):
-                    if b[old_at + n] != b[new_at + n]:
-                        differs = True
-                        break
-    return differs, missing
-
-
-@njit(cache=True, nogil=True)
-def _same_keys(b: Any, old: Any, new: Any, end: Any, program: Any, keys: Any, first: Any, columns: Any) -> Any:
-    """Of two images that have every column: whether the key is the same. Stops behind the last key column."""
-    p = old + ((columns + 7) >> 3)
-    q = new + ((columns + 7) >> 3)
-    last = -1
-    for j in range(columns):
-        if keys[first + j]:
-            last = j
-    for j in range(last + 1):
-        old_null, new_null = has(b, old, j), has(b, new, j)
-        step = program[first + j]
-        old_at, old_size = p, np.int64(0)
-        new_at, new_size = q, np.int64(0)
-        if not old_null:
-            old_at, old_size = cell(b, p, end, step)
-            p = old_at + old_size
-        if not new_null:
-            new_at, new_size = cell(b, q, end, step)
-            q = new_at + new_size
-        if keys[first + j]:
-            if old_null != new_null or old_size != new_size:
-                return False
-            for n in range(old_size):
-                if b[old_at + n] != b[new_at + n]:
-                    return False
-    return True
-
-
-@njit(cache=True, nogil=True, inline="always")
 def _is_begin(b: Any, m: Any, end: Any) -> Any:
     """1 for BEGIN, 2 for COMMIT, 0 for another statement, -1 if the event is too short."""
     if end - m < 13:
         return -1
-    at = m + 13 + _le16(b, m + 11) + np.int64(b[m + 8]) + 1
+    at = m + 13 + le16(b, m + 11) + np.int64(b[m + 8]) + 1
     size = end - at
     if size < 0:
         return -1
@@ -290,19 +97,6 @@ def _is_begin(b: Any, m: Any, end: Any) -> Any:
     if size == 6 and b[at] == 67 and b[at + 1] == 79 and b[at + 2] == 77 and b[at + 3] == 77 and b[at + 4] == 73:
         return 2
     return 0
-
-
-@njit(cache=True, nogil=True)
-def _packed(b: Any, p: Any, end: Any) -> Any:
-    """(value, next byte) of a length-encoded integer; value -1 if it does not fit."""
-    if p >= end:
-        return np.int64(-1), p
-    first = np.int64(b[p])
-    if first < 251:
-        return first, p + 1
-    if first == 252 and p + 3 <= end:
-        return _le16(b, p + 1), p + 3
-    return np.int64(-1), p  # no table has more than 4096 columns
 
 
 @njit(cache=True, nogil=True)
@@ -333,9 +127,9 @@ def scan(
         status = MORE
         end = p
         if s[PACKETS]:
-            if p + 4 > n or p + 4 + _le24(b, p) > n:
+            if p + 4 > n or p + 4 + le24(b, p) > n:
                 break
-            size = _le24(b, p)
+            size = le24(b, p)
             e = p + 5
             end = p + 4 + size
             if size == 0:
@@ -385,7 +179,7 @@ def scan(
             if kind == _TABLE_MAP:
                 known = False
                 if stop - m >= 8:
-                    number = _le48(b, m)
+                    number = le48(b, m)
                     at = np.searchsorted(ids, number)
                     if at < len(ids) and ids[at] == number and body_size[at] == stop - m:
                         known = True
@@ -399,18 +193,18 @@ def scan(
                 # Post header: table id, flags, and since v2 extra data whose length counts itself.
                 q = m + 8
                 if kind >= 30:
-                    q = m + 8 + _le16(b, m + 8) if stop - m >= 10 else stop + 1
+                    q = m + 8 + le16(b, m + 8) if stop - m >= 10 else stop + 1
                 if q > stop or stop - m < 8 or (kind >= 30 and q < m + 10) or s[OPEN] != 2:
                     status = BAD_EVENT
                 else:
-                    number = _le48(b, m)
+                    number = le48(b, m)
                     at = np.searchsorted(ids, number)
                     if at == len(ids) or ids[at] != number:
                         # 0xFFFFFF ends a statement that changed nothing (Rows_log_event of the server).
                         status = MORE if number == 0xFFFFFF else UNKNOWN_TABLE
                     elif slot_of[at] != NOT_CAPTURED:
                         k = slot_of[at]
-                        columns, q = _packed(b, q, stop)
+                        columns, q = packed(b, q, stop)
                         bitmap = (columns + 7) >> 3
                         update = kind == 31 or kind == 24 or kind == _PARTIAL_UPDATE
                         if columns != width[k] or q + bitmap * (2 if update else 1) > stop:
@@ -443,16 +237,16 @@ def scan(
                                     o = np.int64(-1)
                                     w = q
                                     if flags & NEW_WHOLE:
-                                        q = _skip_whole(b, q, stop, program, first, columns)
+                                        q = skip_whole(b, q, stop, program, first, columns)
                                     else:
-                                        q = _skip_some(b, q, stop, program, first, columns, new_bits)
+                                        q = skip_some(b, q, stop, program, first, columns, new_bits)
                                 else:
                                     o = q
                                     w = np.int64(-1)
                                     if flags & OLD_WHOLE:
-                                        q = _skip_whole(b, q, stop, program, first, columns)
+                                        q = skip_whole(b, q, stop, program, first, columns)
                                     else:
-                                        q = _skip_some(b, q, stop, program, first, columns, old_bits)
+                                        q = skip_some(b, q, stop, program, first, columns, old_bits)
                                     if update and q >= 0:
                                         w = q
                                         nulls = q
@@ -461,18 +255,18 @@ def scan(
                                         if nulls < 0:
                                             q = np.int64(-1)
                                         elif flags & NEW_WHOLE:
-                                            q = _skip_whole(b, nulls, stop, program, first, columns)
+                                            q = skip_whole(b, nulls, stop, program, first, columns)
                                         else:
-                                            q = _skip_some(b, nulls, stop, program, first, columns, new_bits)
+                                            q = skip_some(b, nulls, stop, program, first, columns, new_bits)
                                 if q < 0 or (not empty and q == (w if inserting else o)):
                                     status = BAD_ROW
                                     break
                                 differs, missing = False, False
                                 if update and keyed[k]:
                                     if flags == OLD_WHOLE | NEW_WHOLE:
-                                        differs = not _same_keys(b, o, w, stop, program, keys, first, columns)
+                                        differs = not same_keys(b, o, w, stop, program, keys, first, columns)
                                     else:
-                                        differs, missing = _moved(
+                                        differs, missing = moved(
                                             b, o, nulls, stop, program, keys, first, columns, old_bits, new_bits
                                         )
                                 if differs and not missing:
@@ -507,10 +301,10 @@ def scan(
                         tx_name[t], tx_no[t], tx_time[t] = name, le64(b, m + 17), NO_TIME
                         if stop - m >= 49 and b[m + 25] == 2:
                             # When it was committed where it comes from, which comes second and only if it differs.
-                            stamp = _le48(b, m + 42) | np.int64(b[m + 48]) << 48
+                            stamp = le48(b, m + 42) | np.int64(b[m + 48]) << 48
                             if stamp >> 55:
                                 if stop - m >= 56:
-                                    stamp = _le48(b, m + 49) | np.int64(b[m + 55]) << 48
+                                    stamp = le48(b, m + 49) | np.int64(b[m + 55]) << 48
                                 else:
                                     status = BAD_EVENT
                             tx_time[t] = stamp

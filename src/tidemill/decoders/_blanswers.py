@@ -1,0 +1,40 @@
+"""What the binlog decoder asks its caller: tables' structures, and what statements did to them.
+
+`mysqltables` answers for a source; the parts that ask are `_blcontrol` and `_blstatements`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidemill.decoders._blmap import TableMap
+from tidemill.model.position import Position
+from tidemill.model.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class DdlChange:
+    """What a statement did to one captured table. `document` is the block's `ddl` column; `table` is as it left it.
+    With `truncate` the event is a TRUNCATE instead."""
+
+    table: Table
+    document: str
+    barrier: bool = True
+    truncate: bool = False
+
+
+class Tables(Protocol):
+    """Answers what the stream does not say."""
+
+    def resolve(self, shape: TableMap, position: Position) -> Table | None:
+        """The table's structure at this place, None if it is not captured. Asked once per number and description.
+        `position` is the transaction's GTID, or the end of the event in its file where positions are of that kind."""
+
+    def writes(self, text: str, database: str) -> bool:
+        """Whether a statement that changes rows, and stands in the binlog in their place, may have changed rows of a
+        captured table."""
+
+    def ddl(self, text: str, database: str, position: Position) -> list[DdlChange]:
+        """Applies a statement. Asked in order for every statement that is not about a transaction; `position` as
+        above, behind the statement."""

@@ -1,0 +1,119 @@
+"""Statements that stand in the binlog as text: about transactions, DDL, and changes of rows without the rows.
+
+Called by `_blcontrol` for QUERY events and their like. What a DDL statement did is for `Tables.ddl` to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from tidemill.decoders import _blevents as events
+from tidemill.decoders import _blscan as scanning
+from tidemill.decoders._blanswers import DdlChange, Tables
+from tidemill.decoders._blblocks import statements
+from tidemill.decoders._blends import Ends
+from tidemill.decoders._blhandover import Handover
+from tidemill.decoders._blprogress import Progress
+from tidemill.decoders._blstream import Stream, Transaction
+from tidemill.errors import SourceError
+from tidemill.model.change import Change, Committed
+
+_COMMENT = re.compile(r"\s*(/\*(?!!|M!).*?\*/|--\s[^\n]*\n|#[^\n]*\n)", re.DOTALL)
+_WORDS = re.compile(r"[\s(]*([a-z]+)(?:\s+([a-z]+))?", re.IGNORECASE)
+# The last three are calls of stored functions that change rows.
+_CHANGES_ROWS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "SELECT", "DO", "CALL"})
+_EMPTIED = re.compile(r"\s*DELETE\s+FROM\s+((?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`)\s*(?:/\*.*\*/)?\s*", re.IGNORECASE)
+
+
+class Statements:
+    def __init__(self, stream: Stream, tables: Tables, progress: Progress, handover: Handover, ends: Ends) -> None:
+        self._stream = stream
+        self._tables = tables
+        self._progress = progress
+        self._handover = handover
+        self._ends = ends
+
+    def query(self, query: events.Query, seconds: int, end: int) -> Iterator[Change]:
+        state = self._stream.state
+        text = query.text
+        while comment := _COMMENT.match(text):
+            text = text[comment.end() :]
+        words = _WORDS.match(text)
+        first, second = (words[1].upper(), (words[2] or "").upper()) if words else ("", "")
+        match first, second:
+            case "BEGIN", _:
+                raise self._stream.broken(scanning.BAD_EVENT)
+            case "COMMIT", _:
+                yield from self._ends.commit(seconds, 0, end)
+            case "SAVEPOINT", _:
+                self._ends.save(text)
+                state[scanning.POS] = end
+            case ("RELEASE", "SAVEPOINT") | ("XA", "END" | "PREPARE"):
+                state[scanning.POS] = end
+            case "ROLLBACK", "TO":
+                self._ends.roll_back_to(text)
+                state[scanning.POS] = end
+            case "ROLLBACK", _:
+                yield from self._ends.roll_back(end)
+            case "XA", "START" | "BEGIN":
+                if not state[scanning.OPEN]:
+                    self._stream.begin(scanning.ANONYMOUS, 0, scanning.NO_TIME, 2)
+                state[[scanning.OPEN, scanning.HELD]] = 2, 1
+                state[scanning.POS] = end
+            case "XA", "COMMIT" | "ROLLBACK":
+                yield from self._ends.resolve(events.xid_of(text), second == "COMMIT", seconds, end)
+            case ("CREATE" | "DROP", "TEMPORARY"):
+                yield from self._ended([], seconds, end, None)
+            case _ if first in _CHANGES_ROWS and not (emptied := _EMPTIED.fullmatch(text)):
+                yield from self.row_change(first, text, query.database, seconds, end)
+            case _ if query.pending:
+                yield from self._ended([], seconds, end, None)
+            case _:
+                # What a server writes for a MEMORY table that it lost with a restart.
+                if first == "DELETE" and emptied is not None:
+                    text = f"TRUNCATE TABLE {emptied[1]}"
+                yield from self._ddl(text, query.database, seconds, end)
+
+    def row_change(self, kind: str, text: str, database: str, seconds: int, end: int) -> Iterator[Change]:
+        """Of a session with another binlog_format. What it changed is not in the binlog (invariant 7)."""
+        if self._tables.writes(text, database):
+            raise SourceError(
+                f"the binlog has a statement ({kind}) in place of the rows it changed, maybe of a captured table",
+                where=self._stream.where(),
+                fix="Set binlog_format=ROW, also in sessions that changed it for themselves. Run resync for the"
+                " tables.",
+            )
+        yield from self._ended([], seconds, end, None)
+
+    def _ddl(self, text: str, database: str, seconds: int, end: int) -> Iterator[Change]:
+        """Everything before it leaves first; it is applied once, because its bytes are never scanned again."""
+        state, handover = self._stream.state, self._handover
+        inside = state[scanning.OPEN] == 2  # CREATE TABLE ... SELECT
+        if inside and not state[scanning.SPILLING]:
+            yield from handover.spill_now()
+            state[scanning.POS] = end
+        own = None if inside else handover.take_open(end)
+        yield from handover.flush(spill_open=False)
+        changes = self._tables.ddl(text, database, self._progress.here(handover.open if inside else own))
+        if changes:
+            self._stream.known.forget()
+        yield from self._ended(changes, seconds, end, own)
+
+    def _ended(self, changes: list[DdlChange], seconds: int, end: int, own: Transaction | None) -> Iterator[Change]:
+        """What the statement did leaves: with the transaction around it, or as one of its own."""
+        state = self._stream.state
+        if own is None and state[scanning.OPEN] == 2:
+            state[scanning.POS] = end
+            yield from self._handover.spill_statement(changes)
+            return
+        if own is None:
+            own = self._handover.take_open(end)
+            yield from self._handover.flush(spill_open=False)
+        self._progress.finish(own)
+        known = (self._progress.position(own), own.commit_time(seconds))
+        blocks = statements(changes, np.arange(len(changes)), known)
+        marks = ((len(changes), self._stream.place.text()),)
+        yield Committed(blocks, len(changes), marks, any(change.barrier for change in changes))
