@@ -157,7 +157,8 @@ class HttpStation(Station):
         self._bodies = [b"\n".join(values[at : at + 500]) for at in range(0, len(values), 500)]
 
     def config(self, target: str) -> dict[str, Any]:
-        return {"url": f"{self._server.url}/{target}", "mode": "batch", "max_events": 500}
+        # One request at a time, as the plain loop: on loopback more couriers only wait for one another.
+        return {"url": f"{self._server.url}/{target}", "mode": "batch", "max_events": 500, "concurrency": 1}
 
     def plain(self, target: str) -> float:
         import urllib3
