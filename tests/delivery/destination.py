@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tests.delivery.workload import Row
 
@@ -36,3 +36,52 @@ class Destination(Protocol):
     def events(self) -> Iterable[Event]: ...
 
     def rows(self, table: str) -> Iterable[Row]: ...
+
+
+class Server(Protocol):
+    """What all servers of `tidemill.control.servers` can."""
+
+    port: int
+
+    def start(self) -> object: ...
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+ServerT = TypeVar("ServerT", bound=Server)
+
+
+class _Served(Generic[ServerT]):
+    """A destination that is a server of the test's own."""
+
+    server: ServerT
+
+    @property
+    def port(self) -> int | None:
+        return self.server.port
+
+    def start(self) -> None:
+        self.server.start()
+
+    def stop(self) -> None:
+        self.server.close()
+
+    def restart(self) -> None:
+        self.server.kill()
+        self.server.start()
+
+
+class HoldsEvents(_Served[ServerT]):
+    state: ClassVar[bool] = False
+
+    def rows(self, table: str) -> Iterable[Row]:
+        raise NotImplementedError("it holds events")
+
+
+class HoldsRows(_Served[ServerT]):
+    state: ClassVar[bool] = True
+
+    def events(self) -> Iterable[Event]:
+        raise NotImplementedError("it holds rows")

@@ -8,33 +8,16 @@ from typing import Any
 import nats
 import orjson
 
-from tests.delivery.destination import Event
-from tests.delivery.workload import Row
+from tests.delivery.destination import Event, HoldsEvents
 from tidemill.control.servers.nats import Nats as Server
 
 
-class Nats:
+class Nats(HoldsEvents[Server]):
     """One exclusive stream for both tables. It is on disk, synced at every message, so that a killed server has all
     that it acknowledged."""
 
-    state = False
-
     def __init__(self, directory: Path) -> None:
-        self._server = Server(sync_always=True)
-
-    @property
-    def port(self) -> int:
-        return self._server.port
-
-    def start(self) -> None:
-        self._server.start()
-
-    def stop(self) -> None:
-        self._server.close()
-
-    def restart(self) -> None:
-        self._server.stop(kill=True)
-        self._server.start()
+        self.server = Server(sync_always=True)
 
     def config(self, port: int | None) -> dict[str, Any]:
         return {"servers": [f"nats://127.0.0.1:{port}"], "stream": "PROOF", "subject": "proof.${source.table}"}
@@ -42,11 +25,8 @@ class Nats:
     def events(self) -> Iterable[Event]:
         return asyncio.run(self._read())
 
-    def rows(self, table: str) -> Iterable[Row]:
-        raise NotImplementedError("a stream holds events")
-
     async def _read(self) -> list[Event]:
-        connection = await nats.connect(self._server.uri)
+        connection = await nats.connect(self.server.uri)
         try:
             js = connection.jetstream()
             state = (await js.stream_info("PROOF")).state

@@ -7,44 +7,30 @@ from typing import Any
 import obstore
 import orjson
 
-from tests.delivery.destination import Event
-from tests.delivery.workload import Row
+from tests.delivery.destination import Event, HoldsEvents
 from tidemill.control.servers.seaweedfs import SeaweedFS
 
 
-class S3:
+class S3(HoldsEvents[SeaweedFS]):
     """Read as the docs tell readers to: what the manifests name. The signature covers the address, and the endpoint a
     client was given is the one it signs, so a proxy may stand between."""
 
-    state = False
-
     def __init__(self, directory: Path) -> None:
-        self._server = SeaweedFS()
-
-    @property
-    def port(self) -> int:
-        return self._server.port
+        self.server = SeaweedFS()
 
     def start(self) -> None:
-        self._server.start()
-        self._server.bucket("proof")
-
-    def stop(self) -> None:
-        self._server.close()
-
-    def restart(self) -> None:
-        self._server.stop(kill=True)
-        self._server.start()
+        self.server.start()
+        self.server.bucket("proof")
 
     def config(self, port: int | None) -> dict[str, Any]:
         return {
             "bucket": "proof", "prefix": "cdc", "endpoint": f"http://127.0.0.1:{port}", "max_rows": 30,
-            "access_key_id": self._server.access_key, "secret_access_key": self._server.secret_key,
+            "access_key_id": self.server.access_key, "secret_access_key": self.server.secret_key,
             "timeout_seconds": 10,
         }  # fmt: skip
 
     def events(self) -> Iterable[Event]:
-        store: Any = self._server.store("proof")
+        store: Any = self.server.store("proof")
         names = sorted(meta["path"] for meta in obstore.list(store, "cdc/_tidemill/manifests/").collect())
         for name in names:
             events = []
@@ -52,9 +38,6 @@ class S3:
                 content = bytes(obstore.get(store, f"cdc/{file['path']}").bytes())
                 events += [orjson.loads(line) for line in content.splitlines()]
             yield from sorted(events, key=lambda event: int(event["offset"]))
-
-    def rows(self, table: str) -> Iterable[Row]:
-        raise NotImplementedError("objects hold events")
 
 
 destination = S3

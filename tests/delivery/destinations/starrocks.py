@@ -4,44 +4,29 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.delivery.destination import Event
+from tests.delivery.destination import HoldsRows
 from tests.delivery.workload import Row
 from tidemill.control.servers.starrocks import StarRocks as Server
 
 
-class StarRocks:
+class StarRocks(HoldsRows[Server]):
     """The strict stand-in. The proxy stands before the backend, which is where loads are answered."""
 
-    state = True
-
     def __init__(self, directory: Path) -> None:
-        self._server = Server(directory / "starrocks")
+        self.server = Server(directory / "starrocks")
 
     @property
     def port(self) -> int:
-        return self._server.backend_port
-
-    def start(self) -> None:
-        self._server.start()
-
-    def stop(self) -> None:
-        self._server.close()
-
-    def restart(self) -> None:
-        self._server.kill()
-        self._server.start()
+        return self.server.backend_port
 
     def config(self, port: int | None) -> dict[str, Any]:
         return {
-            "url": f"http://127.0.0.1:{self._server.http_port}", "mysql_port": self._server.mysql_port,
+            "url": f"http://127.0.0.1:{self.server.http_port}", "mysql_port": self.server.mysql_port,
             "backend": f"127.0.0.1:{port}", "database": "proof", "request_timeout_seconds": 10,
         }  # fmt: skip
 
-    def events(self) -> Iterable[Event]:
-        raise NotImplementedError("tables hold rows")
-
     def rows(self, table: str) -> Iterable[Row]:
-        found = self._server.query(f"SELECT * FROM `proof`.`{table}`")
+        found = self.server.query(f"SELECT * FROM `proof`.`{table}`")
         return [{name: _value(name, text) for name, text in row.items()} for row in found]
 
 

@@ -16,24 +16,18 @@ import base64
 import contextlib
 import http.server
 import re
-import shutil
 import signal
-import socket
-import subprocess
 import sys
-import tempfile
 import threading
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import orjson
 
-from tidemill.control.servers.kafka import free_ports
+from tidemill.control.servers.process import ServerProcess
 from tidemill.errors import EnvironmentProblem
 
 _NOT_SETTINGS = {"query", "database", "session_id", "session_timeout", "query_id", "default_format", "user", "password"}
@@ -49,80 +43,27 @@ _AUTHENTICATION_FAILED = 516
 _STATUS = {_AUTHENTICATION_FAILED: 403, 60: 404, 81: 404, 497: 403, 241: 503}  # as HTTPHandler.cpp of ClickHouse maps
 
 
-class ClickHouse:
-    """One front and its engine. `start` after `stop` or `kill` goes on with the same data and the same port."""
+class ClickHouse(ServerProcess):
+    """One front and its engine."""
 
+    name = "clickhouse"
     label = "stand-in (chdb engine behind an HTTP front)"
+    patience_seconds = 60.0
 
     def __init__(self, directory: Path | None = None, *, user: str = "default", password: str = "") -> None:
+        super().__init__(directory)
         self.user = user
         self.password = password
-        self.port = free_ports(1)[0]
-        self._keep = directory is not None
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="tidemill-clickhouse-"))
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self.running and self._process else None
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", __spec__.name]
 
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def start(self, timeout: float = 60) -> Self:
-        """Returns once statements are answered."""
-        if self.running:
-            return self
-        self.directory.mkdir(parents=True, exist_ok=True)
-        log = self.directory / "front.log"
-        options = orjson.dumps([str(self.directory / "data"), self.port, self.user, self.password]).decode()
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __spec__.name], stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
-        assert self._process.stdin is not None
-        self._process.stdin.write(options.encode() + b"\n")  # not in argv, where every process could read the password
-        self._process.stdin.flush()
-        deadline = time.monotonic() + timeout
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                tail = log.read_text(errors="replace").strip().splitlines()[-5:]
-                raise EnvironmentProblem(
-                    "the ClickHouse stand-in did not start", where=str(log), fix="\n".join(tail) or "Install chdb."
-                )
-            time.sleep(0.05)
-        return self
-
-    def stop(self, *, kill: bool = False) -> None:
-        """SIGTERM closes the engine; with `kill`, SIGKILL, as a crash would have it. Returns when it is gone."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(20)
-        if process.stdin is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-
-    def kill(self) -> None:
-        self.stop(kill=True)
-
-    def close(self) -> None:
-        self.stop()
-        if not self._keep:
-            shutil.rmtree(self.directory, ignore_errors=True)
+    def instructions(self) -> bytes:
+        return orjson.dumps([str(self.directory / "data"), self.port, self.user, self.password]) + b"\n"
 
     def query(self, statement: str) -> list[dict[str, Any]]:
         """For tests and benches: rows as JSON has them. 64-bit integers are numbers, decimals are text."""
@@ -139,25 +80,6 @@ class ClickHouse:
     def _login(self) -> dict[str, str]:
         token = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         return {"Authorization": f"Basic {token}"}
-
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 1):
-                return True
-        except OSError:
-            return False
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Failure(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import socket
@@ -19,22 +20,29 @@ from tidemill.errors import EnvironmentProblem
 class ServerProcess:
     """A subclass says with which command it starts and how to see that it serves.
 
-    `start` after `stop` goes on with the same folder and the same port. `close` ends it and removes the folder.
+    `start` after `stop` or `kill` goes on with the same folder and the same port. `close` ends it and removes the
+    folder, unless it was given one.
     """
 
     name = "server"
     patience_seconds = 30.0
 
-    def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix=f"tidemill-{self.name}-"))
+    def __init__(self, directory: Path | None = None) -> None:
+        self._keep = directory is not None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix=f"tidemill-{self.name}-"))
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> Sequence[str]:
         raise NotImplementedError
 
+    def instructions(self) -> bytes:
+        """For its standard input, which stays open until it is stopped; not in argv, where others can read it."""
+        return b""
+
     def answers(self) -> bool:
-        raise NotImplementedError
+        """Whether it serves; by default whether something listens."""
+        return listens(self.port)
 
     @property
     def log(self) -> Path:
@@ -49,41 +57,61 @@ class ServerProcess:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self) -> None:
+    def start(self) -> Self:
+        """Does nothing if it already runs."""
+        if self.running:
+            return self
+        self.directory.mkdir(parents=True, exist_ok=True)
         self.port = self.port or free_port()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command(), cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                self.command(), cwd=self.directory, stdin=subprocess.PIPE, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it ended at once; its log says why
+            self._process.stdin.write(self.instructions())
+            self._process.stdin.flush()
         deadline = time.monotonic() + self.patience_seconds
         while not self.answers():
-            if not self.running or time.monotonic() > deadline:
-                self.stop(kill=True)
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
                 tail = self.log.read_text(errors="replace").strip().splitlines()[-5:]
                 raise EnvironmentProblem(f"{self.name} did not start", where=str(self.log), fix="\n".join(tail))
             time.sleep(0.02)
+        return self
 
     def stop(self, *, kill: bool = False) -> None:
         """Returns when the process is gone."""
-        if self._process is None:
+        process, self._process = self._process, None
+        if process is None:
             return
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
             try:
-                self._process.wait(20)
+                process.wait(20)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._process = None
+                process.kill()
+                process.wait()
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+
+    def kill(self) -> None:
+        """As a crash would have it."""
+        self.stop(kill=True)
 
     def close(self) -> None:
-        self.stop(kill=True)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.stop(kill=not self._keep)
+        if not self._keep:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -96,6 +124,14 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1):
+            return True
+    except OSError:
+        return False
 
 
 def speaks(port: int, greeting: bytes, answer: bytes) -> bool:

@@ -15,92 +15,54 @@ import base64
 import contextlib
 import http.server
 import re
-import shutil
 import signal
 import socket
 import socketserver
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.parse
 import urllib.request
 import uuid
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import orjson
 
 from tidemill.control.servers._starrocks_mysql import Connection
 from tidemill.control.servers._starrocks_store import Load, Rejected, Store
 from tidemill.control.servers.kafka import free_ports
-from tidemill.errors import EnvironmentProblem
+from tidemill.control.servers.process import ServerProcess, listens
 
 _LOAD = re.compile(r"^/api/([^/]+)/([^/]+)/_stream_load$")
 _STATE = re.compile(r"^/api/([^/]+)/get_load_state$")
 
 
-class StarRocks:
-    """`start` after `stop` or `kill` goes on with the same rows and ports."""
+class StarRocks(ServerProcess):
+    """`port` is the frontend's for HTTP; backend and MySQL protocol have their own."""
 
+    name = "starrocks"
     label = "strict stand-in"
 
     def __init__(self, directory: Path | None = None, *, user: str = "root", password: str = "") -> None:
+        super().__init__(directory)
         self.user = user
         self.password = password
-        self.http_port, self.backend_port, self.mysql_port = free_ports(3)
-        self._keep = directory is not None
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="tidemill-starrocks-"))
-        self._process: subprocess.Popen[bytes] | None = None
+        self.port, self.backend_port, self.mysql_port = free_ports(3)
 
-    def start(self, timeout: float = 30) -> Self:
-        if self._process is not None and self._process.poll() is None:
-            return self
-        self.directory.mkdir(parents=True, exist_ok=True)
-        log = self.directory / "server.log"
-        ports = [self.http_port, self.backend_port, self.mysql_port]
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __spec__.name], stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
-        assert self._process.stdin is not None
-        options = [str(self.directory / "rows.sqlite"), *ports, self.user, self.password]
-        self._process.stdin.write(orjson.dumps(options) + b"\n")
-        self._process.stdin.flush()
-        deadline = time.monotonic() + timeout
-        while not all(_answers(port) for port in ports):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                tail = log.read_text(errors="replace").strip().splitlines()[-3:]
-                raise EnvironmentProblem("the StarRocks stand-in did not start", where=str(log), fix="\n".join(tail))
-            time.sleep(0.02)
-        return self
+    @property
+    def http_port(self) -> int:
+        return self.port
 
-    def stop(self, *, kill: bool = False) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(10)
-        if process.stdin is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", __spec__.name]
 
-    def kill(self) -> None:
-        self.stop(kill=True)
+    def instructions(self) -> bytes:
+        ports = (self.http_port, self.backend_port, self.mysql_port)
+        return orjson.dumps([str(self.directory / "rows.sqlite"), *ports, self.user, self.password]) + b"\n"
 
-    def close(self) -> None:
-        self.stop()
-        if not self._keep:
-            shutil.rmtree(self.directory, ignore_errors=True)
+    def answers(self) -> bool:
+        return all(listens(port) for port in (self.http_port, self.backend_port, self.mysql_port))
 
     def query(self, statement: str) -> list[dict[str, Any]]:
         """Through the MySQL protocol, as any client would."""
@@ -121,18 +83,6 @@ class StarRocks:
         target = f"http://127.0.0.1:{self.http_port}/stand-in/script"
         with urllib.request.urlopen(urllib.request.Request(target, orjson.dumps(behaviour)), timeout=10):
             pass
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Node(http.server.BaseHTTPRequestHandler):
@@ -308,14 +258,6 @@ class _Cluster:
 class _MysqlServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
-
-
-def _answers(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), 1):
-            return True
-    except OSError:
-        return False
 
 
 def _serve() -> None:
