@@ -180,6 +180,18 @@ def test_an_ack_is_for_the_claimant_alone(make: Make, client: Client) -> None:
     assert client.streams()[0]["groups"][0]["in_flight"] == 0
 
 
+def test_some_of_a_pull_are_settled_wherever_they_are_in_it(make: Make, client: Client) -> None:
+    make().write(batch(20))
+    group = client.group("orders", "g")
+    first, second = group.pull(6), group.pull(6)
+    assert group.settle("ack", first[0].token, [m.id for m in (first[4], second[0], first[1])]).done == (2, 5)
+    group.nack(first[0], first[5])
+    assert {m.id for m in group.pull(2)} == {1, 6}  # what lies between them is held
+    assert group.settle("ack", second[0].token, None).done == tuple(m.id for m in second)
+    assert group.settle("ack", first[0].token, None).done == (3, 4)
+    assert group.settle("ack", first[0].token, []).done == ()
+
+
 def test_extend_holds_a_message_and_nack_gives_it_back_after_its_delay(make: Make, client: Client) -> None:
     make().write(batch(10))
     group = client.group("orders", "g", visibility_seconds=GONE)

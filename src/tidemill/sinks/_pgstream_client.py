@@ -15,9 +15,9 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 
 import orjson
 
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_SECONDS = 1.0  # a message whose visibility ends is announced by nobody
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """`id` is its number in the stream; `attempts` counts how often the group was given it, this time included."""
+class Message(NamedTuple):
+    """`id` is its number in the stream; `attempts` counts how often the group was given it, this time included.
+
+    A tuple, because the driver makes it of a row at once; a dataclass is filled field by field."""
 
     id: int
     token: str
@@ -45,9 +46,13 @@ class Message:
     lsn: str | None
     commit_time: datetime.datetime | None
     key: bytes | None
-    payload: bytes = field(repr=False)
+    payload: bytes
     content_type: str = "application/json"
     headers: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        """Without the event, which does not belong into logs."""
+        return f"Message(id={self.id}, event_id={self.event_id!r}, attempts={self.attempts}, token={self.token!r})"
 
     def json(self) -> Any:
         return orjson.loads(self.payload)
@@ -71,6 +76,7 @@ class Client:
         self._where = f"queue {schema} at {address(dsn)}"
         self._target = PostgresTarget(dsn=dsn, statement_timeout_seconds=timeout_seconds)
         self._db: Connection | None = None
+        self._calls: dict[tuple[str, int], bytes] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -128,14 +134,31 @@ class Client:
 
     def call(self, function: str, arguments: list[Any]) -> list[tuple[Any, ...]]:
         """A function of the queue, as rows."""
-        import psycopg
+        return self._called(self._statement(function, len(arguments), "*"), arguments, None)
+
+    def messages(self, arguments: list[Any]) -> list[Message]:
+        """A pull, in the binary form: as text, payloads would be twice as long."""
+        statement = self._statement("pull", len(arguments), _MESSAGE)
+        return cast("list[Message]", self._called(statement, arguments, lambda cursor: Message._make))
+
+    def _statement(self, function: str, arguments: int, answer: str) -> bytes:
+        """Composed once: a consumer calls the same few again and again."""
         from psycopg import sql
 
-        places = sql.SQL(", ").join(sql.Placeholder() * len(arguments))
-        statement = sql.SQL("SELECT * FROM {}({})").format(sql.Identifier(self.schema, function), places)
+        found = self._calls.get((function, arguments))
+        if found is None:
+            places = sql.SQL(", ").join(sql.Placeholder() * arguments)
+            name = sql.Identifier(self.schema, function)
+            statement = sql.SQL("SELECT {} FROM {}({})").format(sql.SQL(answer), name, places)
+            found = self._calls[function, arguments] = statement.as_bytes(self.db)
+        return found
+
+    def _called(self, statement: bytes, arguments: list[Any], factory: Any) -> list[tuple[Any, ...]]:
+        import psycopg
+
         try:
-            with explained(self._where):
-                return self.db.execute(statement, arguments).fetchall()
+            with explained(self._where), self.db.cursor(binary=factory is not None, row_factory=factory) as cursor:
+                return cursor.execute(statement, arguments).fetchall()
         except Exception as error:
             if isinstance(error.__cause__, psycopg.errors.UndefinedObject | psycopg.errors.UndefinedFunction):
                 raise ConfigError(
@@ -182,10 +205,10 @@ class Group:
         visibility = None if visibility_seconds is None else datetime.timedelta(seconds=visibility_seconds)
         deadline = time.monotonic() + wait_seconds
         while True:
-            rows = self.client.call("pull", [self.stream, self.name, limit, visibility, consumer])
+            messages = self.client.messages([self.stream, self.name, limit, visibility, consumer])
             left = deadline - time.monotonic()
-            if rows or left <= 0:
-                return [Message(row[0], str(row[1]), *row[2:]) for row in rows]
+            if messages or left <= 0:
+                return messages
             self.client.wait(min(left, _LOOK_AGAIN_SECONDS))
 
     def ack(self, *messages: Message) -> Claimed:
@@ -227,9 +250,11 @@ class Group:
         self, function: Literal["ack", "nack", "extend"], token: str, ids: Iterable[int] | None, *more: Any
     ) -> Claimed:
         """For those who kept a token and numbers instead of messages; no numbers mean all of the pull."""
-        wanted = None if ids is None else sorted(ids)
-        ((done,),) = self.client.call(function, [self.stream, self.name, token, wanted, *more])
-        return Claimed(tuple(sorted(done)), tuple(sorted(set(wanted or ()) - set(done))))
+        wanted = None if ids is None else set(ids)
+        # An array as text: the driver would look at each number for its own.
+        listed = None if wanted is None else "{" + ",".join(map(str, wanted)) + "}"
+        ((done,),) = self.client.call(function, [self.stream, self.name, token, listed, *more])
+        return Claimed(tuple(sorted(done)), tuple(sorted((wanted or set()).difference(done))))
 
     def _settle(self, function: Literal["ack", "nack", "extend"], messages: tuple[Message, ...], *more: Any) -> Claimed:
         done: list[int] = []
@@ -267,6 +292,10 @@ def _interval(seconds: float | None) -> datetime.timedelta | None:
     return None if seconds is None else datetime.timedelta(seconds=seconds)
 
 
+_MESSAGE = """
+id, token::text, attempts, event_id, op, table_name, "offset", "position", lsn::text, commit_time, key, payload,
+content_type, headers
+"""
 _STREAMS = """
 SELECT s.id AS number, s.name AS stream, s.last_id, s.bytes,
        (SELECT count(*) FROM {s}.messages m WHERE m.stream_id = s.id) AS messages

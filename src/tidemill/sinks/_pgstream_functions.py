@@ -10,59 +10,68 @@ CREATE OR REPLACE FUNCTION {s}.pull(stream text, group_name text, batch integer 
     visibility interval DEFAULT NULL, consumer text DEFAULT NULL)
 RETURNS TABLE (id bigint, token uuid, attempts integer, event_id text, op text, table_name text, "offset" bigint,
     "position" text, lsn pg_lsn, commit_time timestamptz, key bytea, payload bytea, content_type text, headers jsonb)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql {plans} AS $$
 #variable_conflict use_column
 DECLARE
     g {s}.groups := {s}.the_group(pull.stream, pull.group_name);
     mine uuid := gen_random_uuid();
+    moment timestamptz;
     until timestamptz;
     due bigint[];
     spent bigint[];
     given bigint[] := ARRAY[]::bigint[];
-    fresh bigint[];
     room integer;
     reached bigint;
 BEGIN
     IF g.ordered THEN
         g := {s}.the_group(pull.stream, pull.group_name, true);
     END IF;
-    until := clock_timestamp() + coalesce(pull.visibility, g.visibility);
+    moment := clock_timestamp();  -- a variable: no index is searched with a function that answers anew for each line
+    until := moment + coalesce(pull.visibility, g.visibility);
     -- What was given before and not acked, or was put back.
     LOOP
         SELECT array_agg(d.id ORDER BY d.id), array_agg(d.id) FILTER (WHERE d.attempts >= g.max_attempts)
         INTO due, spent
         FROM (SELECT c.id, c.attempts FROM {s}.claims c
-              WHERE c.group_id = g.id AND c.visible_at <= clock_timestamp()
+              WHERE c.group_id = g.id AND c.visible_at <= moment
               ORDER BY c.visible_at, c.id LIMIT pull.batch - cardinality(given) FOR UPDATE SKIP LOCKED) d;
         EXIT WHEN due IS NULL;
         UPDATE {s}.claims c SET token = mine, consumer = pull.consumer, attempts = c.attempts + 1, visible_at = until
-        WHERE c.group_id = g.id AND c.id = ANY (due) AND c.attempts < g.max_attempts;
+        FROM unnest(due) d WHERE c.group_id = g.id AND c.id = d AND c.attempts < g.max_attempts;
         given := given || ARRAY(SELECT d FROM unnest(due) d WHERE d <> ALL (coalesce(spent, ARRAY[]::bigint[])));
         EXIT WHEN spent IS NULL;
         PERFORM {s}.bury(g, spent);  -- may make others visible, and leaves room for more
     END LOOP;
     room := pull.batch - cardinality(given);
-    IF room > 0 AND NOT g.ordered THEN
-        SELECT x.cursor INTO reached FROM {s}.groups x WHERE x.id = g.id FOR UPDATE;
-        WITH next AS (
-            SELECT m.id FROM {s}.messages m WHERE m.stream_id = g.stream_id AND m.id > reached ORDER BY m.id LIMIT room
-        ), taken AS (
-            INSERT INTO {s}.claims (group_id, id, token, consumer, attempts, visible_at)
-            SELECT g.id, n.id, mine, pull.consumer, 1, until FROM next n RETURNING claims.id
-        )
-        SELECT array_agg(t.id) INTO fresh FROM taken t;
-        IF fresh IS NOT NULL THEN
-            UPDATE {s}.groups x SET cursor = (SELECT max(f) FROM unnest(fresh) f) WHERE x.id = g.id;
-            given := given || fresh;
-        END IF;
-    ELSIF room > 0 THEN
+    IF room > 0 AND g.ordered THEN
         given := given || {s}.pull_ordered(g, room, mine, until, pull.consumer);
     END IF;
-    RETURN QUERY
-        SELECT m.id, c.token, c.attempts, m.event_id, m.op, m.table_name, m."offset", m.position, m.lsn, m.commit_time,
-               m.key, m.payload, m.content_type, m.headers
-        FROM {s}.claims c JOIN {s}.messages m ON m.stream_id = g.stream_id AND m.id = c.id
-        WHERE c.group_id = g.id AND c.id = ANY (given) ORDER BY m.id;
+    IF cardinality(given) > 0 THEN
+        RETURN QUERY
+            SELECT m.id, c.token, c.attempts, m.event_id, m.op, m.table_name, m."offset", m.position, m.lsn,
+                   m.commit_time, m.key, m.payload, m.content_type, m.headers
+            FROM unnest(given) x (id) JOIN {s}.claims c ON c.group_id = g.id AND c.id = x.id
+            JOIN {s}.messages m ON m.stream_id = g.stream_id AND m.id = x.id ORDER BY m.id;
+    END IF;
+    IF room > 0 AND NOT g.ordered THEN
+        SELECT x.cursor INTO reached FROM {s}.groups x WHERE x.id = g.id FOR UPDATE;
+        -- All of them are behind the cursor, and so behind those that were given again.
+        RETURN QUERY
+            WITH next AS MATERIALIZED (
+                SELECT m.id, m.event_id, m.op, m.table_name, m."offset", m.position, m.lsn, m.commit_time, m.key,
+                       m.payload, m.content_type, m.headers
+                FROM {s}.messages m WHERE m.stream_id = g.stream_id AND m.id > reached ORDER BY m.id LIMIT room
+            ), taken AS (
+                INSERT INTO {s}.claims (group_id, id, token, consumer, attempts, visible_at)
+                SELECT g.id, n.id, mine, pull.consumer, 1, until FROM next n
+            ), moved AS (
+                UPDATE {s}.groups x SET cursor = n.last FROM (SELECT max(id) AS last FROM next) n
+                WHERE x.id = g.id AND n.last IS NOT NULL
+            )
+            SELECT n.id, mine, 1, n.event_id, n.op, n.table_name, n."offset", n.position, n.lsn, n.commit_time, n.key,
+                   n.payload, n.content_type, n.headers
+            FROM next n ORDER BY n.id;
+    END IF;
 END $$;
 
 CREATE OR REPLACE FUNCTION {s}.pull_ordered(g {s}.groups, room integer, mine uuid, until timestamptz, consumer text)
@@ -112,30 +121,54 @@ END $$;
 """
 
 SETTLE = """
+CREATE OR REPLACE FUNCTION {s}.stretch(claim uuid, ids bigint[], OUT first bigint, OUT last bigint, OUT whole boolean)
+LANGUAGE plpgsql {plans} AS $$
+BEGIN
+    -- Where the claim's messages are, and whether all between are meant: they mostly follow one another, and a stretch
+    -- of an index is read faster than numbers are looked for.
+    IF ids IS NULL THEN
+        SELECT min(c.id), max(c.id), true INTO first, last, whole FROM {s}.claims c WHERE c.token = claim;
+    ELSE
+        SELECT min(i), max(i), max(i) - min(i) + 1 = count(DISTINCT i) INTO first, last, whole FROM unnest(ids) i;
+    END IF;
+END $$;
+
 CREATE OR REPLACE FUNCTION {s}.claimed(g {s}.groups, claim uuid, ids bigint[])
 RETURNS bigint[] LANGUAGE sql AS $$
     -- Those of the messages that this claim still holds: only the claimant may settle them.
     SELECT coalesce(array_agg(c.id), ARRAY[]::bigint[]) FROM (
-        SELECT c.id FROM {s}.claims c
-        WHERE c.group_id = (g).id AND c.token = claim AND (ids IS NULL OR c.id = ANY (ids))
-        ORDER BY c.id FOR UPDATE) c
+        SELECT c.id FROM {s}.stretch(claim, ids) w, {s}.claims c
+        WHERE c.group_id = (g).id AND c.id BETWEEN w.first AND w.last AND (c.token = claim) IS TRUE
+          AND (w.whole OR c.id = ANY (ids))
+        ORDER BY c.id FOR UPDATE OF c) c
 $$;
 
 CREATE OR REPLACE FUNCTION {s}.ack(stream text, group_name text, claim uuid, ids bigint[] DEFAULT NULL)
-RETURNS bigint[] LANGUAGE plpgsql AS $$
+RETURNS bigint[] LANGUAGE plpgsql {plans} AS $$
 DECLARE
     g {s}.groups := {s}.the_group(ack.stream, ack.group_name);
     mine bigint[];
+    w record;
 BEGIN
-    IF g.ordered THEN g := {s}.the_group(ack.stream, ack.group_name, true); END IF;
-    mine := {s}.claimed(g, ack.claim, ack.ids);
-    PERFORM {s}.let_go(g, mine);
-    RETURN mine;
+    IF g.ordered THEN
+        g := {s}.the_group(ack.stream, ack.group_name, true);
+        mine := {s}.claimed(g, ack.claim, ack.ids);
+        PERFORM {s}.let_go(g, mine);
+        RETURN mine;
+    END IF;
+    -- Nothing waits behind them, so one statement finds and removes them.
+    w := {s}.stretch(ack.claim, ack.ids);
+    WITH gone AS (
+        DELETE FROM {s}.claims c
+        WHERE c.group_id = g.id AND c.id BETWEEN w.first AND w.last AND (c.token = ack.claim) IS TRUE
+          AND (w.whole OR c.id = ANY (ack.ids)) RETURNING c.id
+    ) SELECT array_agg(gone.id) INTO mine FROM gone;
+    RETURN coalesce(mine, ARRAY[]::bigint[]);
 END $$;
 
 CREATE OR REPLACE FUNCTION {s}.nack(stream text, group_name text, claim uuid, ids bigint[] DEFAULT NULL,
     delay interval DEFAULT '0', why text DEFAULT NULL)
-RETURNS bigint[] LANGUAGE plpgsql AS $$
+RETURNS bigint[] LANGUAGE plpgsql {plans} AS $$
 DECLARE
     g {s}.groups := {s}.the_group(nack.stream, nack.group_name);
     mine bigint[];
@@ -154,7 +187,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION {s}.extend(stream text, group_name text, claim uuid, ids bigint[] DEFAULT NULL,
     visibility interval DEFAULT NULL)
-RETURNS bigint[] LANGUAGE plpgsql AS $$
+RETURNS bigint[] LANGUAGE plpgsql {plans} AS $$
 DECLARE
     g {s}.groups := {s}.the_group(extend.stream, extend.group_name);
     mine bigint[] := {s}.claimed(g, extend.claim, extend.ids);
