@@ -45,6 +45,16 @@ def test_the_bench_of_sinks_answers_with_its_documented_keys(names: tuple[str, .
     assert said
 
 
+def test_the_bench_of_pgstream_also_pulls_and_acks() -> None:
+    result = SinksBench(rows=3000, rounds=1, only=("pgstream",), say=print).run()
+    measured = result["sinks"]["pgstream"]
+    assert measured["pull_batch"] == 1000
+    assert measured["pull_messages_per_s"] > 0
+    assert measured["plain_pull_messages_per_s"] > 0
+    assert measured["pull_ratio_plain_loop"] > 0
+    assert "SKIP LOCKED" in measured["pull_plain_loop"]
+
+
 def test_a_sink_that_is_not_measured_is_named() -> None:
     with pytest.raises(ConfigError, match="blackhole"):
         SinksBench(rows=1000, rounds=1, only=("blackhole",), say=print)

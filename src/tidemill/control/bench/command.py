@@ -94,13 +94,19 @@ def sinks(
     if as_json:
         console.show_json(result)
         return
+    measured = [
+        (name, f"{s['rows_per_s']:,}", f"{s['ratio_plain_loop']:.2f}", f"{s['encode_us_per_row']:.2f}",
+         f"{s['write_us_per_row']:.2f}", s["plain_loop"])
+        for name, s in result["sinks"].items()
+    ]  # fmt: skip
+    pulled = [
+        (f"{name}, pull and ack", f"{s['pull_messages_per_s']:,}", f"{s['pull_ratio_plain_loop']:.2f}", "", "",
+         s["pull_plain_loop"])
+        for name, s in result["sinks"].items() if "pull_batch" in s
+    ]  # fmt: skip
     console.show_table(
         ["sink", "rows/s", "of the plain loop", "encode µs", "write µs", "plain loop"],
-        [
-            (name, f"{s['rows_per_s']:,}", f"{s['ratio_plain_loop']:.2f}", f"{s['encode_us_per_row']:.2f}",
-             f"{s['write_us_per_row']:.2f}", s["plain_loop"])
-            for name, s in result["sinks"].items()
-        ],
+        measured + pulled,
         title=f"{rows:,} events of an 8-column table; goal: 0.7 of the plain loop",
     )  # fmt: skip
     console.show_table(

@@ -16,7 +16,7 @@ from typing import Any
 from tidemill import registry
 from tidemill.component import Format, Sink
 from tidemill.control.bench.material import Material
-from tidemill.control.bench.stations import STATIONS, Station
+from tidemill.control.bench.stations import PULLED, STATIONS, Station
 from tidemill.errors import ConfigError, EnvironmentProblem
 
 _BATCH = 200_000
@@ -65,13 +65,15 @@ class SinksBench:
 
     def _sink(self, name: str, station: Station, material: Material) -> dict[str, Any]:
         with station:
-            ours, plain, encoding = [], [], []
+            ours, plain, encoding, pulls = [], [], [], []
             self._write(name, station, "warm", material)
             for number in range(self.rounds):
                 plain.append(station.plain(f"plain{number}"))
                 spent, encoded = self._write(name, station, f"ours{number}", material)
                 ours.append(spent)
                 encoding.append(encoded)
+                if pulled := station.pulls(f"ours{number}", f"plain{number}"):
+                    pulls.append(pulled)
             rate, limit = self.rows / median(ours), self.rows / median(plain)
         found = {
             "rows_per_s": round(rate), "ratio_plain_loop": round(rate / limit, 3),
@@ -80,7 +82,17 @@ class SinksBench:
             "write_us_per_row": round((median(ours) - median(encoding)) / self.rows * 1e6, 3),
         }  # fmt: skip
         self._say(f"  {name:<12} {rate:>10,.0f} rows/s, {found['ratio_plain_loop']:.2f} of {station.loop}")
-        return found
+        return found | self._pulled(station, pulls)
+
+    def _pulled(self, station: Station, pulls: list[tuple[float, float]]) -> dict[str, Any]:
+        if not pulls:
+            return {}
+        rate, limit = (self.rows / median(seconds) for seconds in zip(*pulls, strict=True))
+        self._say(f"  {'pull and ack':<12} {rate:>10,.0f} rows/s, {rate / limit:.2f} of {station.pull_loop}")
+        return {
+            "pull_messages_per_s": round(rate), "pull_ratio_plain_loop": round(rate / limit, 3),
+            "plain_pull_messages_per_s": round(limit), "pull_plain_loop": station.pull_loop, "pull_batch": PULLED,
+        }  # fmt: skip
 
     def _write(self, name: str, station: Station, target: str, material: Material) -> tuple[float, float]:
         """Seconds in all, and of encoding. The first batch connects and makes tables or topics before the clock starts,

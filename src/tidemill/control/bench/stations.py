@@ -26,12 +26,17 @@ from tidemill.control.servers.valkey import Valkey
 from tidemill.formats.json import JsonFormat
 from tidemill.model.block import Block
 from tidemill.sinks._starrocks_http import StreamLoads
+from tidemill.sinks.pgstream import Client
+
+PULLED = 1000
+"""Messages of one pull, and of the ack after it."""
 
 
 class Station(ABC):
-    """Starts on entry, is gone on exit. `loop` says what `plain` does."""
+    """Starts on entry, is gone on exit. `loop` says what `plain` does, `pull_loop` what the plain consumer does."""
 
     loop: str
+    pull_loop: str = ""
 
     def __init__(self, scratch: Path, material: Material) -> None:
         self.scratch = scratch
@@ -63,6 +68,10 @@ class Station(ABC):
     @abstractmethod
     def plain(self, target: str) -> float:
         """Seconds of the plain loop."""
+
+    def pulls(self, ours: str, plain: str) -> tuple[float, float] | None:
+        """Seconds to take everything out again, by our consumer and by the plainest one; None if we have none."""
+        return None
 
     def values(self) -> list[bytes]:
         """Every event as a sink would send it."""
@@ -323,7 +332,10 @@ class S3Station(Station):
 
 
 class PgstreamStation(Station):
+    """The plain consumer has no groups, no visibility timeout and no order to keep; what it takes is gone at once."""
+
     loop = "COPY of ready text into a table with offset, key and payload"
+    pull_loop = f"DELETE of the first {PULLED:,} rows of that table FOR UPDATE SKIP LOCKED, RETURNING them"
 
     def start(self) -> None:
         self._server = self.stack.enter_context(Postgres(durable=False, shared_buffers="256MB", autovacuum=False))
@@ -338,6 +350,25 @@ class PgstreamStation(Station):
     def plain(self, target: str) -> float:
         self._server.query(f"CREATE TABLE {target} (number bigint PRIMARY KEY, key text, payload text)")
         return copy(self._server, target, self._text)
+
+    def pulls(self, ours: str, plain: str) -> tuple[float, float]:
+        statement = (
+            f"DELETE FROM {plain} WHERE number IN "
+            f"(SELECT number FROM {plain} ORDER BY number LIMIT {PULLED} FOR UPDATE SKIP LOCKED) RETURNING *"
+        )
+        with self._server.connect() as connection:
+            taken, began = 0, time.perf_counter()
+            while rows := connection.execute(statement.encode()).fetchall():
+                taken += len(rows)
+            without = time.perf_counter() - began
+        with Client(self._server.dsn()) as client:
+            group = client.group(ours, "bench")
+            began = time.perf_counter()
+            while messages := group.pull(PULLED):
+                taken -= len(group.ack(*messages).done)
+            spent = time.perf_counter() - began
+        assert not taken, "both consumers are given every message once"
+        return spent, without
 
 
 def copy(server: Postgres, table: str, text: bytes) -> float:
