@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from tests.support.blocks import make_block, make_table
-from tidemill.log.codec import dump, load, load_spilled
+from tidemill.log import codec
+from tidemill.log.codec import load, load_spilled
 from tidemill.log.entry import Constants
-from tidemill.model.block import Op
+from tidemill.model.block import Block, Op
 from tidemill.model.position import Position
+
+
+def dump(block: Block) -> pa.Buffer:
+    return pa.py_buffer(b"".join(codec.dump(block)))
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 1000])

@@ -70,11 +70,11 @@ for aborted in ((), (8,)):
     writer.spill(Spilled(7, (spilled,), 4))
     writer.commit_spill(SpillCommitted(7, "0/1", 7, 0, "0/1", frozenset(aborted)))
 blocks = [reader.read(ref) for ref in reader.refs(0, 6)]
-writer.append(Committed((codec.load(codec.dump(blocks[0])),), 4, ((4, "0/2"),)))
+writer.append(Committed((codec.load(pa.py_buffer(b"".join(codec.dump(blocks[0])))),), 4, ((4, "0/2"),)))
 assert sum(block.rows for block in blocks) == 6
 assert "pandas" not in sys.modules
 """
-    (tmp_path / "spilled").write_bytes(dump(make_spill(7, 4, subtx=[7, 8, 7, 8]).blocks[0]))
+    (tmp_path / "spilled").write_bytes(b"".join(dump(make_spill(7, 4, subtx=[7, 8, 7, 8]).blocks[0])))
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pymysql
 
+from tests.support.decoded import fed
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.decoders import mysqltypes
 from tidemill.decoders.binlog import BinlogDecoder, DdlChange, Flavor, TableMap
@@ -123,19 +124,9 @@ def decode(
     capacity: int = 1 << 12,
     zero_dates: str = "keep",
 ) -> list[Change]:
-    """All changes of the stream, fed as capture does: what was not consumed comes again with the next chunk.
-
-    `chunks` are the sizes of the reads; what they leave over comes in one.
-    """
+    """See `fed`."""
     decoder = BinlogDecoder(
         tables, flavor=flavor, began=Position(began), spill_bytes=spill_bytes, capacity=capacity,
         zero_dates="null" if zero_dates == "null" else "keep",
     )  # fmt: skip
-    changes: list[Change] = []
-    consumed = received = 0
-    sizes = iter(chunks)
-    while received < len(stream):
-        received = min(len(stream), received + next(sizes, len(stream)))
-        changes.extend(decoder.feed(memoryview(stream)[consumed:received]))
-        consumed += decoder.consumed
-    return changes
+    return fed(decoder, stream, chunks)

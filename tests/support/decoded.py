@@ -13,10 +13,29 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from tidemill.component import Decoder
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 
 Row = dict[str, Any]
+
+
+def fed(decoder: Decoder, stream: bytes, chunks: Iterable[int] = ()) -> list[Change]:
+    """All changes of the stream, fed as capture does: what was not consumed comes again with the next chunk, and when a
+    change is looked at, its bytes are no longer where they were.
+
+    `chunks` are the sizes of the reads; what they leave over comes in one.
+    """
+    changes: list[Change] = []
+    consumed = received = 0
+    sizes = iter(chunks)
+    while received < len(stream):
+        received = min(len(stream), received + next(sizes, len(stream)))
+        buffer = bytearray(stream[consumed:received])
+        changes.extend(decoder.feed(memoryview(buffer)))
+        consumed += decoder.consumed
+        buffer[:] = b"\xaa" * len(buffer)
+    return changes
 
 
 def rows(changes: Iterable[Change]) -> list[Row]:

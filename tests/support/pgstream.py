@@ -10,6 +10,7 @@ from typing import Any
 
 import pg8000.native
 
+from tests.support.decoded import fed
 from tidemill.control.servers.postgres import Postgres
 from tidemill.decoders import pgtypes
 from tidemill.decoders._pgmessages import Relation, RelationColumn
@@ -132,16 +133,6 @@ def _type(column: RelationColumn) -> DataType:
 def decode(
     stream: bytes, tables: Tables, chunks: Iterable[int] = (), *, spill_bytes: int = 16 << 20, capacity: int = 1 << 12
 ) -> list[Change]:
-    """All changes of the stream, fed as capture does: what was not consumed comes again with the next chunk.
-
-    `chunks` are the sizes of the reads; what they leave over comes in one.
-    """
+    """See `fed`."""
     decoder = PgOutputDecoder(tables, lambda _kind, _body: None, spill_bytes=spill_bytes, capacity=capacity)
-    changes: list[Change] = []
-    consumed = received = 0
-    sizes = iter(chunks)
-    while received < len(stream):
-        received = min(len(stream), received + next(sizes, len(stream)))
-        changes.extend(decoder.feed(memoryview(stream)[consumed:received]))
-        consumed += decoder.consumed
-    return changes
+    return fed(decoder, stream, chunks)

@@ -2,13 +2,15 @@
 
     source.read() -> decoder.feed() -> log.append() -> source.acknowledge(what the stream has delivered)
 
-It shares nothing with the stream but the log: what was delivered, it reads there.
+A change is written in a thread of its own while the next is read and decoded (ADR 16); whoever touches the log
+otherwise waits for it. The loop shares nothing with the stream but the log: what was delivered, it reads there.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
@@ -54,24 +56,28 @@ class Capture:
         self._told, self._on_told = told, on_told
         self._on_stream, self._on_progress, self._on_trouble = on_stream, on_progress, on_trouble
         self._backoff = Backoff()
+        self._pen = ThreadPoolExecutor(1, "log")
+        self._writing: tuple[Change, Future[int]] | None = None
 
     def run(self) -> None:
         """Connects, streams, and connects again after what `is_retryable` calls passing. Raises the rest."""
-        while not self._stop.is_set():
-            try:
-                self._stream()
-            except TidemillError as error:
-                if not is_retryable(error):
-                    raise
-                wait = self._backoff.next()
-                events.warn("capture.interrupted", error=error.what, where=error.where, retry_seconds=round(wait, 1))
-                self._on_trouble(error)
-                self._stop.wait(wait)
-            finally:
-                # Open transactions come again from their beginning; what cannot be removed now goes at the next open.
-                with suppress(LogError):
-                    self._log.drop_spills()
-                self._source.close()
+        with self._pen:
+            while not self._stop.is_set():
+                try:
+                    self._stream()
+                    self._settle()
+                except TidemillError as error:
+                    if not is_retryable(error):
+                        raise
+                    wait = self._backoff.next()
+                    events.warn(
+                        "capture.interrupted", error=error.what, where=error.where, retry_seconds=round(wait, 1)
+                    )
+                    self._on_trouble(error)
+                    self._stop.wait(wait)
+                finally:
+                    self._forsake()
+                    self._source.close()
 
     def _stream(self) -> None:
         after = self._log.tail.position or None
@@ -85,26 +91,51 @@ class Capture:
             for change in decoder.feed(self._source.read()):
                 self._store(change)
             self._source.consumed(decoder.consumed)
-            self._acknowledge(settled=not self._stop.is_set())
-            self._backoff.reset()
+            if self._writing is None or self._writing[1].done():
+                self._settle()
+                self._acknowledge(settled=not self._stop.is_set())
 
     def _store(self, change: Change) -> None:
-        """Into the log, waiting as long as it has no room. Nothing is given up: a full disk only makes it wait."""
+        """Begins to write the change, once the log has the one before it and room. The thread may keep it: no block
+        points into the source's buffer."""
+        self._settle()
         while not self._stop.is_set():
+            self._acknowledge(settled=False)  # the server ends a connection that stays silent
+            if self._log.undelivered_bytes() <= self._limits.ahead_bytes:
+                self._writing = change, self._pen.submit(self._apply, change)
+                return
+            self._stop.wait(0.02)
+
+    def _settle(self) -> None:
+        """Waits until the log has what is being written. Nothing is given up: a full disk only makes it wait."""
+        while self._writing is not None:
+            change, attempt = self._writing
             try:
-                if self._log.undelivered_bytes() <= self._limits.ahead_bytes:
-                    self._apply(change)
-                    return
+                self._on_progress(attempt.result())
+                self._writing = None
             except LogError as error:
                 if not is_retryable(error):
                     raise
                 events.warn("capture.log_refused", error=error.what, where=error.where)
                 self._on_trouble(error)
-                self._stop.wait(self._backoff.next())
-            self._acknowledge(settled=False)  # the server ends a connection that stays silent
-            self._stop.wait(0.02)
+                self._acknowledge(settled=False)
+                if self._stop.wait(self._backoff.next()):
+                    return
+                self._writing = change, self._pen.submit(self._apply, change)
+        self._backoff.reset()
 
-    def _apply(self, change: Change) -> None:
+    def _forsake(self) -> None:
+        """What is not in the log by now comes again: the source sends open transactions from their beginning, and all
+        that was committed behind the log's end."""
+        with suppress(LogError):
+            if self._writing is not None:
+                self._on_progress(self._writing[1].result())
+        self._writing = None
+        with suppress(LogError):  # what cannot be removed now goes at the next open
+            self._log.drop_spills()
+
+    def _apply(self, change: Change) -> int:
+        """Events that became visible."""
         visible = 0
         match change:
             case Committed():
@@ -122,7 +153,7 @@ class Capture:
                 self._log.drop_spill(change)
             case _:
                 assert_never(change)
-        self._on_progress(visible)
+        return visible
 
     def _acknowledge(self, *, settled: bool) -> None:
         """`settled`: every change of the last read is in the log. Otherwise the source may have sent more than we hold,

@@ -14,9 +14,10 @@ from tidemill.decoders import _bljson as documents
 from tidemill.decoders._blanswers import DdlChange
 from tidemill.decoders._blcolumns import Cells
 from tidemill.decoders._blrows import Names, Rows, Slot, Tables
-from tidemill.decoders._sides import Ints, runs, side_values, unchanged
+from tidemill.decoders._sides import Ints, commits, meta, runs, side_values, unchanged
 from tidemill.errors import DecodeError
 from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
+from tidemill.model.columns import booleans, column
 from tidemill.model.position import Position
 
 
@@ -35,26 +36,20 @@ class Blocks:
         blocks = []
         for number in np.flatnonzero(np.bincount(slot)).tolist():
             here = np.flatnonzero(slot == number)
-            meta = self._meta(first + here, offset[here], ordinal[here], committed=committed)
             known = self._tables.slots[number]
-            batch = pa.RecordBatch.from_pydict({**meta, **self._images(known, first + here)})
+            own = self._meta(first + here, offset[here], ordinal[here], committed=committed)
+            batch = pa.RecordBatch.from_pydict({**own, **self._images(known, first + here)})
             blocks.append(Block(known.table, batch))
         return tuple(sorted(blocks, key=lambda block: block.batch.column(0)[0].as_py()))
 
     def _meta(self, rows: Ints, offset: Ints, ordinal: Ints, *, committed: bool) -> dict[str, pa.Array]:
         notes = self.notes
-        meta = {"offset": pa.array(offset.astype(np.uint64)), "op": pa.array(notes.op[rows])}
-        if committed:
-            txs, index = runs(notes.tx[rows])
-            time, xid = notes.tx_time[txs], notes.tx_xid[txs]
-            names = self._names.positions(notes.tx_name[txs], notes.tx_no[txs])
-            meta["position"] = pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), names).cast(POSITION)
-            meta["tx_id"] = pa.array(xid[index].astype(np.uint64), mask=xid[index] == 0)
-            meta["commit_time"] = pa.array(time[index]).cast(COMMIT_TIME)
-        else:
-            meta["subtx"] = pa.array(np.zeros(len(rows), np.uint32))
-        meta["ordinal"] = pa.array(ordinal.astype(np.uint32))
-        return meta
+        own = meta(offset, notes.op[rows], ordinal)
+        if not committed:
+            return {**own, "subtx": column(np.zeros(len(rows), np.uint32), pa.uint32())}
+        txs, index = runs(notes.tx[rows])
+        names = self._names.positions(notes.tx_name[txs], notes.tx_no[txs])
+        return {**own, **commits(names, notes.tx_xid[txs], notes.tx_time[txs], index)}
 
     def _images(self, known: Slot, rows: Ints) -> dict[str, pa.Array]:
         """`key`, `before`, `after`, and the side columns, each only if some row has it.
@@ -97,7 +92,7 @@ class Blocks:
                     texts = pa.array([known.converters[j].odd_text(value) for value in values], pa.string())
                     odd.append((where, side, j, texts))
             fields = [pa.field(table.columns[j].name, table.columns[j].type.arrow) for j in wanted]
-            mask = None if present.all() else pa.array(~present)
+            mask = None if present.all() else booleans(~present)
             columns[name] = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
             if side is Side.AFTER:
                 unsent = np.stack([c.kind for c in column_cells]) == cells.UNSENT
@@ -108,13 +103,13 @@ class Blocks:
         return columns
 
     def _column(
-        self, known: Slot, j: int, column: Cells, fill: npt.NDArray[np.int32], event: npt.NDArray[np.int32]
+        self, known: Slot, j: int, own: Cells, fill: npt.NDArray[np.int32], event: npt.NDArray[np.int32]
     ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
         made = known.converters[j]
-        if made.is_document and (column.kind == cells.DIFF).any():
+        if made.is_document and (own.kind == cells.DIFF).any():
             old = self._cut(known, fill, np.full(len(fill), -1, np.int32), event, after=False)[j]
-            return documents.merge(column, old)
-        array, bad = made.convert(column)
+            return documents.merge(own, old)
+        array, bad = made.convert(own)
         if bad is not None and made.is_moment and self._null_zero_dates:
             return array, None
         return array, bad

@@ -25,6 +25,7 @@ from tidemill.decoders import _blmoments as moments
 from tidemill.decoders import _words as words
 from tidemill.decoders import mysqltypes
 from tidemill.errors import DecodeError
+from tidemill.model import columns
 from tidemill.model.table import Column
 
 Mask = npt.NDArray[np.bool_]
@@ -319,7 +320,7 @@ def _enums(column: Cells, width: int, known: tuple[str, ...]) -> Result:
     wrong = bool(bad.any())
     texts = pa.array(["", *known], pa.string())
     absent = column.kind != cells.VALUE
-    chosen = pa.array(np.where(bad, 0, index).astype(np.int32), mask=absent | bad)
+    chosen = columns.column(np.where(bad, 0, index).astype(np.int32), pa.int32(), absent | bad)
     return texts.take(chosen), bad if wrong else None
 
 
@@ -330,7 +331,7 @@ def _sets(column: Cells, width: int, known: tuple[str, ...]) -> Result:
     texts = [",".join(label for i, label in enumerate(known) if int(mask) >> i & 1) for mask in masks]
     absent = column.kind != cells.VALUE
     return pa.array(texts, pa.string()).take(
-        pa.array(which.astype(np.int32), mask=absent | bad)
+        columns.column(which.astype(np.int32), pa.int32(), absent | bad)
     ), bad if wrong else None
 
 

@@ -24,6 +24,7 @@ from tidemill.decoders import _bljsontext as kernel
 from tidemill.decoders._blbytes import Bytes
 from tidemill.decoders._blmap import decimal_size
 from tidemill.errors import DecodeError
+from tidemill.model.columns import booleans
 
 if TYPE_CHECKING:
     from tidemill.decoders._blcolumns import Cells
@@ -65,7 +66,7 @@ def convert(column: Cells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
         raise _broken() from error
     if left:
         rest = [text(column.value(i)) for i in np.flatnonzero(slow).tolist()]
-        array = pc.replace_with_mask(array, pa.array(slow), pa.array(rest, pa.string()))
+        array = pc.replace_with_mask(array, booleans(slow), pa.array(rest, pa.string()))
     return array, bad if bad.any() else None
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tidemill.decoders import _sides
 from tidemill.decoders._blimages import (
     NEW_WHOLE,
     OLD_WHOLE,
@@ -63,7 +64,7 @@ OP_INSERT, OP_UPDATE, OP_DELETE = 1, 2, 3
 NOT_CAPTURED = -1
 HEADER = 19
 ANONYMOUS = 0  # the name number of a transaction without GTID
-NO_TIME = np.iinfo(np.int64).min
+NO_TIME = _sides.NO_TIME
 
 _QUERY, _STOP, _INTVAR, _RAND, _USER_VAR, _XID, _TABLE_MAP = 2, 3, 5, 13, 14, 16, 19
 _HEARTBEAT, _IGNORABLE, _ROWS_QUERY, _GTID, _ANONYMOUS_GTID, _PREVIOUS_GTIDS = 27, 28, 29, 33, 34, 35

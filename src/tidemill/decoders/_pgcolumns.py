@@ -20,6 +20,7 @@ from tidemill.decoders import _pgmoments as moments
 from tidemill.decoders import _words as words
 from tidemill.decoders.pgtypes import delimiter
 from tidemill.errors import DecodeError
+from tidemill.model.columns import booleans
 from tidemill.model.types import DataType
 
 Mask = npt.NDArray[np.bool_]
@@ -160,7 +161,7 @@ def _through_text(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | N
 
 
 def _without(array: pa.Array, bad: Mask) -> pa.Array:
-    return pc.if_else(pa.array(bad), pa.scalar(None, pa.string()), array)
+    return pc.if_else(booleans(bad), pa.scalar(None, pa.string()), array)
 
 
 def _fits(value: pa.Scalar, arrow: pa.DataType) -> bool:
@@ -189,7 +190,7 @@ def _list(column: Cells, kind: DataType) -> tuple[pa.Array, Mask | None]:
         keep = ~np.repeat(bad, np.diff(offsets))
         sizes = np.where(bad, 0, np.diff(offsets))
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-        values = values.filter(pa.array(keep))
+        values = values.filter(booleans(keep))
         wrong = int(bad.sum())
     nulls, bits = _validity(column.kind, bad if wrong else None)
     array = pa.Array.from_buffers(kind.arrow, len(column), [bits, pa.py_buffer(offsets)], nulls, children=[values])

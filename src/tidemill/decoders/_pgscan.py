@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tidemill.decoders import _sides
+
 # Slots of the state vector, which lives as long as the connection.
 POS = 0  # next byte to look at
 ROWS = 1  # rows noted since the last reset
@@ -38,7 +40,7 @@ UNKNOWN_RELATION = -3
 
 OP_INSERT, OP_UPDATE, OP_DELETE, OP_TRUNCATE, OP_MESSAGE = 1, 2, 3, 4, 5
 MESSAGE_SLOT = 0  # the pseudo relation of logical messages
-NO_TIME = np.iinfo(np.int64).min
+NO_TIME = _sides.NO_TIME
 
 _ABSENT = np.int64(-1)
 _LARGEST_FRAME = 0x3FFFFFFF  # PQ_LARGE_MESSAGE_LIMIT: waiting for more than a server ever sends would be for ever

@@ -1,14 +1,39 @@
-"""What every decoder's blocks need beside their typed columns: `unchanged`, `odd`, and runs of equal numbers."""
+"""What every decoder's blocks have beside their images: who changed what when, `unchanged`, and `odd`."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.model.block import ODD, UNCHANGED, Side
+from tidemill.model.block import COMMIT_TIME, ODD, POSITION, UNCHANGED, Side
+from tidemill.model.columns import booleans, column
 
 Ints = npt.NDArray[np.int64]
+# A transaction whose commit time nobody knows.
+NO_TIME = np.iinfo(np.int64).min
+
+
+def meta(offset: Ints, op: npt.NDArray[np.uint8], ordinal: Ints) -> dict[str, pa.Array]:
+    """Of all rows, also those of a transaction that is still open."""
+    return {
+        "offset": column(offset.astype(np.uint64), pa.uint64()),
+        "op": column(op, pa.uint8()),
+        "ordinal": column(ordinal.astype(np.uint32), pa.uint32()),
+    }
+
+
+def commits(positions: pa.Array, number: npt.NDArray[Any], time: Ints, index: Ints) -> dict[str, pa.Array]:
+    """Of transactions, and for each row by `index` which one it belongs to. `number` is 0 where the source has none."""
+    known = time != NO_TIME
+    places = column(index.astype(np.int32), pa.int32())
+    return {
+        "position": pa.DictionaryArray.from_arrays(places, positions).cast(POSITION),
+        "tx_id": column(number.astype(np.uint64)[index], pa.uint64(), (number == 0)[index]),
+        "commit_time": column(np.where(known, time, 0)[index], COMMIT_TIME, ~known[index]),
+    }
 
 
 def runs(values: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], Ints]:
@@ -21,10 +46,12 @@ def runs(values: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], Ints]:
 
 def unchanged(unsent: npt.NDArray[np.bool_]) -> pa.Array:
     """`unsent[column, row]`: the source left the value out."""
-    row, column = np.nonzero(unsent.T)
+    row, place = np.nonzero(unsent.T)
     none = np.bincount(row, minlength=unsent.shape[1]) == 0
     offsets = _offsets(row, unsent.shape[1])
-    return pa.ListArray.from_arrays(offsets, pa.array(column.astype(np.uint16)), mask=pa.array(none)).cast(UNCHANGED)
+    return pa.ListArray.from_arrays(offsets, column(place.astype(np.uint16), pa.uint16()), mask=booleans(none)).cast(
+        UNCHANGED
+    )
 
 
 def side_values(found: list[tuple[Ints, Side, int, pa.Array]], rows: int) -> pa.Array:
@@ -32,13 +59,15 @@ def side_values(found: list[tuple[Ints, Side, int, pa.Array]], rows: int) -> pa.
     row = np.concatenate([where for where, *_ in found])
     order = np.argsort(row, kind="stable")
     side = np.concatenate([np.full(len(where), int(side), np.uint8) for where, side, _, _ in found])[order]
-    column = np.concatenate([np.full(len(where), j, np.uint16) for where, _, j, _ in found])[order]
-    text = pa.concat_arrays([texts for *_, texts in found]).take(pa.array(order))
-    items = pa.StructArray.from_arrays([pa.array(side), pa.array(column), text], fields=list(ODD.value_type))
+    place = np.concatenate([np.full(len(where), j, np.uint16) for where, _, j, _ in found])[order]
+    text = pa.concat_arrays([texts for *_, texts in found]).take(column(order, pa.int64()))
+    items = pa.StructArray.from_arrays(
+        [column(side, pa.uint8()), column(place, pa.uint16()), text], fields=list(ODD.value_type)
+    )
     none = np.bincount(row, minlength=rows) == 0
-    return pa.ListArray.from_arrays(_offsets(row[order], rows), items, mask=pa.array(none)).cast(ODD)
+    return pa.ListArray.from_arrays(_offsets(row[order], rows), items, mask=booleans(none)).cast(ODD)
 
 
 def _offsets(row: Ints, rows: int) -> pa.Array:
     """List offsets for items whose owning rows are given, sorted."""
-    return pa.array(np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int32))
+    return column(np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int32), pa.int32())

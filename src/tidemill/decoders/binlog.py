@@ -67,6 +67,9 @@ class BinlogDecoder:
         self._handover = Handover(self._stream, progress, mark_events=mark_events)
         self._ends = Ends(self._stream, progress, self._handover)
         self._control = Control(self._stream, tables, flavor, progress, self._handover, self._ends)
+        # Kernels are loaded, the first time compiled (seconds), before a server sends anything.
+        self._stream.read(read_only(np.empty(0, np.uint8)), 0, packets=True)
+        self._stream.scan()
 
     @property
     def idle(self) -> bool:

@@ -22,10 +22,11 @@ from tidemill.decoders import _pgscan as scanning
 from tidemill.decoders._pgcolumns import Cells, convert, texts
 from tidemill.decoders._pgmessages import Relation
 from tidemill.decoders._pgrows import Rows, Slots
-from tidemill.decoders._sides import Ints, runs, side_values, unchanged
+from tidemill.decoders._sides import NO_TIME, Ints, commits, meta, runs, side_values, unchanged
 from tidemill.errors import DecodeError
-from tidemill.model.block import COMMIT_TIME, POSITION, Block, Side
+from tidemill.model.block import Block, Side
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
+from tidemill.model.columns import booleans, column
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 
@@ -69,6 +70,8 @@ class PgOutputDecoder:
         self._open_xid = 0  # the transaction between Begin and Commit that is being spilled
         self._buffer = np.empty(0, np.uint8)
         self.consumed = 0
+        # Kernels are loaded, the first time compiled (seconds), before a server sends anything.
+        list(self.feed(self._buffer))
 
     @property
     def wal_end(self) -> int:
@@ -245,31 +248,23 @@ class PgOutputDecoder:
         blocks = []
         for number in np.flatnonzero(np.bincount(slot)):
             here = np.flatnonzero(slot == number)
-            meta = self._meta(first + here, offset[here], ordinal[here], committed=committed)
+            own = self._meta(first + here, offset[here], ordinal[here], committed=committed)
             table = self._slots.tables[number]
             columns = (
                 self._message(first + here) if number == scanning.MESSAGE_SLOT else self._images(table, first + here)
             )
-            batch = pa.RecordBatch.from_pydict({**meta, **columns})
+            batch = pa.RecordBatch.from_pydict({**own, **columns})
             blocks.append(Block(table, batch))
         return tuple(sorted(blocks, key=lambda block: block.batch.column(0)[0].as_py()))
 
     def _meta(self, rows: Ints, offset: Ints, ordinal: Ints, *, committed: bool) -> dict[str, pa.Array]:
-        meta = {"offset": pa.array(offset.astype(np.uint64)), "op": pa.array(self._rows.op[rows])}
-        if committed:
-            txs, index = runs(self._rows.tx[rows])
-            time, xid = self._rows.tx_time[txs], self._rows.tx_id[txs]
-            timed = time != scanning.NO_TIME
-            times = pa.array(np.where(timed, time + TWO_THOUSAND, 0)[index], mask=~timed[index])
-            meta["position"] = pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), self._lsns(txs)).cast(
-                POSITION
-            )
-            meta["tx_id"] = pa.array(xid[index].astype(np.uint64), mask=xid[index] == 0)
-            meta["commit_time"] = times.cast(COMMIT_TIME)
-        else:
-            meta["subtx"] = pa.array(self._rows.sub[rows].astype(np.uint32))
-        meta["ordinal"] = pa.array(ordinal.astype(np.uint32))
-        return meta
+        own = meta(offset, self._rows.op[rows], ordinal)
+        if not committed:
+            return {**own, "subtx": column(self._rows.sub[rows].astype(np.uint32), pa.uint32())}
+        txs, index = runs(self._rows.tx[rows])
+        time = self._rows.tx_time[txs]
+        since_1970 = np.where(time == NO_TIME, time, time + TWO_THOUSAND)
+        return {**own, **commits(self._lsns(txs), self._rows.tx_id[txs], since_1970, index)}
 
     def _lsns(self, txs: npt.NDArray[np.int32]) -> pa.Array:
         offsets, data = np.empty(len(txs) + 1, np.int32), np.empty(17 * len(txs), np.uint8)
@@ -298,14 +293,14 @@ class PgOutputDecoder:
             at, size, kind = self._cut(start, fill, len(table.columns))
             children = []
             for j in wanted:
-                column = Cells(self._buffer, at[j], size[j], kind[j])
-                array, bad = convert(column, table.columns[j].type)
+                found = Cells(self._buffer, at[j], size[j], kind[j])
+                array, bad = convert(found, table.columns[j].type)
                 children.append(array)
                 if bad is not None:
                     where = np.nonzero(bad)[0]
-                    odd.append((where, side, j, texts(column.take(where))))
+                    odd.append((where, side, j, texts(found.take(where))))
             fields = [pa.field(table.columns[j].name, table.columns[j].type.arrow) for j in wanted]
-            mask = None if present.all() else pa.array(~present)
+            mask = None if present.all() else booleans(~present)
             columns[name] = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
             if side is Side.AFTER and (kind == cells.UNSENT).any():
                 columns["unchanged"] = unchanged(kind == cells.UNSENT)

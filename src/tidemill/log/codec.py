@@ -11,9 +11,9 @@ import functools
 import numpy as np
 import pyarrow as pa
 
-from tidemill.log.columns import column, one_string, values
 from tidemill.log.entry import Constants
 from tidemill.model.block import COMMIT_TIME, META, Block
+from tidemill.model.columns import column, one_string, values
 from tidemill.model.position import Offset
 from tidemill.model.table import Table
 
@@ -21,12 +21,13 @@ _TABLE = b"tidemill.table"
 _SPILL_ONLY = "subtx"
 
 
-def dump(block: Block) -> pa.Buffer:
+def dump(block: Block) -> list[pa.Buffer | bytes]:
+    """The bytes in pieces, one behind the other; those of columns are the block's own buffers, not copied."""
     batch = block.batch.replace_schema_metadata({_TABLE: block.table.to_json()})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
+    pieces = _Pieces()
+    with pa.PythonFile(pieces, mode="w") as sink, pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
-    return sink.getvalue()
+    return pieces.all
 
 
 def load(
@@ -59,6 +60,24 @@ def load_spilled(buffer: pa.Buffer) -> Block:
     """As it was spilled: `subtx` still there, offsets counted from the transaction's first event."""
     table, batch = _open(buffer)
     return Block(table, batch.replace_schema_metadata(None))
+
+
+class _Pieces:
+    """As much of a file as Arrow's writer asks for."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.all: list[pa.Buffer | bytes] = []
+
+    def write(self, piece: pa.Buffer | bytes) -> None:
+        self.all.append(piece)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def _open(buffer: pa.Buffer) -> tuple[Table, pa.RecordBatch]:

@@ -208,11 +208,12 @@ class LocalStore:
 
 def _write_all(file: int, at: int, views: list[memoryview]) -> None:
     """All bytes, although the kernel may take fewer per call (and takes at most 2 GiB)."""
-    views = [view for view in views if view.nbytes]
-    while views:
-        written = os.pwritev(file, views[:_VECTORS], at)
+    views, first = [view for view in views if view.nbytes], 0
+    while first < len(views):
+        written = os.pwritev(file, views[first : first + _VECTORS], at)
         at += written
-        while views and written >= views[0].nbytes:
-            written -= views.pop(0).nbytes
+        while first < len(views) and written >= views[first].nbytes:
+            written -= views[first].nbytes
+            first += 1
         if written:
-            views[0] = views[0][written:]
+            views[first] = views[first][written:]

@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from tidemill.errors import LogError
 from tidemill.log import codec
-from tidemill.log.columns import column, values
 from tidemill.log.entry import BlockRef, Constants, segment_name
 from tidemill.log.store import Store
 from tidemill.model.block import Block
 from tidemill.model.change import Spilled
+from tidemill.model.columns import column, values
 from tidemill.model.position import Offset
 
 PREFIX = "spill-"
@@ -28,23 +28,25 @@ PREFIX = "spill-"
 
 def place(
     blocks: Iterable[Block], segment: str, at: int, base: Offset, barrier: bool = False
-) -> tuple[list[BlockRef], list[pa.Buffer]]:
+) -> tuple[list[BlockRef], list[pa.Buffer | bytes]]:
     """The blocks' bytes, one behind the other from `at` on, and their references."""
     refs: list[BlockRef] = []
-    buffers: list[pa.Buffer] = []
+    buffers: list[pa.Buffer | bytes] = []
     for block in blocks:
         if not block.rows:
             continue
-        buffer = codec.dump(block)
+        pieces = codec.dump(block)
+        size, crc = 0, 0
+        for piece in pieces:
+            size, crc = size + len(piece), zlib.crc32(piece, crc)
         offsets = block.batch.column(0)
         ref = BlockRef(
-            segment, at, buffer.size, zlib.crc32(buffer), base, base + offsets[0].as_py(),
-            base + offsets[-1].as_py() + 1, block.table.full_name, block.table.version, block.table.fingerprint,
-            block.rows, barrier,
+            segment, at, size, crc, base, base + offsets[0].as_py(), base + offsets[-1].as_py() + 1,
+            block.table.full_name, block.table.version, block.table.fingerprint, block.rows, barrier,
         )  # fmt: skip
         refs.append(ref)
-        buffers.append(buffer)
-        at += buffer.size
+        buffers += pieces
+        at += size
     return refs, buffers
 
 

@@ -197,7 +197,6 @@ class PostgresSource(Component[PostgresConfig]):
         self, after: Position | None, schemas: Schemas, *, told: Position | None = None, mark_events: int = 1000
     ) -> PgOutputDecoder:
         """Connects (see `start`) and gives the decoder of this connection; tables are numbered as it meets them."""
-        self.began = self.start(after, told)
 
         def describe(relation: Relation, type_names: dict[int, str]) -> Table:
             table = self.catalog.describe(relation, type_names)
@@ -209,6 +208,7 @@ class PostgresSource(Component[PostgresConfig]):
             return schemas.register(table, after or self.began)
 
         self._decoder = PgOutputDecoder(describe, self.server_message, mark_events=mark_events)
+        self.began = self.start(after, told)
         return self._decoder
 
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:

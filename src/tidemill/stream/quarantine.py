@@ -49,7 +49,7 @@ def _letter(block: Block, row: int, sink: str, source: str, reason: str) -> Lett
     position = facts["position"] or ""
     return Letter(
         sink, source, block.table.full_name, Op(facts["op"]).label, facts["offset"], position, facts["ordinal"],
-        f"{source}:{position}:{facts['ordinal']}", reason, bytes(codec.dump(one)),
+        f"{source}:{position}:{facts['ordinal']}", reason, b"".join(codec.dump(one)),
     )  # fmt: skip
 
 

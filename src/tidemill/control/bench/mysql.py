@@ -7,6 +7,7 @@ first part of the binlog, since it would take minutes for all of it. Runs take t
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tempfile
 import time
@@ -87,7 +88,7 @@ class MysqlBench:
     def run(self, peer_rows: int) -> dict[str, Any]:
         self._load()
         self._say("warming up")
-        drain(self._pipeline(_BLACKHOLE), self._spark, self.rows)
+        self._read("blackhole", 0)
         seconds: dict[str, list[float]] = {"raw dump": [], "capture": [], "blackhole": []}
         if self._broker is not None:
             seconds["kafka"] = []
@@ -152,13 +153,18 @@ class MysqlBench:
         self._server.query(f"CALL changes({self.rows // 1000})", database="shop")
 
     def _read(self, kind: str, number: int) -> tuple[float, dict[str, Any]]:
-        if kind == "capture":
-            return capture_alone(self._pipeline(_BLACKHOLE), self.rows)
-        if kind == "blackhole":
-            return drain(self._pipeline(_BLACKHOLE), self._spark, self.rows)
-        assert self._broker is not None
-        settings = f"id: kafka, brokers: '{self._broker.bootstrap}', topic: bench_{number}"
-        return drain(self._pipeline(f"{{type: kafka, config: {{{settings}}}}}"), self._spark, self.rows)
+        sink = _BLACKHOLE
+        if kind == "kafka":
+            assert self._broker is not None
+            settings = f"id: kafka, brokers: '{self._broker.bootstrap}', topic: bench_{number}"
+            sink = f"{{type: kafka, config: {{{settings}}}}}"
+        pipeline = self._pipeline(sink)
+        try:
+            if kind == "capture":
+                return capture_alone(pipeline, self.rows)
+            return drain(pipeline, self._spark, self.rows)
+        finally:  # the next run writes over its pages, as a log does that is trimmed
+            shutil.rmtree(pipeline.state_path)
 
     def _pipeline(self, sink: str) -> config.Pipeline:
         self._counter += 1
