@@ -666,12 +666,12 @@ def test_rows_that_wait_for_their_window_are_bounded_by_bytes(
     applied: list[int] = []
     apply = Applier.apply
 
-    def watched(self: Applier, to: Any, rows: Any) -> None:
-        applied.append(rows.nbytes)
-        apply(self, to, rows)
+    def watched(self: Applier, to: Any, stretches: Any) -> None:
+        applied.append(sum(stretch.all().nbytes for stretch in stretches))
+        apply(self, to, stretches)
 
     monkeypatch.setattr(Applier, "apply", watched)
-    monkeypatch.setattr("tidemill.sinks.postgres._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("tidemill.sinks._pgsink_windows._MOST_BYTES", 1 << 20)
     large = structure("t", column("id", "bigint", pa.int64(), nullable=False), column("v", "text", pa.string()))
     blocks = [changes(large, (Op.INSERT, None, {"id": i, "v": "x" * 300_000}), first=i) for i in range(12)]
     write(make(), delivery_of(*blocks))

@@ -20,7 +20,7 @@ from tidemill.model.position import Offset
 from tidemill.sinks import _pgsink_rows as rows_
 from tidemill.sinks import _pgsink_text as text
 from tidemill.sinks._pgsink_connection import is_data_error, reason
-from tidemill.sinks._pgsink_rows import Rows
+from tidemill.sinks._pgsink_rows import Rows, Stretch
 from tidemill.sinks._pgsink_tables import Target
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tidemill.sinks._pgsink_connection import Connection
 
 _MOST_BAD = 1000  # rows to look for before the delivery is given back: each costs some twenty attempts
-_WORTHWHILE = 64  # new rows that are sent apart from the others of their window
 _DELETE, _WHOLE = 0, 1  # numbers of row sets; partial ones follow
 
 
@@ -45,18 +44,20 @@ class Applier:
         self.bytes = 0
         self._db = db
 
-    def apply(self, target: Target, rows: Rows) -> None:
+    def apply(self, target: Target, stretches: Sequence[Stretch]) -> None:
         """In the order of their offsets."""
-        for stretch, alone in rows_.stretches(rows):
-            if not target.key:
-                self._append(target, stretch)
-            elif not alone:
+        for stretch in stretches:
+            if target.key and not stretch.alone:
                 self._upsert(target, stretch)
-            elif stretch.ops[0] == Op.TRUNCATE:
+                continue
+            rows = stretch.all()
+            if not target.key:
+                self._append(target, rows)
+            elif rows.ops[0] == Op.TRUNCATE:
                 self._truncate(target)
             else:
                 self._stage(target)
-                self._halve(target, stretch, self._move)
+                self._halve(target, rows, self._move)
 
     def _truncate(self, target: Target) -> None:
         from psycopg import sql
@@ -74,23 +75,28 @@ class Applier:
         if grows.any():
             self._halve(target, rows.take(np.flatnonzero(grows)), self._copy)
 
-    def _upsert(self, target: Target, rows: Rows) -> None:
+    def _upsert(self, target: Target, stretch: Stretch) -> None:
+        left = stretch.rest if self._taken(target, stretch.fresh) else stretch.all()
+        if left is not None:
+            self._stage(target)
+            self._halve(target, left, self._merge)
+
+    def _taken(self, target: Target, fresh: Rows | None) -> bool:
+        """Whether new rows are in the table now, tried as such."""
         import psycopg
 
-        final, new = rows_.collapse(rows, target.key)
-        if target.optimistic and (new.all() or new.sum() >= _WORTHWHILE):
-            try:
-                with self._db.transaction():
-                    self._copy(target, final if new.all() else final.take(np.flatnonzero(new)))
-                final = final.take(np.flatnonzero(~new))
-            except psycopg.Error as error:
-                if not is_data_error(error):
-                    raise
-                # Something is there already, or cannot be taken: the long way tells which.
-                target.optimistic = not isinstance(error, psycopg.errors.UniqueViolation)
-        if len(final):
-            self._stage(target)
-            self._halve(target, final, self._merge)
+        if fresh is None or not target.optimistic:
+            return fresh is None
+        try:
+            with self._db.transaction():
+                self._copy(target, fresh)
+        except psycopg.Error as error:
+            if not is_data_error(error):
+                raise
+            # Something is there already, or cannot be taken: the long way tells which.
+            target.optimistic = not isinstance(error, psycopg.errors.UniqueViolation)
+            return False
+        return True
 
     def _halve(self, target: Target, rows: Rows, attempt: Any) -> None:
         """Applies the rows; if some are refused, all others. One row per key, so their order does not matter."""

@@ -17,6 +17,7 @@ from tidemill.model.types import JsonForm
 from tidemill.sinks import _pgsink_text as text
 from tidemill.sinks._images import FRAGMENT, Mask
 
+_WORTHWHILE = 64  # new rows that are sent apart from the others of their window
 INCOMPLETE = (
     "the row is not at the target, and the change does not bring all of its columns (TOAST or a partial row image)"
 )
@@ -64,6 +65,12 @@ class Rows:
             None if self.unchanged is None else self.unchanged[:, picked],
             None if self.old_key is None else tuple(c.take(at) for c in self.old_key),
         )  # fmt: skip
+
+    def some(self, picked: np.ndarray[Any, Any]) -> Rows | None:
+        """These, in their order; None if there are none."""
+        if len(picked) == len(self):
+            return self
+        return self.take(picked) if len(picked) else None
 
     def slice(self, at: int, count: int) -> Rows:
         return Rows(
@@ -117,43 +124,59 @@ def joined(parts: Sequence[Rows]) -> Rows:
     )  # fmt: skip
 
 
-def stretches(rows: Rows) -> Iterator[tuple[Rows, bool]]:
-    """Cuts at rows that stand for themselves (TRUNCATE, a key changed in one piece); those come alone, with True."""
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Rows that are applied together, one per key. `fresh` are whole, and new: their key's first change is an INSERT,
+    so the target has none of it, unless events come again. A row that stands for itself (TRUNCATE, a key changed in
+    one piece) is `alone`. Of a table without a key all rows are here, as `rest`."""
+
+    fresh: Rows | None
+    rest: Rows | None
+    alone: bool = False
+
+    def all(self) -> Rows:
+        return joined([part for part in (self.fresh, self.rest) if part is not None])
+
+
+def stretches(rows: Rows, key: Sequence[int]) -> Iterator[Stretch]:
+    """Cut at rows that stand for themselves."""
     alone = rows.ops == Op.TRUNCATE
     if rows.old_key is not None:
         alone |= rows.old_key[0].is_valid().to_numpy(zero_copy_only=False)
     at = 0
-    for place in np.flatnonzero(alone).tolist():
+    for place in [*np.flatnonzero(alone).tolist(), len(rows)]:
         if place > at:
-            yield rows.slice(at, place - at), False
-        yield rows.slice(place, 1), True
+            part = rows.slice(at, place - at) if place - at < len(rows) else rows
+            yield collapse(part, key) if key else Stretch(None, part)
+        if place < len(rows):
+            yield Stretch(None, rows.slice(place, 1), alone=True)
         at = place + 1
-    if at < len(rows):
-        yield (rows.slice(at, len(rows) - at) if at else rows), False
 
 
-def collapse(rows: Rows, key: Sequence[int]) -> tuple[Rows, Mask]:
-    """One row per key: its last, completed by what earlier ones say of columns that later ones left out.
-
-    The mask says which rows are whole, and new: their key's first change is an INSERT, so the target has none of it,
-    unless events come again.
-    """
+def collapse(rows: Rows, key: Sequence[int]) -> Stretch:
+    """One row per key: its last, completed by what earlier ones say of columns that later ones left out."""
     codes = _codes([rows.columns[k] for k in key])
     last = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
     first = last.copy()
     last[codes] = np.arange(len(rows))  # of equal indexes numpy keeps the last assignment
     first[codes[::-1]] = np.arange(len(rows) - 1, -1, -1)
-    final = np.sort(last[last >= 0])
-    picked = _collapsed(rows, key, codes, final)
-    new = (rows.ops[first[codes[final]]] == Op.INSERT) & (picked.ops != Op.DELETE)
-    return picked, new if picked.unchanged is None else new & ~picked.unchanged.any(axis=0)
+    kept = np.zeros(len(rows), bool)
+    kept[last[last >= 0]] = True
+    final = np.flatnonzero(kept)
+    new = (rows.ops[first[codes[final]]] == Op.INSERT) & (rows.ops[final] != Op.DELETE)
+    if rows.unchanged is not None and len(final):
+        rows = _collapsed(rows, key, codes, final)
+        final = np.arange(len(rows))
+        if rows.unchanged is not None:
+            new &= ~rows.unchanged.any(axis=0)
+    if not new.all() and new.sum() < _WORTHWHILE:
+        new[:] = False
+    return Stretch(rows.some(final[new]), rows.some(final[~new]))
 
 
 def _collapsed(rows: Rows, key: Sequence[int], codes: np.ndarray[Any, Any], final: np.ndarray[Any, Any]) -> Rows:
-    if len(final) == len(rows):
+    if len(final) == len(rows) or rows.unchanged is None:
         return rows
-    if rows.unchanged is None:
-        return rows.take(final)
     # Sorted by key, each key's rows in order. A run begins where the row is new, not a change of what was there.
     order = np.argsort(codes, kind="stable")
     place = np.arange(len(rows))

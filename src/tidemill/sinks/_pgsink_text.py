@@ -27,11 +27,14 @@ _ESCAPES = ((b"\\", b"\\\\"), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\t", b"\\t"))
 
 def lines(columns: Sequence[pa.Array]) -> pa.Buffer:
     """What goes over the wire for these rows. The columns are texts as `column` makes them, all of one length."""
-    joined = pc.binary_join_element_wise(
-        *columns, pa.scalar(b"\t", pa.large_binary()), null_handling="replace", null_replacement=b"\\N"
-    )  # fmt: skip
-    ended = pc.binary_join_element_wise(joined, pa.scalar(b"", pa.large_binary()), pa.scalar(b"\n", pa.large_binary()))
-    return _data(ended)
+    *others, last = columns
+    # The end of a line belongs to its last value: whole lines would be copied once more for it.
+    nothing, end = pa.scalar(b"", pa.large_binary()), pa.scalar(b"\n", pa.large_binary())
+    ended = pc.binary_join_element_wise(last, nothing, end, null_handling="replace", null_replacement=b"\\N")
+    if not others:
+        return _data(ended)
+    tab = pa.scalar(b"\t", pa.large_binary())
+    return _data(pc.binary_join_element_wise(*others, ended, tab, null_handling="replace", null_replacement=b"\\N"))
 
 
 def column(values: pa.Array) -> pa.Array:

@@ -1,41 +1,38 @@
 """PostgreSQL: each table of the source as a table, always in the state that the source had.
 
 A delivery is one transaction. A window of its rows comes down to one row per key, goes into a temporary table by COPY
-and from there into the table: deletes, upserts, and updates of exactly the columns that the source sent. What was
-delivered is written in the same transaction (`_pgsink_positions`), so a replay changes nothing.
+and from there into the table: deletes, upserts, and updates of exactly the columns that the source sent. The next
+window is made meanwhile. What was delivered is written in the same transaction (`_pgsink_positions`), so a replay
+changes nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field, field_validator
 
 from tidemill.component import Check, Component, SinkConfig
 from tidemill.errors import ConfigError, Poisoned
-from tidemill.model.block import Block, Op
+from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.model.template import Template
-from tidemill.sinks._images import has_table
-from tidemill.sinks._lines import WINDOW, windows
+from tidemill.sinks._ahead import ahead
 from tidemill.sinks._pgsink_apply import Applier, TooMany
 from tidemill.sinks._pgsink_connection import address, connect, explained
 from tidemill.sinks._pgsink_positions import PlanChanged, Positions, StateConfig
-from tidemill.sinks._pgsink_rows import Rows, joined, unwritable
 from tidemill.sinks._pgsink_tables import CREATE_STATE, Rules, Tables, Target
+from tidemill.sinks._pgsink_windows import Window, Windows
 
 if TYPE_CHECKING:
     from tidemill.sinks._pgsink_connection import Connection
 
-_MOST_PENDING = 4 * WINDOW  # rows of all tables together that wait for their window to fill
-_MOST_BYTES = 1 << 25  # of them
 _TURNS = 5  # of workers that change the plan at the same time
 
 
@@ -126,7 +123,7 @@ class PostgresSink(Component[PostgresSinkConfig]):
                         raise
         total = time.perf_counter() - began
         return Receipt(
-            self.config.id, delivery.lane, work.events, work.applier.bytes, taking.skipped,
+            self.config.id, delivery.lane, work.windows.events, work.applier.bytes, taking.skipped,
             encode_seconds=work.encode_seconds, write_seconds=total - work.encode_seconds,
         )  # fmt: skip
 
@@ -192,79 +189,38 @@ class PostgresSink(Component[PostgresSinkConfig]):
         db.execute("SET enable_mergejoin = off")
 
 
-@dataclass(slots=True)
-class _Pending:
-    """Rows of one table that wait for their window to fill."""
-
-    target: Target
-    parts: list[Rows] = field(default_factory=list)
-    rows: int = 0
-    bytes: int = 0
-
-    def add(self, rows: Rows) -> None:
-        self.parts.append(rows)
-        self.rows += len(rows)
-        self.bytes += rows.nbytes
-
-
 class _Work:
-    """One delivery: collects rows per table until a window is full, then applies them."""
+    """One delivery: its windows one after another, each applied while the next one is made."""
 
     def __init__(self, sink: PostgresSink, db: Connection, delivery: Delivery) -> None:
         self.applier = Applier(db)
-        self.events = 0
-        self.encode_seconds = 0.0
+        self.windows = Windows(keyless=sink.config.keyless == "append")
+        self.encode_seconds = 0.0  # that the server had to wait for
         self._sink = sink
         self._db = db
         self._delivery = delivery
-        self._pending: dict[str, _Pending] = {}
         sink.hope()
 
     def run(self, blocks: Iterator[Block]) -> None:
         try:
-            for block in blocks:
-                self._take(block)
-            for name in list(self._pending):
-                self._flush(name)
+            with contextlib.closing(ahead(self.windows.of(blocks))) as windows:
+                while (window := self._next(windows)) is not None:
+                    target = self._sink.target(self._db, window.table, self._delivery.source, window.since)
+                    self.applier.apply(target, window.stretches)
         except TooMany:
             pass
-        if self.applier.bad:
+        if bad := self.windows.unwritable | self.applier.bad:
             raise Poisoned(
-                self.applier.bad, where=self._sink._where,
+                bad, where=self._sink._where,
                 fix="Mend the rows or the target's constraints; with dead letters on, the others are delivered.",
             )  # fmt: skip
 
-    def _take(self, block: Block) -> None:
-        self.events += block.rows
-        ops = block.batch.column("op").to_numpy()
-        if not has_table(block, keyless=self._sink.config.keyless == "append"):
-            return
-        name = block.table.full_name
-        if name in self._pending and not self._sink.knows(block.table):
-            self._flush(name)  # rows of the structure before this one go into the table as it was
-        target = self._sink.target(self._db, block.table, self._delivery.source, int(block.offsets()[0]))
-        rowless = (ops == Op.MESSAGE) | (ops == Op.DDL)
-        if rowless.any():
-            block = block.take(np.flatnonzero(~rowless))
-        for window in windows(block):
-            if not window.rows:
-                continue
-            began = time.perf_counter()
-            self.applier.bad.update(unwritable(window))
-            rows = Rows.of(window)
+    def _next(self, windows: Iterator[Window]) -> Window | None:
+        began = time.perf_counter()
+        try:
+            return next(windows, None)
+        finally:
             self.encode_seconds += time.perf_counter() - began
-            pending = self._pending.setdefault(name, _Pending(target))
-            pending.add(rows)
-            if pending.rows >= WINDOW or pending.bytes >= _MOST_BYTES:
-                self._flush(name)
-        waiting = self._pending.values()
-        if sum(p.rows for p in waiting) >= _MOST_PENDING or sum(p.bytes for p in waiting) >= _MOST_BYTES:
-            for name in list(self._pending):
-                self._flush(name)
-
-    def _flush(self, name: str) -> None:
-        pending = self._pending.pop(name)
-        self.applier.apply(pending.target, joined(pending.parts))
 
 
 component = PostgresSink
