@@ -29,6 +29,7 @@ AT_POINTS = [("postgres", point) for point in POINTS] + [(("mysql", "mariadb")[i
 AT_ENDINGS = [("postgres", ending) for ending in ENDINGS] + [("mysql", "kill"), ("mariadb", "fast")]
 AT_RANDOM = [("postgres", seed, 1) for seed in seeds(2, first=101)]
 AT_RANDOM += [(kind, seed, 2) for kind, seed in zip(("mysql", "mariadb-file"), seeds(2, first=201), strict=True)]
+ENOUGH = 100
 KEEP = {"retention_seconds": 3600.0, "segment_bytes": 2 << 20}
 
 
@@ -57,6 +58,15 @@ class Stage:
         if acknowledging and self._delivered.tail.offset:
             acknowledge(self._log, self._delivered.tail)
 
+    def enough(self) -> None:
+        """While the load goes on: until what has arrived can prove something."""
+
+        def arrived() -> bool:
+            self.consume()
+            return self.replay.events > ENOUGH
+
+        wait_for(arrived, 60, lambda: f"{self.replay.events} events arrived:\n{self.capture.output[-3000:]}")
+
     def finish(self) -> None:
         """The load is over: everything must arrive, and be what the database says it was."""
         expected = self.source.tally().total()
@@ -68,7 +78,7 @@ class Stage:
         found = self.replay.compare(self.source)
         assert not found, "\n".join(found[:20])
         assert self.replay.duplicates == 0
-        assert self.replay.events > 100, "too little happened to prove anything"
+        assert self.replay.events > ENOUGH, "too little happened to prove anything"
 
 
 @contextmanager
@@ -90,6 +100,7 @@ def test_a_capture_killed_at_a_named_point_loses_nothing_and_repeats_nothing(
             for _ in range(10):
                 time.sleep(0.1)
                 stage.consume()
+            stage.enough()
         stage.finish()
 
 
@@ -106,6 +117,7 @@ def test_a_capture_killed_at_random_times_loses_nothing_and_repeats_nothing(
                 stage.consume(acknowledging=dice.random() < 0.7)
                 stage.capture.kill()
                 stage.capture.start()
+            stage.enough()
         stage.finish()
         account(kills=dict(stage.capture.kills), events=stage.replay.events, duplicates=stage.replay.duplicates)
 
@@ -122,7 +134,7 @@ def test_a_database_that_restarts_under_load_loses_nothing_and_repeats_nothing(
                 time.sleep(dice.uniform(0.5, 2))
                 stage.consume()
                 source.restart(ending)
-            time.sleep(1)
+            stage.enough()
         stage.finish()
 
 
