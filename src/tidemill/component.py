@@ -170,6 +170,10 @@ class Format(Protocol):
         """All rows in one piece that a reader of the format takes as it is: JSON lines, an Avro container file,
         length-delimited Protobuf, an Arrow stream, a Parquet file."""
 
+    def stacked(self, block: Block, source: str) -> pa.LargeBinaryArray | None:
+        """The rows of `batch` one by one, if it is nothing but its rows one behind another, so that any run of them is
+        a batch too: JSON lines, length-delimited Protobuf. None for files with a head."""
+
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> BatchWriter:
         """The same as `batch`, written to a binary stream bit by bit. `compression` is the format's own: none, gzip or
         zstd. Formats without any (JSON, Protobuf) ignore it; their whole stream may be compressed instead."""

@@ -87,6 +87,18 @@ def test_the_same_block_gives_the_same_bytes_and_so_does_a_slice_of_a_larger_one
 
 
 @pytest.mark.parametrize("name", FORMATS)
+def test_a_batch_that_can_be_cut_between_any_two_rows_says_where(name: str) -> None:
+    block, format = make_block(6), make(name)
+    stacked = format.stacked(block, SOURCE)
+    if stacked is None:
+        assert name in ("arrow", "avro", "parquet")
+        return
+    rows = stacked.to_pylist()
+    assert b"".join(rows) == format.batch(block, SOURCE).to_pybytes()
+    assert [row["offset"] for row in read_batch(format, block.table, b"".join(rows[2:5]))] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_file_written_block_by_block_reads_as_one(name: str) -> None:
     blocks = [make_block(5), make_block(3, offsets=[5, 6, 7], positions="0/200", ops=Op.DELETE)]
     format, stream = make(name), pa.BufferOutputStream()

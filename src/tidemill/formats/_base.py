@@ -73,5 +73,8 @@ class BaseFormat:
         writer.close()
         return stream.getvalue()
 
+    def stacked(self, block: Block, source: str) -> pa.LargeBinaryArray | None:
+        return None
+
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> BatchWriter:
         raise NotImplementedError

@@ -74,12 +74,15 @@ class ProtobufFormat(BaseFormat):
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> DelimitedWriter:
         return DelimitedWriter(self, stream, source)
 
-    def delimited(self, block: Block, source: str) -> pa.Buffer:
+    def stacked(self, block: Block, source: str) -> pa.LargeBinaryArray:
+        return self.delimited(block, source).array()
+
+    def delimited(self, block: Block, source: str) -> Texts:
         """Messages, each after its length as a varint."""
         texts = self._messages(block, source, b"")
         layout = Layout(block.rows)
         layout.texts(texts)
-        return layout.run().data
+        return layout.run()
 
     def _messages(self, block: Block, source: str, frame: bytes) -> Texts:
         record = _events.record(block, source, self.envelope)
@@ -101,7 +104,7 @@ class DelimitedWriter:
         self._source = source
 
     def write(self, block: Block) -> None:
-        self._stream.write(self._format.delimited(block, self._source))
+        self._stream.write(self._format.delimited(block, self._source).data)
 
     def close(self) -> None:
         pass
