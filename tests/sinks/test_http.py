@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import email.utils
+import random
 import re
 import threading
 from collections import Counter, defaultdict
@@ -27,7 +28,7 @@ from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.formats.json import JsonFormat
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
-from tidemill.sinks import _http_requests
+from tidemill.sinks import _http_requests, _inorder
 from tidemill.sinks._http_requests import retry_after, signature
 from tidemill.sinks.http import HttpConfig, HttpSink
 
@@ -108,6 +109,24 @@ class TestRequests:
         assert [e["offset"] for e in orjson.loads(request.body)] == [0, 1, 2]
         assert request.headers["content-type"] == "application/json"
 
+    def test_carry_arrays_of_bounded_size_that_hold_as_much_as_fits(self, sinks: Any, receiver: Receiver) -> None:
+        lines = JsonFormat().batch(make_block(3), "orders").size
+        for path, size in (("/all", lines + 1), ("/fewer", lines)):  # two brackets, one comma less than lines have ends
+            sinks(path, mode="batch", batch_shape="array", concurrency=1, max_bytes=size).write(
+                delivery_of(make_block(3))
+            )
+        bodies = {path: [r.body for r in receiver.taken if r.path == path] for path in ("/all", "/fewer")}
+        assert [len(orjson.loads(body)) for body in bodies["/all"]] == [3]
+        assert len(bodies["/all"][0]) == lines + 1
+        assert [len(orjson.loads(body)) for body in bodies["/fewer"]] == [2, 1]
+
+    def test_go_back_to_one_connection_per_courier(self, sinks: Any, receiver: Receiver) -> None:
+        sink = sinks(concurrency=3)
+        for number in range(5):
+            sink.write(delivery_of(make_block(30, offsets=range(number * 30, number * 30 + 30)), start=number * 30))
+        assert len(receiver.taken) == 150
+        assert 1 <= receiver.connections <= 3
+
     @pytest.mark.parametrize("mode", ["event", "batch"])
     @pytest.mark.parametrize("format", ["avro", "protobuf", "arrow", "parquet"])
     def test_carry_every_format(self, sinks: Any, receiver: Receiver, format: str, mode: str) -> None:
@@ -175,6 +194,27 @@ class TestOrder:
         assert {key: sorted(numbers) for key, numbers in taken.items()} == dict(taken)
         assert sorted(o for numbers in taken.values() for o in numbers) == list(range(120))
         assert 1 < receiver.busiest <= 5
+
+    @pytest.mark.parametrize("mode", ["event", "batch"])
+    def test_holds_between_the_groups_of_a_delivery_which_are_under_way_together(
+        self, sinks: Any, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, mode: str
+    ) -> None:
+        """Couriers that are ahead do not wait for others; all wait where an event has no key."""
+        monkeypatch.setattr(_inorder, "WINDOW", 10)
+        seed = random.randrange(2**32)
+        chance = random.Random(seed)
+        receiver.script = lambda request: Answer(503 if chance.random() < 0.1 else 200, delay=chance.random() / 500)
+        blocks = [make_block(10, ops=Op.UPDATE, offsets=range(at, at + 10)) for at in range(0, 300, 10)]
+        blocks[15] = make_block(10, ops=[Op.UPDATE] * 5 + [Op.TRUNCATE] + [Op.UPDATE] * 4, offsets=range(150, 160))
+        assert sinks(concurrency=5, mode=mode, max_events=3).write(delivery_of(*blocks)).events == 300
+        found = [(e["op"], e["offset"], (e["after"] or {}).get("id")) for e in events(receiver.taken)]
+        before = {offset for _, offset, _ in found[: [op for op, *_ in found].index("truncate")]}
+        assert before == set(range(155)), f"seed {seed}"
+        for key in range(10):
+            mine = [offset for _, offset, number in found if number == key]
+            assert mine == sorted(mine), f"seed {seed}"
+        assert sorted(offset for _, offset, _ in found) == list(range(300)), f"seed {seed}"
+        assert receiver.busiest > 1
 
     def test_puts_a_truncate_between_what_was_before_and_after_it(self, sinks: Any, receiver: Receiver) -> None:
         ops = [Op.INSERT] * 10 + [Op.TRUNCATE] + [Op.INSERT] * 10
@@ -251,6 +291,26 @@ class TestAnswers:
         assert not isinstance(raised.value, Poisoned)
         assert "hush" not in str(raised.value)
         assert receiver.all[0].headers["authorization"] == "Bearer hush"
+
+    def test_that_refuse_are_told_though_another_courier_was_only_stopped(
+        self, sinks: Any, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The one that waits to try again has an older group than the one that meets the refusal."""
+        monkeypatch.setattr(_inorder, "WINDOW", 10)
+        blocks = [make_block(10, ops=Op.UPDATE, offsets=range(at, at + 10)) for at in range(0, 60, 10)]
+        first = events([Received("", "", {}, JsonFormat().batch(blocks[0], "orders").to_pybytes(), 0)])[0]["after"][
+            "id"
+        ]
+
+        def script(request: Received) -> Answer:
+            event = events([request])[0]
+            if event["after"]["id"] == first:
+                return Answer(503, {"Retry-After": "30"})
+            return Answer(403 if event["offset"] >= 10 else 200)
+
+        receiver.script = script
+        with pytest.raises(Refused, match="HTTP 403"):
+            sinks(concurrency=10).write(delivery_of(*blocks))
 
     def test_that_redirect_are_not_followed_unless_allowed_and_secrets_stay_at_home(
         self, sinks: Any, receiver: Receiver
@@ -362,6 +422,9 @@ def test_secrets_are_masked_and_yet_reach_the_worker() -> None:
         {"url": "ftp://h/"}, {"url": "https://${source.table}.example/"}, {"url": "https://h/${nope}"}, {"url": "h"},
         {"url": "http://h", "headers": {"x": "${nope}"}}, {"url": "http://h", "batch_shape": "array", "format": "avro"},
         {"url": "http://h", "mode": "batch", "envelope": "cloudevents", "cloudevents_mode": "binary"},
+        {"url": "http://h", "headers": {"x y": "z"}}, {"url": "http://h", "headers": {"Content-Length": "1"}},
+        {"url": "http://h", "secret_headers": {"x": "a\nb: c"}}, {"url": "http://h", "secret_headers": {"x": "\u20ac"}},
+        {"url": "http://h", "idempotency_header": "a: b"}, {"url": "http://h", "signature_header": "a\r\nb"},
     ],
 )  # fmt: skip
 def test_a_config_that_cannot_work_is_an_error(options: dict[str, Any]) -> None:

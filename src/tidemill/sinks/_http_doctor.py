@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
 
 def examine(config: HttpConfig) -> Iterator[Check]:
-    try:
-        import urllib3  # noqa: F401
-    except ImportError:
-        yield Check("client", Outcome.FAIL, "urllib3 is not installed", "pip install 'tidemill[http]'")
-        return
     split = urlsplit(config.url)
     host, secure = split.hostname or "", split.scheme == "https"
     place = (host, split.port or (443 if secure else 80))

@@ -7,10 +7,11 @@ import itertools
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
+import pyarrow as pa
 
 from tidemill.component import Format
 from tidemill.errors import Poisoned
@@ -18,14 +19,13 @@ from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.keyhash import key_hashes
 from tidemill.model.template import Template
-from tidemill.sinks._http_requests import Request
+from tidemill.sinks._http_requests import IN_URL, Address, Request
 from tidemill.sinks._inorder import event_ids
 from tidemill.sinks._routing import names
 
 if TYPE_CHECKING:
     from tidemill.sinks.http import HttpConfig
 
-_URL = "/:?#[]@!$&'()*+,;=%~-._"  # what may stand in a URL as it is
 _SEEN = " !#$&'()*+,;=:/?@[]{}|^`<>~-._"  # of a header value; CloudEvents' HTTP binding asks for "%" and quotes encoded
 _KEYLESS = (Op.TRUNCATE, Op.DDL, Op.MESSAGE)
 
@@ -34,23 +34,38 @@ _KEYLESS = (Op.TRUNCATE, Op.DDL, Op.MESSAGE)
 class Piece:
     """Rows of one block for one request. Half a piece has no body yet: `Packer.request` makes it."""
 
-    block: Block
-    url: str
-    headers: Mapping[str, str]
+    whole: Block
+    low: int
+    high: int
+    address: Address
     identity: str = ""
-    body: memoryview | None = None
+    body: bytes | memoryview | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.high - self.low
+
+    @property
+    def block(self) -> Block:
+        return Block(self.whole.table, self.whole.batch.slice(self.low, self.rows))
+
+    def offsets(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return self.whole.offsets()[self.low : self.high]
 
     def halves(self) -> tuple[Piece, Piece]:
-        half = self.block.rows // 2
-        first, second = self.block.batch.slice(0, half), self.block.batch.slice(half)
+        middle = self.low + self.rows // 2
         return (
-            Piece(Block(self.block.table, first), self.url, self.headers),
-            Piece(Block(self.block.table, second), self.url, self.headers),
+            Piece(self.whole, self.low, middle, self.address),
+            Piece(self.whole, middle, self.high, self.address),
         )
 
 
 class Packer:
-    """Turns a group of blocks into work for each of `concurrency` couriers; a key always goes to the same one."""
+    """Turns a group of blocks into work for each of `concurrency` couriers; a key always goes to the same one.
+
+    A block is sorted by courier and encoded once; a request's body is a stretch of that. Only files with a head of
+    their own (Avro, Arrow, Parquet) are encoded request by request.
+    """
 
     def __init__(self, config: HttpConfig, format: Format, delivery: Delivery) -> None:
         self._config = config
@@ -59,104 +74,149 @@ class Packer:
         self._url = Template(config.url)
         self._headers = {name: Template(text) for name, text in config.headers.items()}
         self._array = config.mode == "batch" and config.batch_shape == "array"
+        self._name = _escaped(f"{delivery.pipeline}:{config.id}")
 
     def deal(self, group: list[Block]) -> list[list[Piece]]:
-        """The pieces of each courier, in the order they are to be sent."""
+        """The pieces of each courier, in the order they are to be sent; of one only, if keys do not tell the order."""
         count = self._config.concurrency
         if any(np.isin(block.batch.column("op").to_numpy(), _KEYLESS).any() for block in group):
             count = 1  # such an event stands between all others of its table
         pieces = self._events if self._config.mode == "event" else self._batches
-        dealt: list[list[tuple[int, Piece]]] = [[] for _ in range(count)]
+        dealt: list[list[Piece]] = [[] for _ in range(count)]
         for block in group:
-            lanes = self._lanes(block, count)
-            for lane in np.unique(lanes).tolist():
-                mine = block if count == 1 else block.take(np.flatnonzero(lanes == lane))
-                for url, headers, part in self._routes(mine):
-                    dealt[lane] += [(int(p.block.offsets()[0]), p) for p in pieces(part, url, headers)]
-        return [[piece for _, piece in sorted(numbered, key=lambda pair: pair[0])] for numbered in dealt]
+            whole, ends = self._by_courier(block, count)
+            runs = list(self._runs(whole, ends))
+            courier = 0
+            for piece in pieces(whole, runs):
+                while piece.low >= ends[courier]:
+                    courier += 1
+                dealt[courier].append(piece)
+        if len(group) > 1:
+            for mine in dealt:
+                mine.sort(key=lambda piece: int(piece.offsets()[0]))
+        return dealt
 
     def request(self, piece: Piece) -> Request:
-        if piece.body is not None:
-            return Request(piece.url, piece.identity or self._identity(piece.block), piece.headers, piece.body)
-        return Request(piece.url, self._identity(piece.block), piece.headers, self._body(piece.block))
+        body = self._body(piece.block) if piece.body is None else piece.body
+        return Request(piece.address, piece.identity or self._identity(piece), body)
 
-    def _events(self, block: Block, url: str, headers: Mapping[str, str]) -> Iterator[Piece]:
-        source = self._delivery.source
-        documents = self._format.encode(block, source)
-        ends = np.frombuffer(documents.buffers()[1], np.int64)[documents.offset :].tolist()
-        data = memoryview(documents.buffers()[2] or b"")
-        ids = event_ids(block, source).to_pylist()
-        beside = self._format.attributes(block, source)
-        lists = {n: value if isinstance(value, str) else value.to_pylist() for n, value in beside.items()}
-        for row in range(block.rows):
-            mine = {**headers, "Content-Type": self._format.content_type}
-            for name, value in lists.items():
-                if text := value if isinstance(value, str) else value[row]:
-                    mine["Content-Type" if name == "datacontenttype" else f"ce-{name}"] = _escaped(text)
-            one = Block(block.table, block.batch.slice(row, 1))
-            yield Piece(one, url, mine, _escaped(ids[row].decode()), data[ends[row] : ends[row + 1]])
+    def _by_courier(self, block: Block, count: int) -> tuple[Block, list[int]]:
+        """The rows of one courier behind those of the other, each in their order, and where each one's end."""
+        if count == 1:
+            return block, [block.rows]
+        table = zlib.crc32(block.table.full_name.encode())
+        hashes = key_hashes(block, block.table.key)
+        if hashes is None:
+            mine = table % count
+            return block, [0] * mine + [block.rows] * (count - mine)
+        couriers = ((hashes + np.uint64(table)) % np.uint64(count)).astype(np.uint8)  # at most 256 of them
+        order = np.argsort(couriers, kind="stable")
+        return block.take(order), np.cumsum(np.bincount(couriers, minlength=count)).tolist()
 
-    def _batches(self, block: Block, url: str, headers: Mapping[str, str]) -> Iterator[Piece]:
-        limit = self._config.max_events
-        headers = {**headers, "Content-Type": self._batch_type()}
-        if self._format.batch_content_type != "application/x-ndjson" or self._array:
-            for at in range(0, block.rows, limit):
-                yield Piece(Block(block.table, block.batch.slice(at, limit)), url, headers)
-            return
-        # Lines can be cut anywhere between two of them: all are written at once, which is much cheaper.
-        text = self._format.batch(block, self._delivery.source)
-        ends = np.concatenate([[0], np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1])
-        at = 0
-        while at < block.rows:
-            fits = int(np.searchsorted(ends, ends[at] + self._config.max_bytes, side="right")) - 1
-            end = min(max(fits, at + 1), at + limit)
-            part = Block(block.table, block.batch.slice(at, end - at))
-            yield Piece(part, url, headers, body=memoryview(text)[ends[at] : ends[end]])
-            at = end
-
-    def _routes(self, block: Block) -> Iterator[tuple[str, Mapping[str, str], Block]]:
-        """Runs of rows that share a URL and headers."""
+    def _runs(self, block: Block, ends: list[int]) -> Iterator[_Run]:
+        """Rows of one courier that share a URL and headers."""
         source = self._delivery.source
         templates = [self._url, *self._headers.values()]
         named = [names(template, block, source) for template in templates]
         texts = [d.dictionary.to_pylist() for d in named]
         codes = np.stack([d.indices.to_numpy() for d in named])
         changes = np.flatnonzero((np.diff(codes) != 0).any(axis=0)) + 1
-        bounds = [0, *changes.tolist(), block.rows]
+        bounds = sorted({0, *changes.tolist(), *ends})
         for low, high in itertools.pairwise(bounds):
             url, *values = (texts[i][codes[i, low]] for i in range(len(templates)))
-            part = block if high - low == block.rows else Block(block.table, block.batch.slice(low, high - low))
             if ".." in url.split("/") and ".." not in self._url.text.split("/"):
-                raise Poisoned(dict.fromkeys(part.offsets().tolist(), "its url would leave the path"))
+                raise Poisoned(dict.fromkeys(block.offsets()[low:high].tolist(), "its url would leave the path"))
             headers = {name: _escaped(v) for name, v in zip(self._headers, values, strict=True)}
-            yield quote(url, safe=_URL), headers, part
+            yield _Run(low, high, quote(url, safe=IN_URL), headers)
 
-    def _lanes(self, block: Block, count: int) -> np.ndarray:
-        if count == 1:
-            return np.zeros(block.rows, np.int64)
-        table = zlib.crc32(block.table.full_name.encode())
-        hashes = key_hashes(block, block.table.key)
-        if hashes is None:
-            return np.full(block.rows, table % count)
-        return (hashes + np.uint64(table)) % np.uint64(count)
+    def _events(self, block: Block, runs: list[_Run]) -> Iterator[Piece]:
+        source = self._delivery.source
+        ends, data = _stretches(self._format.encode(block, source))
+        bounds = ends.tolist()
+        ids = event_ids(block, source).to_pylist()
+        beside = self._format.attributes(block, source)
+        lists = {n: value if isinstance(value, str) else value.to_pylist() for n, value in beside.items()}
+        for run in runs:
+            address = Address(run.url, {**run.headers, "Content-Type": self._format.content_type})
+            for row in range(run.low, run.high):
+                mine = address
+                if lists:
+                    mine = Address(run.url, address.headers | _attributes(lists, row))
+                body = data[bounds[row] : bounds[row + 1]]
+                yield Piece(block, row, row + 1, mine, _escaped(ids[row].decode()), body)
+
+    def _batches(self, block: Block, runs: list[_Run]) -> Iterator[Piece]:
+        addresses = [Address(run.url, {**run.headers, "Content-Type": self._batch_type()}) for run in runs]
+        limit = self._config.max_events
+        stacked = self._format.stacked(block, self._delivery.source)
+        if stacked is None:
+            for run, address in zip(runs, addresses, strict=True):
+                for at in range(run.low, run.high, limit):
+                    yield Piece(block, at, min(at + limit, run.high), address)
+            return
+        ends, data = _stretches(stacked)
+        room = self._config.max_bytes - 1 if self._array else self._config.max_bytes  # two brackets, a comma less
+        for run, address in zip(runs, addresses, strict=True):
+            at = run.low
+            while at < run.high:
+                fits = int(np.searchsorted(ends, ends[at] + room, side="right")) - 1
+                end = min(max(fits, at + 1), at + limit, run.high)
+                body = data[ends[at] : ends[end]]
+                yield Piece(block, at, end, address, body=_array(body, ends[at : end + 1]) if self._array else body)
+                at = end
 
     def _body(self, block: Block) -> bytes | memoryview:
         source = self._delivery.source
         if not self._array:
             return memoryview(self._format.batch(block, source))
-        return b"[" + b",".join(self._format.encode(block, source).to_pylist()) + b"]"
+        stacked = self._format.stacked(block, source)
+        assert stacked is not None  # the config asks for JSON
+        ends, data = _stretches(stacked)
+        return _array(data[ends[0] : ends[-1]], ends)
 
     def _batch_type(self) -> str:
         if not self._array:
             return self._format.batch_content_type
         return "application/cloudevents-batch+json" if self._config.envelope == "cloudevents" else "application/json"
 
-    def _identity(self, block: Block) -> str:
+    def _identity(self, piece: Piece) -> str:
         """Names exactly these events: with another cut of the batch the same key must not stand for others."""
-        offsets = block.offsets()
-        digest = hashlib.sha256(offsets.tobytes() + block.table.full_name.encode()).hexdigest()[:16]
-        pipeline = _escaped(f"{self._delivery.pipeline}:{self._config.id}")
-        return f"{pipeline}:{int(offsets[0])}-{int(offsets[-1])}:{digest}"
+        offsets = piece.offsets()
+        digest = hashlib.sha256(offsets.tobytes() + piece.whole.table.full_name.encode()).hexdigest()[:16]
+        return f"{self._name}:{int(offsets[0])}-{int(offsets[-1])}:{digest}"
+
+
+class _Run(NamedTuple):
+    low: int
+    high: int
+    url: str
+    headers: Mapping[str, str]
+
+
+def _stretches(documents: pa.LargeBinaryArray) -> tuple[np.ndarray[Any, np.dtype[np.int64]], memoryview]:
+    """Where each document ends, after a first zero, and all of them."""
+    _, ends, data = documents.buffers()
+    bounds = np.frombuffer(ends, np.int64)[documents.offset : documents.offset + len(documents) + 1]
+    return bounds, memoryview(data or b"")
+
+
+def _array(lines: memoryview, ends: np.ndarray[Any, np.dtype[np.int64]]) -> bytes:
+    """JSON lines as one array: their ends become commas."""
+    text = np.empty(len(lines) + 1, np.uint8)
+    text[0] = ord("[")
+    text[1:] = np.frombuffer(lines, np.uint8)
+    text[ends[1:] - ends[0]] = ord(",")
+    text[-1] = ord("]")
+    return text.tobytes()
+
+
+def _attributes(lists: Mapping[str, str | list[str | None]], row: int) -> dict[str, str]:
+    """Of a CloudEvent, as headers."""
+    found = {}
+    for name, value in lists.items():
+        if text := value if isinstance(value, str) else value[row]:
+            found["Content-Type" if name == "datacontenttype" else f"ce-{name}"] = _escaped(text)
+    return found
 
 
 def _escaped(text: str) -> str:

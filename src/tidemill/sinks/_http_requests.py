@@ -20,10 +20,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urljoin
 
 from tidemill.errors import DeliveryError, Refused
+from tidemill.sinks._http_wire import Garbled, Origin, Wire, head
 
 if TYPE_CHECKING:
     from tidemill.sinks.http import HttpConfig
@@ -32,7 +33,8 @@ _RETRIED = {408, 425, 429}
 _LOGIN = {401, 403, 407}
 _HOPS = 5
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_DISCARDED = 65_536  # of an answer's body is read, so that the connection can be used again
+_RECEIVERS = 20  # that connections are kept to; redirects may lead to any number
+IN_URL = "/:?#[]@!$&'()*+,;=%~-._"  # what may stand in a URL as it is
 
 
 class Stopped(Exception):
@@ -47,44 +49,48 @@ class Unacceptable(Exception):
         self.status = status
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Address:
+    """Where requests go, and the headers that they share. One object serves all of them: its head is made once."""
+
+    url: str
+    headers: dict[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """`identity` is the same whenever the same events are sent: the receiver's means to see a repetition."""
 
-    url: str
+    address: Address
     identity: str
-    headers: Mapping[str, str]
     body: bytes | memoryview
 
 
 class Courier:
-    """Sends requests over pooled connections; any number of threads may use it. `stop` ends waits between tries."""
+    """Sends one request after the other over a connection of its own. `stop` ends waits between tries."""
 
-    def __init__(self, config: HttpConfig, stop: threading.Event) -> None:
-        import urllib3
-
-        if not config.tls.verify:  # asked for, and said by doctor; not once more for every request
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-        tls = config.tls.context() if urlsplit(config.url).scheme == "https" else None
-        self._pool: Any = urllib3.PoolManager(
-            num_pools=20, maxsize=config.concurrency, block=True, ssl_context=tls, retries=False,
-            timeout=urllib3.Timeout(connect=config.connect_timeout_seconds, read=config.timeout_seconds),
-        )  # fmt: skip
+    def __init__(self, config: HttpConfig, tls: ssl.SSLContext | None, stop: threading.Event) -> None:
         self._config = config
+        self._tls = tls
+        self._stop = stop
+        self._wires: dict[Origin, Wire] = {}
         self._secret = config.signing_secret.get_secret_value().encode() if config.signing_secret else None
         self._private = {name: value.get_secret_value() for name, value in config.secret_headers.items()}
-        self._stop = stop
+        self._own = {config.idempotency_header.lower(), config.signature_header.lower() if self._secret else ""}
+        self._address: Address | None = None
+        self._first_lines = b""
 
     def send(self, request: Request) -> None:
-        headers = dict(request.headers)
+        lines = ""
         if self._config.idempotency_header:
-            headers[self._config.idempotency_header] = request.identity
+            lines = f"{self._config.idempotency_header}: {request.identity}\r\n"
         if self._secret is not None:
-            headers[self._config.signature_header] = signature(self._secret, request.identity, request.body)
+            signed = signature(self._secret, request.identity, request.body)
+            lines += f"{self._config.signature_header}: {signed}\r\n"
         give_up = time.monotonic() + self._config.deadline_seconds
         pause = _FIRST_PAUSE
         while True:
-            status, asked, problem = self._try(request.url, headers, request.body)
+            status, asked, problem = self._try(request.address, lines.encode("latin-1"), request.body)
             if 200 <= status < 300:
                 return
             wait = pause * random.uniform(0.5, 1.0) if asked is None else asked
@@ -98,32 +104,55 @@ class Courier:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def close(self) -> None:
-        self._pool.clear()
+        for wire in self._wires.values():
+            wire.close()
+        self._wires.clear()
 
-    def _try(self, url: str, headers: dict[str, str], body: bytes | memoryview) -> tuple[int, float | None, str]:
+    def _try(self, address: Address, lines: bytes, body: bytes | memoryview) -> tuple[int, float | None, str]:
         """The status (0: no answer), the seconds the receiver asks us to wait, and the problem in words."""
-        home, method = _origin(url), self._config.method
+        if address is not self._address:
+            self._first_lines = self._head(address.url, address.headers | self._private)
+            self._address = address
+        url, first = address.url, self._first_lines
         for _ in range(_HOPS):
-            private = self._private if _origin(url) == home else {}  # credentials go nowhere else
             try:
-                response = self._pool.request(
-                    method, url, body=body, headers={**headers, **private}, preload_content=False, redirect=False
-                )
-                response.read(_DISCARDED)
-                response.release_conn()
-            except Exception as error:  # noqa: BLE001  judged, and raised again unless it is the network's
+                reply = self._wire(url).exchange(first + lines, body)
+            except (OSError, Garbled) as error:
                 return 0, None, self._no_answer(error)
-            status = int(response.status)
-            if not 300 <= status < 400:
-                return status, *self._judge(status, response.headers)
-            target = response.headers.get("Location")
+            if not 300 <= reply.status < 400:
+                return reply.status, *self._judge(reply.status, reply.headers)
+            target = reply.headers.get("location")
             if not self._config.follow_redirects or target is None:
                 raise Refused(
-                    f"the receiver answered HTTP {status}, a redirect", where=self._config.where,
+                    f"the receiver answered HTTP {reply.status}, a redirect", where=self._config.where,
                     fix="Set url to where it leads, or follow_redirects: true.",
                 )  # fmt: skip
-            url = urljoin(url, target)
+            url = quote(urljoin(url, target), safe=IN_URL)
+            at_home = self._origin(url) == self._origin(address.url)  # credentials go nowhere else
+            first = self._head(url, address.headers | self._private if at_home else address.headers)
         raise Refused(f"more than {_HOPS} redirects", where=self._config.where, fix="Set url to the receiver itself.")
+
+    def _head(self, url: str, headers: Mapping[str, str]) -> bytes:
+        return head(self._config.method, url, {n: v for n, v in headers.items() if n.lower() not in self._own})
+
+    def _wire(self, url: str) -> Wire:
+        origin = self._origin(url)
+        if (wire := self._wires.get(origin)) is None:
+            if len(self._wires) == _RECEIVERS:
+                self.close()
+            wire = self._wires[origin] = Wire(
+                origin, self._tls, connect_seconds=self._config.connect_timeout_seconds,
+                answer_seconds=self._config.timeout_seconds,
+            )  # fmt: skip
+        return wire
+
+    def _origin(self, url: str) -> Origin:
+        try:
+            return Origin.of(url)
+        except ValueError as error:
+            raise Refused(
+                f"a url leads nowhere: {error}", where=self._config.where, fix="Check url and the redirects."
+            ) from error
 
     def _judge(self, status: int, headers: Mapping[str, str]) -> tuple[float | None, str]:
         if status in _LOGIN:
@@ -133,20 +162,14 @@ class Courier:
             )  # fmt: skip
         if 400 <= status < 500 and status not in _RETRIED:
             raise Unacceptable(status)
-        return retry_after(headers.get("Retry-After")), f"HTTP {status}"
+        return retry_after(headers.get("retry-after")), f"HTTP {status}"
 
-    def _no_answer(self, error: Exception) -> str:
-        from urllib3.exceptions import HTTPError, LocationParseError, SSLError
-
-        if isinstance(error, LocationParseError):
-            raise Refused("the url is none", where=self._config.where, fix="Check url.") from error
-        if isinstance(error, SSLError) and "CERTIFICATE" in str(error).upper():
+    def _no_answer(self, error: OSError | Garbled) -> str:
+        if isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error).upper():
             raise Refused(
                 "the receiver's certificate is not trusted, or it does not trust ours", where=self._config.where,
                 fix="Check tls.ca_file, tls.certificate_file and the name in url.",
             ) from error  # fmt: skip
-        if not isinstance(error, HTTPError | OSError | ssl.SSLError):
-            raise error
         return type(error).__name__
 
 
@@ -170,8 +193,3 @@ def retry_after(text: str | None) -> float | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return max(0.0, (moment - datetime.datetime.now(datetime.UTC)).total_seconds())
-
-
-def _origin(url: str) -> tuple[str, str]:
-    split = urlsplit(url)
-    return split.scheme, split.netloc

@@ -6,11 +6,13 @@ the former was taken, however often that one had to be tried. A replay sends the
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -26,6 +28,9 @@ from tidemill.sinks._routing import parsed
 from tidemill.sinks._tls import TlsConfig
 
 _ABOUT_CONTENT = {400, 413, 422}  # answers to a batch that may be the fault of some of its events only
+_GROUPS = 2  # encoded at a time: one is under way, the other waits or is being made
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # of a header (RFC 9110, 5.6.2)
+_COUNTED = ("content-length", "transfer-encoding")
 
 
 class HttpConfig(EncodedSinkConfig):
@@ -82,6 +87,32 @@ class HttpConfig(EncodedSinkConfig):
     def _headers_parse(cls, headers: dict[str, str]) -> dict[str, str]:
         return {name: parsed(text) for name, text in headers.items()}
 
+    @field_validator("headers", "secret_headers")
+    @classmethod
+    def _names_of_headers(cls, headers: dict[str, Any]) -> dict[str, Any]:
+        for name in headers:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f'no header can be named "{name}"')
+            if name.lower() in _COUNTED:
+                raise ValueError(f"{name} follows from the body. Remove it.")
+        return headers
+
+    @field_validator("secret_headers")
+    @classmethod
+    def _values_of_headers(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, value in headers.items():
+            text = value.get_secret_value()
+            if any(not (" " <= c <= "\xff" or c == "\t") or c == "\x7f" for c in text):
+                raise ValueError(f"the value of {name} has characters that no header can hold")
+        return headers
+
+    @field_validator("idempotency_header", "signature_header")
+    @classmethod
+    def _a_name(cls, name: str) -> str:
+        if name and not _NAME.fullmatch(name):
+            raise ValueError(f'no header can be named "{name}"')
+        return name
+
     @model_validator(mode="after")
     def _shapes(self) -> HttpConfig:
         if self.mode == "batch" and self.attributes_beside:
@@ -111,22 +142,28 @@ class HttpSink(Component[HttpConfig]):
         super().__init__(config)
         self._format = encoder(config)
         self._stop = threading.Event()
-        self._courier: Courier | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._couriers: list[Courier] = []
+        self._threads: list[ThreadPoolExecutor] = []  # one for each courier: what it is given waits in line
 
     def write(self, delivery: Delivery) -> Receipt:
-        if self._courier is None or self._threads is None:
-            self._courier = Courier(self.config, self._stop)
-            self._threads = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix="http")
-        began = time.perf_counter()
+        if not self._couriers:
+            self._hire()
+        began, encoding = time.perf_counter(), 0.0
         packer = Packer(self.config, self._format, delivery)
-        rounds = [_Round(self.config, packer, self._courier, self._stop) for _ in range(self.config.concurrency)]
+        rounds = [_Round(self.config, packer, courier, self._stop) for courier in self._couriers]
         try:
-            under_way: list[Future[None]] = []
+            under_way: deque[list[Future[None]]] = deque()
+            couriers = 0
             for group in groups(delivery):
+                _settle(under_way, leave=_GROUPS - 1)
+                start = time.perf_counter()
                 dealt = packer.deal(group)  # while the group before is under way
-                _settle(under_way)
-                under_way = [self._threads.submit(r.run, p) for r, p in zip(rounds, dealt, strict=False) if p]
+                encoding += time.perf_counter() - start
+                if len(dealt) != couriers:  # keys change couriers: each finds its former events taken
+                    _settle(under_way)
+                    couriers = len(dealt)
+                work = zip(self._threads, rounds, dealt, strict=False)
+                under_way.append([thread.submit(mine.run, pieces) for thread, mine, pieces in work if pieces])
             _settle(under_way)
         except Poisoned as error:
             self.close()
@@ -137,7 +174,7 @@ class HttpSink(Component[HttpConfig]):
         poisoned = {offset: reason for r in rounds for offset, reason in r.poisoned.items()}
         if poisoned:
             raise Poisoned(poisoned, where=self.config.where, fix="Look at the receiver's log for its reason.")
-        encoding = sum(r.encode_seconds for r in rounds)
+        encoding += sum(r.encode_seconds for r in rounds)
         return Receipt(
             self.config.id, delivery.lane, sum(r.events for r in rounds), sum(r.bytes for r in rounds),
             encode_seconds=encoding, write_seconds=max(0.0, time.perf_counter() - began - encoding),
@@ -150,20 +187,29 @@ class HttpSink(Component[HttpConfig]):
 
     def close(self) -> None:
         self._stop.set()
-        if self._threads is not None:
-            self._threads.shutdown()
-        if self._courier is not None:
-            self._courier.close()
-        self._courier = self._threads = None
+        for thread in self._threads:
+            thread.shutdown()
+        for courier in self._couriers:
+            courier.close()
+        self._couriers, self._threads = [], []
         self._stop = threading.Event()
 
+    def _hire(self) -> None:
+        secure = self.config.follow_redirects or urlsplit(self.config.url).scheme == "https"
+        tls = self.config.tls.context() if secure else None
+        count = self.config.concurrency
+        self._couriers = [Courier(self.config, tls, self._stop) for _ in range(count)]
+        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"http_{number}") for number in range(count)]
 
-def _settle(under_way: list[Future[None]]) -> None:
-    """Waits until all pieces of a group were taken: the next group may have the same keys."""
-    problems = [problem for future in under_way if (problem := future.exception()) is not None]
-    if problems:  # what no retry mends is the one to tell; one that was merely stopped is not
-        problems.sort(key=lambda p: (isinstance(p, Stopped), not isinstance(p, Refused)))
-        raise problems[0]
+
+def _settle(under_way: deque[list[Future[None]]], leave: int = 0) -> None:
+    """Waits until the oldest groups were taken; after a problem for all of them, for the one to tell may be later."""
+    while len(under_way) > leave:
+        problems = [problem for future in under_way.popleft() if (problem := future.exception()) is not None]
+        if problems:  # what no retry mends is the one to tell; one that was merely stopped is not
+            later = (future.exception() for group in under_way for future in group)
+            problems += [problem for problem in later if problem is not None]
+            raise min(problems, key=lambda p: (isinstance(p, Stopped), not isinstance(p, Refused)))
 
 
 class _Round:
@@ -203,15 +249,15 @@ class _Round:
             if answer.status in _ABOUT_CONTENT:
                 self._apart(piece, reason)
             else:
-                self.poisoned |= dict.fromkeys(piece.block.offsets().tolist(), reason)
+                self.poisoned |= dict.fromkeys(piece.offsets().tolist(), reason)
             return
-        self.events += piece.block.rows
+        self.events += piece.rows
         self.bytes += len(request.body)
 
     def _apart(self, piece: Piece, reason: str) -> None:
         """Halves, until the events that are at fault stand alone."""
-        if piece.block.rows == 1:
-            self.poisoned[int(piece.block.offsets()[0])] = reason
+        if piece.rows == 1:
+            self.poisoned[int(piece.offsets()[0])] = reason
             return
         for half in piece.halves():
             self._send(half)

@@ -6,7 +6,8 @@ takes everything and keeps nothing, for measuring.
 
 from __future__ import annotations
 
-import asyncio
+import socket
+import socketserver
 import ssl
 import sys
 import threading
@@ -50,12 +51,18 @@ class Receiver:
         self.all: list[Received] = []
         self.taken: list[Received] = []
         self.busiest = 0
+        self.connections = 0
         self._busy = 0
         self._lock = threading.Lock()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                with receiver._lock:
+                    receiver.connections += 1
 
             def handle_any(self) -> None:
                 receiver._handle(self)
@@ -131,49 +138,44 @@ class Sponge(ServerProcess):
         return speaks(self.port, b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 200")
 
 
-class _Absorb(asyncio.Protocol):
-    """Knows just enough of HTTP/1.1 to find where a request ends: by its Content-Length."""
+class _Absorb(socketserver.BaseRequestHandler):
+    """Knows just enough of HTTP/1.1 to find where a request ends: by its Content-Length.
 
-    def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._head = b""
-        self._left = 0
+    It reads into one buffer that stays: memory for every read anew would cost more than the bytes do.
+    """
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+    request: socket.socket
 
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        while data:
-            if self._left:
-                used = min(self._left, len(data))
-                self._left -= used
-                data = data[used:]
-            else:
-                self._head += data
-                end = self._head.find(b"\r\n\r\n")
-                if end < 0:
+    def handle(self) -> None:
+        self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        buffer = bytearray(1 << 18)
+        view, held = memoryview(buffer), 0
+        while True:
+            end = buffer.find(b"\r\n\r\n", 0, held)
+            if end < 0:
+                size = self.request.recv_into(view[held:])
+                if not size:
                     return
-                head, data, self._head = self._head[:end].lower(), self._head[end + 4 :], b""
-                self._left = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
-                if self._left == 0:
-                    self._transport.write(_OK)
-                    continue
-                used = min(self._left, len(data))
-                self._left -= used
-                data = data[used:]
-            if self._left == 0:
-                self._transport.write(_OK)
+                held += size
+                continue
+            length = bytes(view[:end]).lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+            left = end + 4 + int(length or 0) - held
+            while left > 0:
+                size = self.request.recv_into(view[:left])
+                if not size:
+                    return
+                left -= size
+            view[:-left] = bytes(view[held + left : held])  # what is of the next request already
+            held = -left
+            self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
 
-_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-
-
-async def _serve(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(_Absorb, "127.0.0.1", port)
-    await server.serve_forever()
+class _Sponge(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1])))
+    with _Sponge(("127.0.0.1", int(sys.argv[1])), _Absorb) as server:
+        server.serve_forever()
