@@ -97,7 +97,7 @@ class SinksBench:
     def _write(self, name: str, station: Station, target: str, material: Material) -> tuple[float, float]:
         """Seconds in all, and of encoding. The first batch connects and makes tables or topics before the clock starts,
         as it does once in a pipeline that runs for days; the plain loops' clocks do not include that either."""
-        kind = registry.load("sinks", name)
+        kind = registry.load("sinks", name.partition(":")[0])
         sink: Sink = kind(kind.Config.model_validate({"id": target, **station.config(target)}))
         encoding = 0.0
         try:

@@ -7,10 +7,11 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -26,6 +27,7 @@ from tidemill.control.servers.valkey import Valkey
 from tidemill.formats.json import JsonFormat
 from tidemill.model.block import Block
 from tidemill.sinks._starrocks_http import StreamLoads
+from tidemill.sinks.http import HttpConfig
 from tidemill.sinks.pgstream import Client
 
 PULLED = 1000
@@ -158,26 +160,64 @@ class RedisStation(Station):
 
 
 class HttpStation(Station):
+    """The receiver answers at once and keeps nothing, for both. Bodies are the same bytes, over one connection each."""
+
     loop = "urllib3 POST of ready bodies of 500 events"
+    events = 500
+    options: ClassVar[Mapping[str, Any]] = {"mode": "batch", "max_events": events, "concurrency": 1}
 
     def start(self) -> None:
         self._server = self.stack.enter_context(Sponge())
-        values = self.values()
-        self._bodies = [b"\n".join(values[at : at + 500]) for at in range(0, len(values), 500)]
+        lines = [JsonFormat().stacked(block, "bench").to_pylist() for block in self.material.blocks()]
+        self._bodies = [b"".join(ls[at : at + self.events]) for ls in lines for at in range(0, len(ls), self.events)]
+        self._type = {"Content-Type": "application/x-ndjson"}
 
     def config(self, target: str) -> dict[str, Any]:
-        # One request at a time, as the plain loop: on loopback more couriers only wait for one another.
-        return {"url": f"{self._server.url}/{target}", "mode": "batch", "max_events": 500, "concurrency": 1}
+        return {"url": f"{self._server.url}/{target}", **self.options}
 
     def plain(self, target: str) -> float:
         import urllib3
 
         url = f"{self._server.url}/{target}"
-        began = time.perf_counter()
         with urllib3.PoolManager() as pool:
+            pool.request("POST", url, body=b"", headers=self._type)
+            began = time.perf_counter()
             for body in self._bodies:
-                pool.request("POST", url, body=body, headers={"Content-Type": "application/x-ndjson"})
-        return time.perf_counter() - began
+                pool.request("POST", url, body=body, headers=self._type)
+            return time.perf_counter() - began
+
+
+class HttpEventStation(HttpStation):
+    """One event in a request."""
+
+    loop = "urllib3 POST of ready events, one by one"
+    options: ClassVar[Mapping[str, Any]] = {"concurrency": 1}
+
+    def start(self) -> None:
+        self._server = self.stack.enter_context(Sponge())
+        self._bodies = self.values()
+        self._type = {"Content-Type": "application/json"}
+
+
+class HttpThreadsStation(HttpStation):
+    """As many connections as the sink has by default; the plain loop keeps no order between them."""
+
+    loop = "urllib3 POST of ready bodies of 500 events from 8 threads"
+    options: ClassVar[Mapping[str, Any]] = {"mode": "batch", "max_events": HttpStation.events}
+
+    def plain(self, target: str) -> float:
+        import urllib3
+
+        url, threads = f"{self._server.url}/{target}", HttpConfig.model_fields["concurrency"].default
+
+        def post(body: bytes) -> None:
+            pool.request("POST", url, body=body, headers=self._type)
+
+        with urllib3.PoolManager(maxsize=threads, block=True) as pool, ThreadPoolExecutor(threads) as crew:
+            list(crew.map(post, [b""] * threads))
+            began = time.perf_counter()
+            list(crew.map(post, self._bodies))
+            return time.perf_counter() - began
 
 
 class PostgresStation(Station):
@@ -386,10 +426,13 @@ def _escaped(text: bytes) -> bytes:
     return text.replace(b"\\", b"\\\\")
 
 
+# What has a colon is another way to use the sink before it, and is measured only if it is named.
 STATIONS: dict[str, type[Station]] = {
     "clickhouse": ClickHouseStation,
     "files": FilesStation,
     "http": HttpStation,
+    "http:event": HttpEventStation,
+    "http:threads": HttpThreadsStation,
     "kafka": KafkaStation,
     "nats": NatsStation,
     "pgstream": PgstreamStation,
