@@ -98,6 +98,16 @@ class Decoder(Protocol):
     def feed(self, data: memoryview) -> Iterator[Change]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """Where a pipeline that has run before will go on: after `after`, or after `told` where the source says that this
+    is further. `since`: when its capture last gave a sign of life, seconds since 1970."""
+
+    after: Position
+    told: Position | None
+    since: float
+
+
 class Source(Protocol):
     """A database's change stream. Lives in the capture process, used by one thread.
 
@@ -138,7 +148,8 @@ class Source(Protocol):
     def lag_bytes(self) -> int | None:
         """How much of its log the database still keeps for us, if it says."""
 
-    def doctor(self) -> Iterable[Check]: ...
+    def doctor(self, resting: Resting | None = None) -> Iterable[Check]:
+        """With `resting`, also whether the database still has all that follows it, and for how long."""
 
     def close(self) -> None: ...
 

@@ -8,8 +8,13 @@ import pytest
 from tests.config.conftest import PIPELINE
 from tests.support.components import register
 from tests.support.terminal import Terminal
+from tidemill import config
+from tidemill.capture.status import StatusFile, write_told
 from tidemill.component import Outcome
 from tidemill.control import examine
+from tidemill.log.writer import LogWriter
+from tidemill.model.change import Committed
+from tidemill.model.position import Position
 
 
 @pytest.fixture
@@ -105,6 +110,21 @@ def test_little_space_is_a_warning(tmp_path: Path) -> None:
     check = examine.directory("x", tmp_path, wanted=1 << 60)
     assert check.outcome == Outcome.WARN
     assert "log.max_bytes" in check.fix
+
+
+def test_a_pipeline_that_ran_rests_where_its_log_ends(tidemill: Terminal, tmp_path: Path) -> None:
+    [subject] = config.load(pipeline(tmp_path))
+    assert examine.resting(subject) is None
+    subject.state_path.mkdir(parents=True)
+    StatusFile(subject.state_path).update(stage="cdc")
+    assert examine.resting(subject) is None, "it ran, but nothing was ever captured"
+    log = LogWriter.open(subject.log_uri, subject.spec.log)
+    log.append(Committed((), 0, ((0, Position("7/7")),)))
+    log.close()
+    write_told(subject.state_path, Position("7/9"), 0)
+    rest = examine.resting(subject)
+    assert rest is not None
+    assert (rest.after, rest.told, rest.since > 0) == ("7/7", "7/9", True)
 
 
 def test_a_real_database_is_examined(tidemill: Terminal, tmp_path: Path, database: str) -> None:

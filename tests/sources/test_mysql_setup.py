@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from pydantic import ValidationError
 
 from tests.services.mysql import KINDS, private_server
-from tests.sources.mysupport import TABLE, account, config, opened
-from tidemill.component import Check, Outcome
+from tests.sources.mysupport import TABLE, account, config, opened, purge
+from tidemill.component import Check, Outcome, Resting
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.errors import SetupError
 from tidemill.sources import _my_errors as errors
@@ -34,8 +36,8 @@ def shop(mysql_server: Server) -> Iterator[tuple[Server, str]]:
         yield mysql_server, name
 
 
-def checks(settings: MysqlConfig) -> dict[str, Check]:
-    found = {check.name: check for check in MysqlSource(settings).doctor()}
+def checks(settings: MysqlConfig, resting: Resting | None = None) -> dict[str, Check]:
+    found = {check.name: check for check in MysqlSource(settings).doctor(resting)}
     assert all(check.fix for check in found.values() if check.outcome is not Outcome.PASS), "every trouble has a fix"
     return found
 
@@ -63,6 +65,34 @@ def test_a_ready_server_passes_every_check(shop: tuple[Server, str]) -> None:
         assert found["gtid"].outcome is Outcome.PASS
         assert found["keys"].outcome is Outcome.PASS
         assert found["retention"].outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+def test_the_doctor_compares_where_a_pipeline_rests_with_what_the_server_keeps(
+    private: Server, positions: Literal["gtid", "file"]
+) -> None:
+    private.query("SET GLOBAL binlog_expire_logs_seconds = 36000")
+    settings = config(private.dsn(), "shop.t", positions=positions)
+    assert "none yet" in checks(settings)["position"].detail
+    with opened(settings) as source:
+        began = source.began
+
+    def verdict(hours_ago: float) -> tuple[Outcome, str]:
+        found = checks(settings, Resting(began, None, time.time() - hours_ago * 3600))["position"]
+        return found.outcome, found.detail
+
+    assert verdict(9) == (Outcome.PASS, "nothing waits behind it")
+    private.query(f"REPLACE INTO shop.t VALUES (1, '{positions}')")
+    waiting = "1 transaction" if positions == "gtid" else "bytes of binlog"
+    outcome, detail = verdict(1)
+    assert (outcome, waiting in detail) == (Outcome.PASS, True), detail
+    outcome, detail = verdict(6)
+    assert (outcome, waiting in detail) == (Outcome.WARN, True), detail
+    assert "capture last ran 6.0 hours ago, and the server keeps 10.0" in detail
+    purge(private)
+    outcome, detail = verdict(1)
+    assert outcome is Outcome.FAIL
+    assert "purged" in detail
 
 
 def test_a_server_that_cannot_be_reached_is_one_failed_check() -> None:

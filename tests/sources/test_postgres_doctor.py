@@ -7,13 +7,14 @@ import pytest
 from pydantic import ValidationError
 
 from tests.sources.support import config, execute, opened, query
-from tidemill.component import Outcome
+from tidemill.component import Outcome, Resting
 from tidemill.control.servers.postgres import Postgres
+from tidemill.model.position import Position
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
 
 
-def outcomes(source: PostgresSource) -> dict[str, Outcome]:
-    checks = list(source.doctor())
+def outcomes(source: PostgresSource, resting: Resting | None = None) -> dict[str, Outcome]:
+    checks = list(source.doctor(resting))
     assert all(check.fix for check in checks if check.outcome is not Outcome.PASS)
     return {check.name: check.outcome for check in checks}
 
@@ -27,11 +28,24 @@ def test_a_source_that_is_ready_passes_every_check(database: str) -> None:
     assert len(found) >= 10
 
 
+def test_a_pipeline_that_ran_needs_its_slot_and_a_position_that_the_slot_has(database: str) -> None:
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY)")
+    source = PostgresSource(config(database, "a"))
+    source.setup()
+    ((confirmed,),) = query(database, "SELECT confirmed_flush_lsn::text FROM pg_replication_slots")
+    found = outcomes(source, Resting(confirmed, None, 0.0))
+    assert (found["slot"], found["position"]) == (Outcome.PASS, Outcome.PASS)
+    assert outcomes(source, Resting(Position("0/10"), None, 0.0))["position"] is Outcome.FAIL, "the slot was moved"
+    execute(database, f"SELECT pg_drop_replication_slot('{source.config.slot_name}')")
+    assert outcomes(source)["slot"] is Outcome.PASS
+    assert outcomes(source, Resting(confirmed, None, 0.0))["slot"] is Outcome.FAIL, "it would be made anew"
+
+
 def test_the_doctor_changes_nothing_and_warns_of_what_the_setup_will_do(database: str) -> None:
     execute(database, "CREATE TABLE a (t text)", "CREATE TABLE b (id int PRIMARY KEY, large text)")
     found = outcomes(PostgresSource(config(database, "a", "b")))
     warned = {name for name, outcome in found.items() if outcome is Outcome.WARN}
-    assert warned == {"replica identity", "large values", "publication"}
+    assert warned == {"replica identity", "large values"}
     assert query(database, "SELECT count(*) FROM pg_publication") == [(0,)]
     assert query(database, "SELECT relreplident FROM pg_class WHERE relname = 'a'") == [("d",)]
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field, SecretStr
 
 from tidemill import registry
-from tidemill.component import Check, Component, Config, Outcome, SinkConfig
+from tidemill.component import Check, Component, Config, Outcome, Resting, SinkConfig
 from tidemill.model.delivery import Delivery, Receipt, Tier
 
 
@@ -30,7 +30,7 @@ class PondConfig(Config):
 class Pond(Component[PondConfig]):
     Config = PondConfig
 
-    def doctor(self) -> Iterable[Check]:
+    def doctor(self, resting: Resting | None = None) -> Iterable[Check]:
         if "broken" in self.config.dsn:
             raise RuntimeError("no water")
         dry = "dry" in self.config.dsn

@@ -13,11 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemill.component import Check, Outcome
+from tidemill.capture.status import read_status, read_told
+from tidemill.component import Check, Outcome, Resting
 from tidemill.config import Pipeline, mask_dsn
 from tidemill.config.notes import notes
 from tidemill.control.console import human_bytes
 from tidemill.errors import TidemillError
+from tidemill.log import LogReader
 from tidemill.stream.policy import policy_of
 
 _JAVA = 17  # what Spark 4 asks for
@@ -35,7 +37,12 @@ def machine() -> Iterator[Check]:
 def pipeline(subject: Pipeline) -> Iterator[Check]:
     """Whatever the components say about themselves, then the places this pipeline writes to."""
     spec = subject.spec
-    yield from _component(f"source {spec.source.type}", subject.build_source)
+    rest = None
+    try:
+        rest = resting(subject)
+    except TidemillError as error:
+        yield Check("position", Outcome.FAIL, f"it cannot be read: {error.what}", error.fix)
+    yield from _component(f"source {spec.source.type}", subject.build_source, lambda source: source.doctor(rest))
     for sink in spec.sinks:
         label = f"sink {getattr(sink.config, 'id', '?')} ({sink.type})"
         yield from _component(label, partial(subject.build_sink, sink))
@@ -121,7 +128,28 @@ def directory(name: str, path: Path, wanted: int = 0) -> Check:
     return Check(name, Outcome.PASS, f"{path}, {human_bytes(free)} free")
 
 
-def _component(label: str, build: Callable[[], Any]) -> Iterator[Check]:
+def resting(subject: Pipeline) -> Resting | None:
+    """Where it goes on, if it ever ran: the end of its log, else its checkpoint."""
+    state = subject.state_path
+    status = read_status(state)
+    if status is None:
+        return None
+    tail = LogReader(subject.log_uri).tail()
+    after = tail.position
+    if not after:
+        store = subject.build_checkpoints()
+        try:
+            saved = store.load(subject.name)
+        finally:
+            store.close()
+        after = saved.position if saved else after
+    told = read_told(state, tail.offset)
+    return Resting(after, told, status.time) if after or told else None
+
+
+def _component(
+    label: str, build: Callable[[], Any], ask: Callable[[Any], Iterable[Check]] = lambda component: component.doctor()
+) -> Iterator[Check]:
     try:
         component = build()
     except (TidemillError, ImportError) as error:
@@ -129,8 +157,7 @@ def _component(label: str, build: Callable[[], Any]) -> Iterator[Check]:
         yield Check(label, Outcome.FAIL, getattr(error, "what", str(error)), fix)
         return
     try:
-        examine: Callable[[], Iterable[Check]] = getattr(component, "doctor", tuple)
-        for check in examine():
+        for check in ask(component):
             yield Check(f"{label}: {check.name}", check.outcome, check.detail, check.fix)
     except ModuleNotFoundError as error:
         yield Check(label, Outcome.FAIL, f"{error.name} is not installed", f"pip install {error.name}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tidemill.component import Check, Outcome
-from tidemill.decoders.gtid import Flavor
+from tidemill.component import Check, Outcome, Resting
+from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.sources import _my_position as position
 from tidemill.sources import _my_server as facts
@@ -23,7 +25,7 @@ _DAY = 86_400
 _SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")  # MariaDB 11.4, Percona
 
 
-def examine(config: MysqlConfig) -> Iterator[Check]:
+def examine(config: MysqlConfig, resting: Resting | None = None) -> Iterator[Check]:
     try:
         db = connect(config)
     except TidemillError as error:
@@ -50,6 +52,7 @@ def examine(config: MysqlConfig) -> Iterator[Check]:
                    lambda: setup.check_server_id(db, server, config))  # fmt: skip
         yield from _tables(db, server, config)
         yield from retention(db, server)
+        yield _position(db, server, config, resting)
 
 
 def _ask(name: str, detail: str, question: Callable[[], None]) -> Check:
@@ -136,15 +139,13 @@ def _without_key(db: Session, found: Sequence[tuple[str, str]]) -> list[str]:
 
 def retention(db: Session, server: Server) -> Iterator[Check]:
     """How long the server keeps what we have not read. A pipeline that is down longer loses its position."""
-    seconds = int(server.setting("binlog_expire_logs_seconds") or 0)
-    if not seconds:
-        seconds = int(float(server.setting("expire_logs_days") or 0) * _DAY)
+    seconds = _kept_seconds(server)
     try:
         files = facts.binlog_files(db)
     except TidemillError:
         return  # said by "binlog privilege"
     kept = f"{sum(file.size for file in files) / _MIB:.0f} MiB in {len(files)} files"
-    if not seconds or server.setting("binlog_expire_logs_auto_purge").upper() == "OFF":
+    if not seconds:
         yield Check("retention", Outcome.PASS, f"nothing expires by time ({kept}): watch the disk")
     elif seconds < _DAY:
         fix = "Set binlog_expire_logs_seconds above the longest outage you plan for."
@@ -156,6 +157,54 @@ def retention(db: Session, server: Server) -> Iterator[Check]:
         fix = "Make it larger than what is written during the longest outage you plan for."
         detail = f"the oldest binlog is removed beyond {limit / _MIB:.0f} MiB, whether it was read or not ({kept})"
         yield Check("retention by size", Outcome.WARN, detail, fix)
+
+
+def _kept_seconds(server: Server) -> int:
+    """How long a file stays after its last write; 0 if time does not count."""
+    if server.setting("binlog_expire_logs_auto_purge").upper() == "OFF":
+        return 0
+    seconds = int(server.setting("binlog_expire_logs_seconds") or 0)
+    return seconds or int(float(server.setting("expire_logs_days") or 0) * _DAY)
+
+
+def _position(db: Session, server: Server, config: MysqlConfig, resting: Resting | None) -> Check:
+    """Whether the server has everything that this pipeline still lacks, and will have it for a while."""
+    if resting is None:
+        return Check("position", Outcome.PASS, f"none yet: capture begins at start_position: {config.start_position}")
+    try:
+        place = position.further(
+            *(position.parse(p, server, config) if p else None for p in (resting.after, resting.told))
+        )
+        assert place is not None
+        position.resume(db, server, place, config)
+        waiting = _waiting(db, server, place)
+    except TidemillError as error:
+        return Check("position", Outcome.FAIL, error.what, error.fix)
+    if not waiting:
+        return Check("position", Outcome.PASS, "nothing waits behind it")
+    silent, kept = time.time() - resting.since, _kept_seconds(server)
+    if kept and silent > kept / 2:
+        return Check(
+            "position", Outcome.WARN,
+            f"{waiting} waiting; capture last ran {silent / 3600:.1f} hours ago, and the server keeps {kept / 3600:.1f}",
+            "Start the pipeline before they are purged, or raise binlog_expire_logs_seconds now.",
+        )  # fmt: skip
+    return Check("position", Outcome.PASS, f"the server has all that follows it, {waiting}")
+
+
+def _waiting(db: Session, server: Server, place: Place) -> str:
+    """What the server has beyond a place; empty if nothing."""
+    if place.gtids is None:
+        behind = position.behind(place, facts.binlog_files(db))
+        return f"{behind} bytes of binlog" if behind else ""
+    have = facts.executed(db, server)
+    if isinstance(have, MysqlGtids) and isinstance(place.gtids, MysqlGtids):
+        count = sum(past - first for *_, first, past in have.minus(place.gtids))
+    else:
+        assert isinstance(have, MariadbGtids)
+        assert isinstance(place.gtids, MariadbGtids)
+        count = sum(last - first + 1 for first, last in have.minus(place.gtids).values())
+    return f"{count} transaction{'s' if count > 1 else ''}" if count else ""
 
 
 def _few(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tidemill.component import Check, Outcome
+from tidemill.component import Check, Outcome, Resting
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.sources import _pg_errors as errors
 from tidemill.sources import _pg_setup as setup
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 
 
-def examine(config: PostgresConfig) -> Iterator[Check]:
+def examine(config: PostgresConfig, resting: Resting | None = None) -> Iterator[Check]:
     try:
         db = connect(config)
     except TidemillError as error:
@@ -33,12 +33,12 @@ def examine(config: PostgresConfig) -> Iterator[Check]:
         yield _ask("wal_level", "logical", lambda: setup.check_wal_level(db, config))
         yield _ask("privilege", "the role may use replication", lambda: setup.check_privilege(db, config))
         yield from _tables(db, config)
-        yield from _slot(db, config)
+        yield from _slot(db, config, resting)
         yield from _settings(db)
         yield _stream(db, config)
 
 
-def _ask(name: str, detail: str, question: Callable[[], None]) -> Check:
+def _ask(name: str, detail: str, question: Callable[[], object]) -> Check:
     try:
         with errors.translated(""):
             question()
@@ -111,7 +111,7 @@ def _toasted(db: psycopg.Connection, found: Sequence[Found]) -> list[str]:
 def _publication(config: PostgresConfig, publication: setup.Publication | None, found: Sequence[Found]) -> Check:
     name = config.publication_name
     if publication is None:
-        return Check("publication", Outcome.WARN, f'"{name}" does not exist', "The setup will create it.")
+        return Check("publication", Outcome.PASS, f'"{name}" does not exist yet, the setup makes it')
     missing = [t.full_name for t in found if not publication.has(t)]
     if publication.via_root != config.publish_via_partition_root and any(t.kind == "p" for t in found):
         fix = "ALTER PUBLICATION ... SET (publish_via_partition_root = ...), or change the configuration."
@@ -126,10 +126,13 @@ def _publication(config: PostgresConfig, publication: setup.Publication | None, 
     return Check("publication", Outcome.PASS, f'"{name}" has every table')
 
 
-def _slot(db: psycopg.Connection, config: PostgresConfig) -> Iterator[Check]:
+def _slot(db: psycopg.Connection, config: PostgresConfig, resting: Resting | None) -> Iterator[Check]:
     name = config.slot_name
     with errors.translated(""):
         slot = _pg_slot.read(db, name)
+    if slot is None and resting is not None:
+        yield Check("slot", Outcome.FAIL, f'"{name}" is gone, and what followed {resting.after} with it', errors.RESYNC)
+        return
     if slot is None:
         yield _ask("slot", f'"{name}" does not exist yet, and there is room for it',
                    lambda: setup.check_free_slot(db, config))  # fmt: skip
@@ -139,6 +142,10 @@ def _slot(db: psycopg.Connection, config: PostgresConfig) -> Iterator[Check]:
     if checked.outcome is Outcome.PASS and slot.active_pid is not None and slot.holder != config.application_name:
         checked = Check("slot", Outcome.FAIL, f'"{name}" is in use by "{slot.holder}"', errors.IN_USE_FIX)
     yield checked
+    if resting is not None:
+        end = _pg_slot.wal_end(db)
+        yield _ask("position", f"the slot has all that follows {resting.after}",
+                   lambda: _pg_slot.resume(slot, resting.after, resting.told, end, config))  # fmt: skip
     if slot.wal_status == "unreserved" or (slot.safe_bytes is not None and slot.safe_bytes < 256 * _MIB):
         fix = "Let the pipeline catch up, or raise max_slot_wal_keep_size now."
         yield Check("slot room", Outcome.WARN, "the slot will soon be invalidated", fix)

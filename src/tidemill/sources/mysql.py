@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Config, Decoder, Schemas
+from tidemill.component import Check, Component, Config, Decoder, Resting, Schemas
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor
 from tidemill.errors import ConfigError, TidemillError
@@ -239,8 +239,8 @@ class MysqlSource(Component[MysqlConfig]):
             self._side = None
             return None
 
-    def doctor(self) -> Iterable[Check]:
-        return examine(self.config)
+    def doctor(self, resting: Resting | None = None) -> Iterable[Check]:
+        return examine(self.config, resting)
 
     def close(self) -> None:
         """Hangs up. Nothing stays at the server."""

@@ -23,7 +23,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Config, Schemas
+from tidemill.component import Check, Component, Config, Resting, Schemas
 from tidemill.decoders._pgmessages import Relation
 from tidemill.decoders.pgoutput import PgOutputDecoder
 from tidemill.errors import ConfigError, ConnectionLost
@@ -310,8 +310,8 @@ class PostgresSource(Component[PostgresConfig]):
             self._stream = None
         self.catalog.close()
 
-    def doctor(self) -> Iterable[Check]:
-        return examine(self.config)
+    def doctor(self, resting: Resting | None = None) -> Iterable[Check]:
+        return examine(self.config, resting)
 
     def _report_if_due(self) -> None:
         now = time.monotonic()
