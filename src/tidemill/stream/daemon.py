@@ -7,6 +7,10 @@ importing them for a second or two while a batch waits.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from typing import Any
+
 
 def preload() -> None:
     """Loads what lanes need. Starts no threads: they would not survive the fork."""
@@ -17,8 +21,22 @@ def preload() -> None:
     batch.warm_up()
 
 
+def until_hung_up(worker: Callable[..., int]) -> Callable[..., int]:
+    """A worker whose JVM has hung up (a batch was given up, a session ended) just ends: nobody is there to be told, and
+    what PySpark would print looks like trouble on the terminal of whoever pressed Ctrl-C."""
+
+    def work(*arguments: Any) -> int:
+        try:
+            return worker(*arguments)
+        except (BrokenPipeError, ConnectionResetError):
+            os._exit(1)
+
+    return work
+
+
 if __name__ == "__main__":
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
     preload()
-    manager()
+    daemon.worker = until_hung_up(daemon.worker)
+    daemon.manager()

@@ -93,9 +93,7 @@ def create_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (settings | {"spark.driver.extraJavaOptions": options}).items():
         builder = builder.config(key, value)
-    # py4j would print a traceback for every error that a batch raises; the loop keeps the error and tells it itself.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    # It prints a traceback of everything that it also raises; `reaching_spark` says what that means.
+    # py4j prints a traceback of everything that it also raises; the loop and `reaching_spark` say what that means.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:

@@ -1,0 +1,33 @@
+"""The parent of Spark's Python workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tidemill.stream.daemon import until_hung_up
+
+HUNG_UP = """
+from tidemill.stream.daemon import until_hung_up
+def worker(sock, authenticated):
+    raise {error}("the JVM is gone")
+until_hung_up(worker)(None, True)
+print("still here")
+"""
+
+
+@pytest.mark.parametrize("error", ["BrokenPipeError", "ConnectionResetError"])
+def test_a_worker_whose_jvm_hung_up_ends_without_a_word(error: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", HUNG_UP.format(error=error)], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
+
+
+def test_other_errors_and_exit_codes_of_a_worker_stay_what_they_are() -> None:
+    def broken(*_: object) -> int:
+        raise ZeroDivisionError
+
+    assert until_hung_up(lambda sock, authenticated: 7)(None, True) == 7
+    with pytest.raises(ZeroDivisionError):
+        until_hung_up(broken)(None, True)
