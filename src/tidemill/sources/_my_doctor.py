@@ -182,11 +182,11 @@ def _position(db: Session, server: Server, config: MysqlConfig, resting: Resting
         return Check("position", Outcome.FAIL, error.what, error.fix)
     if not waiting:
         return Check("position", Outcome.PASS, "nothing waits behind it")
-    silent, kept = time.time() - resting.since, _kept_seconds(server)
+    silent, kept = (time.time() - resting.since) / 3600, _kept_seconds(server) / 3600
     if kept and silent > kept / 2:
         return Check(
             "position", Outcome.WARN,
-            f"{waiting} waiting; capture last ran {silent / 3600:.1f} hours ago, and the server keeps {kept / 3600:.1f}",
+            f"{waiting} waiting; capture last ran {silent:.1f} hours ago, and the server keeps {kept:.1f}",
             "Start the pipeline before they are purged, or raise binlog_expire_logs_seconds now.",
         )  # fmt: skip
     return Check("position", Outcome.PASS, f"the server has all that follows it, {waiting}")
