@@ -501,6 +501,20 @@ def test_a_constraint_of_the_table_poisons_the_rows_that_violate_it(bench: Bench
     assert len(bench.rows()) == 98
 
 
+@pytest.mark.parametrize("bad", [1, 9, 19])
+def test_a_row_of_any_piece_that_the_server_refuses_is_named(bench: Bench, bad: int) -> None:
+    """Of the first piece, one in between and the last: a piece is refused while the next one is made."""
+    bench.write(delivery(changes(T, (INSERT, None, row(0)))))
+    bench.server.query(f"ALTER TABLE {bench.database}.t ADD CONSTRAINT named CHECK name != 'bad'")
+    events = [(INSERT, None, row(i, "bad" if i == bad else "good")) for i in range(1, 20)]
+    batch = delivery(changes(T, *events, first=1), start=1)
+    with pytest.raises(Poisoned) as caught:
+        bench.write(batch, max_insert_rows=4)
+    assert list(caught.value.reasons) == [bad]
+    bench.write(batch.without([bad]), max_insert_rows=4)
+    assert len(bench.rows()) == 19
+
+
 def test_a_key_of_nan_is_a_key(bench: Bench) -> None:
     table = structure("t", column("id", "double precision", pa.float64(), nullable=False), NAME)
     nan = float("nan")

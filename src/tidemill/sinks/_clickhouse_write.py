@@ -18,20 +18,18 @@ from tidemill.errors import Refused
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
-from tidemill.sinks._clickhouse_client import DATA_ERRORS, code_of, explain, explained, name_of, quoted
+from tidemill.sinks._clickhouse_client import explained
 from tidemill.sinks._clickhouse_fill import fetch, fill, unwritten
 from tidemill.sinks._clickhouse_rows import changelog, insertable, upserted
+from tidemill.sinks._clickhouse_send import Sender
 from tidemill.sinks._clickhouse_tables import VERSION, Destination, Name
 from tidemill.sinks._images import Verdicts, has_table
 from tidemill.sinks._upserts import Upsert
-from tidemill.telemetry.points import point
 
 if TYPE_CHECKING:
     from tidemill.sinks.clickhouse import ClickHouseConfig, Session
 
-_ROWS = [int(op) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.READ)]
-_SEARCHES = 400
-"""Inserts that a search for refused rows may take. What it has found by then is reported, the next attempt goes on."""
+_ROWS = np.isin(np.arange(256), [int(op) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.READ)])  # by op
 
 
 @dataclass(slots=True)
@@ -46,8 +44,8 @@ class _Pending:
 
 class Writing:
     def __init__(self, config: ClickHouseConfig, session: Session, delivery: Delivery, where: str) -> None:
-        self.events = self.skipped = self.bytes = 0
-        self.waited = 0.0
+        self.events = self.skipped = 0
+        self._asked = 0.0
         self._config = config
         self._session = session
         self._delivery = delivery
@@ -55,11 +53,21 @@ class Writing:
         self._database, self._table = Template(config.database), Template(config.table)
         self._verdicts = Verdicts()
         self._pending: dict[Name, _Pending] = {}
-        self._version = VERSION if config.mode == "upsert" else "_offset"
+        version = VERSION if config.mode == "upsert" else "_offset"
+        self._sender = Sender(config, session.client, delivery, version, self._verdicts, where)
 
     @property
     def reasons(self) -> dict[int, str]:
         return self._verdicts.reasons
+
+    @property
+    def bytes(self) -> int:
+        return self._sender.bytes
+
+    @property
+    def waited(self) -> float:
+        """Seconds for the server, while there was nothing else to do."""
+        return self._asked + self._sender.waited
 
     def take(self, block: Block) -> None:
         self.events += block.rows
@@ -82,20 +90,26 @@ class Writing:
     def finish(self) -> None:
         for name in list(self._pending):
             self._flush(name)
+        self._sender.settle()
+
+    def close(self) -> None:
+        self._sender.close()
 
     def _destination(self, name: Name, block: Block) -> Destination:
         tables, history = self._session.tables, self._session.history
-        began = time.perf_counter()
         destination, since = tables.destination(name, block.table), int(block.offsets()[0])
         pending = self._pending.get(name)
         if pending is not None and pending.destination is not destination:
             self._flush(name)  # rows of the structure before this one go into the table as it was
         if destination is None:
+            self._sender.settle()
+        began = time.perf_counter()
+        if destination is None:
             tables.make(name, block.table, since)
         history.admit(name, block, self._delivery)
         if destination is None:
             destination = tables.follow(name, block.table, since)
-        self.waited += time.perf_counter() - began
+        self._asked += time.perf_counter() - began
         return destination
 
     def _upsert(self, block: Block | None, destination: Destination) -> None:
@@ -135,14 +149,15 @@ class Writing:
         at = pa.array(np.flatnonzero(wanted))
         moved = pa.array(rows.moved)
         keys = {name: pc.if_else(moved, rows.old_keys[name], own).take(at) for name, own in rows.keys.items()}
+        self._sender.settle()
         began = time.perf_counter()
         stored = fetch(self._session.client, destination, keys, columns, self._where)
-        self.waited += time.perf_counter() - began
+        self._asked += time.perf_counter() - began
         return stored
 
     def _append(self, block: Block, destination: Destination) -> None:
         ops = block.batch.column("op").to_numpy()
-        part = _picked(block, np.isin(ops, [*_ROWS, int(Op.TRUNCATE)]))
+        part = _picked(block, _ROWS[ops] | (ops == Op.TRUNCATE))
         if part is None:
             return
         rows = changelog(part, destination, self._config.offset_base, self._verdicts)
@@ -163,10 +178,12 @@ class Writing:
         client, horizons = self._session.client, self._session.horizons
         with explained(self._where):
             if name.plain not in horizons:
+                self._sender.settle()
                 greatest, count = client.query(f"SELECT max(_offset), count() FROM {name}").result_rows[0]
                 horizons[name.plain] = int(greatest) + 1 if count else 0
             if destination.deduplicates and base + delivery.start >= horizons[name.plain]:
                 return None
+            self._sender.settle()
             found = client.query_arrow(
                 f"SELECT _offset FROM {name} WHERE _offset >= {base + delivery.start} "
                 f"AND _offset < {base + delivery.end}"
@@ -178,6 +195,7 @@ class Writing:
         if self._config.shared_tables:
             self.reasons.setdefault(offset, "a TRUNCATE of one source would empty a table that others share")
         self._flush(destination.name)
+        self._sender.settle()
         if self.reasons:
             return
         began = time.perf_counter()
@@ -189,7 +207,7 @@ class Writing:
                 client.command(statement, settings={"mutations_sync": 2})
             else:
                 client.command(f"TRUNCATE TABLE {destination.name}")
-        self.waited += time.perf_counter() - began
+        self._asked += time.perf_counter() - began
 
     def _gather(self, destination: Destination, rows: pa.Table) -> None:
         at = 0
@@ -209,71 +227,13 @@ class Writing:
         pending = self._pending.pop(name, None)
         if pending is None or self.reasons:
             return
-        from clickhouse_connect.driver.exceptions import ClickHouseError
-
-        rows = pa.concat_tables(pending.tables)
-        try:
-            self._insert(name, rows)
-        except ClickHouseError as error:
-            if code_of(error) not in DATA_ERRORS:
-                raise explain(error, self._where) from error
-            self._search(name, rows)
-
-    def _insert(self, name: Name, rows: pa.Table) -> None:
-        from tidemill.sinks.clickhouse import encoded
-
-        body = encoded(rows, self._config.compression)
-        began = time.perf_counter()
-        point("clickhouse.inserting")
-        try:
-            self._session.client.raw_insert(
-                str(name), column_names=[quoted(n) for n in rows.column_names], insert_block=body, fmt="ArrowStream",
-                settings={
-                    "async_insert": 0,  # the answer means: written
-                    "input_format_null_as_default": 1,  # of deleted rows only; NULLs of others are looked for before
-                    "max_insert_block_size": max(rows.num_rows, 1_048_576),
-                    **self._config.settings,
-                    "insert_deduplication_token": self._token(name, rows),
-                },
-            )  # fmt: skip
-        finally:
-            self.waited += time.perf_counter() - began
-        point("clickhouse.inserted")
-        self.bytes += body.size
-
-    def _token(self, name: Name, rows: pa.Table) -> str:
-        delivery, versions = self._delivery, rows.column(self._version)
-        batch = f"{delivery.start}-{delivery.end}/{delivery.lane}of{delivery.lanes}"
-        bounds = pc.min_max(versions)
-        piece = f"{bounds['min'].as_py()}-{bounds['max'].as_py()}x{rows.num_rows}"
-        return f"{delivery.pipeline}/{self._config.id}/{batch}/{name.plain}/{piece}"
-
-    def _search(self, name: Name, rows: pa.Table) -> None:
-        """Halves a refused piece until the refused rows stand alone. Halves that are taken are no harm: their rows come
-        again with the same versions, or are left out as known offsets."""
-        from clickhouse_connect.driver.exceptions import ClickHouseError
-
-        parts, inserts = [rows], 0
-        while parts and (inserts < _SEARCHES or not self.reasons):
-            part = parts.pop()
-            try:
-                inserts += 1
-                self._insert(name, part)
-            except ClickHouseError as error:
-                if code_of(error) not in DATA_ERRORS:
-                    raise explain(error, self._where) from error
-                if part.num_rows == 1:
-                    offset = part.column(self._version)[0].as_py() - self._config.offset_base
-                    self.reasons.setdefault(offset, f"ClickHouse refused the row: {name_of(error)}")
-                else:
-                    half = part.num_rows // 2
-                    parts += [part.slice(half), part.slice(0, half)]
+        self._sender.send(name, pa.concat_tables(pending.tables))
 
 
 def _some(block: Block, ops: Any, first: int, last: int) -> Block | None:
     """The rows from `first` to before `last` that are inserts, updates, deletes or snapshot rows."""
     chosen = np.zeros(block.rows, bool)
-    chosen[first:last] = np.isin(ops[first:last], _ROWS)
+    chosen[first:last] = _ROWS[ops[first:last]]
     return _picked(block, chosen)
 
 

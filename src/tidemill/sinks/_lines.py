@@ -65,6 +65,6 @@ class FileWriter:
         self._stream.close()
 
 
-def windows(block: Block) -> Iterator[Block]:
-    for at in range(0, block.rows, WINDOW):
-        yield block if block.rows <= WINDOW else Block(block.table, block.batch.slice(at, WINDOW))
+def windows(block: Block, most: int = WINDOW) -> Iterator[Block]:
+    for at in range(0, block.rows, most):
+        yield block if block.rows <= most else Block(block.table, block.batch.slice(at, most))

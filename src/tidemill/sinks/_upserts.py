@@ -49,8 +49,8 @@ def upsert(
     ops = block.batch.column("op").to_numpy()
     gone = ops == Op.DELETE
     live = ~gone
-    odd, sides = OddValues(block), images(block)
-    reader = Reader(block, odd, offsets, fit, verdicts)
+    reader = Reader(block, OddValues(block), offsets, fit, verdicts)
+    sides = reader.images
     numbers = {column.name: i for i, column in enumerate(table.columns)}
 
     keys: dict[str, pa.Array] = {}
@@ -65,10 +65,10 @@ def upsert(
             if column.name in sides.get(side, {})
         ]
         old = pc.coalesce(*olds) if olds else pa.nulls(block.rows, new.type)
-        keys[column.name] = own = pc.if_else(pa.array(live), new, old)
+        keys[column.name] = own = pc.if_else(pa.array(live), new, old) if gone.any() else new
         old_keys[column.name] = old
-        lacking = own.is_null().to_numpy(zero_copy_only=False)
-        if lacking.any():
+        if own.null_count:
+            lacking = own.is_null().to_numpy(zero_copy_only=False)
             verdicts.condemn(offsets, lacking, f'the event has no value for the key column "{column.name}"')
         if olds and old.null_count < block.rows:
             moved |= _differs(old, new) & live
@@ -123,10 +123,10 @@ class Reader(Generic[Kind]):
         self._odd = odd
         self._fit = fit
         self._offsets = offsets
-        self._images = images(block)
+        self.images = images(block)
 
     def read(self, side: Side, number: int, column: Column, kind: Kind, judged: Mask) -> pa.Array:
-        values = self._images.get(side, {}).get(column.name)
+        values = self.images.get(side, {}).get(column.name)
         if values is None:
             values = pa.nulls(self.block.rows, column.type.arrow)
         odd = self._odd.of(side, number)
