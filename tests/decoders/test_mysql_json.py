@@ -18,7 +18,7 @@ from tidemill.control.servers.mysqlfamily import Server
 from tidemill.decoders import _blcells as cells
 from tidemill.decoders import _bljson as documents
 from tidemill.decoders import _bljsontext as kernel
-from tidemill.decoders._blcolumns import Cells
+from tidemill.decoders._blcolumn import Cells
 from tidemill.decoders.gtid import Flavor
 from tidemill.errors import DecodeError
 

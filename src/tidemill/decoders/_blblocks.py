@@ -12,7 +12,7 @@ from tidemill.decoders import _blcells as cells
 from tidemill.decoders import _blimages
 from tidemill.decoders import _bljson as documents
 from tidemill.decoders._blanswers import DdlChange
-from tidemill.decoders._blcolumns import Cells
+from tidemill.decoders._blcolumn import Cells
 from tidemill.decoders._blrows import Names, Rows, Slot, Tables
 from tidemill.decoders._sides import Ints, commits, meta, runs, side_values, unchanged
 from tidemill.errors import DecodeError

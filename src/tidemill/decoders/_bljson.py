@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +21,10 @@ from numba import config
 from tidemill.decoders import _blcells as cells
 from tidemill.decoders import _bljsontext as kernel
 from tidemill.decoders._blbytes import Bytes
+from tidemill.decoders._blcolumn import Cells
 from tidemill.decoders._blmap import decimal_size
 from tidemill.errors import DecodeError
 from tidemill.model.columns import booleans
-
-if TYPE_CHECKING:
-    from tidemill.decoders._blcolumns import Cells
 
 _COMPILED = not config.DISABLE_JIT  # the kernel's digits need instructions that only compiled code has
 _DEPTH = 100  # JSON_DOCUMENT_MAX_DEPTH of the server

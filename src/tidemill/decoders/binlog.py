@@ -3,7 +3,7 @@
 How an UPDATE passes through: `scan` notes where its before and after images start; when a gulp is used up, `_blblocks`
 takes all rows of one table at once, `cut` finds their cells, each column's converter turns them into an Arrow
 array, and the rows of whole transactions leave as one `Committed`. No step makes a Python object for a row.
-In files: `feed` here, `scan` in `_blscan`, `flush` in `_blhandover`, `_blblocks`, `_blcells`, `_blcolumns`.
+In files: `feed` here, `scan` in `_blscan`, `flush` in `_blhandover`, `_blblocks`, `_blcells`, `_blcolumns`, `_bltexts`.
 
 What is rare turns off that road and comes back to it: `_blcontrol` (tables not met before, files, names), from there
 `_blstatements` (DDL) and `_blends` (XA, rollbacks); `_blexpand` (what is compressed).
