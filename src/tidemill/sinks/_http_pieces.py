@@ -35,6 +35,7 @@ class Piece:
     """Rows of one block for one request. Half a piece has no body yet: `Packer.request` makes it."""
 
     whole: Block
+    numbers: np.ndarray[Any, np.dtype[np.uint64]]  # the offsets of all its rows
     low: int
     high: int
     address: Address
@@ -50,13 +51,13 @@ class Piece:
         return Block(self.whole.table, self.whole.batch.slice(self.low, self.rows))
 
     def offsets(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return self.whole.offsets()[self.low : self.high]
+        return self.numbers[self.low : self.high]
 
     def halves(self) -> tuple[Piece, Piece]:
         middle = self.low + self.rows // 2
         return (
-            Piece(self.whole, self.low, middle, self.address),
-            Piece(self.whole, middle, self.high, self.address),
+            Piece(self.whole, self.numbers, self.low, middle, self.address),
+            Piece(self.whole, self.numbers, middle, self.high, self.address),
         )
 
 
@@ -130,7 +131,7 @@ class Packer:
             yield _Run(low, high, quote(url, safe=IN_URL), headers)
 
     def _events(self, block: Block, runs: list[_Run]) -> Iterator[Piece]:
-        source = self._delivery.source
+        source, numbers = self._delivery.source, block.offsets()
         ends, data = _stretches(self._format.encode(block, source))
         bounds = ends.tolist()
         ids = event_ids(block, source).to_pylist()
@@ -143,16 +144,16 @@ class Packer:
                 if lists:
                     mine = Address(run.url, address.headers | _attributes(lists, row))
                 body = data[bounds[row] : bounds[row + 1]]
-                yield Piece(block, row, row + 1, mine, _escaped(ids[row].decode()), body)
+                yield Piece(block, numbers, row, row + 1, mine, _escaped(ids[row].decode()), body)
 
     def _batches(self, block: Block, runs: list[_Run]) -> Iterator[Piece]:
         addresses = [Address(run.url, {**run.headers, "Content-Type": self._batch_type()}) for run in runs]
-        limit = self._config.max_events
+        limit, numbers = self._config.max_events, block.offsets()
         stacked = self._format.stacked(block, self._delivery.source)
         if stacked is None:
             for run, address in zip(runs, addresses, strict=True):
                 for at in range(run.low, run.high, limit):
-                    yield Piece(block, at, min(at + limit, run.high), address)
+                    yield Piece(block, numbers, at, min(at + limit, run.high), address)
             return
         ends, data = _stretches(stacked)
         room = self._config.max_bytes - 1 if self._array else self._config.max_bytes  # two brackets, a comma less
@@ -161,8 +162,9 @@ class Packer:
             while at < run.high:
                 fits = int(np.searchsorted(ends, ends[at] + room, side="right")) - 1
                 end = min(max(fits, at + 1), at + limit, run.high)
-                body = data[ends[at] : ends[end]]
-                yield Piece(block, at, end, address, body=_array(body, ends[at : end + 1]) if self._array else body)
+                lines = data[ends[at] : ends[end]]
+                body = _array(lines, ends[at : end + 1]) if self._array else lines
+                yield Piece(block, numbers, at, end, address, body=body)
                 at = end
 
     def _body(self, block: Block) -> bytes | memoryview:

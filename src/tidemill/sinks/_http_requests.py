@@ -78,6 +78,7 @@ class Courier:
         self._private = {name: value.get_secret_value() for name, value in config.secret_headers.items()}
         self._own = {config.idempotency_header.lower(), config.signature_header.lower() if self._secret else ""}
         self._address: Address | None = None
+        self._home: Origin | None = None
         self._first_lines = b""
 
     def send(self, request: Request) -> None:
@@ -110,13 +111,14 @@ class Courier:
 
     def _try(self, address: Address, lines: bytes, body: bytes | memoryview) -> tuple[int, float | None, str]:
         """The status (0: no answer), the seconds the receiver asks us to wait, and the problem in words."""
-        if address is not self._address:
+        if self._home is None or address is not self._address:
+            self._home = self._origin(address.url)
             self._first_lines = self._head(address.url, address.headers | self._private)
             self._address = address
-        url, first = address.url, self._first_lines
+        url, origin, first = address.url, self._home, self._first_lines
         for _ in range(_HOPS):
             try:
-                reply = self._wire(url).exchange(first + lines, body)
+                reply = self._wire(origin).exchange(first + lines, body)
             except (OSError, Garbled) as error:
                 return 0, None, self._no_answer(error)
             if not 300 <= reply.status < 400:
@@ -128,15 +130,15 @@ class Courier:
                     fix="Set url to where it leads, or follow_redirects: true.",
                 )  # fmt: skip
             url = quote(urljoin(url, target), safe=IN_URL)
-            at_home = self._origin(url) == self._origin(address.url)  # credentials go nowhere else
-            first = self._head(url, address.headers | self._private if at_home else address.headers)
+            origin = self._origin(url)
+            private = self._private if origin == self._home else {}  # credentials go nowhere else
+            first = self._head(url, address.headers | private)
         raise Refused(f"more than {_HOPS} redirects", where=self._config.where, fix="Set url to the receiver itself.")
 
     def _head(self, url: str, headers: Mapping[str, str]) -> bytes:
         return head(self._config.method, url, {n: v for n, v in headers.items() if n.lower() not in self._own})
 
-    def _wire(self, url: str) -> Wire:
-        origin = self._origin(url)
+    def _wire(self, origin: Origin) -> Wire:
         if (wire := self._wires.get(origin)) is None:
             if len(self._wires) == _RECEIVERS:
                 self.close()

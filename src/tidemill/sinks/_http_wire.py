@@ -7,6 +7,7 @@ answer means.
 
 from __future__ import annotations
 
+import functools
 import re
 import select
 import socket
@@ -217,6 +218,7 @@ def _more(connection: socket.socket) -> bytes:
     return data
 
 
+@functools.lru_cache(maxsize=16)  # a receiver's answers differ by the second, at most
 def _parsed(head: bytes) -> Reply:
     first, *lines = head.decode("latin-1").split("\n")
     status = _STATUS.match(first)
