@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -22,6 +22,7 @@ from tidemill.model.position import Position
 from tidemill.sources import _my_position as position
 from tidemill.sources import _my_server as facts
 from tidemill.sources import _my_setup as setup
+from tidemill.sources._errors import as_value_error
 from tidemill.sources._my_connect import Dsn, Session, connect
 from tidemill.sources._my_decode import StreamDecoder, decoder_of
 from tidemill.sources._my_doctor import examine
@@ -98,7 +99,7 @@ class MysqlConfig(Config):
     @field_validator("tables")
     @classmethod
     def _tables_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        _as_value_error(lambda: Selection.of(value, "any"))
+        as_value_error(lambda: Selection.of(value, "any"))
         return value
 
     @field_validator("start_position")
@@ -138,13 +139,6 @@ class MysqlConfig(Config):
     @property
     def where(self) -> str:
         return f'source "{self.id}"'
-
-
-def _as_value_error(parse: Callable[[], object]) -> None:
-    try:
-        parse()
-    except ConfigError as error:
-        raise ValueError(f"{error.what}. {error.fix}") from None
 
 
 class MysqlSource(Component[MysqlConfig]):

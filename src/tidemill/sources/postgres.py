@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -26,11 +26,12 @@ from pydantic import Field, field_validator
 from tidemill.component import Check, Component, Config, Resting, Schemas
 from tidemill.decoders._pgmessages import Relation
 from tidemill.decoders.pgoutput import PgOutputDecoder
-from tidemill.errors import ConfigError, ConnectionLost
+from tidemill.errors import ConnectionLost
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 from tidemill.sources import _pg_setup, _pg_slot
 from tidemill.sources import _pg_stream as wire
+from tidemill.sources._errors import as_value_error
 from tidemill.sources._gulps import Pace
 from tidemill.sources._pg_catalog import Catalog
 from tidemill.sources._pg_connect import Endpoint, connect, login
@@ -122,14 +123,14 @@ class PostgresConfig(Config):
     @classmethod
     def _tables_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for text in value:
-            _as_value_error(lambda text=text: parse_pattern(text))  # type: ignore[misc]
+            as_value_error(lambda text=text: parse_pattern(text))  # type: ignore[misc]
         return value
 
     @field_validator("start_position")
     @classmethod
     def _start_is_a_position(cls, value: str) -> str:
         if value not in ("earliest", "latest"):
-            _as_value_error(lambda: parse_lsn(value))
+            as_value_error(lambda: parse_lsn(value))
         return value
 
     @property
@@ -148,13 +149,6 @@ class PostgresConfig(Config):
     @property
     def where(self) -> str:
         return f'source "{self.id}"'
-
-
-def _as_value_error(parse: Callable[[], object]) -> None:
-    try:
-        parse()
-    except ConfigError as error:
-        raise ValueError(f"{error.what}. {error.fix}") from None
 
 
 class PostgresSource(Component[PostgresConfig]):
