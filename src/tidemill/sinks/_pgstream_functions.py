@@ -19,6 +19,7 @@ DECLARE
     until timestamptz;
     due bigint[];
     spent bigint[];
+    places tid[];
     given bigint[] := ARRAY[]::bigint[];
     room integer;
     reached bigint;
@@ -30,15 +31,17 @@ BEGIN
     until := moment + coalesce(pull.visibility, g.visibility);
     -- What was given before and not acked, or was put back.
     LOOP
-        SELECT array_agg(d.id ORDER BY d.id), array_agg(d.id) FILTER (WHERE d.attempts >= g.max_attempts)
-        INTO due, spent
-        FROM (SELECT c.id, c.attempts FROM {s}.claims c
+        SELECT array_agg(d.id) FILTER (WHERE d.attempts < g.max_attempts),
+               array_agg(d.id) FILTER (WHERE d.attempts >= g.max_attempts),
+               array_agg(d.ctid) FILTER (WHERE d.attempts < g.max_attempts)
+        INTO due, spent, places
+        FROM (SELECT c.ctid, c.id, c.attempts FROM {s}.claims c
               WHERE c.group_id = g.id AND c.visible_at <= moment
               ORDER BY c.visible_at, c.id LIMIT pull.batch - cardinality(given) FOR UPDATE SKIP LOCKED) d;
-        EXIT WHEN due IS NULL;
+        EXIT WHEN due IS NULL AND spent IS NULL;
         UPDATE {s}.claims c SET token = mine, consumer = pull.consumer, attempts = c.attempts + 1, visible_at = until
-        FROM unnest(due) d WHERE c.group_id = g.id AND c.id = d AND c.attempts < g.max_attempts;
-        given := given || ARRAY(SELECT d FROM unnest(due) d WHERE d <> ALL (coalesce(spent, ARRAY[]::bigint[])));
+        WHERE c.ctid = ANY (places);  -- they are locked
+        given := given || coalesce(due, ARRAY[]::bigint[]);
         EXIT WHEN spent IS NULL;
         PERFORM {s}.bury(g, spent);  -- may make others visible, and leaves room for more
     END LOOP;
@@ -92,7 +95,7 @@ BEGIN
         WITH w AS MATERIALIZED (
             SELECT m.id, {s}.order_key(m.table_name, m.key) AS key
             FROM {s}.messages m WHERE m.stream_id = g.stream_id AND m.id > reached
-            ORDER BY m.id LIMIT greatest(4 * room, 100)
+            ORDER BY m.id LIMIT greatest(2 * (room - cardinality(given)), 100)
         ), free AS (
             SELECT f.id FROM (
                 SELECT w.id, w.key, row_number() OVER (PARTITION BY w.key ORDER BY w.id) AS place FROM w) f
@@ -122,7 +125,7 @@ END $$;
 
 SETTLE = """
 CREATE OR REPLACE FUNCTION {s}.stretch(claim uuid, ids bigint[], OUT first bigint, OUT last bigint, OUT whole boolean)
-LANGUAGE plpgsql {plans} AS $$
+LANGUAGE plpgsql AS $$
 BEGIN
     -- Where the claim's messages are, and whether all between are meant: they mostly follow one another, and a stretch
     -- of an index is read faster than numbers are looked for.

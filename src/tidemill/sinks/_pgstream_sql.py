@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 VERSION = 3
 _MOST_PARKED = 10_000  # messages kept back in one ordered group before it waits for acks
 # Claims come and go, so statistics about them are never true: lines are looked up by index, whatever those say.
-_PLANS = "SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off"
+_PLANS = "SET enable_seqscan = off SET enable_bitmapscan = off"
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS {s}.streams (
@@ -129,24 +129,33 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION {s}.order_key(table_name text, key bytea)
-RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
-    -- Two tables may have the same key; NULL where there is none, as for TRUNCATE.
+RETURNS bytea LANGUAGE sql STABLE AS $$
+    -- Two tables may have the same key; NULL where there is none, as for TRUNCATE. STABLE as convert_to is, or it would
+    -- not be inlined.
     SELECT convert_to(table_name || ' ', 'UTF8') || key
 $$;
 
 CREATE OR REPLACE FUNCTION {s}.let_go(g {s}.groups, ids bigint[])
-RETURNS void LANGUAGE sql AS $$
-    -- Removes claims. In an ordered group each key's next message becomes visible.
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    places tid[] := ARRAY(
+        SELECT c.ctid FROM unnest(ids) w (id),
+            LATERAL (SELECT x.ctid FROM {s}.claims x WHERE x.group_id = (g).id AND x.id = w.id OFFSET 0) c);
+    keys bytea[];
+BEGIN
+    -- Removes claims, which the caller has locked. In an ordered group each key's next message becomes visible. Lines
+    -- are looked up one by one: joined, or searched for in a list, they would cost the square of their number.
     WITH gone AS (
-        DELETE FROM {s}.claims c WHERE c.group_id = (g).id AND c.id = ANY (ids) RETURNING c.key
-    ), next AS (
-        SELECT k.key, (SELECT min(c.id) FROM {s}.claims c
-                       WHERE c.group_id = (g).id AND c.key = k.key AND c.id <> ALL (ids)) AS id
-        FROM (SELECT DISTINCT key FROM gone WHERE key IS NOT NULL) k
-    )
-    UPDATE {s}.claims c SET visible_at = '-infinity' FROM next
-    WHERE c.group_id = (g).id AND c.id = next.id AND c.visible_at = 'infinity'
-$$;
+        DELETE FROM {s}.claims c WHERE c.ctid = ANY (places) RETURNING c.key
+    ) SELECT array_agg(DISTINCT gone.key) INTO keys FROM gone WHERE gone.key IS NOT NULL;
+    IF keys IS NULL THEN RETURN; END IF;
+    places := ARRAY(
+        SELECT c.ctid FROM unnest(keys) w (key), LATERAL (
+            SELECT x.ctid, x.visible_at FROM {s}.claims x WHERE x.group_id = (g).id AND x.key = w.key
+            ORDER BY x.id LIMIT 1) c
+        WHERE c.visible_at = 'infinity');
+    UPDATE {s}.claims c SET visible_at = '-infinity' WHERE c.ctid = ANY (places);
+END $$;
 
 CREATE OR REPLACE FUNCTION {s}.bury(g {s}.groups, ids bigint[])
 RETURNS void LANGUAGE plpgsql AS $$
