@@ -238,7 +238,8 @@ class _Round:
     def _send(self, piece: Piece) -> None:
         began = time.perf_counter()
         request = self._packer.request(piece)
-        self.encode_seconds += time.perf_counter() - began
+        if piece.body is None:
+            self.encode_seconds += time.perf_counter() - began
         if len(request.body) > self._config.max_bytes:
             self._apart(piece, f"larger than max_bytes, {self._config.max_bytes}")
             return
