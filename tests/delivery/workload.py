@@ -48,7 +48,7 @@ class Workload:
     def write(self, uri: str, transactions: int = 60) -> None:
         """Fills a new log, one append per transaction."""
         dice = Random(self.seed)
-        orders, customers = _typed(make_table("orders")), _typed(make_table("customers"))
+        orders, customers = typed(make_table("orders")), typed(make_table("customers"))
         log = LogWriter.open(uri, LogConfig.model_validate({"fsync": False}))
         try:
             for number in range(1, transactions + 1):
@@ -98,7 +98,7 @@ class Workload:
         return key
 
 
-def _typed(table: Table) -> Table:
+def typed(table: Table) -> Table:
     """The number of a table's version starts as the registry's would."""
     return replace(table, sequence=1 if table.name == "orders" else 2).with_fingerprint()
 

@@ -1,28 +1,31 @@
-"""What every sink promises, asked of everything registered. A sink that needs a server says here where it gets one."""
+"""What every sink promises, asked of everything registered. Servers come from tests/delivery/destinations."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections.abc import Callable
+import importlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.delivery.destination import Destination
+from tests.delivery.test_kills import WITHOUT
+from tests.delivery.workload import typed
+from tests.support.blocks import make_table
 from tests.support.deliveries import make_deliveries, make_events
 from tidemill import registry
 from tidemill.component import Check, Outcome, Sink, SinkConfig
+from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Delivery, Tier
 
-#: The smallest configuration of each sink that can be written to without a server.
-SERVERLESS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "blackhole": lambda path: {},
-    "files": lambda path: {"path": str(path)},
-    "stdout": lambda path: {"path": str(path / "out")},
-}
-#: The rest are written to in their own test files, against a real server; nothing listens here.
+#: A configuration of each sink for the questions that need no server: nothing listens there.
 UNREACHABLE: dict[str, dict[str, Any]] = {
+    "blackhole": {},
+    "files": {"path": "/nowhere/at/all"},
+    "stdout": {"path": "/nowhere/at/all"},
     "starrocks": {"url": "http://127.0.0.1:9", "mysql_port": 9, "database": "d"},
     "clickhouse": {"host": "127.0.0.1", "port": 9, "connect_timeout_seconds": 0.5},
     "kafka": {"brokers": "127.0.0.1:9", "topic": "t", "delivery_timeout_seconds": 0.5},
@@ -31,27 +34,30 @@ UNREACHABLE: dict[str, dict[str, Any]] = {
     "redis": {"uri": "redis://127.0.0.1:9", "stream": "s"},
     "http": {"url": "http://127.0.0.1:9/", "deadline_seconds": 0.1},
     "nats": {"servers": ["nats://127.0.0.1:9"], "stream": "S", "subject": "s"},
-    "s3": {"bucket": "lake", "endpoint": "http://127.0.0.1:9", "connect_timeout_seconds": 0.5},
+    "s3": {
+        "bucket": "lake",
+        "endpoint": "http://127.0.0.1:9",
+        "connect_timeout_seconds": 0.5,
+        "timeout_seconds": 1,
+        "access_key_id": "k",
+        "secret_access_key": "s",
+    },
 }
 
 SINKS = registry.names("sinks")
+LOCAL = {"blackhole", "files", "stdout"}
+TABLES = (typed(make_table("orders")), typed(make_table("customers")))
+EVENTS = make_events(80, TABLES)
 
 
-def make_sink(name: str, path: Path) -> Sink:
+def make_sink(name: str, **options: Any) -> Sink:
     kind = registry.load("sinks", name)
-    options = SERVERLESS[name](path) if name in SERVERLESS else UNREACHABLE[name]
-    sink: Sink = kind(kind.Config(id="s", **options))
+    sink: Sink = kind(kind.Config(id="s", **(options or UNREACHABLE[name])))
     return sink
 
 
-def fingerprint(path: Path) -> dict[str, str]:
-    return {
-        str(p.relative_to(path)): hashlib.sha256(p.read_bytes()).hexdigest() for p in path.rglob("*") if p.is_file()
-    }
-
-
 def test_every_registered_sink_stands_in_this_suite() -> None:
-    assert set(SINKS) == SERVERLESS.keys() | UNREACHABLE.keys()
+    assert set(SINKS) == UNREACHABLE.keys()
 
 
 @pytest.mark.parametrize("name", SINKS)
@@ -63,15 +69,15 @@ def test_its_config_extends_the_common_one_and_every_field_is_described(name: st
 
 
 @pytest.mark.parametrize("name", SINKS)
-def test_it_says_its_tier(name: str, tmp_path: Path) -> None:
-    assert make_sink(name, tmp_path).tier in set(Tier)
+def test_it_says_its_tier(name: str) -> None:
+    assert make_sink(name).tier in set(Tier)
 
 
 @pytest.mark.parametrize("name", SINKS)
 def test_doctor_gives_checks_with_a_fix_for_each_that_did_not_pass_and_raises_nothing(
-    name: str, tmp_path: Path
+    name: str,
 ) -> None:
-    sink = make_sink(name, tmp_path)
+    sink = make_sink(name)
     checks = list(sink.doctor())
     sink.close()
     assert all(isinstance(check, Check) for check in checks)
@@ -79,63 +85,85 @@ def test_doctor_gives_checks_with_a_fix_for_each_that_did_not_pass_and_raises_no
 
 
 @pytest.mark.parametrize("name", SINKS)
-def test_a_sink_that_was_never_used_can_be_closed_twice(name: str, tmp_path: Path) -> None:
-    sink = make_sink(name, tmp_path)
+def test_a_sink_that_was_never_used_can_be_closed_twice(name: str) -> None:
+    sink = make_sink(name)
     sink.close()
     sink.close()
 
 
-@pytest.mark.parametrize("name", SERVERLESS)
-def test_an_empty_delivery_is_written_and_gives_a_receipt(name: str, tmp_path: Path) -> None:
-    sink = make_sink(name, tmp_path)
-    receipt = sink.write(Delivery("shop", "orders", 5, 5, 1, 2, lambda: iter(())))
+@pytest.mark.parametrize("name", [name for name in SINKS if name not in LOCAL])
+def test_a_server_that_is_away_is_an_error_to_try_again_and_nothing_is_lost(name: str) -> None:
+    sink = make_sink(name)
+    lanes = 1 if sink.single_lane else 2
+    (delivery, *_) = make_deliveries(make_events(40, TABLES), 0, 40, lanes=lanes)
+    with pytest.raises(DeliveryError) as caught:
+        sink.write(delivery)
     sink.close()
-    assert (receipt.sink, receipt.lane, receipt.events, receipt.ok) == ("s", 1, 0, True)
+    assert not isinstance(caught.value, Refused), "it would be given up"
+    assert caught.value.where
+    assert caught.value.fix
 
 
-@pytest.mark.parametrize("name", SERVERLESS)
-def test_a_receipt_counts_every_event_of_the_delivery(name: str, tmp_path: Path) -> None:
-    sink = make_sink(name, tmp_path)
-    receipts = [sink.write(d) for d in make_deliveries(make_events(40), 0, 40)]
-    sink.close()
-    assert [(r.lane, r.events + r.skipped) for r in receipts] == [(0, 20), (1, 20)]
+class Written:
+    """A sink with its own server or folder, and what is in there."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.at: Destination = importlib.import_module(f"tests.delivery.destinations.{name}").destination(directory)
+        self.lanes = 1 if registry.load("sinks", name).single_lane else 2
+
+    def sink(self) -> Sink:
+        return make_sink(self.name, **self.at.config(self.at.port))
+
+    def batch(self, start: int, end: int, without: Sequence[int] = ()) -> list[Delivery]:
+        return [d.without(without) for d in make_deliveries(EVENTS, start, end, lanes=self.lanes)]
+
+    def held(self) -> Counter[int]:
+        """By offset, how often each event is there; of a destination that holds state, its row."""
+        if self.at.state:
+            return Counter(
+                2 * int(row["id"]) + place for place, table in enumerate(TABLES) for row in self.at.rows(table.name)
+            )
+        return Counter(int(event["offset"]) for event in self.at.events())
+
+
+@pytest.fixture(params=[name for name in SINKS if name not in WITHOUT])
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Written]:
+    made = Written(request.param, tmp_path)
+    made.at.start()
+    try:
+        yield made
+    finally:
+        made.at.stop()
+
+
+def test_receipts_replays_and_letters(written: Written) -> None:
+    sink = written.sink()
+    receipt = sink.write(Delivery("shop", "orders", 0, 0, 0, written.lanes, lambda: iter(())))
+    assert (receipt.sink, receipt.lane, receipt.events, receipt.ok) == ("s", 0, 0, True), "of an empty delivery"
+
+    first = written.batch(0, 40, without=[7])
+    receipts = [sink.write(delivery) for delivery in first]
+    assert [r.lane for r in receipts] == list(range(written.lanes))
+    assert sum(r.events + r.skipped for r in receipts) == 39
     assert all(r.ok and r.bytes > 0 for r in receipts)
+    sink.close()
+    whole = Counter(offset for offset in range(40) if offset != 7)
+    assert written.held() == whole
 
-
-@pytest.mark.parametrize("name", SERVERLESS)
-def test_a_replay_is_safe_and_for_the_effectively_once_tier_changes_nothing(name: str, tmp_path: Path) -> None:
-    batch = make_deliveries(make_events(40), 0, 40)
-    first = make_sink(name, tmp_path)
-    for delivery in batch:
-        first.write(delivery)
-    first.close()
-    before = fingerprint(tmp_path)
-    for again in (first, make_sink(name, tmp_path)):  # the same worker, and one after a restart
-        for delivery in batch:
-            assert again.write(delivery).ok
+    for again in (sink, written.sink()):  # the same worker, and one after a restart
+        assert all(again.write(delivery).ok for delivery in first)
         again.close()
-    if first.tier is Tier.EFFECTIVELY_ONCE:
-        assert fingerprint(tmp_path) == before
+    assert written.held().keys() == whole.keys()
+    if sink.tier is Tier.EFFECTIVELY_ONCE:
+        assert written.held() == whole, "a replay changed something"
 
-
-@pytest.mark.parametrize("name", SERVERLESS)
-def test_a_dead_letter_that_comes_again_is_taken_behind_later_events_and_moves_nothing(
-    name: str, tmp_path: Path
-) -> None:
-    """Sinks that need a server are asked the same in their own files."""
-    events = make_events(60)
-    first = make_sink(name, tmp_path)
-    for delivery in make_deliveries(events, 0, 40):
-        first.write(delivery.without([7]))
-    first.close()
-    before = fingerprint(tmp_path)
-    (letter,) = make_deliveries(events, 7, 8, lanes=1)
-    replaying = make_sink(name, tmp_path)
-    receipt = replaying.write(dataclasses.replace(letter, redelivered=True))
-    replaying.close()
-    assert (receipt.events, receipt.skipped) == (1, 0)
-    if first.tier is Tier.EFFECTIVELY_ONCE:
-        assert before.items() <= fingerprint(tmp_path).items(), "what was there stays as it was"
-    second = make_sink(name, tmp_path)
-    assert [second.write(d).events for d in make_deliveries(events, 40, 60)] == [10, 10]
-    second.close()
+    assert sum(sink.write(delivery).events for delivery in written.batch(40, 60)) == 20
+    (letter,) = make_deliveries(EVENTS, 7, 8, lanes=1)
+    receipt = sink.write(dataclasses.replace(letter, redelivered=True))
+    assert (receipt.events, receipt.skipped) == (1, 0), "a letter is taken behind later events"
+    assert sum(sink.write(delivery).events for delivery in written.batch(60, 80)) == 20, "the letter moved something"
+    sink.close()
+    assert written.held().keys() == set(range(80))
+    if sink.tier is Tier.EFFECTIVELY_ONCE:
+        assert written.held() == Counter(range(80))
