@@ -190,13 +190,20 @@ def test_a_secret_is_never_in_an_error(write: Write) -> None:
 
 
 def test_several_pipelines_in_a_file_and_names_unique_across_files(write: Write) -> None:
-    other = PIPELINE.replace("orders", "users")
+    other = PIPELINE.replace("orders", "users").replace("id: p,", "id: q,")
     both = write(base=f"{PIPELINE}---\n{other}")
     assert [p.name for p in config.load(both)] == ["orders", "users"]
     again = write(base=other, name="again.yaml")
     with pytest.raises(config.DocumentError, match='two pipelines are called "users"') as caught:
         config.load_all([both, again])
     assert str(both) in caught.value.fix
+
+
+def test_two_pipelines_do_not_share_the_name_of_a_source(write: Write) -> None:
+    both = write(base=f"{PIPELINE}---\n{PIPELINE.replace('orders', 'users')}")
+    with pytest.raises(config.DocumentError, match='two pipelines have a source called "p"') as caught:
+        config.load(both)
+    assert "event_id" in caught.value.fix
 
 
 def test_mistakes_of_several_files_are_reported_together(write: Write, tmp_path: Path) -> None:

@@ -114,8 +114,20 @@ def load_all(paths: Sequence[str | os.PathLike[str]], environment: Mapping[str, 
                         f"The other one is in {twin.file}; they would share one state directory.",
                     )
                 )
-            state = Path(spec.state_dir).expanduser().absolute() / name
-            pipelines.append(Pipeline(name, checked.metadata.tenant, document.file, spec, state))
+            pipeline = Pipeline(
+                name, checked.metadata.tenant, document.file, spec, Path(spec.state_dir).expanduser().absolute() / name
+            )
+            twin = next((p for p in pipelines if p.source_id == pipeline.source_id and p.name != name), None)
+            if twin:
+                problems.append(
+                    document.problem(
+                        ("spec", "source", "config", "id"),
+                        f'two pipelines have a source called "{pipeline.source_id}"',
+                        f"The other one is {twin.name}. It is the first part of every event_id: two events would have "
+                        "the same. Give each source an id of its own.",
+                    )
+                )
+            pipelines.append(pipeline)
     if problems:
         raise DocumentError.of(problems)
     return pipelines

@@ -36,7 +36,10 @@ _LAG_SECONDS = 5.0  # between questions about the end of the binlog
 class MysqlConfig(Config):
     flavor: ClassVar[Flavor | None] = None  # asked of the server
 
-    id: str = Field(min_length=1, description="Name of the source, part of every event.")
+    id: str = Field(
+        min_length=1,
+        description="Name of the source, part of every event's id: no other pipeline has one of this name.",
+    )
     dsn: str = Field(
         repr=False,
         description="How to connect: mysql://user:password@host:3306/database; options ssl_mode, ssl_ca, ssl_cert,"

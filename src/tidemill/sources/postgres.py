@@ -42,7 +42,10 @@ from tidemill.sources._pg_tables import parse as parse_pattern
 
 
 class PostgresConfig(Config):
-    id: str = Field(min_length=1, description="Name of the source, part of every event.")
+    id: str = Field(
+        min_length=1,
+        description="Name of the source, part of every event's id: no other pipeline has one of this name.",
+    )
     dsn: str = Field(
         repr=False,
         description="How to connect: a URI or keywords, as libpq takes them.",
