@@ -102,7 +102,7 @@ def test_an_empty_log_is_no_error(tidemill: Terminal, tmp_path: Path) -> None:
 
 def test_a_file_with_several_pipelines_needs_a_name(tidemill: Terminal, tmp_path: Path) -> None:
     path = tmp_path / "two.yaml"
-    path.write_text(PIPELINE + "---\n" + PIPELINE.replace("orders", "users"))
+    path.write_text(PIPELINE + "---\n" + PIPELINE.replace("orders", "users").replace("id: p,", "id: q,"))
     answer = tidemill("log", "ls", path)
     assert answer.code == 2
     assert "orders, users" in answer.err
