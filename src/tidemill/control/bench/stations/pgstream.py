@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tidemill.control.bench.stations.postgres import copy
+from tidemill.control.bench.stations.station import PULLED, Station
+from tidemill.control.servers.postgres import Postgres
+from tidemill.sinks.pgstream import Client
+
+
+class PgstreamStation(Station):
+    """The plain consumer has no groups, no visibility timeout and no order to keep; what it takes is gone at once."""
+
+    loop = "COPY of ready text into a table with offset, key and payload"
+    pull_loop = f"DELETE of the first {PULLED:,} rows of that table FOR UPDATE SKIP LOCKED, RETURNING them"
+
+    def start(self) -> None:
+        self._server = self.stack.enter_context(Postgres(durable=False, shared_buffers="256MB", autovacuum=False))
+        pairs = enumerate(zip(self.keys(), self.values(), strict=True))
+        self._text = b"".join(
+            b"%d\t%s\t%s\n" % (number, _escaped(key), _escaped(value)) for number, (key, value) in pairs
+        )
+
+    def config(self, target: str) -> dict[str, Any]:
+        return {"dsn": self._server.dsn(), "stream": target}
+
+    def plain(self, target: str) -> float:
+        self._server.query(f"CREATE TABLE {target} (number bigint PRIMARY KEY, key text, payload text)")
+        return copy(self._server, target, self._text)
+
+    def pulls(self, ours: str, plain: str) -> tuple[float, float]:
+        statement = (
+            f"DELETE FROM {plain} WHERE number IN "
+            f"(SELECT number FROM {plain} ORDER BY number LIMIT {PULLED} FOR UPDATE SKIP LOCKED) RETURNING *"
+        )
+        with self._server.connect() as connection:
+            taken, began = 0, time.perf_counter()
+            while rows := connection.execute(statement.encode()).fetchall():
+                taken += len(rows)
+            without = time.perf_counter() - began
+        with Client(self._server.dsn()) as client:
+            group = client.group(ours, "bench")
+            began = time.perf_counter()
+            while messages := group.pull(PULLED):
+                taken -= len(group.ack(*messages).done)
+            spent = time.perf_counter() - began
+        assert not taken, "both consumers are given every message once"
+        return spent, without
+
+
+def _escaped(text: bytes) -> bytes:
+    return text.replace(b"\\", b"\\\\")
