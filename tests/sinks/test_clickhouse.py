@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import os
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -219,6 +222,43 @@ def test_large_deliveries_are_inserted_in_pieces_that_a_replay_repeats(bench: Be
     assert bench.server.query(parts) == [{"n": 500}]
 
 
+def test_a_batch_without_other_dead_letters_is_another_piece(bench: Bench) -> None:
+    batch = delivery(changes(T, *((INSERT, None, row(i)) for i in range(6))))
+    bench.write(batch.without([2]))
+    bench.write(batch.without([3]))
+    assert [r["id"] for r in bench.rows("id")] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_batch_that_brings_other_values_is_another_piece(bench: Bench) -> None:
+    """As after a processor was changed and the checkpoint moved back."""
+    bench.write(delivery(changes(T, (INSERT, None, row(1, "clear")))))
+    bench.write(delivery(changes(T, (INSERT, None, row(1, "masked")))))
+    assert bench.rows() == [row(1, "masked")]
+
+
+@pytest.mark.parametrize("mode", ["upsert", "changelog"])
+def test_rows_removed_by_hand_come_back_once_the_table_has_forgotten_the_tokens(bench: Bench, mode: str) -> None:
+    batch = delivery(changes(T, (INSERT, None, row(1)), (INSERT, None, row(2))))
+    bench.write(batch, mode=mode)
+    table = f"{bench.database}.t"
+    bench.server.query(f"ALTER TABLE {table} DELETE WHERE 1 SETTINGS mutations_sync = 2")
+    bench.write(batch, mode=mode)
+    count = f"SELECT count() AS n FROM {table}"
+    assert bench.server.query(count) == [{"n": 0}], "the page says so"
+    bench.server.query(f"ALTER TABLE {table} MODIFY SETTING non_replicated_deduplication_window = 0")
+    for _ in range(2):
+        bench.write(batch, mode=mode)
+    if mode == "upsert":
+        assert bench.rows() == [row(1), row(2)]
+    else:
+        assert bench.server.query(count) == [{"n": 2}], "offsets are looked up while tokens are not heeded"
+    bench.server.query(f"ALTER TABLE {table} MODIFY SETTING non_replicated_deduplication_window = 10000")
+    before = bench.server.query(count)
+    for _ in range(2):
+        bench.write(batch, mode=mode)
+    assert mode == "upsert" or bench.server.query(count) == before
+
+
 # Whose versions they are
 
 
@@ -422,6 +462,41 @@ def test_every_type_of_the_sources_is_exact_and_nullable(bench: Bench) -> None:
     for name, (native, *_, shown) in zip(names, TYPES, strict=True):
         assert found[name] == shown, native
     assert set(empty.values()) == {None}
+
+
+def every_type() -> Delivery:
+    names = [f"c{i}" for i in range(len(TYPES))]
+    columns = [column(name, native, arrow) for name, (native, arrow, *_) in zip(names, TYPES, strict=True)]
+    full = {name: case[3] for name, case in zip(names, TYPES, strict=True)}
+    rows = [{"id": i, **(full if i % 3 else {})} for i in range(70)]
+    events: list[tuple[Op, dict[str, Any] | None, dict[str, Any] | None]] = [(INSERT, None, each) for each in rows]
+    events += [(UPDATE, {"id": 5}, {"id": 105, **full}), (DELETE, {"id": 6}, None), (UPDATE, None, {"id": 7})]
+    return delivery(changes(structure("t", ID, *columns), *events))
+
+
+TOKENS = """
+import sys
+from tests.sinks.test_clickhouse import every_type
+from tidemill.sinks.clickhouse import ClickHouseConfig, ClickHouseSink
+for mode in ("upsert", "changelog"):
+    sink = ClickHouseSink(ClickHouseConfig(id="ch", url=sys.argv[1], database=f"{sys.argv[2]}_{mode}", mode=mode))
+    sink._opened().client.raw_insert = lambda *_, **more: print(more["settings"]["insert_deduplication_token"])
+    sink.write(every_type())
+    sink.close()
+"""
+
+
+def test_a_piece_has_the_same_token_in_every_process(bench: Bench) -> None:
+    """Bytes that Arrow leaves as it found them, under NULLs for instance, must not get into it."""
+    url, said = f"http://default:secret@127.0.0.1:{bench.server.port}", set()
+    for fill in ("1", "254"):  # what malloc fills memory with
+        environment = os.environ | {"MALLOC_PERTURB_": fill, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+        command = [sys.executable, "-c", TOKENS, url, bench.database]
+        said.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    for mode in ("upsert", "changelog"):
+        bench.server.query(f"DROP DATABASE {bench.database}_{mode}")
+    (tokens,) = said
+    assert len(tokens.splitlines()) == 2
 
 
 def test_columns_of_the_key_are_not_nullable_and_others_as_at_the_source(bench: Bench) -> None:

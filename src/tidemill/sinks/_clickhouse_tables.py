@@ -38,6 +38,7 @@ BEFORE, AFTER = "before_", "after_"
 
 _COMMENT = "source: "
 _STRUCTURE = re.compile(r"tidemill: structure (\d+) since (\d+) of the log at (\d+)")
+_WINDOW = re.compile(r"\b(non_)?replicated_deduplication_window = (\d+)")
 _ATTEMPTS = 5
 
 
@@ -167,7 +168,7 @@ class Tables:
             {column: note.removeprefix(_COMMENT) for column, _, note, _ in columns if note.startswith(_COMMENT)},
             sequence,
             since,
-            "non_replicated_deduplication_window" in full or engine.startswith(("Replicated", "Shared")),
+            _deduplicates(engine, full),
         )  # fmt: skip
 
     def _kind(self, column: Column, *, key: bool) -> Kind:
@@ -344,6 +345,13 @@ def _identity(table: Table) -> object:
 
 def _note(column: Column) -> str:
     return f"{_COMMENT}{column.type.native}{'' if column.nullable else ' not null'}"
+
+
+def _deduplicates(engine: str, full: str) -> bool:
+    """Replicated tables heed tokens unless told not to, others only if told to. A window of 0 forgets them all."""
+    replicated = engine.startswith(("Replicated", "Shared"))
+    windows = {not plain: int(size) for plain, size in _WINDOW.findall(full)}
+    return windows.get(replicated, int(replicated)) > 0
 
 
 def _noted(found: Found) -> Table:
