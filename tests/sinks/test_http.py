@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 import pytest
@@ -141,6 +142,14 @@ class TestRequests:
         assert (headers["ce-specversion"], headers["ce-type"]) == ("1.0", "io.tidemill.insert")
         assert headers["ce-id"] == headers["idempotency-key"]
         assert headers["content-type"] == "application/json"
+
+    def test_have_attributes_encoded_as_the_binding_says(self, sinks: Any, receiver: Receiver) -> None:
+        table = dataclasses.replace(make_table(), database="the shop", name='a "b" 5%/ü')
+        sinks(envelope="cloudevents", cloudevents_mode="binary").write(delivery_of(make_block(1, table=table)))
+        headers = receiver.taken[0].headers
+        assert headers["ce-subject"] == "public.a%20%22b%22%205%25/%C3%BC"
+        assert unquote(headers["ce-subject"]) == table.full_name
+        assert unquote(headers["ce-source"]) == "/tidemill/orders/the%20shop", "a URI, which is encoded once more"
 
     def test_go_where_the_row_says(self, sinks: Any, receiver: Receiver) -> None:
         sinks("/${source.table}/${after.customer}?paid=${after.paid}").write(delivery_of(make_block(2)))

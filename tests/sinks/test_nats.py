@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import nats
 import orjson
@@ -19,7 +20,7 @@ import pytest
 from nats.js.api import DiscardPolicy, RetentionPolicy, StreamConfig
 from pydantic import ValidationError
 
-from tests.support.blocks import make_block
+from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
 from tidemill.component import Outcome
 from tidemill.config.secrets import masked, revealed
@@ -130,7 +131,14 @@ class TestMessages:
         sinks(envelope="cloudevents", cloudevents_mode="binary").write(delivery_of(make_block(1)))
         (message,) = messages(server, name)
         assert message.headers["ce-type"] == "io.tidemill.insert"
-        assert message.headers["content-type"] == "application/json"
+        assert message.headers["ce-datacontenttype"] == "application/json"
+
+    def test_have_attributes_encoded_as_the_binding_says(self, sinks: Any, server: Nats, name: str) -> None:
+        table = dataclasses.replace(make_table(), name='a "b" 5%/ü')
+        sinks(envelope="cloudevents", cloudevents_mode="binary").write(delivery_of(make_block(1, table=table)))
+        (message,) = messages(server, name)
+        assert message.headers["ce-subject"] == "public.a%20%22b%22%205%25/%C3%BC"
+        assert unquote(message.headers["ce-subject"]) == table.full_name
 
     def test_of_an_empty_delivery_are_none(self, sinks: Any, server: Nats, name: str) -> None:
         assert sinks().write(delivery_of()).events == 0

@@ -12,6 +12,7 @@ from tidemill.model.table import Table
 
 SPEC_VERSION = "1.0"
 _YEAR_0, _YEAR_10000 = -62_167_219_200_000_000, 253_402_300_800_000_000
+_IN_HEADER = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _TYPES = pa.array([None, *(f"io.tidemill.{op.label}" for op in Op)], pa.string())
 
 
@@ -33,6 +34,12 @@ def attributes(block: Block, source: str) -> dict[str, pa.Array | str]:
         "time": _known_times(block.batch.column("commit_time")),
         "dataschema": schema_uri(table),
     }
+
+
+def header(text: str) -> str:
+    """A value as the bindings of HTTP and NATS want it (3.1.3.2 of both): spaces, double quotes, percent signs and all
+    beyond ASCII percent-encoded. The binding of Kafka takes UTF-8 as it is."""
+    return urllib.parse.quote(text, safe=_IN_HEADER)
 
 
 def written(moments: pa.Array) -> pa.Array:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidemill.component import Format
 from tidemill.errors import Poisoned
+from tidemill.formats import _cloudevents as cloudevents
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.keyhash import key_hashes
@@ -26,7 +27,7 @@ from tidemill.sinks._routing import names
 if TYPE_CHECKING:
     from tidemill.sinks.http import HttpConfig
 
-_SEEN = " !#$&'()*+,;=:/?@[]{}|^`<>~-._"  # of a header value; CloudEvents' HTTP binding asks for "%" and quotes encoded
+_SEEN = " !#$&'()*+,;=:/?@[]{}|^`<>~-._"  # of a header value as it is
 _KEYLESS = (Op.TRUNCATE, Op.DDL, Op.MESSAGE)
 
 
@@ -217,7 +218,8 @@ def _attributes(lists: Mapping[str, str | list[str | None]], row: int) -> dict[s
     found = {}
     for name, value in lists.items():
         if text := value if isinstance(value, str) else value[row]:
-            found["Content-Type" if name == "datacontenttype" else f"ce-{name}"] = _escaped(text)
+            of_content = name == "datacontenttype"
+            found["Content-Type" if of_content else f"ce-{name}"] = text if of_content else cloudevents.header(text)
     return found
 
 

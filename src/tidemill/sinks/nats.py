@@ -24,6 +24,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tidemill.component import Check, Component, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned
+from tidemill.formats import _cloudevents as cloudevents
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
@@ -284,12 +285,15 @@ def _subject(text: str) -> str:
 
 
 def _headers(beside: Any, rows: int) -> list[dict[str, str]]:
-    """CloudEvents attributes by row (the NATS binding: `ce-` before each name)."""
+    """CloudEvents attributes by row (the NATS binding: `ce-` before each name, that of the content's type too)."""
     if not beside:
         return []
-    lists = {name: [value] * rows if isinstance(value, str) else value.to_pylist() for name, value in beside.items()}
-    named = {"content-type" if name == "datacontenttype" else f"ce-{name}": values for name, values in lists.items()}
-    return [{name: _escaped(values[row]) for name, values in named.items() if values[row]} for row in range(rows)]
+    fixed = {f"ce-{name}": cloudevents.header(value) for name, value in beside.items() if isinstance(value, str)}
+    lists = {f"ce-{name}": value.to_pylist() for name, value in beside.items() if not isinstance(value, str)}
+    return [
+        fixed | {name: cloudevents.header(values[row]) for name, values in lists.items() if values[row]}
+        for row in range(rows)
+    ]
 
 
 def _escaped(text: str) -> str:
