@@ -349,18 +349,41 @@ def test_an_event_that_is_too_large_is_poisoned_and_not_sent(sinks: Any, receive
     assert receiver.all == []
 
 
-def test_rows_do_not_choose_a_path_outside_of_the_template(sinks: Any, receiver: Receiver) -> None:
+def of_customer(customer: str) -> Delivery:
     block = make_block(1)
     after = block.batch.column("after")
     names = [f.name for f in after.type]
     children = [after.field(n) for n in names]
-    children[1] = type(children[1]).from_pandas(["../admin"])  # pyarrow's own way to make one
+    children[1] = type(children[1]).from_pandas([customer])  # pyarrow's own way to make one
     batch = block.batch.set_column(
         block.batch.schema.get_field_index("after"), "after", type(after).from_arrays(children, names)
     )
-    with pytest.raises(Poisoned, match="would leave the path"):
-        sinks("/hooks/${after.customer}").write(delivery_of(Block(block.table, batch)))
+    return delivery_of(Block(block.table, batch))
+
+
+@pytest.mark.parametrize("value", [".", ".."])
+def test_rows_do_not_choose_a_path_outside_of_the_template(sinks: Any, receiver: Receiver, value: str) -> None:
+    for path in ("/hooks/${after.customer}", "/hooks/${after.customer}/x?a=b", "/hooks/${after.customer}?a=/"):
+        with pytest.raises(Poisoned, match="would leave the path"):
+            sinks(path).write(of_customer(value))
     assert receiver.all == []
+    sinks("/hooks/x?a=/${after.customer}/").write(of_customer(value))
+    assert receiver.taken[0].path == f"/hooks/x?a=/{value}/"
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        ("../admin", "..%2Fadmin"), ("%2e%2e", "%252e%252e"), ("a?b#c", "a%3Fb%23c"), ("//evil.com/", "%2F%2Fevil.com%2F"),
+        ("a&b=c+d", "a%26b%3Dc%2Bd"), ("a b\r\nX: y", "a%20b%0D%0AX%3A%20y"), ("é;@", "%C3%A9%3B%40"), ("a.b-c_d~", "a.b-c_d~"),
+    ],
+)  # fmt: skip
+def test_a_value_is_one_segment_of_the_path_or_one_value_of_the_query(
+    sinks: Any, receiver: Receiver, value: str, sent: str
+) -> None:
+    sinks("/p:a/${after.customer}/e%20x?q=${after.customer}&r=%2F/,").write(of_customer(value))
+    assert receiver.taken[0].path == f"/p:a/{sent}/e%20x?q={sent}&r=%2F/,"
+    assert unquote(sent) == value
 
 
 def test_tables_that_interleave_and_empty_deliveries_pass(sinks: Any, receiver: Receiver) -> None:

@@ -57,9 +57,9 @@ class Template:
         self.is_literal = not names
         self.is_constant = all(name in _OF_BLOCK for name in names)
 
-    def constant(self, table: Table, source: str) -> str:
-        """The one value all rows of a block share. Only for `is_constant` templates."""
-        return "".join(p.text if not p.name else _of_block(p, table, source) for p in self._parts)
+    def constant(self, table: Table, source: str, escape: Callable[[str], str] = str) -> str:
+        """The one value all rows of a block share. Only for `is_constant` templates. `escape` as in `render`."""
+        return "".join(p.text if not p.name else escape(_of_block(p, table, source)) for p in self._parts)
 
     def render(self, block: Block, source: str, escape: Callable[[str], str] | None = None) -> pa.Array:
         """One string per row, never null: `Refused` when a value is missing and the template has no default for it.

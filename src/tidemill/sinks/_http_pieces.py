@@ -118,15 +118,14 @@ class Packer:
     def _runs(self, block: Block, ends: list[int]) -> Iterator[_Run]:
         """Rows of one courier that share a URL and headers."""
         source = self._delivery.source
-        templates = [self._url, *self._headers.values()]
-        named = [names(template, block, source) for template in templates]
+        named = [names(self._url, block, source, _in_url), *(names(t, block, source) for t in self._headers.values())]
         texts = [d.dictionary.to_pylist() for d in named]
         codes = np.stack([d.indices.to_numpy() for d in named])
         changes = np.flatnonzero((np.diff(codes) != 0).any(axis=0)) + 1
         bounds = sorted({0, *changes.tolist(), *ends})
         for low, high in itertools.pairwise(bounds):
-            url, *values = (texts[i][codes[i, low]] for i in range(len(templates)))
-            if ".." in url.split("/") and ".." not in self._url.text.split("/"):
+            url, *values = (text[code] for text, code in zip(texts, codes[:, low], strict=True))
+            if _climbs(url) and not _climbs(self._url.text):
                 raise Poisoned(dict.fromkeys(block.offsets()[low:high].tolist(), "its url would leave the path"))
             headers = {name: _escaped(v) for name, v in zip(self._headers, values, strict=True)}
             yield _Run(low, high, quote(url, safe=IN_URL), headers)
@@ -221,6 +220,16 @@ def _attributes(lists: Mapping[str, str | list[str | None]], row: int) -> dict[s
             of_content = name == "datacontenttype"
             found["Content-Type" if of_content else f"ce-{name}"] = text if of_content else cloudevents.header(text)
     return found
+
+
+def _in_url(value: str) -> str:
+    """Of a row: one segment of the path, or one value of the query, whatever it holds."""
+    return quote(value, safe="")
+
+
+def _climbs(url: str) -> bool:
+    """A value of nothing but dots is the one that no encoding keeps from being a step (RFC 3986, 5.2.4 and 6.2.2.2)."""
+    return not {".", ".."}.isdisjoint(url.partition("?")[0].split("/"))
 
 
 def _escaped(text: str) -> str:

@@ -26,9 +26,9 @@ def names(
     template: Template, block: Block, source: str, escape: Callable[[str], str] | None = None
 ) -> pa.DictionaryArray:
     """One name per row, each name once in the dictionary. `Poisoned` says which rows have none."""
-    if template.is_constant and escape is None:
+    if template.is_constant:
         zeros = pa.repeat(pa.scalar(0, pa.int32()), block.rows)
-        return pa.DictionaryArray.from_arrays(zeros, pa.array([template.constant(block.table, source)]))
+        return pa.DictionaryArray.from_arrays(zeros, pa.array([template.constant(block.table, source, escape or str)]))
     try:
         return template.render(block, source, escape).dictionary_encode()
     except Refused as error:
