@@ -523,13 +523,16 @@ def test_arrays_that_cannot_be_null_are_arrays_and_null_ones_only_when_told(benc
 
 def test_json_is_text_or_the_json_type_and_what_that_cannot_take_is_named(bench: Bench) -> None:
     table = structure("t", ID, column("doc", "jsonb", pa.string(), raw=True))
-    documents = ['{"a": {"b": [1, 2]}}', "[1]", None, '{"z": "y"}', "7"]
+    documents = ['{"a": {"b": [1, 2]}}', "[1]", None, ' \n{"z": "y"}', "7", "null", ' "{"', '{"a": 1, "a": 2}']
     block = changes(table, *((INSERT, None, {"id": i, "doc": d}) for i, d in enumerate(documents)))
     with pytest.raises(Poisoned) as caught:
         bench.write(delivery(block), json_type="json")
-    assert caught.value.reasons.keys() == {1, 4}
-    assert "INCORRECT_DATA (117)" in caught.value.reasons[1]
-    bench.write(delivery(block).without([1, 4]), json_type="json")
+    assert caught.value.reasons.keys() == {1, 4, 5, 6}
+    assert caught.value.reasons[5] == 'column "doc" (jsonb): JSON takes objects only, and this is none'
+    with pytest.raises(Poisoned) as caught:
+        bench.write(delivery(block).without([1, 4, 5, 6]), json_type="json")
+    assert caught.value.reasons == {7: "ClickHouse refused the row: INCORRECT_DATA (117)"}
+    bench.write(delivery(block).without([1, 4, 5, 6, 7]), json_type="json")
     assert bench.types()["doc"] == "Nullable(JSON)"
     assert bench.rows("id, doc.a.b AS b") == [{"id": 0, "b": [1, 2]}, {"id": 2, "b": None}, {"id": 3, "b": None}]
 
@@ -561,6 +564,34 @@ def test_values_that_the_type_cannot_hold_are_poisoned_all_at_once(bench: Bench)
     assert "1899" not in str(caught.value)
     bench.write(delivery(block).without([1, 2, 3, 4, 6, 7]))
     assert bench.rows("id, amount") == [{"id": 0, "amount": None}, {"id": 5, "amount": "NaN"}]
+
+
+UUID_TEXTS = {
+    "0e0ec5a0-0000-4000-8000-00000000000a": True, "0E0EC5A0-0000-4000-8000-00000000000A": True,
+    "0e0ec5a000004000800000000000000a": True, "nope": False, "": False, " 0e0ec5a0-0000-4000-8000-00000000000a": False,
+    "0e0ec5a0-0000-4000-8000-00000000000g": False, "0e0ec5a0-0000-40008-000-00000000000a": False,
+    "{0e0ec5a0-0000-4000-8000-0000000000}": False, "０e0ec5a0-0000-4000-8000-0000000000": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+def test_a_text_that_is_no_uuid_is_poisoned_never_null(bench: Bench, nullable: bool) -> None:
+    who = column("who", "uuid", pa.string(), nullable=nullable)
+    all_of_them = column("list", "uuid[]", pa.list_(pa.string()), nullable=False)
+    good = str(uuid.UUID(int=7))
+    rows: list[dict[str, Any]] = [{"who": text, "list": [good]} for text in UUID_TEXTS]
+    rows += [{"who": good, "list": [None, text]} for text in UUID_TEXTS]
+    rows += [{"who": None if nullable else good, "list": []}]
+    block = changes(structure("t", ID, who, all_of_them), *((INSERT, None, {"id": i} | r) for i, r in enumerate(rows)))
+    with pytest.raises(Poisoned) as caught:
+        bench.write(delivery(block))
+    wrong = [i for i, good in enumerate(2 * list(UUID_TEXTS.values())) if not good]
+    assert list(caught.value.reasons) == wrong
+    assert caught.value.reasons[3] == 'column "who" (uuid) has a value that UUID cannot hold'
+    bench.write(delivery(block).without(wrong))
+    found = bench.rows("who")
+    assert found[0] == found[1] == found[2] == {"who": "0e0ec5a0-0000-4000-8000-00000000000a"}
+    assert [r for r in found if r["who"] is None] == [{"who": None}] * nullable
 
 
 def test_a_constraint_of_the_table_poisons_the_rows_that_violate_it(bench: Bench) -> None:

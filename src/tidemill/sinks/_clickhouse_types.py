@@ -27,10 +27,11 @@ RULES: tuple[tuple[str, str, str, str], ...] = (
     ("an enum", "`enum(…)`, `set(…)`", "`String`, from MySQL `LowCardinality(String)`",
      "its label; a new label needs no ALTER, as `Enum8` would"),
     ("`bytea`", "`binary`, `varbinary`, `blob`, geometries", "`String`", "the bytes themselves"),
-    ("`uuid`", "`uuid` of MariaDB", "`UUID`", ""),
+    ("`uuid`", "`uuid` of MariaDB", "`UUID`", "a text that is none (a processor may make one): dead letter"),
     ("`json`, `jsonb`", "`json`", "`String`, or `JSON` with `json_type: json`",
-     "`JSON` takes objects only and keeps numbers as `Float64`: other documents are dead letters, and so is an event "
-     "of which the binlog has only a change of the document"),
+     "`JSON` takes objects only: other documents, `null` too, are dead letters, and so is an event of which the binlog "
+     "has only a change of the document. It keeps paths, not text: `{\"a\": null}` and `{\"a\": {}}` become `{}`, "
+     "`{\"a.b\": 1}` becomes `{\"a\": {\"b\": 1}}`, fractions are `Float64`, integers beyond 64 bits strings"),
     ("`date`", "`date`", "`Date32`", "1900-01-01 to 2299-12-31; outside, infinity, zero dates: dead letter"),
     ("`timestamp(p)`", "`datetime(p)`", "`DateTime64(p, 'UTC')`",
      "shown as at the source; p as declared (PostgreSQL: 6, MySQL: 0, if not); 1900 to 2299, else dead letter"),

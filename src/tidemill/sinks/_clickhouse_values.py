@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
 from tidemill.formats._program import render
 from tidemill.model.table import Column
@@ -43,7 +44,9 @@ def fit(
     if kind.is_text:
         return _text(values, column)
     if kind.core == "JSON":
-        return values
+        documents = _text(values, column)
+        verdicts.condemn(offsets, _no_object(documents) & live, f"{label}: JSON takes objects only, and this is none")
+        return documents
     element = kind.element
     if element is not None:
         if not pa.types.is_list(values.type) and not pa.types.is_large_list(values.type):
@@ -86,6 +89,8 @@ def _scalar(values: pa.Array, kind: Kind) -> tuple[pa.Array, Mask | None]:
             lost = numbers % step != 0
             wrong = lost if wrong is None else wrong | lost
         return sent, wrong if wrong is not None and wrong.any() else None
+    if kind.core == "UUID":
+        return values, _no_uuid(values)
     if pa.types.is_duration(arrow):
         return values.cast(pa.duration("us")).cast(pa.int64()), None
     return _text_of_times(values), None
@@ -93,6 +98,43 @@ def _scalar(values: pa.Array, kind: Kind) -> tuple[pa.Array, Mask | None]:
 
 def _text_of_times(values: pa.Array) -> pa.Array:
     return values.cast(pa.string()) if pa.types.is_time(values.type) else values
+
+
+def _no_object(values: pa.Array) -> Mask:
+    """Documents that are something else. Of those the server makes `{}` of `null`, and refuses the others."""
+    begins = pc.match_substring_regex(values, r"^[ \t\r\n]*\{").fill_null(True)
+    return ~begins.to_numpy(zero_copy_only=False)
+
+
+def _no_uuid(values: pa.Array) -> Mask | None:
+    """Texts that are no UUID: into a nullable column the server writes NULL for them."""
+    texts = values.cast(pa.large_string())
+    _, ends, data = texts.buffers()
+    if not len(texts) or data is None:
+        return texts.is_valid().to_numpy(zero_copy_only=False) if len(texts) else None
+    bounds = np.frombuffer(ends, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    wrong: Mask = _not_hexadecimal(np.frombuffer(data, np.uint8), bounds)
+    if not wrong.any():
+        return None
+    return wrong & texts.is_valid().to_numpy(zero_copy_only=False)
+
+
+@njit(cache=True, nogil=True)
+def _not_hexadecimal(data, bounds):  # type: ignore[no-untyped-def]
+    """Which texts are not 32 hexadecimal digits, with the four dashes or without any."""
+    wrong = np.zeros(len(bounds) - 1, np.bool_)
+    for row in range(len(wrong)):
+        first, length = bounds[row], bounds[row + 1] - bounds[row]
+        bad = length != 36 and length != 32
+        if not bad:
+            for at in range(length):
+                byte = data[first + at]
+                if length == 36 and (at == 8 or at == 13 or at == 18 or at == 23):
+                    bad |= byte != 45
+                else:
+                    bad |= not (48 <= byte <= 57 or 97 <= byte <= 102 or 65 <= byte <= 70)
+        wrong[row] = bad
+    return wrong
 
 
 def _outside(numbers: pa.Array, low: int, high: int) -> Mask | None:
