@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import orjson
+import psycopg
 import pytest
 
 from tests.config.conftest import PIPELINE
@@ -129,6 +130,23 @@ def test_replay_asks_a_sink_that_is_away_once(
     assert (answer.json["replayed"], answer.json["failed"], answer.json["untried"]) == (0, 1, 2)
     assert [letter.attempts for letter in store.letters(sink="s")] == [2, 1, 1]
     assert "2 not tried" in tidemill("dlq", "replay", pipeline.file, "--sink", "s", "--yes").out
+
+
+def test_a_letter_that_is_still_bad_does_not_keep_the_next_ones_from_a_database(
+    tidemill: Terminal, pipeline: config.Pipeline, store: DeadLetters, tmp_path: Path, database: str
+) -> None:
+    path = Path(pipeline.file)
+    scribes = f"{{type: scribe, config: {{id: s, directory: '{tmp_path}'}}}}"
+    path.write_text(path.read_text().replace(scribes, f'{{type: postgres, config: {{id: s, dsn: "{database}"}}}}'))
+    with psycopg.connect(database, autocommit=True) as db:
+        # Its other columns are added in the transaction of the first letter, which is taken back.
+        db.execute("CREATE TABLE orders (id bigint PRIMARY KEY CHECK (id <> 3))")
+        answer = tidemill("dlq", "replay", path, "--sink", "s", "--yes", "--json")
+        assert (answer.json["replayed"], answer.json["failed"], answer.json["untried"]) == (2, 1, 0)
+        assert db.execute("SELECT id FROM orders ORDER BY id").fetchall() == [(4,), (17,)]
+    (left,) = store.letters(sink="s")
+    assert (left.offset, left.attempts) == (3, 2)
+    assert "check violation" in left.reason
 
 
 def test_replay_refuses_while_the_pipeline_runs(

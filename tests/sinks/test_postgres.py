@@ -34,6 +34,9 @@ from tidemill.sinks.postgres import PostgresSink, PostgresSinkConfig
 
 _names = itertools.count(1)
 Make = Callable[..., PostgresSink]
+ID = column("id", "bigint", pa.int64(), nullable=False)
+NAME, NOTE = (column(name, "text", pa.string()) for name in ("name", "note"))
+T = structure("t", ID, NAME, NOTE)
 
 
 @pytest.fixture
@@ -381,6 +384,27 @@ def test_rows_that_a_constraint_refuses_are_named_by_offset_and_never_quoted(
     assert target.execute("SELECT count(*) FROM orders").fetchone() == (1 + size - len(sevens),)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_sink_that_refused_rows_goes_on_with_others(target: psycopg.Connection[Any], make: Make, there: bool) -> None:
+    """Tables and temporary tables of the transaction that was taken back are not there any more."""
+    if there:
+        target.execute("CREATE TABLE t (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), note text)")
+    sink, bad = make(), "bad" if there else "nul \0"
+    delivery = delivery_of(
+        changes(T, *[(Op.UPDATE, None, {"id": i, "name": bad if i == 7 else "ok"}) for i in range(20)])
+    )
+    for _ in range(2):
+        with pytest.raises(Poisoned) as caught:
+            sink.write(delivery)
+        assert list(caught.value.reasons) == [7]
+    assert write(sink, delivery.without([7])) == 19
+    letter = changes(T, (Op.UPDATE, None, {"id": 7, "name": bad}), first=7)
+    with pytest.raises(Poisoned):
+        sink.write(dataclasses.replace(delivery_of(letter, start=7), redelivered=True))
+    assert write(sink, delivery_of(changes(T, (Op.UPDATE, None, {"id": 20, "name": "ok"}), first=20), start=20)) == 1
+    assert len(rows(target, "t")) == 20
+
+
 def test_values_that_the_targets_type_refuses_are_poison(target: psycopg.Connection[Any], make: Make) -> None:
     target.execute(
         "CREATE TABLE orders (id smallint PRIMARY KEY, customer varchar(11), quantity int, price numeric, paid bool, "
@@ -523,11 +547,6 @@ def test_columns_that_the_target_generates_and_columns_of_its_own_are_left_alone
     sink = make()
     write(sink, delivery_of(make_block(2)), delivery_of(make_block(2, ops=Op.UPDATE, offsets=(2, 3)), start=2))
     assert target.execute("SELECT id, mine, weight FROM orders ORDER BY id").fetchall() == [(0, "x", 0), (1, "x", 2)]
-
-
-ID = column("id", "bigint", pa.int64(), nullable=False)
-NAME, NOTE = (column(name, "text", pa.string()) for name in ("name", "note"))
-T = structure("t", ID, NAME, NOTE)
 
 
 def test_a_key_that_the_target_counts_by_itself_has_the_sources_values(

@@ -26,7 +26,7 @@ from tidemill.model.template import Template
 from tidemill.sinks._ahead import ahead
 from tidemill.sinks._pgsink_apply import Applier, TooMany
 from tidemill.sinks._pgsink_connection import address, connect, explained
-from tidemill.sinks._pgsink_positions import PlanChanged, Positions, StateConfig
+from tidemill.sinks._pgsink_positions import PlanChanged, Positions, StateConfig, Taking
 from tidemill.sinks._pgsink_tables import CREATE_STATE, Rules, Tables, Target
 from tidemill.sinks._pgsink_windows import Window, Windows
 
@@ -104,28 +104,37 @@ class PostgresSink(Component[PostgresSinkConfig]):
 
     def write(self, delivery: Delivery) -> Receipt:
         began = time.perf_counter()
-        db = self._connection()
-        positions = Positions(
-            db, self.config.state_schema, self.config.id, rewind=self.config.rewind, where=self._where
-        )
-        with explained(self._where):
-            for turn in range(_TURNS):
-                positions.settle(delivery)
-                try:
-                    with db.transaction():
-                        work = _Work(self, db, delivery)
-                        taking = positions.begin(delivery)
-                        work.run(block for b in delivery if (block := taking.fresh(b)) is not None)
-                        taking.save()
-                    break
-                except PlanChanged:
-                    if turn == _TURNS - 1:
-                        raise
+        try:
+            with explained(self._where):
+                work, taking = self._deliver(delivery)
+        except BaseException:
+            # Tables and temporary tables that are known may be of the transaction that was taken back.
+            self.close()
+            raise
         total = time.perf_counter() - began
         return Receipt(
             self.config.id, delivery.lane, work.windows.events, work.applier.bytes, taking.skipped,
             encode_seconds=work.encode_seconds, write_seconds=total - work.encode_seconds,
         )  # fmt: skip
+
+    def _deliver(self, delivery: Delivery) -> tuple[_Work, Taking]:
+        db = self._connection()
+        positions = Positions(
+            db, self.config.state_schema, self.config.id, rewind=self.config.rewind, where=self._where
+        )
+        for turn in range(_TURNS):
+            positions.settle(delivery)
+            try:
+                with db.transaction():
+                    work = _Work(self, db, delivery)
+                    taking = positions.begin(delivery)
+                    work.run(block for b in delivery if (block := taking.fresh(b)) is not None)
+                    taking.save()
+                return work, taking
+            except PlanChanged:
+                if turn == _TURNS - 1:
+                    raise
+        raise AssertionError("unreachable")
 
     def close(self) -> None:
         if self._db is not None:
