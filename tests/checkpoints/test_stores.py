@@ -101,6 +101,14 @@ def test_a_file_that_is_no_database_is_a_checkpoint_error(tmp_path: Path) -> Non
         SqliteCheckpoints(SqliteConfig(path=path)).load("orders")
 
 
+def test_clickhouse_is_asked_for_what_was_saved_last_whichever_replica_answers() -> None:
+    with ClickHouse() as server:
+        store = ClickHouseCheckpoints(ClickHouseCheckpointsConfig(url=server.url, database="state"))
+        store.save("orders", Checkpoint(1, Position("0/1")), expect=0)
+        assert store._query("SELECT getSetting('select_sequential_consistency')") == [(1,)]
+        store.close()
+
+
 def test_the_ttl_of_clickhouse_removes_old_checkpoints_but_never_the_last() -> None:
     with ClickHouse() as server:
         store = ClickHouseCheckpoints(ClickHouseCheckpointsConfig(url=server.url, database="state", keep_days=30))

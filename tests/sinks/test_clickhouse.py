@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from tests.support.changes import changes, column, delivery, structure
 from tests.support.deliveries import by_table, make_deliveries, make_events
@@ -807,6 +808,24 @@ def test_a_time_without_a_zone_is_not_written_where_the_server_would_shift_it(be
 def test_a_setting_that_does_not_exist_is_refused(bench: Bench) -> None:
     with pytest.raises(Refused):
         bench.write(delivery(changes(T, (INSERT, None, row(1)))), settings={"no_such_setting": "1"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["async_insert", "wait_for_async_insert", "insert_deduplicate", "insert_deduplication_token",
+     "max_insert_block_size", "input_format_null_as_default"],
+)  # fmt: skip
+def test_a_setting_that_the_sink_depends_on_is_refused(bench: Bench, name: str) -> None:
+    with pytest.raises(ValidationError, match=f"leave them out: {name}"):
+        bench.sink(settings={name: "1", "insert_quorum": "2"})
+
+
+def test_reads_that_decide_what_is_written_ask_for_what_was_written_last(bench: Bench) -> None:
+    """The engine takes the setting for every table; what it does among replicas cannot be seen with one."""
+    sink = bench.sink()
+    sink.write(delivery(changes(T, (INSERT, None, row(1)))))
+    asked = sink._opened().client.query("SELECT getSetting('select_sequential_consistency')").result_rows
+    assert asked == [(1,)]
 
 
 def test_a_table_made_by_hand_with_wider_types_is_taken(bench: Bench) -> None:

@@ -96,6 +96,8 @@ def connect(config: ConnectionConfig, where: str) -> Any:
             autogenerate_session_id=False,  # a session takes one statement at a time
             query_retries=0,  # the stream retries, and counts it
             dedicated_pool=True,
+            # What is read decides what is written: behind a load balancer another replica must not answer with less.
+            settings={"select_sequential_consistency": 1},
         )  # fmt: skip
 
 

@@ -28,6 +28,15 @@ from tidemill.sinks._clickhouse_types import JsonType, NullArrays
 from tidemill.sinks._lines import WINDOW, windows
 
 _WINDOW = 4 * WINDOW  # typed columns are a fraction of the text that others make of a row
+#: Settings of an INSERT that the sink depends on, and what for.
+_OURS = {
+    "async_insert": "an answer means that the rows are written",
+    "wait_for_async_insert": "an answer means that the rows are written",
+    "insert_deduplicate": "a piece that comes again is known by its token",
+    "insert_deduplication_token": "a piece that comes again is known by its token",
+    "max_insert_block_size": "a piece is written wholly or not at all",
+    "input_format_null_as_default": "a deleted row has nothing but its key",
+}
 
 
 class ClickHouseConfig(ConnectionConfig, SinkConfig):
@@ -70,6 +79,13 @@ class ClickHouseConfig(ConnectionConfig, SinkConfig):
     settings: dict[str, str] = Field(
         default={}, description="Settings for every INSERT, such as insert_quorum; as ClickHouse names them."
     )
+
+    @field_validator("settings")
+    @classmethod
+    def _leaves_ours_alone(cls, settings: dict[str, str]) -> dict[str, str]:
+        if taken := [f"{name} ({_OURS[name]})" for name in settings if name in _OURS]:
+            raise ValueError(f"the sink sets these itself, leave them out: {', '.join(taken)}")
+        return settings
 
     @field_validator("database", "table")
     @classmethod
