@@ -761,6 +761,67 @@ def test_a_server_that_is_away_is_worth_a_retry_and_a_wrong_login_is_not(postgre
     assert "hush" not in str(away.value) + str(refused.value)
 
 
+def test_a_table_that_was_changed_by_somebody_is_looked_at_again(target: psycopg.Connection[Any], make: Make) -> None:
+    sink = make()
+    write(sink, delivery_of(changes(T, (Op.INSERT, None, {"id": 1, "name": "a", "note": "n"}))))
+    target.execute("ALTER TABLE t DROP COLUMN note")
+    write(sink, delivery_of(changes(T, (Op.INSERT, None, {"id": 2, "name": "b", "note": "n"}), first=1), start=1))
+    assert target.execute("SELECT id, note FROM t ORDER BY id").fetchall() == [(1, None), (2, "n")]
+    target.execute("DROP TABLE t")
+    write(sink, delivery_of(changes(T, (Op.INSERT, None, {"id": 3, "name": "c", "note": "n"}), first=2), start=2))
+    assert rows(target, "t", "id") == [("(3)",)]
+    careful = make(create_tables=False)
+    write(careful, delivery_of(changes(T, (Op.INSERT, None, {"id": 4}), first=3), start=3))
+    target.execute("ALTER TABLE t DROP COLUMN note")
+    with pytest.raises(Refused, match="lacks changes of the source"):
+        careful.write(delivery_of(changes(T, (Op.INSERT, None, {"id": 5}), first=4), start=4))
+
+
+def test_what_only_an_operator_can_mend_is_refused_with_its_name(target: psycopg.Connection[Any], make: Make) -> None:
+    target.execute(
+        "CREATE TABLE t (id bigint PRIMARY KEY, name text, note text);"
+        "CREATE FUNCTION log() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN INSERT INTO gone VALUES (1); RETURN NEW; END';"
+        "CREATE TRIGGER log BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION log()"
+    )
+    sink = make()
+    for _ in range(2):
+        with pytest.raises(Refused, match=r"undefined table \(SQLSTATE 42P01\)") as caught:
+            sink.write(delivery_of(changes(T, (Op.INSERT, None, {"id": 1}))))
+        assert not is_retryable(caught.value)
+        assert "Triggers may name what is gone" in caught.value.fix
+
+
+def test_a_server_that_takes_no_writes_for_a_while_is_worth_a_retry(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    block = delivery_of(changes(T, (Op.INSERT, None, {"id": 1})))
+    target.execute(f"ALTER DATABASE {target.info.dbname} SET default_transaction_read_only = on".encode())
+    sink = make()
+    with pytest.raises(DeliveryError, match="the server takes no writes") as caught:
+        sink.write(block)
+    assert is_retryable(caught.value)
+    target.execute(f"ALTER DATABASE {target.info.dbname} RESET default_transaction_read_only".encode())
+    assert write(sink, block) == 1
+
+
+def test_truncate_empties_a_table_that_foreign_keys_point_to(target: psycopg.Connection[Any], make: Make) -> None:
+    target.execute(
+        "CREATE TABLE t (id bigint PRIMARY KEY, name text, note text);"
+        "CREATE TABLE c (id bigint PRIMARY KEY, t bigint REFERENCES t DEFERRABLE INITIALLY DEFERRED)"
+    )
+    child = structure("c", ID, column("t", "bigint", pa.int64()))
+    sink = make()
+    filled = changes(T, (Op.INSERT, None, {"id": 1}), (Op.INSERT, None, {"id": 2}))
+    write(sink, delivery_of(filled, changes(child, (Op.INSERT, None, {"id": 1, "t": 2}), first=2)))
+    emptied = changes(T, (Op.TRUNCATE, None, None), first=3)
+    with pytest.raises(DeliveryError, match="foreign keys of the target are not kept") as caught:
+        sink.write(delivery_of(emptied, start=3))
+    assert is_retryable(caught.value)  # the other table may be emptied by another lane
+    write(sink, delivery_of(emptied, changes(child, (Op.TRUNCATE, None, None), first=4), start=3))
+    assert (rows(target, "t"), rows(target, "c")) == ([], [])
+
+
 def test_a_connection_that_breaks_in_the_middle_leaves_nothing_behind(
     target: psycopg.Connection[Any], make: Make
 ) -> None:

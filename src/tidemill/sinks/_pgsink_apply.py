@@ -64,9 +64,16 @@ class Applier:
                 self._halve(target, rows, self._move)
 
     def _truncate(self, target: Target) -> None:
+        import psycopg
         from psycopg import sql
 
-        self._db.execute(sql.SQL("TRUNCATE TABLE {}").format(target.identifier))
+        try:
+            with self._db.transaction():
+                self._db.execute(sql.SQL("TRUNCATE TABLE {}").format(target.identifier))
+        except psycopg.errors.FeatureNotSupported:
+            # Foreign keys point to it. TRUNCATE refuses that whatever rows there are; DELETE asks for the rows, and
+            # if the keys are deferred not before the end, when the other table is empty too.
+            self._db.execute(sql.SQL("DELETE FROM {}").format(target.identifier))
 
     def _append(self, target: Target, rows: Rows) -> None:
         """A table without a key only grows: what would change a row cannot be done."""

@@ -93,28 +93,47 @@ def explained(where: str) -> Iterator[None]:
 
     try:
         yield
-    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction) as error:
-        raise Refused(
-            f"PostgreSQL does not allow it: {condition(error)}{_about(error)}", where=where,
-            fix='Grant the role what is missing; "tidemill doctor" names it.',
-        ) from error  # fmt: skip
-    except psycopg.errors.LockNotAvailable as error:
-        raise DeliveryError(
-            "a lock did not come free in time", where=where,
-            fix="Another session holds it: see pg_stat_activity and lock_timeout_seconds.",
-        ) from error  # fmt: skip
-    except (psycopg.errors.SyntaxErrorOrAccessRuleViolation, psycopg.errors.FeatureNotSupported) as error:
-        raise Refused(
-            f"PostgreSQL refused a statement: {condition(error)}{_about(error)}", where=where,
-            fix="Does the table at the target still have the columns and the key of the source?",
-        ) from error  # fmt: skip
     except psycopg.Error as error:
-        if is_data_error(error):
-            raise Refused(f"PostgreSQL refused the data: {reason(error)}", where=where) from error
-        raise DeliveryError(
-            f"PostgreSQL did not take the batch: {condition(error)}", where=where,
-            fix="Is the server up and reachable? Its log says more.",
-        ) from error  # fmt: skip
+        _, kind, what, fix = next(each for each in _MEANINGS if (error.sqlstate or "").startswith(each[0]))
+        raise kind(f"{what}: {reason(error)}", where=where, fix=fix) from error
+
+
+#: By the beginning of the SQLSTATE, the first that fits. Worth a retry is what may pass by itself or by an operator's
+#: hand at the server; a statement that is wrong for the table that is there stays wrong.
+#: https://www.postgresql.org/docs/current/errcodes-appendix.html
+_MEANINGS: tuple[tuple[str, type[DeliveryError], str, str], ...] = (
+    ("42501", Refused, "PostgreSQL does not allow it", 'Grant the role what is missing; "tidemill doctor" names it.'),
+    ("25006", DeliveryError, "the server takes no writes",
+     "It may be a standby: name the primary in the dsn (target_session_attrs=read-write finds it)."),
+    ("55P03", DeliveryError, "a lock did not come free in time",
+     "Another session holds it: see pg_stat_activity and lock_timeout_seconds."),
+    ("57014", DeliveryError, "a statement was cancelled",
+     "It may have taken longer than statement_timeout_seconds: see pg_stat_activity for what it waits for."),
+    ("40", DeliveryError, "another transaction was in the way", "It is tried again; the server's log names the other."),
+    ("53", DeliveryError, "the server is short of something", "Disk, memory or connections: its log says which."),
+    ("23503", DeliveryError, "foreign keys of the target are not kept",
+     "The other table's rows may come with another lane, and then it passes. If it stays: is that table captured, and "
+     "are the foreign keys DEFERRABLE INITIALLY DEFERRED?"),
+    ("23505", DeliveryError, "a unique constraint of the target is not kept",
+     "Rows of another lane may have to come first, and then it passes. If it stays, drop the target's constraint."),
+    ("22", Refused, "PostgreSQL refused the data", ""),
+    ("23", Refused, "PostgreSQL refused the data", ""),
+    ("54", Refused, "PostgreSQL refused the data", ""),
+    ("P0", Refused, "PostgreSQL refused the data", ""),
+    ("21", Refused, "PostgreSQL refused a statement",
+     "Two keys of the source may be one at the target: give its key a type and a collation that tell them apart."),
+    ("42", Refused, "PostgreSQL refused a statement",
+     "Does the target still have the columns and the key of the source? Triggers may name what is gone; the server's "
+     "log has the statement."),
+    ("3F", Refused, "a schema of the target is missing", "Create it, or set create_tables: true."),
+    ("0A", Refused, "PostgreSQL cannot do it", "The server's log has the statement and says what is not supported."),
+    ("", DeliveryError, "PostgreSQL did not take the batch", "Is the server up and reachable? Its log says more."),
+)  # fmt: skip
+
+
+def is_about_structure(error: psycopg.Error) -> bool:
+    """Whether a table is not what the statement takes it for: it may have been changed since it was looked at."""
+    return (error.sqlstate or "")[:2] in ("42", "3F") and error.sqlstate != "42501"
 
 
 def is_data_error(error: psycopg.Error) -> bool:

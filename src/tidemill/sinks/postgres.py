@@ -25,7 +25,7 @@ from tidemill.model.table import Table
 from tidemill.model.template import Template
 from tidemill.sinks._ahead import ahead
 from tidemill.sinks._pgsink_apply import Applier, TooMany
-from tidemill.sinks._pgsink_connection import address, connect, explained
+from tidemill.sinks._pgsink_connection import address, connect, explained, is_about_structure
 from tidemill.sinks._pgsink_positions import PlanChanged, Positions, StateConfig, Taking
 from tidemill.sinks._pgsink_tables import CREATE_STATE, Rules, Tables, Target
 from tidemill.sinks._pgsink_windows import Window, Windows
@@ -106,7 +106,7 @@ class PostgresSink(Component[PostgresSinkConfig]):
         began = time.perf_counter()
         try:
             with explained(self._where):
-                work, taking = self._deliver(delivery)
+                work, taking = self._with_a_second_look(delivery)
         except BaseException:
             # Tables and temporary tables that are known may be of the transaction that was taken back.
             self.close()
@@ -116,6 +116,19 @@ class PostgresSink(Component[PostgresSinkConfig]):
             self.config.id, delivery.lane, work.windows.events, work.applier.bytes, taking.skipped,
             encode_seconds=work.encode_seconds, write_seconds=total - work.encode_seconds,
         )  # fmt: skip
+
+    def _with_a_second_look(self, delivery: Delivery) -> tuple[_Work, Taking]:
+        """What is known of a table may be of yesterday: somebody may have changed or dropped it since."""
+        import psycopg
+
+        known = bool(self._targets)
+        try:
+            return self._deliver(delivery)
+        except psycopg.Error as error:
+            if not (known and is_about_structure(error)):
+                raise
+        self.close()
+        return self._deliver(delivery)
 
     def _deliver(self, delivery: Delivery) -> tuple[_Work, Taking]:
         db = self._connection()
