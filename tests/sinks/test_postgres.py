@@ -405,6 +405,31 @@ def test_a_sink_that_refused_rows_goes_on_with_others(target: psycopg.Connection
     assert len(rows(target, "t")) == 20
 
 
+def test_values_that_rows_swap_need_a_deferred_constraint_and_the_refusal_says_so(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    target.execute("CREATE TABLE t (id bigint PRIMARY KEY, name text CONSTRAINT one_name UNIQUE, note text)")
+    sink = make()
+    write(
+        sink,
+        delivery_of(changes(T, (Op.INSERT, None, {"id": 1, "name": "a"}), (Op.INSERT, None, {"id": 2, "name": "b"}))),
+    )
+    swapped = changes(
+        T, (Op.UPDATE, None, {"id": 1, "name": "tmp"}), (Op.UPDATE, None, {"id": 2, "name": "a"}),
+        (Op.UPDATE, None, {"id": 1, "name": "b"}), first=2,
+    )  # fmt: skip
+    with pytest.raises(Poisoned, match="one_name; .* unless the constraint is DEFERRABLE INITIALLY DEFERRED"):
+        sink.write(delivery_of(swapped, start=2))
+    target.execute(
+        "ALTER TABLE t DROP CONSTRAINT one_name, ADD CONSTRAINT one_name UNIQUE (name) DEFERRABLE INITIALLY DEFERRED"
+    )
+    write(sink, delivery_of(swapped, start=2))
+    assert rows(target, "t", "id, name") == [("(1,b)",), ("(2,a)",)]
+    twice = changes(T, (Op.INSERT, None, {"id": 3, "name": "a"}), first=5)
+    with pytest.raises(DeliveryError, match="a unique constraint of the target is not kept.*one_name"):
+        sink.write(delivery_of(twice, start=5))
+
+
 def test_values_that_the_targets_type_refuses_are_poison(target: psycopg.Connection[Any], make: Make) -> None:
     target.execute(
         "CREATE TABLE orders (id smallint PRIMARY KEY, customer varchar(11), quantity int, price numeric, paid bool, "

@@ -24,6 +24,7 @@ from tidemill.sinks._pgsink_rows import Rows, Stretch
 from tidemill.sinks._pgsink_tables import Target
 
 if TYPE_CHECKING:
+    import psycopg
     from psycopg import sql
 
     from tidemill.sinks._pgsink_connection import Connection
@@ -123,7 +124,7 @@ class Applier:
                 if not is_data_error(error):
                     raise
                 if len(piece) == 1:
-                    self._note(int(piece.offsets[0]), reason(error))
+                    self._note(int(piece.offsets[0]), reason(error) + _hint(error))
                     continue
                 half = len(piece) // 2
                 pending += [piece.slice(half, len(piece) - half), piece.slice(0, half)]
@@ -240,6 +241,13 @@ class Applier:
         if done.rowcount == 0:
             self._note(int(row.offsets[0]), rows_.INCOMPLETE)
         self._db.execute(sql.SQL("TRUNCATE TABLE {}").format(stage))
+
+
+def _hint(error: psycopg.Error) -> str:
+    """Rows come in their last state and not in the source's order: constraints between them hold at the end only."""
+    if error.sqlstate not in ("23503", "23505"):
+        return ""
+    return "; rows that the source had are refused too unless the constraint is DEFERRABLE INITIALLY DEFERRED"
 
 
 _NEXT_STAGE = "SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema() AND relkind = 'r'"
