@@ -54,7 +54,8 @@ class PostgresSinkConfig(StateConfig):
     )
     rewind: Literal["refuse", "apply"] = Field(
         default="refuse",
-        description="Events from before the last batch: refused, as from a worker that woke up late, or applied again.",
+        description="Events from before the last batch: refused, as from a worker that woke up late, or applied again. "
+        "The last batch alone is a replay, and skipped.",
     )
     types: dict[str, str] = Field(
         default_factory=dict, description="Types to create columns with, by the source's type: {datetime: text}."
