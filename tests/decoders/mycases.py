@@ -262,6 +262,17 @@ CASES: tuple[Case, ...] = (
         undo=["SET GLOBAL log_bin_compress = OFF"],
     ),
     Case(
+        # In the lists of character columns a VECTOR is one, of binary strings.
+        "vector_before_texts",
+        [
+            "CREATE TABLE v (id int PRIMARY KEY, v vector(3), c text CHARACTER SET latin1, d text CHARACTER SET cp1251,"
+            " w vector, e varchar(9) CHARACTER SET utf8mb4)"
+        ],
+        ["INSERT INTO v VALUES (1, TO_VECTOR('[1, -2.5, 1e10]'), 'é', 'Пр', NULL, '日本')"],
+        [insert(0, "v", {"id": 1, "v": [1.0, -2.5, 1e10], "c": "é", "d": "Пр", "w": None, "e": "日本"})],
+        servers=["mysql"],
+    ),
+    Case(
         "partial_json",
         [
             "CREATE TABLE j (id int PRIMARY KEY, doc json, other json)",

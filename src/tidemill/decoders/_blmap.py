@@ -28,6 +28,8 @@ _METADATA_BYTES = {
 _NUMERIC = frozenset({DECIMAL, TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG, INT24, YEAR, NEWDECIMAL})
 _TEXTUAL = frozenset({VARCHAR, VARCHAR_COMPRESSED, VAR_STRING, STRING, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB,
                       BLOB_COMPRESSED})  # fmt: skip
+#: Types without text that a server counts among the character columns: it writes them as binary strings.
+_COUNTED_AS_TEXT = {False: frozenset({VECTOR}), True: frozenset({GEOMETRY})}  # by whether it is a MariaDB
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class TableMap:
 
 
 def parse(body: bytes, *, mariadb: bool = False) -> TableMap:
-    """The event's body, without header and checksum. In lists of character columns MariaDB counts GEOMETRY, too."""
+    """The event's body, without header and checksum."""
     data = Bytes(body, "a TABLE_MAP event")
     table_id, _flags = data.number(6), data.number(2)
     database, name = _name(data), _name(data)
@@ -108,7 +110,8 @@ def _bits(data: bytes, count: int, *, little: bool) -> tuple[bool, ...]:
 def _with_optional(known: TableMap, data: Bytes, mariadb: bool) -> TableMap:
     """Fields in any order, each with its type and length; unknown ones are skipped, as the server's own reader does."""
     numeric = [j for j, kind in enumerate(known.types) if kind in _NUMERIC]
-    textual = [j for j, kind in enumerate(known.types) if kind in _TEXTUAL or (mariadb and kind == GEOMETRY)]
+    counted = _COUNTED_AS_TEXT[mariadb]
+    textual = [j for j, kind in enumerate(known.types) if kind in _TEXTUAL or kind in counted]
     listed = [j for j, kind in enumerate(known.types) if kind in (ENUM, SET)]
     count = len(known.types)
     signs: list[bool | None] = [None] * count
@@ -156,7 +159,11 @@ def _with_optional(known: TableMap, data: Bytes, mariadb: bool) -> TableMap:
             case 13:
                 for j in (j for j in range(count) if known.types[j] == VECTOR):
                     dimensions[j] = field.packed()
-    for j in (j for j in textual if known.types[j] == GEOMETRY):
+            case _:
+                field.rest()
+        if field.left:  # a server that counts other columns than we do: what was read may be its neighbours'
+            raise DecodeError("the metadata of a TABLE_MAP event does not fit its columns")
+    for j in (j for j in textual if known.types[j] in counted):
         collations[j] = None
     return TableMap(
         known.table_id, known.database, known.name, known.types, known.metadata, known.nullable,
