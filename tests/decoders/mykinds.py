@@ -204,6 +204,13 @@ _JSON_EXPRESSIONS = (
     "JSON_OBJECT('a', b'101', 'e', 1e0)",
     "JSON_OBJECT('large', REPEAT('y', 70000), 'b', 3, 'n', 70000, 'd', 1.25e0)",
     "CAST(REPEAT(X'ab', 100) AS JSON)",
+    # Decimals whose stored precision counts whole groups of nine digits: more than the 65 that a column may have.
+    *(
+        f"JSON_ARRAY(CAST('{sign}{'9' * (p - s)}{'.' * (s > 0)}{'9' * s}' AS DECIMAL({p},{s})))"
+        for p, s in ((64, 0), (65, 0), (65, 19), (65, 29), (65, 30), (30, 30), (54, 9))
+        for sign in ("", "-")
+    ),
+    "JSON_ARRAY(CAST(1 AS DECIMAL(65,30)), CAST(0 AS DECIMAL(30,30)), CAST(-0.0 AS DECIMAL(5,2)), 1.00 / 7)",
     "JSON_OBJECT('big', JSON_ARRAY(REPEAT('z', 66000), 1, 100000, -100000, 4000000000, true, null))",
 )
 

@@ -22,7 +22,6 @@ from tidemill.decoders import _blcells as cells
 from tidemill.decoders import _bljsontext as kernel
 from tidemill.decoders._blbytes import Bytes
 from tidemill.decoders._blcolumn import Cells
-from tidemill.decoders._blmap import decimal_size
 from tidemill.errors import DecodeError
 from tidemill.model.columns import booleans
 
@@ -33,6 +32,8 @@ _OPERATIONS = ("replace", "insert", "remove")
 _INLINE = {4: "<H", 5: "<h", 6: "<H"}
 _INLINE_LARGE = {**_INLINE, 7: "<i", 8: "<I"}
 _NUMBERS = {5: "<h", 6: "<H", 7: "<i", 8: "<I", 9: "<q", 10: "<Q"}
+_DECIMAL_GROUPS = 9  # DECIMAL_BUFF_LENGTH
+_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 _LITERALS = {0: "null", 1: "true", 2: "false"}
 
 
@@ -235,17 +236,24 @@ def _opaque(kind: int, value: bytes) -> str:
 
 
 def _decimal(value: bytes) -> str:
+    """Precision, scale and the number as a column has it (`decimal2bin`). Its precision is no column's: it may count
+    whole groups of nine digits where there are fewer, up to what the server's buffer holds."""
     precision, scale, packed = value[0], value[1], value[2:]
-    if len(packed) != decimal_size(precision, scale):
+    whole = precision - scale
+    sizes = [n for n in (whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9) if n]
+    if whole < 0 or not sizes or len(sizes) > _DECIMAL_GROUPS or len(packed) != sum(_DIGIT_BYTES[n] for n in sizes):
         raise _broken()
-    out = np.zeros((1, 8), np.uint32)
-    bad = np.zeros(1, np.bool_)
-    buffer = np.frombuffer(packed, np.uint8)
-    cells.wide_decimals(buffer, np.zeros(1, np.int32), np.ones(1, np.uint8), precision, scale, out, bad)
-    if bad[0]:
-        raise _broken()
-    number = pa.Array.from_buffers(pa.decimal256(precision, scale), 1, [None, pa.py_buffer(out)])[0].as_py()
-    return format(number, "f")
+    negative = not packed[0] & 0x80
+    data = Bytes(bytes([packed[0] ^ 0x80]) + packed[1:], "a decimal of a JSON value")
+    digits = ""
+    for size in sizes:
+        raw = data.take(_DIGIT_BYTES[size])
+        group = int.from_bytes(bytes(byte ^ 0xFF for byte in raw) if negative else raw, "big")
+        if group >= 10**size:
+            raise _broken()
+        digits += f"{group:0{size}d}"
+    text = (digits[:whole].lstrip("0") or "0") + ("." + digits[whole:] if scale else "")
+    return "-" + text if negative and digits.strip("0") else text
 
 
 def _moment(kind: int, packed: int) -> str:
