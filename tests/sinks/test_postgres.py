@@ -200,6 +200,34 @@ def test_a_key_that_changes_takes_the_values_that_were_not_sent_along(
     assert {r for (r,) in target.execute("SELECT length(a) FROM t")} == {4000}
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_a_whole_row_that_changes_its_key_in_one_piece_leaves_nothing_behind(
+    target: psycopg.Connection[Any], make: Make, full: bool
+) -> None:
+    """Decoders send it in two pieces; a processor may make it one."""
+    rows_ = [{"id": i, "name": f"n{i}", "note": "x"} for i in range(1, 6)]
+    sink = make()
+    write(sink, delivery_of(changes(T, *[(Op.INSERT, None, row) for row in rows_])))
+
+    def moved(old: int, new: int) -> tuple[Op, dict[str, Any], dict[str, Any]]:
+        return Op.UPDATE, rows_[old - 1] if full else {"id": old}, {"id": new, "name": f"was {old}", "note": "y"}
+
+    mixed = [
+        moved(1, 11),
+        (Op.UPDATE, rows_[1], {"id": 2, "name": "same key", "note": "z"}),
+        moved(3, 1),
+        moved(4, 3),
+        (Op.DELETE, {"id": 5}, None),
+    ]
+    write(sink, delivery_of(changes(T, *mixed, first=5), start=5))
+    found = target.execute("SELECT * FROM t ORDER BY id").fetchall()
+    assert found == [(1, "was 3", "y"), (2, "same key", "z"), (3, "was 4", "y"), (11, "was 1", "y")]
+    beside = (Op.UPDATE, {"id": 3}, {"id": 33, "name": "not whole"})
+    write(sink, delivery_of(changes(T, moved(2, 22), beside, moved(1, 2), first=10, unchanged={1: ["note"]}), start=10))
+    found = target.execute("SELECT * FROM t ORDER BY id").fetchall()
+    assert found == [(2, "was 1", "y"), (11, "was 1", "y"), (22, "was 2", "y"), (33, "not whole", "y")]
+
+
 def test_an_incomplete_change_of_a_row_that_is_not_there_is_poison_and_not_a_row_with_nulls(
     source: Origin, target: psycopg.Connection[Any], make: Make
 ) -> None:

@@ -54,9 +54,8 @@ class Rows:
             for name in table.key:
                 found = [image[name] for image in old if name in image]
                 before.append(pc.coalesce(*found) if found else _nothing(block.rows))
-        unchanged = _unchanged(block)
-        rows = cls(block.offsets(), ops, tuple(columns), unchanged, None)
-        return replace(rows, old_key=_moved(rows, table, before)) if before and unchanged is not None else rows
+        rows = cls(block.offsets(), ops, tuple(columns), _unchanged(block), None)
+        return _with_moves(rows, table, before) if before else rows
 
     def take(self, picked: np.ndarray[Any, Any]) -> Rows:
         at = pa.array(picked)
@@ -219,18 +218,34 @@ def _codes(columns: Sequence[pa.Array]) -> np.ndarray[Any, np.dtype[np.int64]]:
     return codes
 
 
-def _moved(rows: Rows, table: Table, before: Sequence[pa.Array]) -> tuple[pa.Array, ...] | None:
-    """The old key where it differs from the new one in an UPDATE; null elsewhere."""
+def _with_moves(rows: Rows, table: Table, before: Sequence[pa.Array]) -> Rows:
+    """UPDATEs whose key was another one before. Decoders split them (docs/adr/0003) where the new row is whole, and so
+    does this, should anything between have made one. The others keep their old key, and go alone."""
     numbers = {c.name: n for n, c in enumerate(table.columns)}
-    differs = np.zeros(len(rows), bool)
-    for name, old in zip(table.key, before, strict=True):
-        unequal = pc.not_equal(rows.columns[numbers[name]], old).fill_null(False)
-        differs |= unequal.to_numpy(zero_copy_only=False)
-    differs &= rows.ops == Op.UPDATE
-    if not differs.any():
-        return None
-    mask, none = pa.array(differs), pa.scalar(None, pa.large_binary())
-    return tuple(pc.if_else(mask, old, none) for old in before)
+    key = [numbers[name] for name in table.key]
+    moved = np.zeros(len(rows), bool)
+    for number, old in zip(key, before, strict=True):
+        unequal = pc.not_equal(rows.columns[number], old).fill_null(False)
+        moved |= unequal.to_numpy(zero_copy_only=False)
+    moved &= rows.ops == Op.UPDATE
+    if not moved.any():
+        return rows
+    none = pa.scalar(None, pa.large_binary())
+    whole = moved if rows.unchanged is None else moved & ~rows.unchanged.any(axis=0)
+    if (moved & ~whole).any():
+        rows = replace(rows, old_key=tuple(pc.if_else(pa.array(moved & ~whole), old, none) for old in before))
+    if not whole.any():
+        return rows
+    twice = np.repeat(np.arange(len(rows)), 1 + whole)
+    second = np.flatnonzero(whole) + np.cumsum(whole)[whole]
+    gone = np.zeros(len(twice), bool)
+    gone[second - 1] = True
+    rows, mask = rows.take(twice), pa.array(gone)
+    rows.ops[second - 1], rows.ops[second] = Op.DELETE, Op.INSERT
+    columns = [pc.if_else(mask, none, column) for column in rows.columns]
+    for number, old in zip(key, before, strict=True):
+        columns[number] = pc.if_else(mask, old.take(pa.array(twice)), rows.columns[number])
+    return replace(rows, columns=tuple(columns))
 
 
 def _texts(block: Block, side: Side, odd: dict[tuple[int, str], Any], names: Sequence[str]) -> dict[str, pa.Array]:
