@@ -228,6 +228,32 @@ def test_a_whole_row_that_changes_its_key_in_one_piece_leaves_nothing_behind(
     assert found == [(2, "was 1", "y"), (11, "was 1", "y"), (22, "was 2", "y"), (33, "not whole", "y")]
 
 
+@pytest.mark.parametrize(("kind", "old", "new"), [("numeric", "1.0", "1.00"), ("interval", "1 day", "24:00:00")])
+def test_a_key_that_is_written_anew_in_another_way_is_there(
+    target: psycopg.Connection[Any], make: Make, kind: str, old: str, new: str
+) -> None:
+    """The source deletes one and inserts the other; for PostgreSQL they are the same."""
+    table = structure("t", column("id", kind, pa.string(), nullable=False), NAME)
+    others = [(Op.INSERT, None, {"id": f"{i} days" if kind == "interval" else str(i)}) for i in range(2, 80)]
+    own = [(Op.INSERT, None, {"id": old}), (Op.DELETE, {"id": old}, None), (Op.INSERT, None, {"id": new, "name": "b"})]
+    write(make(), delivery_of(changes(table, *own, *others)))
+    assert target.execute("SELECT name FROM t WHERE name IS NOT NULL").fetchall() == [("b",)]
+    assert target.execute("SELECT count(*) FROM t").fetchone() == (79,)
+
+
+def test_a_change_without_its_key_is_poison_and_not_nothing(target: psycopg.Connection[Any], make: Make) -> None:
+    target.execute("CREATE TABLE t (id bigint, name text, note text, UNIQUE (id))")
+    sink = make()
+    write(sink, delivery_of(changes(T, (Op.INSERT, None, {"id": 1, "name": "a"}))))
+    odd = [(Op.DELETE, {"name": "a"}, None), (Op.UPDATE, None, {"name": "b"}), (Op.UPDATE, {"id": 1}, {"name": "c"})]
+    block = changes(T, *odd, first=1, unchanged={2: ["id", "note"]})
+    with pytest.raises(Poisoned, match="the key has no value") as caught:
+        sink.write(delivery_of(block, start=1))
+    assert set(caught.value.reasons) == {1, 2}
+    write(sink, delivery_of(block, start=1).without([1, 2]))
+    assert rows(target, "t", "id, name") == [("(1,c)",)]
+
+
 def test_an_incomplete_change_of_a_row_that_is_not_there_is_poison_and_not_a_row_with_nulls(
     source: Origin, target: psycopg.Connection[Any], make: Make
 ) -> None:

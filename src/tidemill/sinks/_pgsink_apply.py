@@ -88,17 +88,23 @@ class Applier:
             self._halve(target, rows.take(np.flatnonzero(grows)), self._copy)
 
     def _upsert(self, target: Target, stretch: Stretch) -> None:
-        left = stretch.rest if self._taken(target, stretch.fresh) else stretch.all()
-        if left is not None:
-            self._stage(target)
-            self._halve(target, left, self._merge)
+        # New rows last: a key that was deleted here may be the same as a new one for the target, though their texts
+        # differ (numeric 1.0 and 1.00, citext), and a unique value that a new row has may be one that was given up.
+        fresh = stretch.fresh if target.optimistic else None
+        rest = stretch.rest if fresh is not None else stretch.all()
+        if rest is not None:
+            self._long_way(target, rest)
+        if fresh is not None and not self._taken(target, fresh):
+            self._long_way(target, fresh)
 
-    def _taken(self, target: Target, fresh: Rows | None) -> bool:
+    def _long_way(self, target: Target, rows: Rows) -> None:
+        self._stage(target)
+        self._halve(target, rows, self._merge)
+
+    def _taken(self, target: Target, fresh: Rows) -> bool:
         """Whether new rows are in the table now, tried as such."""
         import psycopg
 
-        if fresh is None or not target.optimistic:
-            return fresh is None
         try:
             with self._db.transaction():
                 self._copy(target, fresh)

@@ -18,6 +18,7 @@ from tidemill.sinks import _pgsink_text as text
 from tidemill.sinks._images import FRAGMENT, Mask
 
 _WORTHWHILE = 64  # new rows that are sent apart from the others of their window
+KEYLESS = "the key has no value, so the row cannot be found again"
 INCOMPLETE = (
     "the row is not at the target, and the change does not bring all of its columns (TOAST or a partial row image)"
 )
@@ -84,9 +85,14 @@ class Rows:
         return sum(int(c.nbytes) for c in self.columns)
 
 
-def unwritable(block: Block) -> dict[Offset, str]:
-    """Rows that would become others than the source's, and that no server would refuse."""
+def unwritable(block: Block, rows: Rows) -> dict[Offset, str]:
+    """Events of the block, which came down to these rows, that would become others than the source's, and that no
+    server would refuse."""
     found: dict[Offset, str] = {}
+    for number, column in enumerate(block.table.columns):
+        if column.name in block.table.key and rows.columns[number].null_count:
+            missing = rows.columns[number].is_null().to_numpy(zero_copy_only=False) & (rows.ops != Op.TRUNCATE)
+            found |= dict.fromkeys(rows.offsets[missing].tolist(), KEYLESS)
     lists = block.column("unchanged")
     if lists is not None:
         # binlog_row_image MINIMAL leaves columns to their defaults. The target may have a row of that key still, one
@@ -98,8 +104,8 @@ def unwritable(block: Block) -> dict[Offset, str]:
     documents = [n for n, c in enumerate(block.table.columns) if c.type.json is JsonForm.RAW]
     if odd is not None and documents:
         number = odd.flatten().field(1).to_numpy(zero_copy_only=False)
-        rows = np.unique(_parents(odd)[np.isin(number, documents)])
-        found |= dict.fromkeys(block.offsets()[rows].tolist(), FRAGMENT)  # JSON has no other odd values
+        those = np.unique(_parents(odd)[np.isin(number, documents)])
+        found |= dict.fromkeys(block.offsets()[those].tolist(), FRAGMENT)  # JSON has no other odd values
     return found
 
 

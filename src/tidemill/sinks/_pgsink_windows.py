@@ -81,9 +81,10 @@ class Windows:
             yield Window(table, since)
             block = block.take(np.flatnonzero(~rowless))
         for window in windows(block):
-            self.unwritable.update(unwritable(window))
+            rows = Rows.of(window)
+            self.unwritable.update(unwritable(window, rows))
             pending = self._pending.setdefault(name, _Pending(table, since))
-            pending.add(Rows.of(window))
+            pending.add(rows)
             if pending.full():
                 yield from self._flush(name)
         waiting = self._pending.values()
