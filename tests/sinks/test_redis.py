@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,6 +76,10 @@ def delivery_of(*blocks: Block, start: int = 0) -> Delivery:
 
 def offsets(client: redis.Redis, stream: str) -> list[int]:
     return [int(entry.partition(b"-")[0]) - 1 for entry, _ in client.xrange(stream)]
+
+
+def note_of(stream: str) -> str:
+    return f"tidemill:{{{stream}}}"
 
 
 class TestEntries:
@@ -189,7 +195,7 @@ class TestReplay:
         for start, end in [(0, 10), (0, 20), (20, 40), (20, 30), (30, 60)]:
             assert sinks(stream).write(batch(blocks, start, end)).skipped == end - start
         with pytest.raises(Refused, match="does not show"):  # from the middle, nothing tells that these are the same
-            sinks(stream).write(batch(blocks, 20, 40))
+            sinks(stream).write(batch(blocks, 10, 20))
 
     def test_from_before_the_last_batch_is_skipped_while_its_entries_are_there(
         self, sinks: Any, client: redis.Redis, stream: str
@@ -244,9 +250,167 @@ class TestAnotherLog:
         self, sinks: Any, client: redis.Redis, stream: str
     ) -> None:
         client.xadd(stream, {"hello": "world"})
-        with pytest.raises(Refused, match="does not show whether it holds these events"):
+        with pytest.raises(Refused, match="somebody else wrote"):
             sinks(stream).write(delivery_of(make_block(3)))
         assert client.xlen(stream) == 1
+
+    def test_is_not_taken_for_the_same_because_it_begins_at_the_same_offset(
+        self, sinks: Any, client: redis.Redis, stream: str
+    ) -> None:
+        sinks(stream).write(delivery_of(make_block(10, offsets=range(0, 20, 2), positions="0/100")))
+        client.xtrim(stream, maxlen=0, approximate=False)
+        with pytest.raises(Refused, match="does not show whether it holds these events"):
+            sinks(stream).write(delivery_of(make_block(9, offsets=range(1, 19, 2), positions="7/900")))
+
+
+class TestAStranger:
+    """Somebody else's XADD. Ids must rise, so our events after it find no place; none of them may be skipped."""
+
+    @pytest.mark.parametrize("then", ["", "delete", "trim", "note", "note and window"])
+    @pytest.mark.parametrize("warm", [True, False], ids=["warm", "fresh"])
+    def test_stops_the_sink_until_the_name_is_freed(
+        self, sinks: Any, client: redis.Redis, stream: str, warm: bool, then: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        blocks, sink = make_events(100), sinks(stream)
+        if "window" in then:
+            monkeypatch.setattr(_inorder, "WINDOW", 5)
+        sink.write(batch(blocks, 0, 20))
+        strange = client.xadd(stream, {"foo": "bar"})
+        if then == "delete":
+            client.xdel(stream, strange)
+        if then == "trim":
+            client.xtrim(stream, maxlen=0, approximate=False)
+        if "note" in then:
+            client.delete(note_of(stream))
+        if warm:
+            with pytest.raises(DeliveryError, match="another writer"):
+                sink.write(batch(blocks, 20, 40))
+        for start, end in [(20, 40), (20, 30), (20, 100), (0, 40), (10, 30), (40, 60)]:
+            for _ in range(2):
+                with pytest.raises(Refused) as raised:
+                    sinks(stream).write(batch(blocks, start, end))
+            assert "somebody else wrote" in raised.value.what or "does not show" in raised.value.what
+        assert client.xlen(stream) == {"trim": 0, "delete": 20}.get(then, 21)
+        client.rename(stream, f"{{{stream}}}:old")
+        for start in range(20, 100, 20):
+            assert sinks(stream).write(batch(blocks, start, start + 20)).events == 20
+        assert offsets(client, stream) == list(range(20, 100))
+
+    def test_is_named_with_the_way_out(self, sinks: Any, client: redis.Redis, stream: str) -> None:
+        sinks(stream).write(batch(make_events(40), 0, 20))
+        strange = client.xadd(stream, {"foo": "bar"}).decode()
+        with pytest.raises(Refused, match=f'somebody else wrote to stream "{stream}", whose last id is now {strange}'):
+            sinks(stream).write(batch(make_events(40), 20, 40))
+        with pytest.raises(Refused) as raised:
+            sinks(stream).write(batch(make_events(40), 20, 40))
+        assert f'RENAME "{stream}" "{{{stream}}}:old"' in raised.value.fix
+
+    def test_does_not_stop_a_replay_of_what_is_there(self, sinks: Any, client: redis.Redis, stream: str) -> None:
+        sinks(stream).write(batch(make_events(40), 0, 20))
+        client.xadd(stream, {"foo": "bar"})
+        for start, end in [(0, 20), (5, 15)]:
+            assert sinks(stream).write(batch(make_events(40), start, end)).skipped == end - start
+        with pytest.raises(Refused, match="somebody else"):
+            sinks(stream).write(batch(make_events(40), 20, 40))
+
+    @pytest.mark.parametrize("entry", ["25-5", "25-0", "40-0", "59-7"])
+    def test_with_an_id_among_ours_leaves_a_gap_that_no_try_jumps_over(
+        self, sinks: Any, client: redis.Redis, stream: str, entry: str
+    ) -> None:
+        blocks, warm = make_events(100), sinks(stream)
+        warm.write(batch(blocks, 0, 20))
+        client.xadd(stream, {"foo": "bar"}, id=entry)
+        with pytest.raises(DeliveryError, match="another writer"):
+            warm.write(batch(blocks, 20, 60))  # Redis takes what is behind the strange entry
+        assert max(offsets(client, stream)) == 59
+        for start, end in [(20, 60), (20, 100), (0, 60), (20, 22)]:
+            for _ in range(2):
+                with pytest.raises(Refused, match=r"somebody else wrote|holds other events"):
+                    sinks(stream).write(batch(blocks, start, end))
+
+    @pytest.mark.parametrize("entry", ["25-5", "25-0", "21-0", "40-0"])
+    def test_with_an_id_among_ours_is_seen_before_anything_is_sent(
+        self, sinks: Any, client: redis.Redis, stream: str, entry: str
+    ) -> None:
+        blocks = make_events(100)
+        sinks(stream).write(batch(blocks, 0, 20))
+        client.xadd(stream, {"foo": "bar"}, id=entry)
+        for start, end in [(20, 60), (0, 60)]:
+            with pytest.raises(Refused, match=r"somebody else wrote|holds other events"):
+                sinks(stream).write(batch(blocks, start, end))
+        assert client.xlen(stream) == 21
+
+    def test_keeps_dead_letters_from_being_sent_behind_it(self, sinks: Any, client: redis.Redis, stream: str) -> None:
+        blocks = make_events(60)
+        sinks(stream).write(batch(blocks, 0, 40).without([7]))
+        letter = dataclasses.replace(batch(blocks, 7, 8), redelivered=True)
+        strange = client.xadd(stream, {"foo": "bar"})
+        for _ in range(2):
+            with pytest.raises(Refused, match="somebody else"):
+                sinks(stream).write(letter)
+            client.xdel(stream, strange)
+
+    def test_a_note_that_was_lost_is_made_up_for_by_the_entries(
+        self, sinks: Any, client: redis.Redis, stream: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(_inorder, "WINDOW", 7)
+        blocks = make_events(100)
+        sinks(stream).write(batch(blocks, 0, 60))
+        for start, end in [(0, 60), (20, 40), (40, 50), (50, 60), (50, 80)]:
+            client.delete(note_of(stream))
+            assert sinks(stream).write(batch(blocks, start, end)).skipped == min(end, 60) - start
+        assert offsets(client, stream) == list(range(80))
+        client.delete(note_of(stream))
+        client.xdel(stream, "71-0")
+        with pytest.raises(Refused, match="does not show"):
+            sinks(stream).write(batch(blocks, 50, 80))
+        assert sinks(stream).write(batch(blocks, 80, 100)).events == 20
+
+    def test_a_trimmed_stream_is_replayed_by_its_note_over_many_groups(
+        self, sinks: Any, client: redis.Redis, stream: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(_inorder, "WINDOW", 7)
+        blocks = make_events(100)
+        sinks(stream, maxlen=1).write(batch(blocks, 0, 20))
+        sinks(stream, maxlen=1).write(dataclasses.replace(batch(blocks, 20, 70), end=80))  # killed at 70 of 80
+        client.xtrim(stream, maxlen=0, approximate=False)
+        receipt = sinks(stream, maxlen=1).write(batch(blocks, 20, 80))
+        assert (receipt.events, receipt.skipped) == (10, 50)
+
+    def test_no_chance_course_of_events_skips_one_that_was_never_there(
+        self, sinks: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(_inorder, "WINDOW", 7)
+        seed = random.randrange(2**32)
+        chance, blocks = random.Random(seed), make_events(100)
+        for _ in range(20):
+            stream, warm, start = f"stream-{next(_names)}", None, 0
+            there: set[int] = set()
+            for _ in range(12):
+                end = min(100, start + chance.choice([10, 30, 50]))
+                reached = chance.choice([end, end, chance.randrange(start, end + 1)])
+                warm = warm if warm and chance.random() < 0.5 else sinks(stream)
+                try:
+                    warm.write(dataclasses.replace(batch(blocks, start, reached), end=end))
+                except DeliveryError:
+                    warm = None
+                    reached = start
+                there |= {
+                    o for o, f in zip(offsets(client, stream), client.xrange(stream), strict=True) if b"id" in f[1]
+                }
+                assert set(range(start, reached)) <= there, f"seed {seed}"
+                start = chance.choice([start, reached if reached == end else start, max(0, start - 10)])
+                match chance.randrange(9):
+                    case 0:
+                        client.xtrim(stream, maxlen=chance.choice([0, 3, 20]), approximate=False)
+                    case 1:
+                        client.xdel(stream, f"{start + chance.randrange(20)}-0")
+                    case 2:
+                        client.delete(note_of(stream))
+                    case 3:
+                        name = chance.choice(["*", f"{start + chance.randrange(1, 20)}-{chance.choice([0, 3])}"])
+                        with contextlib.suppress(redis.ResponseError):  # an id that is not new
+                            client.xadd(stream, {"foo": "bar"}, id=name)
 
 
 class TestTrouble:
@@ -290,6 +454,20 @@ class TestTrouble:
                 admin.config_set("maxmemory", "100mb")
                 assert sink.write(delivery_of(make_block(20_000))).skipped == len(reached)
                 assert offsets(admin, stream) == list(range(20_000))
+
+    def test_too_few_replicas_are_named_and_worth_a_retry(self, stream: str, sinks: Any) -> None:
+        with Valkey({"min-replicas-to-write": "1"}) as alone:
+            for letter in (False, True):
+                delivery = dataclasses.replace(delivery_of(make_block(1)), redelivered=letter)
+                with pytest.raises(DeliveryError, match="did not take the events: NOREPLICAS") as raised:
+                    sinks(stream, alone.uri).write(delivery)
+                assert is_retryable(raised.value)
+                assert "min-replicas-to-write" in raised.value.fix
+
+    def test_a_note_that_is_no_hash_is_refused(self, sinks: Any, client: redis.Redis, stream: str) -> None:
+        client.set(note_of(stream), "x")
+        with pytest.raises(Refused, match="WRONGTYPE"):
+            sinks(stream).write(delivery_of(make_block(3)))
 
     def test_a_replica_takes_no_writes_and_is_worth_a_retry(self, valkey: Valkey, stream: str, sinks: Any) -> None:
         with Valkey({"replicaof": f"127.0.0.1 {valkey.port}"}) as replica:
@@ -345,6 +523,23 @@ class TestTopologies:
             kept = [sorted(n.keys("s:*")) for n in nodes]
             assert all(kept)
             assert sum(n.xlen(key) for n, keys in zip(nodes, kept, strict=True) for key in keys) == 60
+            for name in ("plain", "in{tag}s", "odd}", "odd{}"):
+                fresh = sinks(name, uri)
+                fresh.write(batch(make_events(60), 0, 20))
+                assert sinks(name, uri).write(batch(make_events(60), 0, 20)).skipped == 20
+                (node,) = [
+                    n for n in nodes if n.execute_command("CLUSTER", "COUNTKEYSINSLOT", n.cluster("KEYSLOT", name))
+                ]
+                node.xtrim(name, maxlen=0, approximate=False)
+                assert sinks(name, uri).write(batch(make_events(60), 0, 20)).skipped == 20
+                node.xadd(name, {"foo": "bar"})
+                with pytest.raises(DeliveryError, match="another writer"):
+                    fresh.write(batch(make_events(60), 20, 40))
+                with pytest.raises(Refused, match="somebody else wrote") as stopped:
+                    fresh.write(batch(make_events(60), 20, 40))
+                if "odd" not in name:  # else no other name is in the same slot
+                    node.execute_command("RENAME", *re.findall(r'RENAME "(.*?)" "(.*?)"', stopped.value.fix)[0])
+                    assert sinks(name, uri).write(batch(make_events(60), 20, 40)).events == 20
             assert any(c.name == "server" and c.outcome is Outcome.PASS for c in sink.doctor())
             # Asked without the cluster's map, a node says where the slot is: no reason to drop anything.
             wrong = sinks("s:${after.quantity}", two.uri)

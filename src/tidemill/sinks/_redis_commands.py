@@ -66,24 +66,25 @@ class Entries:
         count = np.arange(len(rows)) // _TRANSACTION_ROWS
         return np.split(rows, np.flatnonzero((np.diff(piece) != 0) | (np.diff(count) != 0)) + 1) if len(rows) else []
 
-    def packed(self, rows: Ints) -> memoryview:
-        """One transaction that adds these rows, in this order."""
+    def packed(self, rows: Ints, more: bytes) -> memoryview:
+        """One transaction that adds these rows, in this order, and then does `more`."""
         longest = int(self.heads.sizes.max(initial=0) + self.kinds.sizes.max(initial=0)) + _ROOM
         sizes = self.ids.sizes[rows] + self.keys.sizes[rows] + self.events.sizes[rows]
-        out = np.empty(int(sizes.sum()) + longest * len(rows) + len(_MULTI) + len(_EXEC), np.uint8)
+        tail = np.frombuffer(more + _EXEC, np.uint8)
+        out = np.empty(int(sizes.sum()) + longest * len(rows) + len(_MULTI) + len(tail), np.uint8)
         out[: len(_MULTI)] = _MULTI
         end = _pack(
             out, len(_MULTI), rows, self.offsets, self.head, self.heads.data, self.heads.ends, self.kind,
             self.kinds.data, self.kinds.ends, self.ids.data, self.ids.ends, self.keys.data, self.keys.ends,
             self.keys.there, self.events.data, self.events.ends,
         )  # fmt: skip
-        out[end : end + len(_EXEC)] = _EXEC
-        return memoryview(out.data)[: end + len(_EXEC)]
+        out[end : end + len(tail)] = tail
+        return memoryview(out.data)[: end + len(tail)]
 
 
-def replies(rows: int) -> int:
-    """What a transaction of so many commands answers: OK, QUEUED for each, and the result of each."""
-    return 2 * rows + 1
+def replies(commands: int) -> int:
+    """What a transaction of so many answers: OK, QUEUED for each, and the result of each."""
+    return 2 * commands + 1
 
 
 def head(stream: str, fields: int, maxlen: int | None) -> bytes:
@@ -91,6 +92,10 @@ def head(stream: str, fields: int, maxlen: int | None) -> bytes:
     limit = [] if maxlen is None else [b"MAXLEN", b"~", b"%d" % maxlen]
     words = [b"XADD", stream.encode(), *limit]
     return b"*%d\r\n" % (len(words) + 1 + 2 * fields) + b"".join(map(bulk, words))
+
+
+def command(*words: str) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(bulk(word.encode()) for word in words)
 
 
 def bulk(text: bytes) -> bytes:
@@ -105,7 +110,7 @@ def scan(data: Bytes, used: int) -> tuple[int, int, int, int]:
 
 
 _MULTI = np.frombuffer(b"*1\r\n$5\r\nMULTI\r\n", np.uint8)
-_EXEC = np.frombuffer(b"*1\r\n$4\r\nEXEC\r\n", np.uint8)
+_EXEC = b"*1\r\n$4\r\nEXEC\r\n"
 _KEY = np.frombuffer(bulk(b"key"), np.uint8)
 _EVENT = np.frombuffer(bulk(b"event"), np.uint8)
 _CR, _LF, _DOLLAR, _MINUS, _ZERO, _STAR = 13, 10, 36, 45, 48, 42

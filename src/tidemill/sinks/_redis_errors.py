@@ -31,14 +31,22 @@ _REFUSED = {
 SMALLER = "equal or smaller than the target stream top item"
 
 
+class Overtaken(DeliveryError):
+    """The stream is further than this worker knew."""
+
+
+def overtaken(where: str) -> Overtaken:
+    return Overtaken(
+        "another writer has moved on in the stream meanwhile", where=where,
+        fix="The next try looks at what is there. Is the pipeline running twice?",
+    )  # fmt: skip
+
+
 def explain(reply: str, where: str) -> DeliveryError:
     """`reply` is the server's error without its leading minus. It never holds a row's value."""
     code = reply.partition(" ")[0]
     if SMALLER in reply:
-        return DeliveryError(
-            "another writer has moved on in the stream meanwhile", where=where,
-            fix="The next try looks at what is there. Is the pipeline running twice?",
-        )  # fmt: skip
+        return overtaken(where)
     if code in _REFUSED:
         return Refused(f"Redis refused: {code}", where=where, fix=_REFUSED[code])
     if code == "ERR":
@@ -65,13 +73,14 @@ def explained(where: str) -> Iterator[None]:
 
 
 def _reply(error: Exception) -> str:
-    # redis-py takes the code off the replies it has a class for.
+    """The server's words: redis-py takes the code off those it has a class for, and puts a pipeline's command first."""
     code = {
         "OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "NoPermissionError": "NOPERM", "MovedError": "MOVED",
         "AskError": "ASK", "TryAgainError": "TRYAGAIN", "ClusterDownError": "CLUSTERDOWN",
         "MasterDownError": "MASTERDOWN", "BusyLoadingError": "LOADING",
     }.get(type(error).__name__)  # fmt: skip
-    return f"{code} {error}" if code else str(error)
+    words = str(error).rpartition(" of pipeline caused error: ")[2]
+    return f"{code} {words}" if code else words
 
 
 def _words(error: Exception) -> str:

@@ -13,11 +13,13 @@ from tidemill.model.block import Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
 from tidemill.sinks._inorder import event_ids
-from tidemill.sinks._redis_resume import last_id
+from tidemill.sinks._redis_resume import Ends
 from tidemill.sinks._routing import documents, names
 
 
-def append(redis: Any, template: Template, format: Format, delivery: Delivery, maxlen: int | None) -> tuple[int, int]:
+def append(
+    redis: Any, ends: Ends, template: Template, format: Format, delivery: Delivery, maxlen: int | None
+) -> tuple[int, int]:
     """Events and bytes added."""
     events = size = 0
     for block in delivery:
@@ -29,9 +31,7 @@ def append(redis: Any, template: Template, format: Format, delivery: Delivery, m
                 "op": Op(block.batch.column("op")[row].as_py()).label, "table": block.table.full_name,
                 "id": ids[row].as_py(), "key": keys[row].as_py(), "event": values[row].as_py(),
             }  # fmt: skip
-            milliseconds, sequence = last_id(redis, stream)
-            offset = int(block.offsets()[row])
-            entry = f"{milliseconds}-{sequence + 1}" if offset + 1 <= milliseconds else f"{offset + 1}-0"
+            entry = ends.behind(delivery, stream, int(block.offsets()[row]))
             present = {name: value for name, value in fields.items() if value is not None}
             redis.xadd(stream, present, id=entry, maxlen=maxlen)
             events += 1

@@ -1,35 +1,125 @@
-"""What a stream has already: a replay is skipped only when the stream is seen to hold these very events.
+"""What a stream has already: an event is skipped only when the stream is known to hold this very event.
 
-An event's entry id is its offset plus one, so a stream's last id says how far it is. Two things can make offsets come
-that are not beyond it: a batch that is delivered again, and another log (the state was thrown away, another pipeline
-writes here, or someone uses XADD by hand). The first is skipped; the second must stop, for the server would refuse the
-new events one and all. They are told apart by the event's identity, which every entry carries in its field `id`; and
-because entries may be trimmed, by a witness in the hash `tidemill:{<stream>}`: the first event of the last batch, and
-where that batch began and ended, for one that begins there is of the same log.
+An event's entry id is its offset plus one, so a stream's last id says how far it is, if it is one of ours. It is not
+when offsets count anew (the state was thrown away), when another pipeline writes here, or when someone uses XADD by
+hand: then the server refuses our events from there on, and taking the last id for ours would lose them. Two things
+tell that a stream holds the events up to its last id, or at least those that come again:
+
+- The note in the hash `tidemill:{<stream>}`: before a batch is sent, the first event of it here and where it began and
+  ended; and in one transaction with the entries, `reach`, the first part of the last id. It vouches for all up to the
+  last id if that is within reach, if its entry, where it is still there, is an event of this source, and if the batch
+  is seen to be of the same log: by the event that is noted, by an entry, or because it begins where that one ended.
+- The entries themselves, where there is no such note: every one of the events must be there, and be the same event.
+
+Anything else is `Refused`. Entries may be trimmed or deleted at any time, and the note may be lost; not both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidemill.errors import Refused
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
-from tidemill.sinks._redis_errors import explain
+from tidemill.sinks._redis_commands import Ints
+from tidemill.sinks._redis_errors import overtaken
 
 _KEPT = 100_000  # streams whose end is remembered
+_PAGE = 1000  # entries read at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Some of a stream's events in this delivery: the newest of those it should have, and all ids by offset."""
+    """Events of one stream that come, with offsets in rising order; `identity` is None for an offset not among them."""
 
     stream: str
+    offsets: Ints
+    identity: Callable[[Offset], str | None]
+
+    @property
+    def first(self) -> Offset:
+        return int(self.offsets[0])
+
+    @property
+    def newest(self) -> Offset:
+        return int(self.offsets[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the note of a stream is to say of a delivery: its first event here, and how far the stream is before it."""
+
     first: Offset
-    newest: Offset
-    ids: Mapping[Offset, str]
+    identity: str
+    reach: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    milliseconds: int
+    sequence: int
+    identity: str  # of the event; empty if it is none
+
+    @classmethod
+    def of(cls, answer: Any) -> _Entry:
+        name, fields = answer
+        identity = {_text(k): v for k, v in (fields or {}).items()}.get("id", "")
+        return cls(*_numbers(name), _text(identity))
+
+    @property
+    def offset(self) -> Offset | None:
+        """Of the event whose place this is; a dead letter sent again stands at none."""
+        return None if self.sequence else self.milliseconds - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """`fields` as they are in the hash; `own` if this pipeline wrote them, `reach` -1 if they say none."""
+
+    fields: Mapping[str, str]
+    own: bool
+    reach: int
+
+    @classmethod
+    def of(cls, answer: Any, delivery: Delivery) -> _Note:
+        fields = {_text(k): _text(v) for k, v in _whole(answer).items()}
+        reach = int(fields.get("reach", -1))
+        return cls(fields, fields.get("pipeline") == delivery.pipeline and reach >= 0, reach)
+
+    @property
+    def first(self) -> dict[Offset, str]:
+        """The event that is noted, by its offset."""
+        return {int(self.fields["offset"]): self.fields.get("id", "")} if self.own and "offset" in self.fields else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A stream's last id, and its entry if that is still there."""
+
+    milliseconds: int
+    sequence: int
+    entry: _Entry | None
+
+    @classmethod
+    def of(cls, answer: Any) -> _End:
+        """Of what XINFO STREAM answered; zeros if there is no stream."""
+        if isinstance(answer, Exception):
+            if "no such key" in str(answer).lower():
+                return cls(0, 0, None)
+            raise answer
+        milliseconds, sequence = _numbers(answer["last-generated-id"])
+        last = _Entry.of(answer["last-entry"]) if answer.get("last-entry") else None
+        there = last is not None and (last.milliseconds, last.sequence) == (milliseconds, sequence)
+        return cls(milliseconds, sequence, last if there else None)
+
+    def __str__(self) -> str:
+        return f"{self.milliseconds}-{self.sequence}"
+
+    def foreign(self, source: str) -> bool:
+        """Whether the entry is there and is no event of this source."""
+        return self.entry is not None and not self.entry.identity.startswith(f"{source}:")
 
 
 class Ends:
@@ -54,7 +144,7 @@ class Ends:
                 pipeline.xinfo_stream(stream)
             answers = pipeline.execute(raise_on_error=False)
         for stream, answer in zip(unknown, answers, strict=True):
-            self._last[stream] = self._end(answer)
+            self._last[stream] = _End.of(answer).milliseconds - 1
 
     def __getitem__(self, stream: str) -> Offset:
         """The last offset it has, -1 if none."""
@@ -63,78 +153,132 @@ class Ends:
     def advance(self, stream: str, offset: Offset) -> None:
         self._last[stream] = max(self._last.get(stream, -1), offset)
 
-    def witness(self, delivery: Delivery, first: Mapping[str, tuple[Offset, str]]) -> None:
-        """Notes each stream's first event of this delivery, before any of it is sent."""
+    def claim(self, delivery: Delivery, claims: Mapping[str, Claim]) -> None:
+        """Writes the notes, before anything is sent."""
         with self._redis.pipeline(transaction=False) as pipeline:
-            for stream, (offset, identity) in first.items():
+            for stream, claim in claims.items():
                 note = {
-                    "pipeline": delivery.pipeline, "sink": self._sink, "offset": offset, "id": identity,
-                    "start": delivery.start, "end": delivery.end,
+                    "pipeline": delivery.pipeline, "sink": self._sink, "offset": claim.first, "id": claim.identity,
+                    "start": delivery.start, "end": delivery.end, "reach": claim.reach,
                 }  # fmt: skip
-                pipeline.hset(_witness(stream), mapping=note)
+                pipeline.hset(note_key(stream), mapping=note)
             pipeline.execute()
 
-    def confirm(self, delivery: Delivery, seen: Seen) -> None:
-        """`Refused` unless the stream is known to hold these events."""
+    def confirm(self, delivery: Delivery, seen: Seen, *, noted: bool) -> Offset:
+        """Through which offset events may be skipped; `Refused` if the stream is not known to hold those given.
+
+        `noted`: whether the note is of an earlier attempt; this one's own tells nothing.
+        """
+        stream = seen.stream
         with self._redis.pipeline(transaction=False) as pipeline:
-            for offset in (seen.newest, seen.first):
-                pipeline.xrange(seen.stream, f"{offset + 1}-0", f"{offset + 1}-0")
-            pipeline.hgetall(_witness(seen.stream))
-            newest, first, note = pipeline.execute()
-        note = {_text(k): _text(v) for k, v in note.items()}
-        there = {o: _identity(e) for o, e in ((seen.newest, newest), (seen.first, first)) if e}
-        if note.get("pipeline") == delivery.pipeline and note.get("offset", "").isdigit():
-            there.setdefault(int(note["offset"]), note.get("id", ""))
-        bounds = (note.get("start"), note.get("end"))
-        continued = note.get("pipeline") == delivery.pipeline and str(delivery.start) in bounds
-        known = {offset: identity for offset, identity in there.items() if offset in seen.ids}
-        if (known or continued) and all(seen.ids[offset] == identity for offset, identity in known.items()):
-            return
-        owner = (
-            f'; pipeline "{note["pipeline"]}", sink "{note["sink"]}" wrote it'
-            if {"pipeline", "sink"} <= note.keys()
-            else ""
+            pipeline.xinfo_stream(stream)
+            pipeline.hgetall(note_key(stream))
+            for offset in (seen.first, seen.newest):
+                pipeline.xrange(stream, f"{offset + 1}-0", f"{offset + 1}-0")
+            answer, fields, *pages = pipeline.execute(raise_on_error=False)
+        end, note = _End.of(answer), _Note.of(fields, delivery)
+        if end.milliseconds - 1 != self._last[stream]:
+            raise overtaken(self._where)
+        entries = [_Entry.of(entry) for page in pages for entry in _whole(page)]
+        there = (note.first if noted else {}) | {e.milliseconds - 1: e.identity for e in entries}
+        known = {o: identity == seen.identity(o) for o, identity in there.items() if seen.identity(o) is not None}
+        if not all(known.values()):
+            raise self._refused(seen, end, note, "holds other events")
+        foreign = end.foreign(delivery.source) or (noted and note.own and end.milliseconds > note.reach)
+        same_log = bool(known) or note.fields.get("end") == str(delivery.start)
+        if noted and note.own and same_log and not foreign:
+            return end.milliseconds - 1
+        if self._all_there(seen):
+            return seen.newest
+        if foreign:
+            raise self._foreign(stream, end, f"the events from offset {seen.first} on")
+        raise self._refused(seen, end, note, "does not show whether it holds these events")
+
+    def overrun(self, delivery: Delivery, seen: Seen) -> None:
+        """After a transaction of these events of which some were refused: a transaction does not stop there, so if a
+        stranger's entry stands among them, those before it are missing and those behind it are not. Then the note must
+        not vouch for them."""
+        entries = self._entries(seen)
+        ours = {e.offset for e in entries if e.offset is not None and seen.identity(e.offset) == e.identity}
+        strange = [e for e in entries if e.offset not in ours and not e.identity.startswith(f"{delivery.source}:")]
+        missing = [offset for offset in seen.offsets.tolist() if offset not in ours]
+        if strange and missing:  # else our own other worker was here
+            self._redis.hset(note_key(seen.stream), mapping={"reach": missing[0]})
+
+    def behind(self, delivery: Delivery, stream: str, offset: Offset) -> str:
+        """The id for a dead letter that is sent again (`_redis_letter`)."""
+        with self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.xinfo_stream(stream)
+            pipeline.hgetall(note_key(stream))
+            answer, fields = pipeline.execute(raise_on_error=False)
+        end, note = _End.of(answer), _Note.of(fields, delivery)
+        if end.foreign(delivery.source) or (note.own and end.milliseconds > note.reach):
+            raise self._foreign(stream, end, f"the event at offset {offset}")
+        if offset + 1 <= end.milliseconds:
+            return f"{end.milliseconds}-{end.sequence + 1}"
+        if not note.own or note.reach < offset + 1:
+            reach = {"pipeline": delivery.pipeline, "sink": self._sink, "reach": offset + 1}
+            self._redis.hset(note_key(stream), mapping=reach)
+        return f"{offset + 1}-0"
+
+    def _all_there(self, seen: Seen) -> bool:
+        found = {e.offset: e.identity for e in self._entries(seen)}
+        return all(seen.identity(offset) == found.get(offset) for offset in seen.offsets.tolist())
+
+    def _entries(self, seen: Seen) -> list[_Entry]:
+        """Those that have ids of these events, and what stands between them."""
+        entries: list[_Entry] = []
+        start, stop = f"{seen.first + 1}-0", f"{seen.newest + 1}"
+        while page := self._redis.xrange(seen.stream, start, stop, count=_PAGE):
+            entries += map(_Entry.of, page)
+            start = f"{entries[-1].milliseconds}-{entries[-1].sequence + 1}"
+        return entries
+
+    def _foreign(self, stream: str, end: _End, what: str) -> Refused:
+        return Refused(
+            f'somebody else wrote to stream "{stream}", whose last id is now {end}: {what} cannot take their places',
+            where=self._where,
+            fix="A stream is written by one pipeline only: find who uses XADD on it. Then free the name (consumers "
+            f'read the rest there), and the pipeline goes on where it stopped: RENAME "{stream}" "{_aside(stream)}". '
+            "Or give the sink another stream.",
         )
-        what = "holds other events" if known else "does not show whether it holds these events"
-        raise Refused(
-            f'stream "{seen.stream}" has ids up to {self._last[seen.stream] + 1}-0 and {what} '
-            f"from offset {seen.first} on{owner}",
+
+    def _refused(self, seen: Seen, end: _End, note: _Note, what: str) -> Refused:
+        known = {"pipeline", "sink"} <= note.fields.keys()
+        owner = f'; pipeline "{note.fields["pipeline"]}", sink "{note.fields["sink"]}" wrote it' if known else ""
+        return Refused(
+            f'stream "{seen.stream}" has ids up to {end} and {what} from offset {seen.first} on{owner}',
             where=self._where,
             fix="If the state directory was lost or reset, offsets count anew: give the sink a new stream, or delete "
-            f'this one (DEL "{seen.stream}" "{_witness(seen.stream)}") once its consumers are done. '
+            f'this one (DEL "{seen.stream}" "{note_key(seen.stream)}") once its consumers are done. '
             "A stream is written by one pipeline only.",
-        )  # fmt: skip
-
-    def _end(self, answer: Any) -> Offset:
-        if isinstance(answer, Exception):
-            if "no such key" in str(answer).lower():
-                return -1
-            raise answer if not str(answer).startswith("WRONGTYPE") else explain(str(answer), self._where)
-        milliseconds = int(_text(answer["last-generated-id"]).partition("-")[0])
-        return milliseconds - 1
+        )
 
 
-def last_id(redis: Any, stream: str) -> tuple[int, int]:
-    """The two parts of a stream's last id, zeros if there is none."""
-    from redis.exceptions import ResponseError
+def note_key(stream: str) -> str:
+    """Of the note: in a cluster it lies where the stream lies, so that neither outlives the other."""
+    return f"tidemill::{stream}" if _tagged(stream) else f"tidemill:{{{stream}}}"
 
-    try:
-        text = _text(redis.xinfo_stream(stream)["last-generated-id"])
-    except ResponseError as error:
-        if "no such key" in str(error).lower():
-            return 0, 0
-        raise
-    milliseconds, _, sequence = text.partition("-")
+
+def _aside(stream: str) -> str:
+    return f"{stream}:old" if _tagged(stream) else f"{{{stream}}}:old"
+
+
+def _tagged(stream: str) -> bool:
+    """https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags"""
+    tag, closed, _ = stream.partition("{")[2].partition("}")
+    return bool(tag and closed)
+
+
+def _numbers(name: bytes | str) -> tuple[int, int]:
+    milliseconds, _, sequence = _text(name).partition("-")
     return int(milliseconds), int(sequence)
 
 
-def _witness(stream: str) -> str:
-    return f"tidemill:{{{stream}}}"
-
-
-def _identity(entries: Sequence[Any]) -> str:
-    fields = {_text(k): v for k, v in entries[0][1].items()}
-    return _text(fields.get("id", b""))
+def _whole(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _text(value: bytes | str) -> str:

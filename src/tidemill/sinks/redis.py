@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ClassVar, Literal
 
@@ -30,9 +30,9 @@ from tidemill.sinks import _redis_commands as commands
 from tidemill.sinks._encoding import EncodedSinkConfig, encoder, no_headers
 from tidemill.sinks._inorder import event_ids, groups
 from tidemill.sinks._redis_clients import Address, Client
-from tidemill.sinks._redis_errors import explained
+from tidemill.sinks._redis_errors import Overtaken, explained
 from tidemill.sinks._redis_letter import append
-from tidemill.sinks._redis_resume import Ends, Seen
+from tidemill.sinks._redis_resume import Claim, Ends, Seen, note_key
 from tidemill.sinks._routing import documents, names, parsed
 from tidemill.sinks._tls import TlsConfig
 
@@ -142,7 +142,7 @@ class RedisSink(Component[RedisConfig]):
         sending = _Sending(self.config, self._stream, self._format, self._client, self._ends, delivery)
         if delivery.redelivered:
             redis, limit = self._client.redis, self.config.maxlen
-            sending.events, sending.bytes = append(redis, self._stream, self._format, delivery, limit)
+            sending.events, sending.bytes = append(redis, self._ends, self._stream, self._format, delivery, limit)
             return sending
         under_way: Future[None] | None = None
         for group in groups(delivery):
@@ -169,7 +169,8 @@ class _Sending:
     bytes: int = 0
     skipped: int = 0
     encode_seconds: float = 0.0
-    met: set[str] = dataclasses.field(default_factory=set)
+    proven: dict[str, Offset] = dataclasses.field(default_factory=dict)
+    first: dict[str, tuple[Offset, str]] = dataclasses.field(default_factory=dict)
 
     def send(self, streams: list[str], entries: commands.Entries, of: commands.Ints) -> None:
         order = np.argsort(entries.offsets, kind="stable")
@@ -178,13 +179,31 @@ class _Sending:
         self.skipped += len(order) - len(fresh)
         place = np.array([self.client.place(stream) for stream in streams], np.int64)[of[fresh]]
         for number in np.unique(place).tolist():
-            wire = self.client.wire(number)
             for rows in entries.transactions(fresh[place == number]):
-                packed = entries.packed(rows)
-                self.bytes += len(packed)
-                wire.run(packed, commands.replies(len(rows)))
-        for number in np.unique(of[fresh]).tolist():
-            self.ends.advance(streams[number], int(entries.offsets[fresh[of[fresh] == number][-1]]))
+                self._run(number, streams, entries, of, rows)
+        for number, rows in _by_stream(of, fresh):
+            self.ends.advance(streams[number], int(entries.offsets[rows[-1]]))
+
+    def _run(
+        self, place: int, streams: list[str], entries: commands.Entries, of: commands.Ints, rows: commands.Ints
+    ) -> None:
+        """One transaction, in which each stream's note says how far it now is."""
+        parts = [(streams[number], some) for number, some in _by_stream(of, rows)]
+        notes = [(note_key(stream), str(int(entries.offsets[some[-1]]) + 1)) for stream, some in parts]
+        inside = [
+            commands.command("HSET", key, "reach", reach) for key, reach in notes if self.client.place(key) == place
+        ]
+        packed = entries.packed(rows, b"".join(inside))
+        self.bytes += len(packed)
+        try:
+            self.client.wire(place).run(packed, commands.replies(len(rows) + len(inside)))
+        except Overtaken:
+            for stream, some in parts:
+                self.ends.overrun(self.delivery, _seen(stream, entries, some))
+            raise
+        if len(inside) < len(notes):  # names with odd braces, whose notes a cluster keeps elsewhere
+            for key, reach in notes:
+                self.client.redis.hset(key, "reach", reach)
 
     def encode(self, group: list[Block]) -> tuple[list[str], commands.Entries, commands.Ints]:
         """The streams met, the rows as entries, and which stream each row goes to."""
@@ -223,21 +242,20 @@ class _Sending:
         self.ends.learn(streams)
         last = np.array([self.ends[s] for s in streams], np.int64)
         there = entries.offsets[order] <= last[of[order]]
-        if there.any():
-            old = order[there]
-            for number in np.unique(of[old]).tolist():
-                if streams[number] not in self.met:
-                    self.ends.confirm(self.delivery, _seen(streams[number], entries, old[of[old] == number]))
-        fresh = order[~there]
-        first = {}
-        for number in np.unique(of[order]).tolist():
-            if streams[number] not in self.met:
-                row = order[of[order] == number][0]
-                first[streams[number]] = (int(entries.offsets[row]), _identity(entries, int(row)))
-        if first:
-            self.ends.witness(self.delivery, first)
-            self.met.update(first)
-        return fresh
+        claims = {}
+        for number, rows in _by_stream(of, order):
+            stream = streams[number]
+            old = rows[(entries.offsets[rows] <= last[number]) & (entries.offsets[rows] > self.proven.get(stream, -1))]
+            if len(old):
+                seen = _seen(stream, entries, old)
+                self.proven[stream] = self.ends.confirm(self.delivery, seen, noted=stream not in self.first)
+            elif stream in self.first:
+                continue
+            self.first.setdefault(stream, (int(entries.offsets[rows[0]]), _identity(entries, int(rows[0]))))
+            claims[stream] = Claim(*self.first[stream], reach=self.proven.get(stream, int(last[number])) + 1)
+        if claims:
+            self.ends.claim(self.delivery, claims)
+        return order[~there]
 
     def _check_sizes(self, offsets: commands.Ints, *texts: commands.Texts) -> None:
         large = np.zeros(len(offsets), bool)
@@ -256,11 +274,22 @@ def _kind(block: Block, op: Op) -> bytes:
     return b"".join(map(commands.bulk, words))
 
 
+def _by_stream(of: commands.Ints, rows: commands.Ints) -> Iterator[tuple[int, commands.Ints]]:
+    """The rows of each stream, in the order they come."""
+    numbers = of[rows]
+    by = np.argsort(numbers, kind="stable")
+    met, starts = np.unique(numbers[by], return_index=True)
+    yield from zip(met.tolist(), np.split(rows[by], starts[1:]), strict=False)  # no rows split into one empty part
+
+
 def _seen(stream: str, entries: commands.Entries, rows: commands.Ints) -> Seen:
-    """The first row, which is the witness if the batch begins where it began before, and the newest."""
-    some = [*rows[:1].tolist(), *rows[-1:].tolist()]
-    ids: dict[Offset, str] = {int(entries.offsets[row]): _identity(entries, row) for row in some}
-    return Seen(stream, int(entries.offsets[rows[0]]), int(entries.offsets[rows[-1]]), ids)
+    offsets = entries.offsets[rows]
+
+    def identity(offset: Offset) -> str | None:
+        at = int(np.searchsorted(offsets, offset))
+        return _identity(entries, int(rows[at])) if at < len(rows) and offsets[at] == offset else None
+
+    return Seen(stream, offsets, identity)
 
 
 def _identity(entries: commands.Entries, row: int) -> str:
