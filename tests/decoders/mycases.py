@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from tests.support.decoded import Row
@@ -64,6 +65,9 @@ def t(id_: int, v: str | None = None) -> Row:
 
 MANY = 700
 _MANY_ROWS = "INSERT INTO t VALUES " + ",".join(f"({i}, 'row {i}')" for i in range(1, MANY + 1))
+_LONG = '"a rather long text that makes a diff worth it, longer and longer"'
+_CELLS = (f"[{_LONG}, 1, 2]", f"[{_LONG}, 1, 2, 1.5]", f'["first", {_LONG}, 1, 2, 1.5]',
+          f'["first", {_LONG}, 1, 2, "last"]', f'["first", {_LONG}, 1, "last"]')  # fmt: skip
 
 CASES: tuple[Case, ...] = (
     Case(
@@ -331,6 +335,26 @@ CASES: tuple[Case, ...] = (
                     "other": None,
                 },
             ),
+        ],
+        servers=["mysql"],
+    ),
+    Case(
+        # The server writes the path as the statement has it: behind the end, or counted from there.
+        "partial_json_by_cells_that_are_not_there",
+        [
+            "CREATE TABLE j (id int PRIMARY KEY, doc json)",
+            f"INSERT INTO j VALUES (1, '{_CELLS[0]}')",
+        ],
+        [
+            "SET SESSION binlog_row_value_options = PARTIAL_JSON",
+            "UPDATE j SET doc = JSON_SET(doc, '$[9]', 1.5)",
+            "UPDATE j SET doc = JSON_SET(doc, '$[last-9]', 'first')",
+            "UPDATE j SET doc = JSON_REPLACE(doc, '$[last]', 'last')",
+            "UPDATE j SET doc = JSON_REMOVE(doc, '$[last-1]')",
+        ],
+        [
+            update(i, "j", {"id": 1, "doc": after}, before={"id": 1, "doc": before})
+            for i, (before, after) in enumerate(pairwise(_CELLS))
         ],
         servers=["mysql"],
     ),

@@ -18,6 +18,7 @@ from tidemill.control.servers.mysqlfamily import Server
 from tidemill.decoders import _blcells as cells
 from tidemill.decoders import _bljson as documents
 from tidemill.decoders import _bljsontext as kernel
+from tidemill.decoders import _bljsonvalue as values
 from tidemill.decoders._blcolumn import Cells
 from tidemill.decoders.gtid import Flavor
 from tidemill.errors import DecodeError
@@ -78,7 +79,7 @@ def test_only_documents_with_opaque_values_take_the_slow_way(stored: list[bytes]
 def test_doubles_are_written_alike(value: float) -> None:
     document = b"\x0b" + struct.pack("<d", value)
     (text,) = documents.convert(column([document]))[0].to_pylist()
-    assert text == documents.double_text(value)
+    assert text == values.double_text(value)
     assert float(text) == value
     assert math.copysign(1, float(text)) == math.copysign(1, value)
 

@@ -1,14 +1,12 @@
 """MySQL's binary JSON to the text that the server prints, and the partial updates of it.
 
 Documents of objects, arrays, strings, numbers and literals are written by a kernel (`_bljsontext`). The rest (decimals,
-dates, opaque bytes, and documents that are put together from a partial update) goes value by value through here.
-Format: `sql-common/json_binary.h` of the server; how values print: `Json_wrapper::to_string`.
+dates, opaque bytes, and documents that are put together from a partial update) goes value by value (`_bljsonvalue`).
 """
 
 from __future__ import annotations
 
-import base64
-import struct
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,29 +20,13 @@ from tidemill.decoders import _blcells as cells
 from tidemill.decoders import _bljsontext as kernel
 from tidemill.decoders._blbytes import Bytes
 from tidemill.decoders._blcolumn import Cells
+from tidemill.decoders._bljsonvalue import Node, broken, parse, quote, render
 from tidemill.errors import DecodeError
 from tidemill.model.columns import booleans
 
 _COMPILED = not config.DISABLE_JIT  # the kernel's digits need instructions that only compiled code has
-_DEPTH = 100  # JSON_DOCUMENT_MAX_DEPTH of the server
 _REPLACE, _INSERT, _REMOVE = range(3)
 _OPERATIONS = ("replace", "insert", "remove")
-_INLINE = {4: "<H", 5: "<h", 6: "<H"}
-_INLINE_LARGE = {**_INLINE, 7: "<i", 8: "<I"}
-_NUMBERS = {5: "<h", 6: "<H", 7: "<i", 8: "<I", 9: "<q", 10: "<Q"}
-_DECIMAL_GROUPS = 9  # DECIMAL_BUFF_LENGTH
-_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
-_LITERALS = {0: "null", 1: "true", 2: "false"}
-
-
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """Its JSON text."""
-
-    text: str
-
-
-Node = dict[str, "Node"] | list["Node"] | Scalar
 
 
 def convert(column: Cells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
@@ -61,7 +43,7 @@ def convert(column: Cells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     try:
         array = array.cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise _broken() from error
+        raise broken() from error
     if left:
         rest = [text(column.value(i)) for i in np.flatnonzero(slow).tolist()]
         array = pc.replace_with_mask(array, booleans(slow), pa.array(rest, pa.string()))
@@ -91,192 +73,6 @@ def text(value: bytes) -> str:
     return render(parse(value))
 
 
-def parse(value: bytes) -> Node:
-    if not value:  # what the server reads from a column that was never written
-        return Scalar("null")
-    return _Document(value).node(value[0], 1, 1)
-
-
-class _Document:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._left = len(data)  # nodes; more than bytes means that offsets run in a circle
-
-    def node(self, kind: int, at: int, depth: int) -> Node:
-        self._left -= 1
-        if depth > _DEPTH or self._left < 0:
-            raise _broken()
-        if kind <= 3:
-            return self._container(kind, at, depth)
-        try:
-            return self._scalar(kind, at)
-        except (struct.error, IndexError, ValueError) as error:
-            raise _broken() from error
-
-    def _container(self, kind: int, start: int, depth: int) -> Node:
-        large = kind & 1
-        width, form = (4, "<I") if large else (2, "<H")
-        inline = _INLINE_LARGE if large else _INLINE
-        data = self._data
-        try:
-            (count,) = struct.unpack_from(form, data, start)
-            (size,) = struct.unpack_from(form, data, start + width)
-            is_object = kind < 2
-            keys_at = start + 2 * width
-            values_at = keys_at + (width + 2) * count * is_object
-            if start + size > len(data) or values_at + (1 + width) * count > start + size:
-                raise _broken()
-            nodes: list[Node] = []
-            for i in range(count):
-                entry = values_at + (1 + width) * i
-                child = data[entry]
-                if child in inline:
-                    nodes.append(self.node(child, entry + 1, depth + 1))
-                else:
-                    (offset,) = struct.unpack_from(form, data, entry + 1)
-                    nodes.append(self.node(child, start + offset, depth + 1))
-            if not is_object:
-                return nodes
-            members: dict[str, Node] = {}
-            for i in range(count):
-                (offset,) = struct.unpack_from(form, data, keys_at + (width + 2) * i)
-                (length,) = struct.unpack_from("<H", data, keys_at + (width + 2) * i + width)
-                name = data[start + offset : start + offset + length]
-                if len(name) != length:
-                    raise _broken()
-                members[name.decode()] = nodes[i]
-        except (struct.error, IndexError, UnicodeDecodeError) as error:
-            raise _broken() from error
-        return members
-
-    def _scalar(self, kind: int, at: int) -> Scalar:
-        data = self._data
-        if kind == 4:
-            return Scalar(_LITERALS[data[at]] if data[at] in _LITERALS else _fail())
-        if kind in _NUMBERS:
-            return Scalar(str(struct.unpack_from(_NUMBERS[kind], data, at)[0]))
-        if kind == 11:
-            return Scalar(double_text(struct.unpack_from("<d", data, at)[0]))
-        if kind == 12:
-            length, at = self._length(at)
-            return Scalar(quote(self._take(at, length).decode()))
-        if kind == 15:
-            length, begin = self._length(at + 1)
-            return Scalar(_opaque(data[at], self._take(begin, length)))
-        raise _broken()
-
-    def _take(self, at: int, length: int) -> bytes:
-        if at + length > len(self._data):
-            raise _broken()
-        return self._data[at : at + length]
-
-    def _length(self, at: int) -> tuple[int, int]:
-        """Seven bits a byte, lowest first."""
-        value = 0
-        for i in range(5):
-            byte = self._data[at + i]
-            value |= (byte & 0x7F) << (7 * i)
-            if not byte & 0x80:
-                return value, at + i + 1
-        raise _broken()
-
-
-def _broken() -> DecodeError:
-    return DecodeError("a JSON value does not follow its format")
-
-
-def _fail() -> str:
-    raise _broken()
-
-
-def quote(value: str) -> str:
-    """As the server does: only what must be escaped is."""
-    return orjson.dumps(value).decode()
-
-
-def double_text(value: float) -> str:
-    """The shortest digits that read back, without an exponent while the point is within 15 places or stands among
-    them (`my_gcvt`)."""
-    sign, digits, exponent = _digits(value)
-    point = len(digits) + exponent  # where the point stands, counted from the first digit
-    if -14 <= point <= 15 or 0 < point < len(digits):
-        if point <= 0:
-            body = "0." + "0" * -point + digits
-        elif point >= len(digits):
-            body = digits + "0" * (point - len(digits)) + ".0"
-        else:
-            body = digits[:point] + "." + digits[point:]
-    else:
-        body = digits[0] + ("." + digits[1:] if len(digits) > 1 else "") + f"e{point - 1}"
-    return sign + body
-
-
-def _digits(value: float) -> tuple[str, str, int]:
-    mantissa, _, exponent = repr(value).partition("e")
-    sign = "-" if mantissa.startswith("-") else ""
-    whole, _, fraction = mantissa.lstrip("-").partition(".")
-    if not (whole + fraction).isdigit():  # JSON has no NaN and no infinity
-        raise _broken()
-    digits = (whole + fraction).lstrip("0")
-    power = int(exponent or 0) - len(fraction)
-    stripped = digits.rstrip("0")
-    return sign, stripped or "0", power + len(digits) - len(stripped) if stripped else 0
-
-
-def _opaque(kind: int, value: bytes) -> str:
-    match kind:
-        case 246:
-            return _decimal(value)
-        case 7 | 10 | 11 | 12 if len(value) == 8:
-            return f'"{_moment(kind, struct.unpack("<q", value)[0])}"'
-        case _:
-            encoded = base64.b64encode(value).decode()
-            lines = [encoded[i : i + 76] for i in range(0, len(encoded), 76)]  # the server's encoder breaks lines
-            return f'"base64:type{kind}:' + "\\n".join(lines) + '"'
-
-
-def _decimal(value: bytes) -> str:
-    """Precision, scale and the number as a column has it (`decimal2bin`). Its precision is no column's: it may count
-    whole groups of nine digits where there are fewer, up to what the server's buffer holds."""
-    precision, scale, packed = value[0], value[1], value[2:]
-    whole = precision - scale
-    sizes = [n for n in (whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9) if n]
-    if whole < 0 or not sizes or len(sizes) > _DECIMAL_GROUPS or len(packed) != sum(_DIGIT_BYTES[n] for n in sizes):
-        raise _broken()
-    negative = not packed[0] & 0x80
-    data = Bytes(bytes([packed[0] ^ 0x80]) + packed[1:], "a decimal of a JSON value")
-    digits = ""
-    for size in sizes:
-        raw = data.take(_DIGIT_BYTES[size])
-        group = int.from_bytes(bytes(byte ^ 0xFF for byte in raw) if negative else raw, "big")
-        if group >= 10**size:
-            raise _broken()
-        digits += f"{group:0{size}d}"
-    text = (digits[:whole].lstrip("0") or "0") + ("." + digits[whole:] if scale else "")
-    return "-" + text if negative and digits.strip("0") else text
-
-
-def _moment(kind: int, packed: int) -> str:
-    sign, packed = ("-", -packed) if packed < 0 else ("", packed)
-    micros, moment = packed & 0xFFFFFF, packed >> 24
-    clock = f"{moment >> 6 & 63:02d}:{moment & 63:02d}.{micros:06d}"
-    if kind == 11:
-        return f"{sign}{moment >> 12 & 1023:02d}:{clock}"
-    month = moment >> 22
-    date = f"{month // 13:04d}-{month % 13:02d}-{moment >> 17 & 31:02d}"
-    return date if kind == 10 else f"{date} {moment >> 12 & 31:02d}:{clock}"
-
-
-def render(node: Node) -> str:
-    match node:
-        case Scalar():
-            return node.text
-        case list():
-            return "[" + ", ".join(map(render, node)) + "]"
-        case _:
-            return "{" + ", ".join(f"{quote(name)}: {render(child)}" for name, child in node.items()) + "}"
-
-
 @dataclass(frozen=True, slots=True)
 class _Change:
     operation: int
@@ -290,7 +86,7 @@ def _changes(data: bytes) -> list[_Change]:
     while source.left:
         operation = source.number(1)
         if operation > _REMOVE:
-            raise _broken()
+            raise broken()
         path = source.text(source.packed())
         value = None if operation == _REMOVE else parse(source.take(source.packed()))
         found.append(_Change(operation, path, value))
@@ -309,66 +105,86 @@ def odd_text(data: bytes) -> str:
 def applied(document: Node, data: bytes) -> Node:
     """The document after its partial update."""
     for change in _changes(data):
-        document = _apply(document, change)
+        _apply(document, change)
     return document
 
 
-def _apply(document: Node, change: _Change) -> Node:
+def _apply(document: Node, change: _Change) -> None:
+    """As a replica does (`apply_json_diffs`): a cell that is put in behind the end of an array becomes its last one, a
+    cell before its start the first; what is replaced or removed must be there."""
     legs = _legs(change.path)
-    if not legs:
-        if change.value is None or change.operation != _REPLACE:
-            raise _broken()
-        return change.value
+    if not legs:  # a new root is sent whole, not as a change
+        raise _misfit()
     parent = document
     for leg in legs[:-1]:
         parent = _child(parent, leg)
-    last = legs[-1]
-    if isinstance(parent, list) and isinstance(last, int):
-        if change.operation == _INSERT and change.value is not None and last <= len(parent):
-            parent.insert(last, change.value)
-            return document
-        if last < len(parent):
-            if change.value is None:
-                del parent[last]
-            else:
-                parent[last] = change.value
-            return document
+    last, value = legs[-1], change.value
+    if change.operation != _INSERT:
+        _child(parent, last)
+    if isinstance(parent, list) and isinstance(last, _Cell):
+        at, _ = last.within(len(parent))
+        if value is None:
+            del parent[at]
+        elif change.operation == _INSERT:
+            parent.insert(at, value)
+        else:
+            parent[at] = value
     elif isinstance(parent, dict) and isinstance(last, str):
-        if change.operation == _INSERT and change.value is not None and last not in parent:
-            parent[last] = change.value
+        if value is None:
+            del parent[last]
+        elif change.operation == _INSERT:
+            if last in parent:
+                raise _misfit()
             # Members are in order of length, then of bytes.
-            ordered = sorted(parent.items(), key=lambda member: (len(member[0].encode()), member[0].encode()))
+            ordered = sorted([*parent.items(), (last, value)], key=lambda m: (len(m[0].encode()), m[0].encode()))
             parent.clear()
             parent.update(ordered)
-            return document
-        if last in parent and change.operation != _INSERT:
-            if change.value is None:
-                del parent[last]
-            else:
-                parent[last] = change.value
-            return document
-    raise DecodeError("a partial update of a JSON value does not fit the value")
+        else:
+            parent[last] = value
+    else:
+        raise _misfit()
 
 
-def _child(node: Node, leg: str | int) -> Node:
-    if isinstance(node, list) and isinstance(leg, int) and leg < len(node):
-        return node[leg]
+def _child(node: Node, leg: str | _Cell) -> Node:
+    if isinstance(node, list) and isinstance(leg, _Cell):
+        at, is_there = leg.within(len(node))
+        if is_there:
+            return node[at]
     if isinstance(node, dict) and isinstance(leg, str) and leg in node:
         return node[leg]
-    raise DecodeError("a partial update of a JSON value does not fit the value")
+    raise _misfit()
 
 
-def _legs(path: str) -> list[str | int]:
-    """`$.a[3]."b c"`, with or without its `$`."""
-    legs: list[str | int] = []
+def _misfit() -> DecodeError:
+    return DecodeError("a partial update of a JSON value does not fit the value")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """`[3]`, or counted from the end: `[last-3]`."""
+
+    index: int
+    from_end: bool
+
+    def within(self, length: int) -> tuple[int, bool]:
+        """Where it is in an array, or is put in, and whether the array has it (`Json_array_index`)."""
+        is_there = self.index < length
+        if self.from_end:
+            return (length - self.index - 1 if is_there else 0), is_there
+        return min(self.index, length), is_there
+
+
+_CELL = re.compile(r"\[(?:(\d{1,10})|last(?:-(\d{1,10}))?)\]", re.ASCII)
+
+
+def _legs(path: str) -> list[str | _Cell]:
+    """`$.a[3]."b c"[last-1]`, as `Json_path::to_string` writes it."""
+    legs: list[str | _Cell] = []
     at = 1 if path.startswith("$") else 0
     while at < len(path):
-        if path[at] == "[":
-            end = path.find("]", at)
-            if end < 0 or not path[at + 1 : end].isascii() or not path[at + 1 : end].isdigit():
-                raise _broken()
-            legs.append(int(path[at + 1 : end]))
-            at = end + 1
+        if cell := _CELL.match(path, at):
+            legs.append(_Cell(int(cell[1] or cell[2] or 0), from_end=cell[1] is None))
+            at = cell.end()
         elif path[at] == ".":
             at += 1
             if at < len(path) and path[at] == '"':
@@ -378,12 +194,12 @@ def _legs(path: str) -> list[str | int]:
                 try:
                     legs.append(str(orjson.loads(path[at : end + 1])))
                 except orjson.JSONDecodeError as error:
-                    raise _broken() from error
+                    raise broken() from error
                 at = end + 1
             else:
                 end = min((i for i in (path.find(".", at), path.find("[", at)) if i >= 0), default=len(path))
                 legs.append(path[at:end])
                 at = end
         else:
-            raise _broken()
+            raise broken()
     return legs

@@ -1,6 +1,6 @@
-"""The kernel that writes MySQL's binary JSON as text, a column at a time. `_bljson` describes both and does the rest.
+"""The kernel that writes MySQL's binary JSON as text, a column at a time. `_bljson` calls it and has the rest done.
 
-A document that has decimals, dates or opaque bytes, or that is not well formed, is left to `_bljson`, value by value.
+A document that has decimals, dates or opaque bytes, or that is not well formed, is left to `_bljsonvalue`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _put_integer(out: Any, o: Any, v: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _put_double(out: Any, o: Any, bits: Any) -> Any:
-    """As `_bljson.double_text`; -1 for what is no number."""
+    """As `_bljsonvalue.double_text`; -1 for what is no number."""
     exponent = np.int64(bits >> np.uint64(52)) & 0x7FF
     fraction = bits & _FRACTION
     if exponent == 0x7FF:
