@@ -40,9 +40,9 @@ class Follower:
     def run(self, statement: str) -> None:
         with self._connection.cursor() as cursor:
             cursor.execute(statement)
-        for database, text in self._log.new():
-            for parsed in parse(text, mariadb=self.mariadb):
-                self.history.apply(parsed, database)
+        for logged in self._log.new():
+            for parsed in parse(logged.text, mariadb=self.mariadb, mode=logged.session.mode):
+                self.history.apply(parsed, logged.database)
 
     def columns(self) -> dict[str, list[str]]:
         found = self.history.tables.items()
@@ -83,6 +83,30 @@ def test_every_statement_is_followed_as_the_server_does_it(follower: Follower) -
     for statement in [*SEQUENCE, *(ONLY_MARIADB if follower.mariadb else ONLY_MYSQL)]:
         follower.run(statement)
         follower.compare(statement)
+
+
+@pytest.mark.parametrize(
+    ("mode", "definition"),
+    [
+        ("", "e enum(x'61', 0x6262, b'01100011', 'n', X'4D', 0b1100100, 0x2120, x'c3a4')"),
+        ("", "e set(0xe4, 'ü') charset latin1, f enum(0x61, 0x2603, 'z') charset ucs2"),
+        ("", "e enum(x'61', 'ä') charset binary"),
+        ("NO_BACKSLASH_ESCAPES", r"e enum('x\\y', 'a\nb', 'p\%', '\') comment '\', f set('\\', '''') default '\\'"),
+        (
+            "ANSI_QUOTES",
+            r""""a\" enum('a"b', '\'', 'c') comment '"', "key" int, "x""y" int primary key""",
+        ),
+        ("ANSI_QUOTES,NO_BACKSLASH_ESCAPES", r""""a\" enum('a"b', '\', 'c'), "b" int"""),
+        ("REAL_AS_FLOAT", "a real, b real(7,3) unsigned, c double"),
+        ("ANSI", 'a real, "b" text'),
+    ],
+)
+def test_a_definition_means_what_it_means_in_its_session(follower: Follower, mode: str, definition: str) -> None:
+    follower.run(f"SET sql_mode = '{mode}'")
+    follower.run(f"CREATE TABLE labels ({definition})")
+    follower.compare(definition)
+    follower.run(r"ALTER TABLE labels ADD z int COMMENT '-- \\'")
+    follower.compare(definition)
 
 
 @pytest.mark.parametrize("seed", range(4))

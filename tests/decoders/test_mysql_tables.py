@@ -18,6 +18,7 @@ from tests.support.mysqlcatalog import read_catalog
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.decoders import _blmap
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogDatabase, CatalogTable
+from tidemill.decoders._mysession import Mode, Session
 from tidemill.decoders.binlog import DdlChange
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor
@@ -359,6 +360,21 @@ def test_a_statement_that_is_not_understood_stops_at_the_first_row_without_names
     assert [c.name for c in change.table.columns] == ["id", "total", "text", "more"]
 
 
+def test_labels_that_the_binlog_names_count_more_than_those_of_a_statement(shop: MysqlTables) -> None:
+    _run(shop, Clock(), "ALTER TABLE orders ADD kind enum('a','b')")
+    named = _blmap.TableMap(
+        1, "d", "orders", (*SHAPE.types, _blmap.ENUM), (*SHAPE.metadata, 1), (*SHAPE.nullable, True),
+        (False, False, None, None), (None, None, 45, 45), ("id", "total", "note", "kind"),
+        (None, None, None, (b"x", b"it's")), ((0, 0),),
+    )  # fmt: skip
+    table = shop.resolve(named, Clock()())
+    assert table is not None
+    assert table.columns[3].type.native == "enum('x','it''s')"
+    # Also from then on.
+    [change] = _run(shop, Clock(), "ALTER TABLE orders COMMENT 'x'")
+    assert change.table.fingerprint == table.fingerprint
+
+
 def test_a_change_of_rows_that_is_logged_as_a_statement_is_an_error(shop: MysqlTables) -> None:
     for text in (
         "INSERT INTO orders VALUES (1, 2, 'secret')",
@@ -414,6 +430,12 @@ def test_a_statement_that_changed_no_captured_table_is_passed_over(shop: MysqlTa
 def test_a_statement_that_may_have_changed_a_captured_table_is_not(shop: MysqlTables, text: str) -> None:
     assert not _run(shop, Clock(), "CREATE TABLE other (a int)")
     assert shop.writes(text, "d")
+
+
+def test_passwords_of_table_options_are_not_in_the_event_whatever_a_backslash_means(shop: MysqlTables) -> None:
+    plain = Session(Mode.NO_BACKSLASH_ESCAPES)
+    [change] = shop.ddl(r"ALTER TABLE orders PASSWORD = 'secret\'", "d", Clock()(), plain)
+    assert "secret" not in change.document
 
 
 def test_passwords_of_table_options_are_not_in_the_event(shop: MysqlTables) -> None:

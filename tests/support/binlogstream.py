@@ -12,6 +12,7 @@ import pymysql
 from tests.support.decoded import fed
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.decoders import mysqltypes
+from tidemill.decoders._mysession import UNTOLD, Session
 from tidemill.decoders.binlog import BinlogDecoder, DdlChange, Flavor, TableMap
 from tidemill.errors import DecodeError
 from tidemill.model.change import Change
@@ -101,10 +102,10 @@ class MapTables:
         key = self.keys.get(shape.full_name) or [columns[j].name for j, _ in shape.key]
         return Table("", shape.database, shape.name, columns, tuple(key), "full").with_fingerprint()
 
-    def writes(self, text: str, database: str) -> bool:
+    def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
         return " mysql." not in text
 
-    def ddl(self, text: str, database: str, position: Position) -> list[DdlChange]:
+    def ddl(self, text: str, database: str, position: Position, session: Session = UNTOLD) -> list[DdlChange]:
         self.statements.append((database, text))
         for start, (table, truncate) in self.ddls.items():
             if text.startswith(start):

@@ -1,33 +1,33 @@
-"""What a server wrote into its binlog, read without the decoder."""
+"""What a server wrote into its binlog, cut into events without the decoder."""
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tidemill.control.servers.mysqlfamily import Server
+from tidemill.decoders._blevents import Query, query
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor
 
 
 class Statements:
-    """Reads what was logged since the last look, as (database, text)."""
+    """Reads what was logged since the last look, from the file that was the newest at the first one."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._file, self._at = self._end()
 
-    def new(self) -> list[tuple[str, str]]:
+    def new(self) -> list[Query]:
         found = []
-        for row in self._server.query(f"SHOW BINLOG EVENTS IN '{self._file}' FROM {self._at}"):
-            _file, _at, kind, _server, end, info, *_ = row
-            self._at = end
-            if kind == "Query":
-                database, text = re.fullmatch(r"(?:use `((?:[^`]|``)*)`; )?(.*)", info, re.DOTALL).groups()  # type: ignore[union-attr]
-                found.append(((database or "").replace("``", "`"), text))
+        data = (self._server.data / self._file).read_bytes()
+        while self._at < len(data):
+            _, kind, _, size, _, _ = struct.unpack_from("<IBIIIH", data, self._at)
+            if kind == 2:
+                found.append(query(data[self._at + 19 : self._at + size - 4]))
+            self._at += size
         return found
 
     def _end(self) -> tuple[str, int]:

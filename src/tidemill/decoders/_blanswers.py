@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.decoders._blmap import TableMap
+from tidemill.decoders._mysession import UNTOLD, Session
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 
@@ -31,10 +32,10 @@ class Tables(Protocol):
         """The table's structure at this place, None if it is not captured. Asked once per number and description.
         `position` is the transaction's GTID, or the end of the event in its file where positions are of that kind."""
 
-    def writes(self, text: str, database: str) -> bool:
+    def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
         """Whether a statement that changes rows, and stands in the binlog in their place, may have changed rows of a
         captured table."""
 
-    def ddl(self, text: str, database: str, position: Position) -> list[DdlChange]:
+    def ddl(self, text: str, database: str, position: Position, session: Session = UNTOLD) -> list[DdlChange]:
         """Applies a statement. Asked in order for every statement that is not about a transaction; `position` as
         above, behind the statement."""

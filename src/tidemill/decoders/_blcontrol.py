@@ -84,8 +84,7 @@ class Control:
             case 9 | 11 | 17:  # the file of a LOAD DATA; what was done with it comes as 18
                 state[scanning.POS] = end
             case 18:
-                query = events.load_query(body)
-                yield from self._statements.row_change("LOAD DATA", query.text, query.database, seconds, end)
+                yield from self._statements.row_change("LOAD DATA", events.load_query(body), seconds, end)
             case 26:
                 raise SourceError(
                     "the binlog has an incident: the server could not write some changes to it",

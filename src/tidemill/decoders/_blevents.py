@@ -7,12 +7,13 @@ import struct
 import uuid
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from tidemill.decoders import _blcharsets as charsets
 from tidemill.decoders._blbytes import Bytes
+from tidemill.decoders._mysession import UNTOLD, Mode, Session
 from tidemill.errors import DecodeError
 
 HEADER = 19
@@ -61,11 +62,12 @@ class Query:
     database: str
     text: str
     pending: bool = False
+    session: Session = UNTOLD
 
 
 _START_ALTER, _ROLLBACK_ALTER = 2, 8  # flags of Q_GTID_FLAGS3; 4 is its commit
 # Of those that may stand before the ones that are wanted.
-_STATUS_SIZES = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 128: 3, 129: 8}
+_STATUS_SIZES = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 128: 3, 129: 8}
 
 
 def query(body: bytes) -> Query:
@@ -90,26 +92,29 @@ def _query(data: Bytes, database_size: int, status_size: int) -> Query:
     database = data.take(database_size).decode("utf-8", "backslashreplace")
     data.number(1)
     statement = data.rest()
-    charset, pending = _status(status)
+    charset, pending, session = _status(status)
     try:
-        return Query(database, charsets.decode(statement, charset), pending)
+        return Query(database, charsets.decode(statement, charset), pending, session)
     except UnicodeDecodeError:
         # A comment or a default may hold bytes that are no text; names and keywords are.
-        return Query(database, statement.decode("utf-8", "backslashreplace"), pending)
+        return Query(database, statement.decode("utf-8", "backslashreplace"), pending, session)
 
 
-def _status(status: bytes) -> tuple[str, bool]:
-    """The client's character set, and `Query.pending`, among the status variables (Query_event of the servers)."""
+def _status(status: bytes) -> tuple[str, bool, Session]:
+    """The client's character set, `Query.pending` and the session, among the status variables (Query_event of the
+    servers)."""
     data = Bytes(status, "the status of a QUERY event")
-    charset = "utf8mb4"
+    charset, session = "utf8mb4", UNTOLD
     while data.left:
         code = data.number(1)
-        if code == 4:
+        if code == 1:
+            session = replace(session, mode=Mode(data.number(8)))
+        elif code == 4:
             found = charsets.of_collation(data.number(2))
             charset = found if found and found != "binary" else charset
             data.take(4)
         elif code == 130:
-            return charset, bool(data.number(1) & (_START_ALTER | _ROLLBACK_ALTER))
+            return charset, bool(data.number(1) & (_START_ALTER | _ROLLBACK_ALTER)), session
         elif code == 2:
             data.take(data.number(1) + 1)
         elif code in (5, 6):
@@ -121,7 +126,7 @@ def _status(status: bytes) -> tuple[str, bool]:
             data.take(_STATUS_SIZES[code])
         else:
             break
-    return charset, False
+    return charset, False, session
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -68,18 +69,18 @@ class Statements:
             case ("CREATE" | "DROP", "TEMPORARY"):
                 yield from self._ended([], seconds, end, None)
             case _ if first in _CHANGES_ROWS and not (emptied := _EMPTIED.fullmatch(text)):
-                yield from self.row_change(first, text, query.database, seconds, end)
+                yield from self.row_change(first, replace(query, text=text), seconds, end)
             case _ if query.pending:
                 yield from self._ended([], seconds, end, None)
             case _:
                 # What a server writes for a MEMORY table that it lost with a restart.
                 if first == "DELETE" and emptied is not None:
                     text = f"TRUNCATE TABLE {emptied[1]}"
-                yield from self._ddl(text, query.database, seconds, end)
+                yield from self._ddl(replace(query, text=text), seconds, end)
 
-    def row_change(self, kind: str, text: str, database: str, seconds: int, end: int) -> Iterator[Change]:
+    def row_change(self, kind: str, query: events.Query, seconds: int, end: int) -> Iterator[Change]:
         """Of a session with another binlog_format. What it changed is not in the binlog (invariant 7)."""
-        if self._tables.writes(text, database):
+        if self._tables.writes(query.text, query.database, query.session):
             raise SourceError(
                 f"the binlog has a statement ({kind}) in place of the rows it changed, maybe of a captured table",
                 where=self._stream.where(),
@@ -88,7 +89,7 @@ class Statements:
             )
         yield from self._ended([], seconds, end, None)
 
-    def _ddl(self, text: str, database: str, seconds: int, end: int) -> Iterator[Change]:
+    def _ddl(self, query: events.Query, seconds: int, end: int) -> Iterator[Change]:
         """Everything before it leaves first; it is applied once, because its bytes are never scanned again."""
         state, handover = self._stream.state, self._handover
         inside = state[scanning.OPEN] == 2  # CREATE TABLE ... SELECT
@@ -97,7 +98,8 @@ class Statements:
             state[scanning.POS] = end
         own = None if inside else handover.take_open(end)
         yield from handover.flush(spill_open=False)
-        changes = self._tables.ddl(text, database, self._progress.here(handover.open if inside else own))
+        here = self._progress.here(handover.open if inside else own)
+        changes = self._tables.ddl(query.text, query.database, here, query.session)
         if changes:
             self._stream.known.forget()
         yield from self._ended(changes, seconds, end, own)

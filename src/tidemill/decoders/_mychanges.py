@@ -7,15 +7,15 @@ from typing import Any
 
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogTable
 from tidemill.decoders._myhistory import Effect, TableKey, Unknown
-
-# Options whose values are nobody's business.
-_SECRET = re.compile(
-    r"""\b((?:CONNECTION|PASSWORD)\s*=?\s*)('(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")""", re.IGNORECASE
-)
+from tidemill.decoders._mysession import Mode
+from tidemill.decoders._mywords import quoted
 
 
-def safe_text(text: str) -> str:
-    return _SECRET.sub(r"\1'***'", text)
+def safe_text(text: str, mode: Mode) -> str:
+    """Without the values of options that are nobody's business."""
+    single, double = quoted("'", mode), quoted('"', mode)
+    secret = rf"\b((?:CONNECTION|PASSWORD)\s*=?\s*)({single}|{double})"
+    return re.sub(secret, r"\1'***'", text, flags=re.IGNORECASE | re.DOTALL)
 
 
 def changes(effect: Effect) -> list[dict[str, Any]] | None:

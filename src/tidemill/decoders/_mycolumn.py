@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tidemill.decoders import _blcharsets as charsets
 from tidemill.decoders import mysqltypes
 from tidemill.decoders._mycatalog import CatalogColumn
+from tidemill.decoders._mysession import Mode
 from tidemill.decoders._mywords import Kind, NotUnderstood, Reader, words
 
 _WIDTHS = {"tinyint": 4, "smallint": 6, "mediumint": 9, "int": 11, "bigint": 20}
@@ -57,11 +59,13 @@ def charset_of_collation(text: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Definition:
     """A column as written. `type` still lacks what only `settle` can tell; `length` is that of `char`, `text` and
-    their kin, None where none was given. `charset` is empty where the surroundings decide."""
+    their kin, None where none was given. `labels` of ENUM and SET are bytes of the column's charset where they were
+    written as such (`x'61'`). `charset` is empty where the surroundings decide."""
 
     name: str
     type: str
     length: int | None = None
+    labels: tuple[str | bytes, ...] = ()
     charset: str = ""
     nullable: bool | None = None
     generated: bool = False
@@ -75,6 +79,8 @@ class Definition:
         """`default_charset` is the table's."""
         charset = self.charset or default_charset if self.type.partition("(")[0] in _CHARACTER else ""
         kind, length = self.type, self.length
+        if self.labels:
+            kind = f"{kind}({','.join(_literal(label, charset) for label in self.labels)})"
         if charset == "binary" and kind in _TO_BINARY:
             kind, charset = _TO_BINARY[kind], ""
         width = bytes_of_character(charset)
@@ -99,6 +105,8 @@ def canonical(column: CatalogColumn) -> CatalogColumn:
     """A column that a catalog listed, in the words that DDL is brought into. What is not understood stays as it is."""
     try:
         charset = charset_name(column.charset)
+        if not charset and column.type.partition("(")[0] in ("enum", "set"):
+            charset = "binary"  # as MySQL lists it
         settled = _type(Reader(words(column.type)), column.name, mariadb=False).settle(charset)
     except (NotUnderstood, ValueError):
         return column
@@ -142,7 +150,8 @@ def _type(clause: Reader, name: str, *, mariadb: bool) -> Definition:
         precision, scale = (*_numbers(clause), 10, 0)[:2] if clause.peek() != "(" else (*_numbers(clause), 0)[:2]
         made = replace(made, type=f"decimal({precision or 10},{scale})" + _sign(clause))
     elif word in ("FLOAT", "FLOAT4", "DOUBLE", "FLOAT8", "REAL"):
-        made = replace(made, type=_float(clause, "float" if word in ("FLOAT", "FLOAT4") else "double"))
+        single = word in ("FLOAT", "FLOAT4") or (word == "REAL" and Mode.REAL_AS_FLOAT in clause.mode)
+        made = replace(made, type=_float(clause, "float" if single else "double"))
     elif word == "BIT":
         made = replace(made, type=f"bit({(*_numbers(clause), 1)[0]})")
     elif word in ("TIME", "DATETIME", "TIMESTAMP"):
@@ -152,8 +161,8 @@ def _type(clause: Reader, name: str, *, mariadb: bool) -> Definition:
         _numbers(clause)
         made = replace(made, type=word.lower())
     elif word in ("ENUM", "SET"):
-        values = ",".join(_literal(value.string()) for value in clause.parenthesis().clauses())
-        made = replace(made, type=f"{word.lower()}({values})")
+        labels = tuple(_label(value) for value in clause.parenthesis().clauses())
+        made = replace(made, type=word.lower(), labels=labels)
     elif word == "JSON":
         made = replace(made, type="longtext", charset="utf8mb4") if mariadb else replace(made, type="json")
     elif word in _GEOMETRY:
@@ -233,9 +242,27 @@ def _numbers(clause: Reader) -> list[int]:
         raise NotUnderstood("a length that is not a number") from error
 
 
-def _literal(value: str) -> str:
-    """Labels lose the spaces at their end."""
-    return mysqltypes.quoted_label(value.rstrip(" "))
+def _label(value: Reader) -> str | bytes:
+    word = value.next()
+    if word.kind is Kind.BYTES:
+        return word.text.encode("latin-1")
+    if word.kind is not Kind.STRING or value:
+        raise NotUnderstood("a label that is no string")
+    return word.text
+
+
+def _literal(label: str | bytes, charset: str) -> str:
+    """Labels lose the spaces at their end. Bytes that are too few for a character get zeros before them."""
+    if isinstance(label, bytes):
+        if not charset:
+            raise NotUnderstood("labels of bytes, in a charset that is not known")
+        unit = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}.get(charset, 1)
+        aligned = bytes(-len(label) % unit) + label
+        try:
+            label = charsets.decode(aligned, "utf8mb4" if charset == "binary" else charset)
+        except (UnicodeDecodeError, LookupError) as error:
+            raise NotUnderstood(f"labels that are no text in {charset}") from error
+    return mysqltypes.quoted_label(label.rstrip(" "))
 
 
 def _attributes(clause: Reader, made: Definition) -> Definition:

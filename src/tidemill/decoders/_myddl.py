@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from tidemill.decoders._mycolumn import Definition, charset_name, charset_of_collation, definition
+from tidemill.decoders._mysession import PLAIN, Mode
 from tidemill.decoders._mystatements import (
     AddColumn,
     AddKey,
@@ -30,7 +31,7 @@ from tidemill.decoders._mystatements import (
     Statement,
     TruncateTable,
 )
-from tidemill.decoders._mywords import NotUnderstood, Reader, without_quotes, words
+from tidemill.decoders._mywords import QUOTINGS, NotUnderstood, Reader, without_quotes, words
 
 _FIRST = re.compile(
     r"\s*(?:SET\s+STATEMENT\b.*?\bFOR\s+)?(CREATE|ALTER|DROP|RENAME|TRUNCATE|INSERT|REPLACE|UPDATE|DELETE|LOAD)\b",
@@ -54,21 +55,39 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-def parse(text: str, *, mariadb: bool) -> list[Statement]:
-    """Statements that concern tables or databases; of anything else, nothing."""
-    if not _concerns_tables(text):
+def parse(text: str, *, mariadb: bool, mode: Mode = PLAIN) -> list[Statement]:
+    """Statements that concern tables or databases; of anything else, nothing. `mode` is the session's sql_mode."""
+    if not _concerns_tables(text, mode):
         return []
     found = []
-    for reader in Reader(words(text)).clauses(";"):
+    for reader in Reader(words(text, mode), mode).clauses(";"):
         statement = _statement(reader, mariadb)
         if statement is not None:
             found.append(statement)
     return found
 
 
-def _concerns_tables(text: str) -> bool:
+def parse_anyhow(text: str, *, mariadb: bool) -> list[Statement]:
+    """Where the session's sql_mode is not known: a statement that can mean two things is `NotUnderstood`."""
+    if "\\" not in text:
+        return parse(text, mariadb=mariadb)
+    readings: list[list[Statement]] = []
+    problem = NotUnderstood("backslashes that mean one thing or the other")
+    for mode in QUOTINGS:
+        try:
+            found = parse(text, mariadb=mariadb, mode=mode)
+        except NotUnderstood as error:  # the session had another one, since the server took the statement
+            problem = error
+            continue
+        readings += [found] if found not in readings else []
+    if len(readings) != 1:
+        raise problem
+    return readings[0]
+
+
+def _concerns_tables(text: str, mode: Mode) -> bool:
     """Before anything is taken apart: the body of a stored program has statements that nobody ran."""
-    bare = without_quotes(text)
+    bare = without_quotes(text, mode)
     first = _FIRST.match(bare)
     if not first or first[1].upper() not in ("CREATE", "ALTER", "DROP", "RENAME"):
         return first is not None

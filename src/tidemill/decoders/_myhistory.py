@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tidemill.decoders import _mystatements as sql
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogTable
 from tidemill.decoders._mycolumn import Definition, canonical, widened
+from tidemill.decoders._mywords import NotUnderstood
 from tidemill.model.position import Position
 
 TableKey = tuple[str, str]
@@ -106,7 +107,10 @@ class History:
             else:
                 made = Unknown("the table it was made LIKE is not known")
         elif statement.columns:
-            made = self._made(key, statement)
+            try:
+                made = self._made(key, statement)
+            except NotUnderstood as error:
+                made = Unknown(f"its CREATE TABLE was not understood: {error}")
         else:
             made = Unknown("CREATE TABLE … SELECT was written without columns")
         self.tables[key] = made
@@ -132,6 +136,8 @@ class History:
                 after = self._altered(before, statement.clauses)
             except _Conflict as conflict:
                 after = before if tolerant else Unknown(f"an ALTER TABLE does not fit it ({conflict})")
+            except NotUnderstood as error:
+                after = Unknown(f"an ALTER TABLE was not understood: {error}")
         if before is None and (statement.if_exists or (tolerant and statement.rename_to is not None)):
             return []
         self.tables[key] = after

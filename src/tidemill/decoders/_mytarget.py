@@ -7,6 +7,7 @@ of that table does cannot be seen in it.
 
 from __future__ import annotations
 
+from tidemill.decoders._mysession import Mode
 from tidemill.decoders._mystatements import Name
 from tidemill.decoders._mywords import Kind, NotUnderstood, Reader, Word, words
 
@@ -28,10 +29,10 @@ _OF_THE_LANGUAGE = (
 _NO_STORED_FUNCTION = frozenset(_OF_THE_LANGUAGE.split())
 
 
-def target(text: str) -> Name | None:
+def target(text: str, mode: Mode) -> Name | None:
     """The one table that the statement writes to, as it is written there. None where there may be another."""
     try:
-        found = words(text)
+        found = words(text, mode)
         reader = Reader(found)
         if reader.take("SET", "STATEMENT"):
             while reader and not reader.take("FOR"):
@@ -61,9 +62,9 @@ def target(text: str) -> Name | None:
     return None if any(word.upper == ";" for word in found) else name
 
 
-def calls_nothing(text: str) -> bool:
+def calls_nothing(text: str, mode: Mode) -> bool:
     """Whether it is sure that no stored function runs in the statement."""
-    found = words(text)
+    found = words(text, mode)
     return not any(_may_call(found, at) for at, word in enumerate(found) if word.upper == "(" and at)
 
 

@@ -10,17 +10,21 @@ import enum
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import TokenType
 
+from tidemill.decoders._mysession import PLAIN, Mode
+
 
 class Kind(enum.Enum):
     WORD = enum.auto()
     QUOTED = enum.auto()  # `name`
     STRING = enum.auto()
+    BYTES = enum.auto()  # x'4d', 0x4d and b'01': a character for each byte
     NUMBER = enum.auto()
     SIGN = enum.auto()
 
@@ -44,36 +48,73 @@ class _Tokenizer(MySQL.Tokenizer):
     COMMANDS: ClassVar[set[TokenType]] = set()  # else everything behind RENAME is one word
 
 
-# Quoted text first, so that nothing inside it is taken for a comment.
-_PIECES = re.compile(
-    r"""(?P<quoted>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`)
-      | (?P<versioned>/\*M?!\d*)
-      | (?P<comment>/\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*)
-      | (?P<end>\*/)""",
-    re.VERBOSE | re.DOTALL,
-)
-_STRINGS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.HEX_STRING, TokenType.BIT_STRING}
-_STRINGS |= {TokenType.BYTE_STRING, TokenType.RAW_STRING}
+class _AnsiQuotes(_Tokenizer):
+    QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
+    IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ["`", '"']
 
 
-def without_comments(text: str) -> str:
+class _NoBackslashEscapes(_Tokenizer):
+    STRING_ESCAPES: ClassVar[list[str]] = ["'", '"']
+
+
+class _Both(_AnsiQuotes, _NoBackslashEscapes):
+    pass
+
+
+_TOKENIZERS = {
+    PLAIN: _Tokenizer,
+    Mode.ANSI_QUOTES: _AnsiQuotes,
+    Mode.NO_BACKSLASH_ESCAPES: _NoBackslashEscapes,
+    Mode.ANSI_QUOTES | Mode.NO_BACKSLASH_ESCAPES: _Both,
+}
+_QUOTING = Mode.ANSI_QUOTES | Mode.NO_BACKSLASH_ESCAPES
+#: Every way in which quotes can be read.
+QUOTINGS = tuple(_TOKENIZERS)
+
+
+@cache
+def quoted(mark: str, mode: Mode) -> str:
+    """An expression for text in these quotation marks. Names have no escapes, and so have strings in a session that
+    says so."""
+    plain = mark == "`" or Mode.NO_BACKSLASH_ESCAPES in mode or (mark == '"' and Mode.ANSI_QUOTES in mode)
+    inside = rf"[^{mark}]|{mark}{mark}" if plain else rf"[^{mark}\\]|\\.|{mark}{mark}"
+    return f"{mark}(?:{inside})*{mark}"
+
+
+@cache
+def _pieces(mode: Mode) -> re.Pattern[str]:
+    """Quoted text first, so that nothing inside it is taken for a comment."""
+    strings = "|".join(quoted(mark, mode) for mark in "'\"`")
+    return re.compile(
+        rf"""(?P<quoted>{strings})
+          | (?P<versioned>/\*M?!\d*)
+          | (?P<comment>/\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*)
+          | (?P<end>\*/)""",
+        re.VERBOSE | re.DOTALL,
+    )
+
+
+_STRINGS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.RAW_STRING}
+
+
+def without_comments(text: str, mode: Mode) -> str:
     """The statement as the server ran it. What stands in `/*!80013 … */` counts: the server writes version comments
     that it did not run into the binlog as plain ones."""
 
     def replace(found: re.Match[str]) -> str:
         return found[0] if found["quoted"] else " "
 
-    return _PIECES.sub(replace, text)
+    return _pieces(mode & _QUOTING).sub(replace, text)
 
 
-def without_quotes(text: str) -> str:
+def without_quotes(text: str, mode: Mode) -> str:
     """Only keywords, plain names and signs."""
-    return _PIECES.sub(" ", text)
+    return _pieces(mode & _QUOTING).sub(" ", text)
 
 
-def words(text: str) -> list[Word]:
+def words(text: str, mode: Mode = PLAIN) -> list[Word]:
     try:
-        tokens = _Tokenizer(dialect="mysql").tokenize(without_comments(text))
+        tokens = _TOKENIZERS[mode & _QUOTING](dialect="mysql").tokenize(without_comments(text, mode))
     except TokenError as error:
         raise NotUnderstood("quotes that do not close") from error
     return [word for token in tokens for word in _words(token.token_type, token.text)]
@@ -84,6 +125,10 @@ def _words(kind: TokenType, text: str) -> Iterator[Word]:
         yield Word(Kind.QUOTED, text)
     elif kind in _STRINGS:
         yield Word(Kind.STRING, text)
+    elif kind is TokenType.HEX_STRING:
+        yield Word(Kind.BYTES, bytes.fromhex("0" * (len(text) % 2) + text).decode("latin-1"))
+    elif kind is TokenType.BIT_STRING:
+        yield Word(Kind.BYTES, int(text or "0", 2).to_bytes((len(text) + 7) // 8, "big").decode("latin-1"))
     elif kind is TokenType.NUMBER:
         yield Word(Kind.NUMBER, text)
     elif text[:1].isalnum() or text[:1] in "_$" or text[:1] > "\x7f":
@@ -96,8 +141,9 @@ def _words(kind: TokenType, text: str) -> Iterator[Word]:
 class Reader:
     """Walks over words. `end` bounds it, so that a clause cannot read into the next."""
 
-    def __init__(self, content: list[Word]) -> None:
+    def __init__(self, content: list[Word], mode: Mode = PLAIN) -> None:
         self._words = content
+        self.mode = mode
         self.at = 0
 
     def __bool__(self) -> bool:
@@ -137,7 +183,7 @@ class Reader:
     def name(self) -> str:
         """An identifier; also in double quotes, which are names with ANSI_QUOTES."""
         word = self.next()
-        if word.kind in (Kind.SIGN, Kind.NUMBER):
+        if word.kind in (Kind.SIGN, Kind.NUMBER, Kind.BYTES):
             raise NotUnderstood("a name expected")
         return word.text
 
@@ -154,7 +200,7 @@ class Reader:
         while depth:
             sign = self.next().upper
             depth += (sign == "(") - (sign == ")")
-        return Reader(self._words[first : self.at - 1])
+        return Reader(self._words[first : self.at - 1], self.mode)
 
     def clauses(self, separator: str = ",") -> list[Reader]:
         """The rest, cut at separators outside of parentheses."""
@@ -167,7 +213,7 @@ class Reader:
                 found.append([])
             else:
                 found[-1].append(word)
-        return [Reader(part) for part in found if part]
+        return [Reader(part, self.mode) for part in found if part]
 
     def rest(self) -> list[Word]:
         return self._words[self.at :]

@@ -25,9 +25,10 @@ from tidemill.decoders import mysqltypes
 from tidemill.decoders._blmap import TableMap
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogDatabase, CatalogTable
 from tidemill.decoders._mychanges import changes, safe_text
-from tidemill.decoders._myddl import parse
+from tidemill.decoders._myddl import parse, parse_anyhow
 from tidemill.decoders._myhistory import Effect, History, State, Unknown
 from tidemill.decoders._myrewind import rewind
+from tidemill.decoders._mysession import UNTOLD, Session
 from tidemill.decoders._myshape import difference
 from tidemill.decoders._mytarget import calls_nothing, target
 from tidemill.decoders._mywords import Kind, NotUnderstood, words
@@ -130,18 +131,18 @@ class MysqlTables:
         self._resolved[shape] = table
         return table
 
-    def ddl(self, text: str, database: str, position: Position) -> list[DdlChange]:
+    def ddl(self, text: str, database: str, position: Position, session: Session = UNTOLD) -> list[DdlChange]:
         """Changes of captured tables by a statement, in order; `position` is the one behind it. The same statement at
         the same position may come twice, when bytes are decoded again."""
         if self._answered[:2] != (position, text):
-            self._answered = (position, text, self._follow(text, database, position))
+            self._answered = (position, text, self._follow(text, database, position, session))
         return self._answered[2]
 
-    def _follow(self, text: str, database: str, position: Position) -> list[DdlChange]:
+    def _follow(self, text: str, database: str, position: Position, session: Session) -> list[DdlChange]:
         try:
-            statements = parse(text, mariadb=self._flavor is Flavor.MARIADB)
+            statements = parse(text, mariadb=self._flavor is Flavor.MARIADB, mode=session.mode)
         except NotUnderstood as error:
-            return self._not_understood(text, database, position, str(error))
+            return self._not_understood(text, database, position, session, str(error))
         horizon = self._history.horizon
         tolerant = bool(horizon) and notes.covers(Place.parse(horizon, self._flavor), position, self._flavor)
         # MariaDB's binlog_alter_two_phase logs a statement when it starts and again when it is done.
@@ -149,13 +150,13 @@ class MysqlTables:
         effects: list[Effect] = []
         changed: dict[str, bytes | None] = {}
         for statement in statements:
-            if isinstance(statement, sql.RowStatement) and self.writes(text, database):
+            if isinstance(statement, sql.RowStatement) and self.writes(text, database, session):
                 self._refuse_rows(position)
             effects += self._history.apply(statement, database, tolerant=tolerant)
             if isinstance(statement, sql.AlterDatabase | sql.DropDatabase):
                 name = self._history.key(statement.name or database, "")[0]
                 changed[notes.name_of(name)] = notes.of_charset(self._history.charsets.get(name))
-        return self._effects(effects, changed, text, position)
+        return self._effects(effects, changed, safe_text(text, session.mode), position)
 
     def _effects(
         self, effects: list[Effect], changed: dict[str, bytes | None], text: str, position: Position
@@ -168,10 +169,12 @@ class MysqlTables:
             self._resolved.clear()
         return [self._change(effect, text, position) for effect in effects if self._selected(*effect.key)]
 
-    def _not_understood(self, text: str, database: str, position: Position, why: str) -> list[DdlChange]:
+    def _not_understood(
+        self, text: str, database: str, position: Position, session: Session, why: str
+    ) -> list[DdlChange]:
         """Tables that the statement names are not known any more, until a TABLE_MAP with names describes them."""
         try:
-            named = {word.text for word in words(text) if word.kind is not Kind.SIGN}
+            named = {word.text for word in words(text, session.mode) if word.kind is not Kind.SIGN}
         except NotUnderstood:
             named = set(re.findall(r"[\w$]+", text))
         if self._history.fold:
@@ -186,12 +189,12 @@ class MysqlTables:
             after = Unknown(f"a statement was not understood: {why}")
             self._history.tables[key] = after
             effects.append(Effect(key, "unknown", before, after))
-        return self._effects(effects, {}, text, position)
+        return self._effects(effects, {}, safe_text(text, session.mode), position)
 
-    def writes(self, text: str, database: str) -> bool:
+    def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
         """Whether the statement may have changed rows of a captured table. Not, if all that it writes to is a table of
         the server itself, which have no triggers, or a base table that is not captured."""
-        named = target(text)
+        named = target(text, session.mode)
         if named is None:
             return True
         key = self._history.key(named.database or database, named.name)
@@ -200,7 +203,7 @@ class MysqlTables:
         if key[0].lower() in SYSTEM:
             return False
         # One that the history does not have may be a view of a captured table.
-        return not isinstance(self._history.tables.get(key), CatalogTable) or not calls_nothing(text)
+        return not isinstance(self._history.tables.get(key), CatalogTable) or not calls_nothing(text, session.mode)
 
     def _refuse_rows(self, position: Position) -> None:
         raise DecodeError(
@@ -218,7 +221,7 @@ class MysqlTables:
             )
         else:
             table = self._register(state, position)
-        document = {"text": safe_text(text), "kind": effect.kind, "changes": changes(effect)}
+        document = {"text": text, "kind": effect.kind, "changes": changes(effect)}
         same = effect.kind == "alter" and _shape_of(effect.before) == _shape_of(effect.after)
         return DdlChange(table, orjson.dumps(document).decode(), not same, effect.kind == "truncate")
 
@@ -227,20 +230,30 @@ class MysqlTables:
         key = tuple(shape.names[j] for j, _ in shape.key)
         if isinstance(state, CatalogTable) and tuple(c.name for c in state.columns) == shape.names:
             if not difference(state, shape):
-                return state if state.key == key else replace(state, key=key)
+                labelled = [
+                    replace(c, type=self._told(shape, j)[0]) if shape.types[j] in (m.ENUM, m.SET) else c
+                    for j, c in enumerate(state.columns)
+                ]  # what is written there in the server's own words was no more than read in a statement
+                return replace(state, columns=tuple(labelled), key=key)
         else:
             state = None
         generated = {c.name: c.generated for c in state.columns} if state else {}
         columns = []
         for j, name in enumerate(shape.names):
-            kind = mysqltypes.of_map(shape, j)
-            if kind is None:
-                raise DecodeError(
-                    f'the type of column "{name}" of {shape.full_name} is not known', where=self._where, fix=_RESYNC
-                )
-            native, _, charset = kind.native.partition(" character set ")
+            native, charset = self._told(shape, j)
             columns.append(CatalogColumn(name, native, charset, shape.nullable[j], generated.get(name, False)))
         return CatalogTable(shape.database, shape.name, tuple(columns), key, renamed=state.renamed if state else ())
+
+    def _told(self, shape: TableMap, j: int) -> tuple[str, str]:
+        """Type and charset of a column as the event alone has them."""
+        kind = mysqltypes.of_map(shape, j)
+        if kind is None:
+            raise DecodeError(
+                f'the type of column "{shape.names[j]}" of {shape.full_name} is not known',
+                where=self._where, fix=_RESYNC,
+            )  # fmt: skip
+        native, _, charset = kind.native.partition(" character set ")
+        return native, charset
 
     def _checked(self, shape: TableMap, state: State | None, position: Position) -> CatalogTable:
         if isinstance(state, CatalogTable):
@@ -269,7 +282,7 @@ class MysqlTables:
         statements: list[tuple[str, sql.Statement]] = []
         for database, text in since:
             try:
-                found = parse(text, mariadb=self._flavor is Flavor.MARIADB)
+                found = parse_anyhow(text, mariadb=self._flavor is Flavor.MARIADB)
             except NotUnderstood:
                 # Undone it cannot be, so all that is known is that nothing is known of the tables before it.
                 named = {name.lower() for name in re.findall(r"[\w$]+", text)}

@@ -1,0 +1,26 @@
+"""What a QUERY event tells of the session that ran its statement, as far as it changes what the statement means."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Mode(enum.IntFlag):
+    """Bits of sql_mode that the grammar of DDL depends on; both servers number them alike. Others are carried along."""
+
+    REAL_AS_FLOAT = 1
+    ANSI_QUOTES = 4
+    ORACLE = 1 << 9  # MariaDB
+    NO_BACKSLASH_ESCAPES = 1 << 20
+
+
+PLAIN = Mode(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    mode: Mode = PLAIN
+
+
+UNTOLD = Session()
