@@ -174,8 +174,9 @@ class Format(Protocol):
     def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
         """One document per row."""
 
-    def encode_key(self, block: Block) -> pa.LargeBinaryArray:
-        """The key columns as a document; null where the table or the event has no key."""
+    def encode_key(self, block: Block, source: str = "") -> pa.LargeBinaryArray:
+        """The key columns as a document; null where the table or the event has no key. `source` is in the name of its
+        schema, in formats and envelopes that have one."""
 
     def batch(self, block: Block, source: str) -> pa.Buffer:
         """All rows in one piece that a reader of the format takes as it is: JSON lines, an Avro container file,

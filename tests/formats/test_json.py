@@ -310,7 +310,7 @@ def test_the_debezium_envelope_has_its_postgresql_fields() -> None:
         "version": "0.1.0", "connector": "postgresql", "name": "orders", "ts_ms": 1767225600000,
         "ts_us": 1767225600000700, "ts_ns": 1767225600000700000, "snapshot": "true", "db": "shop",
         "sequence": '["97500059720","0"]', "schema": "public", "table": "orders", "txId": 700,
-        "lsn": 97500059720, "xmin": None,
+        "lsn": 97500059720, "xmin": None, "origin": None, "origin_lsn": None,
     }  # fmt: skip
     assert list(first) == ["before", "after", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns"]
     assert (first["op"], second["op"], second["source"]["lsn"], second["source"]["snapshot"]) == ("r", "u", 1, "false")

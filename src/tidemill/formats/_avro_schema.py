@@ -65,8 +65,8 @@ def event(table: Table, source: str, envelope: Envelope) -> AvroSchema:
 
 
 @functools.lru_cache(maxsize=256)
-def key(table: Table) -> AvroSchema:
-    space = _names.namespace(table)
+def key(table: Table, source: str = "", envelope: Envelope = Envelope.NATIVE) -> AvroSchema:
+    space = _names.namespace(table, source if envelope is Envelope.DEBEZIUM else None)
     return _finished(_events.key_schema(table), {"": f"{space}.Key", "__odd": "io.tidemill.Odd"}, space)
 
 

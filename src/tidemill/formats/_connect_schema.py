@@ -1,7 +1,8 @@
 """The schema part of Debezium's JSON: Kafka Connect's description of the payload, as its JSON converter writes it.
 
-Values are those of docs/events.md, which Debezium sends with `decimal.handling.mode=string` and
-`time.precision.mode=isostring`; the schema says so by its types and semantic names.
+Values are those of docs/events.md, which Debezium sends with `decimal.handling.mode=string`,
+`bigint.unsigned.handling.mode=precise` and `time.precision.mode=isostring`; the schema says so by its types and
+semantic names. The order of fields is that of Debezium 3.5.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from tidemill.formats import _names
 from tidemill.formats._debezium import Connector
 from tidemill.formats._program import plain_type
 from tidemill.model.table import Column, Table
@@ -29,7 +29,11 @@ _PLAIN: dict[pa.DataType, dict[str, Any]] = {
     pa.uint8(): {"type": "int16"},
     pa.uint16(): {"type": "int32"},
     pa.uint32(): {"type": "int64"},
-    pa.uint64(): {"type": "int64"},
+    # As `precise`: a number beyond int64 is exact. Connect's converter reads a Decimal from base64 or from a number.
+    pa.uint64(): {
+        "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "version": 1,
+        "parameters": {"scale": "0", "connect.decimal.precision": "20"},
+    },
     pa.float32(): {"type": "float"},
     pa.float64(): {"type": "double"},
     pa.binary(): {"type": "bytes"},
@@ -37,41 +41,60 @@ _PLAIN: dict[pa.DataType, dict[str, Any]] = {
     pa.date32(): {"type": "string", "name": "io.debezium.time.IsoDate", "version": 1},
     pa.time64("us"): {"type": "string", "name": "io.debezium.time.IsoTime", "version": 1},
     pa.timestamp("us"): {"type": "string", "name": "io.debezium.time.IsoTimestamp", "version": 1},
-}
+}  # fmt: skip
 _BY_NAME = {  # texts that have a meaning of their own
     "json": "io.debezium.data.Json", "jsonb": "io.debezium.data.Json", "xml": "io.debezium.data.Xml",
     "uuid": "io.debezium.data.Uuid", "interval": "io.debezium.time.Interval", "ltree": "io.debezium.data.Ltree",
     "time with time zone": "io.debezium.time.ZonedTime", "year": "io.debezium.time.Year",
 }  # fmt: skip
-_TIMES = (("int64", "ts_ms"), ("int64", "ts_us"), ("int64", "ts_ns"))
+_TIMES = ("ts_ms", "ts_us", "ts_ns")
+_MESSAGE = "io.debezium.connector.postgresql.Message"
 
 
 @functools.lru_cache(maxsize=256)
-def envelope(table: Table, source: str, connector: Connector, message: bool) -> bytes:
-    space = _names.namespace(table, source)
+def envelope(table: Table, source: str, connector: Connector, message: bool, null: frozenset[str]) -> bytes:
+    """`null` are columns that have no value in some row although `required` has them: they are optional there."""
+    prefix = _prefix(table, source)
     if message:
-        images = [_struct("io.debezium.connector.postgresql.MessageValue", _columns(table.columns), True, "message")]
+        images = [{**_struct(_MESSAGE, _columns(table.columns, frozenset()), False, "message"), "version": 1}]
     else:
-        images = [_struct(f"{space}.Value", _columns(table.columns), True, side) for side in ("before", "after")]
+        columns = _columns(table.columns, required(table) - null)
+        images = [_struct(f"{prefix}.Value", columns, True, side) for side in ("before", "after")]
     block = [_field("string", "id", False), _field("int64", "total_order", False)]
     block.append(_field("int64", "data_collection_order", False))
     fields = [
         *images,
-        _struct(f"io.debezium.connector.{connector}.Source", _source(connector), False, "source"),
+        {**_struct(f"io.debezium.connector.{connector}.Source", _source(connector), False, "source"), "version": 1},
         {**_struct("event.block", block, True, "transaction"), "version": 1},
         _field("string", "op", False),
-        *(_field(kind, name, True) for kind, name in _TIMES),
+        *(_field("int64", name, True) for name in _TIMES),
     ]
-    return orjson.dumps({**_struct(f"{space}.Envelope", fields, False), "version": 2})
+    whole = _struct(f"{_MESSAGE}Value" if message else f"{prefix}.Envelope", fields, False)
+    return orjson.dumps({**whole, "version": 1 if message else 2})
 
 
 @functools.lru_cache(maxsize=256)
-def key(table: Table) -> bytes:
-    return orjson.dumps(_struct(f"{_names.namespace(table)}.Key", _columns(table.key_columns(), optional=False), False))
+def key(table: Table, source: str) -> bytes:
+    fields = _columns(table.key_columns(), required(table))
+    return orjson.dumps(_struct(f"{_prefix(table, source)}.Key", fields, False))
 
 
-def _columns(columns: Iterable[Column], *, optional: bool = True) -> list[dict[str, Any]]:
-    return [{**_type(column.type), "optional": optional, "field": column.name} for column in columns]
+@functools.lru_cache(maxsize=256)
+def required(table: Table) -> frozenset[str]:
+    """NOT NULL columns that every image has. `before` and `after` are one type: where the source sends no more than the
+    key of an old row, `before` has nulls for the rest. Debezium requires those too, and invents zeros for them."""
+    return frozenset(
+        c.name for c in table.columns if not c.nullable and (table.identity == "full" or c.name in table.key)
+    )
+
+
+def _prefix(table: Table, source: str) -> str:
+    """As Debezium names topics and, after them, schemas: what a topic's name cannot hold is an underscore."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", ".".join(part for part in (source, table.schema, table.name) if part))
+
+
+def _columns(columns: Iterable[Column], known: frozenset[str]) -> list[dict[str, Any]]:
+    return [{**_type(c.type), "optional": c.name not in known, "field": c.name} for c in columns]
 
 
 def _type(kind: DataType) -> dict[str, Any]:
@@ -97,14 +120,16 @@ def _arrow_type(kind: pa.DataType) -> dict[str, Any]:
 
 def _source(connector: Connector) -> list[dict[str, Any]]:
     fields = [_field("string", name, False) for name in ("version", "connector", "name")]
-    fields += [_field(kind, name, name != "ts_ms") for kind, name in _TIMES]
+    fields.append(_field("int64", "ts_ms", False))
     snapshot = {"type": "string", "optional": True, "name": "io.debezium.data.Enum", "version": 1}
     allowed = {"allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"}
     fields.append({**snapshot, "parameters": allowed, "default": "false", "field": "snapshot"})
     fields += [_field("string", "db", False), _field("string", "sequence", True)]
+    fields += [_field("int64", name, True) for name in ("ts_us", "ts_ns")]
     if connector is Connector.POSTGRESQL:
         fields += [_field("string", "schema", False), _field("string", "table", False)]
-        return fields + [_field("int64", name, True) for name in ("txId", "lsn", "xmin")]
+        fields += [_field("int64", name, True) for name in ("txId", "lsn", "xmin")]
+        return [*fields, _field("string", "origin", True), _field("int64", "origin_lsn", True)]
     fields += [_field("string", "table", True), _field("int64", "server_id", True), _field("string", "gtid", True)]
     fields += [_field("string", "file", True), _field("int64", "pos", True), _field("int32", "row", False)]
     return [*fields, _field("int64", "thread", True), _field("string", "query", True)]

@@ -94,7 +94,9 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
     if with_schema and statement:
         p.text(b'{"schema":null,"payload":')
     elif with_schema:
-        p.text(b'{"schema":' + _connect_schema.envelope(table, source, origin.connector, message) + b',"payload":')
+        null = _without_value(block, rare)
+        schema = _connect_schema.envelope(table, source, origin.connector, message, null)
+        p.text(b'{"schema":' + schema + b',"payload":')
     if statement:
         p.text(b"{")
         _source(p, source, meta, origin, table)
@@ -105,9 +107,9 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
         p.text(b'{"message":')
     else:
         p.text(b'{"before":')
-        _old_image(p, block, rare, plain=with_schema)
+        _old_image(p, block, rare, whole=True, plain=with_schema)
         p.text(b',"after":')
-    _image(p, block, Side.AFTER, rare, b"null", plain=with_schema)
+    _image(p, block, Side.AFTER, rare, b"null", whole=True, plain=with_schema)
     p.text(b",")
     _source(p, source, meta, origin, table)
     p.text(b',"transaction":null,"op":')
@@ -119,14 +121,50 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
     return p
 
 
+def _without_value(block: Block, rare: Rare) -> frozenset[str]:
+    """Required columns that some row shows as null: the catalog that said NOT NULL may be newer than the row, and a
+    binlog may have less than the whole of an old row."""
+    wanted = _connect_schema.required(block.table)
+    found: set[str] = set()
+    old = np.zeros(block.rows, np.bool_)
+    for side in (Side.BEFORE, Side.AFTER, Side.KEY):
+        array = _side(block, side)
+        if array is None:
+            continue
+        there = np.asarray(array.is_valid())
+        if side is Side.BEFORE:
+            old = there
+        there = there & ~old if side is Side.KEY else there
+        children = _children(block, side)
+        for name in wanted - found if there.any() else ():
+            child, odd = children.get(name), rare.odd(side, name)
+            if child is None:
+                found.add(name)
+            elif child.null_count:
+                gone = np.asarray(child.is_null()) & there
+                found |= {name} if (gone if odd is None else gone & (odd.index < 0)).any() else set()
+    return frozenset(found)
+
+
 def _source(p: Program, source: str, meta: _Meta, origin: Origin, table: Table) -> None:
     p.text(b'"source":{"version":' + quoted(__version__) + b',"connector":' + quoted(str(origin.connector)))
     p.text(b',"name":' + quoted(source) + b",")
-    for name, moment in times(meta.commit_time).items():
-        p.field(name, moment, JsonForm.NUMBER)
+    moments = times(meta.commit_time)
+    p.field("ts_ms", moments["ts_ms"], JsonForm.NUMBER)
     p.text(b'"snapshot":')
     p.lookup(meta.op, _by_op({op: "true" if op is Op.READ else "false" for op in Op}))
-    p.text(b',"db":' + quoted(table.database))
+    p.text(b',"db":' + quoted(table.database) + b',"sequence":')
+    if origin.connector is Connector.POSTGRESQL:
+        p.text(b'"[\\"')
+        p.value(origin.lsn, JsonForm.NUMBER)
+        p.text(b'\\",\\"')
+        p.value(meta.ordinal, JsonForm.NUMBER)
+        p.text(b'\\"]"')
+    else:
+        p.text(b"null")
+    p.text(b",")
+    for name in ("ts_us", "ts_ns"):
+        p.field(name, moments[name], JsonForm.NUMBER)
     if origin.connector is Connector.POSTGRESQL:
         _postgresql(p, meta, origin, table)
     else:
@@ -149,20 +187,16 @@ def _statement(p: Program, block: Block, moments: dict[str, pa.Array]) -> None:
 
 
 def _postgresql(p: Program, meta: _Meta, origin: Origin, table: Table) -> None:
-    p.text(b',"sequence":"[\\"')
-    p.value(origin.lsn, JsonForm.NUMBER)
-    p.text(b'\\",\\"')
-    p.value(meta.ordinal, JsonForm.NUMBER)
-    p.text(b'\\"]","schema":' + quoted(table.schema) + b',"table":' + quoted(table.name) + b',"txId":')
+    p.text(b'"schema":' + quoted(table.schema) + b',"table":' + quoted(table.name) + b',"txId":')
     p.value(meta.tx_id, JsonForm.NUMBER)
     p.text(b',"lsn":')
     p.value(origin.lsn, JsonForm.NUMBER)
-    p.text(b',"xmin":null')
+    p.text(b',"xmin":null,"origin":null,"origin_lsn":null')
 
 
 def _mysql(p: Program, meta: _Meta, origin: Origin, table: Table) -> None:
     """A position is a set of GTIDs, or a file and a byte of it: the others are null, and so is what we do not read."""
-    p.text(b',"sequence":null,"table":' + quoted(table.name) + b',"server_id":null,"gtid":')
+    p.text(b'"table":' + quoted(table.name) + b',"server_id":null,"gtid":')
     p.value(origin.gtid, JsonForm.STRING)
     p.text(b',"file":')
     p.value(origin.file, JsonForm.STRING)
@@ -283,21 +317,23 @@ def _show(odds: dict[tuple[Side, str], Odd], column: str, mask: np.ndarray[Any, 
     odds[Side.AFTER, column] = Odd(index, pa.concat_arrays([known.texts, texts]))
 
 
-def _old_image(p: Program, block: Block, rare: Rare, *, plain: bool = False) -> None:
+def _old_image(p: Program, block: Block, rare: Rare, *, whole: bool = False, plain: bool = False) -> None:
     """The old row, else the old key, else null."""
     if block.column("before") is None:
-        _image(p, block, Side.KEY, rare, b"null", plain=plain)
+        _image(p, block, Side.KEY, rare, b"null", whole=whole, plain=plain)
         return
-    done = _image(p, block, Side.BEFORE, rare, None, plain=plain)
-    _image(p, block, Side.KEY, rare, b"null", plain=plain)
+    done = _image(p, block, Side.BEFORE, rare, None, whole=whole, plain=plain)
+    _image(p, block, Side.KEY, rare, b"null", whole=whole, plain=plain)
     p.land(done)
 
 
 def _image(
-    p: Program, block: Block, side: Side, rare: Rare, otherwise: bytes | None, *, plain: bool = False
-) -> list[int]:
+    p: Program, block: Block, side: Side, rare: Rare, otherwise: bytes | None, *, whole: bool = False,
+    plain: bool = False,
+) -> list[int]:  # fmt: skip
     """An object, or `otherwise` in rows without this image. With None, returns the jumps past what comes next.
-    `plain` shows JSON columns as strings instead of embedding them."""
+    `whole` has all columns, those that the image lacks as null; `plain` shows JSON columns as strings instead of
+    embedding them."""
     array = _side(block, side)
     if array is None:
         p.text(otherwise or b"")
@@ -307,7 +343,12 @@ def _image(
     forms = {c.name: c.type.json for c in block.table.columns}
     if plain:
         forms = {name: JsonForm.STRING if form is JsonForm.RAW else form for name, form in forms.items()}
-    for name, child in _children(block, side).items():
+    children = _children(block, side)
+    for name in forms if whole else children:
+        child = children.get(name)
+        if child is None:
+            p.text(quoted(name) + b":null,")
+            continue
         omit = rare.omitted.get(name) if side is Side.AFTER else None
         p.field(name, child, forms[name], odd=rare.odd(side, name), omit=omit)
     p.close(b"}")

@@ -37,7 +37,7 @@ DEBEZIUM = {
 SOURCE = {
     "version": 1, "connector": 2, "name": 3, "ts_ms": 4, "ts_us": 5, "ts_ns": 6, "snapshot": 7, "db": 8, "sequence": 9,
     "schema": 10, "table": 11, "txId": 12, "lsn": 13, "xmin": 14, "server_id": 15, "gtid": 16, "file": 17, "pos": 18,
-    "row": 19, "thread": 20, "query": 21,
+    "row": 19, "thread": 20, "query": 21, "origin": 22, "origin_lsn": 23,
 }  # fmt: skip
 _TRANSACTION = {"id": 1, "total_order": 2, "data_collection_order": 3}
 _ODD = {"side": 1, "column": 2, "text": 3}
@@ -169,8 +169,8 @@ def event(table: Table, source: str, envelope: Envelope) -> ProtoSchema:
 
 
 @functools.lru_cache(maxsize=256)
-def key(table: Table) -> ProtoSchema:
-    space = _names.namespace(table)
+def key(table: Table, source: str = "", envelope: Envelope = Envelope.NATIVE) -> ProtoSchema:
+    space = _names.namespace(table, source if envelope is Envelope.DEBEZIUM else None)
     file = _File(f"{space}.key")
     schema = _events.key_schema(table)
     file.columns("Key", list(schema))

@@ -32,7 +32,7 @@ class ArrowFormat(BaseFormat):
         rows = (batch.slice(row, 1).serialize().to_pybytes() for row in range(block.rows))
         return pa.array([head + row + _END for row in rows], pa.large_binary())
 
-    def encode_key(self, block: Block) -> pa.LargeBinaryArray:
+    def encode_key(self, block: Block, source: str = "") -> pa.LargeBinaryArray:
         """JSON: a key is compared byte by byte and read by people."""
         return json.JsonFormat().encode_key(block)
 

@@ -61,11 +61,11 @@ class AvroFormat(BaseFormat):
         frame = self._frame(self.schema(block.table, source), Part.VALUE)
         return _datums(_events.record(block, source, self.envelope), frame).array()
 
-    def encode_key(self, block: Block) -> pa.LargeBinaryArray:
+    def encode_key(self, block: Block, source: str = "") -> pa.LargeBinaryArray:
         record, found = _events.key(block)
         if not found.any():
             return pa.nulls(block.rows, pa.large_binary())
-        frame = self._frame(_avro_schema.key(block.table), Part.KEY)
+        frame = self._frame(_avro_schema.key(block.table, source, self.envelope), Part.KEY)
         return _datums(record, frame).array(found)
 
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> ContainerWriter:

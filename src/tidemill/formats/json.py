@@ -51,11 +51,11 @@ class JsonFormat(BaseFormat):
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> LinesWriter:
         return LinesWriter(self, stream, source)
 
-    def encode_key(self, block: Block) -> pa.LargeBinaryArray:
+    def encode_key(self, block: Block, source: str = "") -> pa.LargeBinaryArray:
         """The key columns as a document, `{"id":1}`; null where the table or the event has no key (TRUNCATE)."""
         head, tail = b"", b""
         if self.envelope_schema:
-            head, tail = b'{"schema":' + _connect_schema.key(block.table) + b',"payload":', b"}"
+            head, tail = b'{"schema":' + _connect_schema.key(block.table, source) + b',"payload":', b"}"
         program, found = _envelopes.key(block, head, tail)
         return program.run().array(found)
 

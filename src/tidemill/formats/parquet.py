@@ -22,7 +22,7 @@ class ParquetFormat(BaseFormat):
         files = (self.batch(Block(block.table, block.batch.slice(row, 1)), source) for row in range(block.rows))
         return pa.array([file.to_pybytes() for file in files], pa.large_binary())
 
-    def encode_key(self, block: Block) -> pa.LargeBinaryArray:
+    def encode_key(self, block: Block, source: str = "") -> pa.LargeBinaryArray:
         """JSON: a key is compared byte by byte and read by people."""
         return json.JsonFormat().encode_key(block)
 

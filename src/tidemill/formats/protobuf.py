@@ -61,11 +61,13 @@ class ProtobufFormat(BaseFormat):
             frame = self._frame(self.schema(block.table, source), Part.VALUE)
         return self._messages(block, source, frame).array()
 
-    def encode_key(self, block: Block) -> pa.LargeBinaryArray:
+    def encode_key(self, block: Block, source: str = "") -> pa.LargeBinaryArray:
         record, found = _events.key(block)
         if not found.any():
             return pa.nulls(block.rows, pa.large_binary())
-        frame = b"" if self.schemas is None else self._frame(_proto_schema.key(block.table), Part.KEY)
+        frame = b""
+        if self.schemas is not None:
+            frame = self._frame(_proto_schema.key(block.table, source, self.envelope), Part.KEY)
         layout = Layout(record.rows)
         layout.constant(frame)
         _lay_record(layout, record, column_numbers(record.schema))

@@ -86,7 +86,7 @@ class Sending:
         attributes = format.attributes(block, source)
         ops = block.batch.column("op").to_numpy()
         messages = Messages(
-            format.encode(block, source), format.encode_key(block),
+            format.encode(block, source), format.encode_key(block, source),
             [self._producer.topic(name) for name in topics], topic_of,
             self._headers(block, ops, format, attributes), ops,
             {_header(name): _bytes(value) for name, value in attributes.items() if not isinstance(value, str)},

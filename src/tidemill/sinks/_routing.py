@@ -58,9 +58,9 @@ def documents(
     topics = named.dictionary.to_pylist()
     if len(topics) == 1 or format.to(topics[0]) is format:
         one = format.to(topics[0]) if topics else format
-        return one.encode(block, source), one.encode_key(block)
+        return one.encode(block, source), one.encode_key(block, source)
     rows = [np.flatnonzero(named.indices.to_numpy() == number) for number in range(len(topics))]
     parts = [(format.to(topic), block.take(mine)) for topic, mine in zip(topics, rows, strict=True)]
     back = pa.array(np.argsort(np.concatenate(rows), kind="stable"))
     values = pa.concat_arrays([one.encode(part, source) for one, part in parts]).take(back)
-    return values, pa.concat_arrays([one.encode_key(part) for one, part in parts]).take(back)
+    return values, pa.concat_arrays([one.encode_key(part, source) for one, part in parts]).take(back)
