@@ -9,6 +9,8 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -29,6 +31,7 @@ from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
 from tidemill.sinks import _pgsink_text as text
 from tidemill.sinks._pgsink_apply import Applier
+from tidemill.sinks._pgsink_exact import compared_as
 from tidemill.sinks._pgsink_types import target_type, widens
 from tidemill.sinks.postgres import PostgresSink, PostgresSinkConfig
 
@@ -90,7 +93,9 @@ def test_every_type_arrives_as_it_was_stored(source: Origin, target: psycopg.Con
         except psycopg.errors.FeatureNotSupported:
             assert kind.type == "xml"  # a server built without libxml
             source.run(f"DROP TABLE t{number}", f"CREATE TABLE t{number} AS SELECT 1 AS id")
-    write(make(keyless="append"), *source.deliveries())
+    sink = make(keyless="append")
+    write(sink, *source.deliveries())
+    assert not any(to.doubts or to.domains for to in sink._targets.values()), "what the sink makes holds every value"
     for db in (source.db, target):
         db.execute("SET search_path = ''")  # names of types are printed with their schema
     for number, kind in enumerate(tried):
@@ -511,6 +516,158 @@ def test_values_that_the_targets_type_refuses_are_poison(target: psycopg.Connect
     assert "32768" not in str(caught.value.reasons)
 
 
+def _kinds(*pairs: tuple[str, pa.DataType]) -> Table:
+    return structure("t", ID, *(column(f"c{n}", native, arrow) for n, (native, arrow) in enumerate(pairs)))
+
+
+_MICROS = pa.timestamp("us")
+_LOSSY: list[tuple[str, pa.DataType, str, Any, Any]] = [
+    ("numeric", pa.string(), "numeric(10,2)", "1.500", "1.505"),
+    ("numeric(12,4)", pa.decimal128(12, 4), "numeric(10,2)", Decimal("7.2500"), Decimal("7.2501")),
+    ("numeric(12,4)[]", pa.list_(pa.decimal128(12, 4)), "numeric(10,2)[]", [None, Decimal(1)], [Decimal("0.0001")]),
+    ("numeric(12,4)", pa.decimal128(12, 4), "money", Decimal("1000.25"), Decimal("0.0001")),
+    ("numeric(12,4)", pa.decimal128(12, 4), "cents", Decimal("1.25"), Decimal("1.2501")),
+    ("numeric", pa.string(), "double precision", "0.1", "0.12345678901234567890"),
+    ("bigint", pa.int64(), "double precision", 10**15, 2**53 + 1),
+    ("double precision", pa.float64(), "real", 0.5, 0.1 + 0.2),
+    ("text", pa.string(), "varchar(3)", "ab ", "abc "),
+    ("text", pa.string(), "char(3)", "ab", "ab "),
+    ("text", pa.string(), "name", "ab", "x" * 64),
+    ("text", pa.string(), "numeric(10,2)", "1.5", "1.505"),
+    ("timestamp without time zone", _MICROS, "timestamp(0)", datetime(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5, 6)),
+    ("timestamp without time zone", _MICROS, "timestamptz(3)", datetime(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5, 6)),
+    ("timestamp without time zone", _MICROS, "date", datetime(2026, 1, 2), datetime(2026, 1, 2, 3)),
+    ("time", pa.string(), "time(0)", "12:00:00", "12:00:00.6"),
+    ("time with time zone", pa.string(), "time", "12:00:00+00", "12:00:00+02"),
+    ("interval", pa.string(), "interval hour to minute", "02:03:00", "02:03:04"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("keyless", [False, True])
+def test_a_value_that_the_targets_type_would_change_is_poison(
+    target: psycopg.Connection[Any], make: Make, keyless: bool
+) -> None:
+    """PostgreSQL itself rounds and cuts without a word."""
+    target.execute("CREATE DOMAIN penny AS numeric(10,2); CREATE DOMAIN cents AS penny CHECK (value > 0)")
+    table = _kinds(*[(native, arrow) for native, arrow, *_ in _LOSSY])
+    listed = ", ".join(f"c{n} {kind}" for n, (_, _, kind, *_) in enumerate(_LOSSY))
+    target.execute(f"CREATE TABLE t (id bigint {'' if keyless else 'PRIMARY KEY'}, {listed})".encode())
+    table = dataclasses.replace(table, key=() if keyless else ("id",)).with_fingerprint()
+    good = {f"c{n}": each[3] for n, each in enumerate(_LOSSY)}
+    bad = [good | {f"c{n}": each[4]} for n, each in enumerate(_LOSSY)]
+    block = changes(table, *[(Op.INSERT, None, row | {"id": i}) for i, row in enumerate([*bad, good])])
+    sink = make(keyless="append")
+    with pytest.raises(Poisoned) as caught:
+        sink.write(delivery_of(block))
+    assert caught.value.reasons.keys() == set(range(len(_LOSSY)))
+    for n, (_, _, kind, *_) in enumerate(_LOSSY):
+        assert f"column c{n} is " in caught.value.reasons[n], kind
+    write(sink, delivery_of(block).without(caught.value.reasons))
+    assert rows(target, "t", "id") == [(f"({len(_LOSSY)})",)]
+    if not keyless:
+        tail = changes(
+            table, (Op.UPDATE, None, good | {"id": 18, "c0": "2.0"}), (Op.DELETE, {"id": 18}, None), first=19
+        )
+        write(sink, delivery_of(tail, start=19))
+        assert rows(target, "t", "id") == []
+
+
+def test_a_text_that_only_loses_spaces_is_seen_among_rows_that_are_new(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    target.execute("CREATE TABLE t (id bigint PRIMARY KEY, name varchar(3), note text)")
+    block = changes(T, *[(Op.INSERT, None, {"id": i, "name": "abc  " if i == 70 else "ab "}) for i in range(100)])
+    sink = make()
+    with pytest.raises(Poisoned, match=r"column name is character varying\(3\)") as caught:
+        sink.write(delivery_of(block))
+    assert list(caught.value.reasons) == [70]
+    assert write(sink, delivery_of(block).without([70])) == 99
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind", "compared"),
+    [
+        ("integer", "smallint", ""), ("bigint", "numeric(10,2)", ""), ("numeric(12,2)", "numeric(5,2)", ""),
+        ("numeric(12,2)", "integer", ""), ("smallint", "real", ""), ("integer", "double precision", ""),
+        ("smallint", "boolean", ""), ("text", "uuid", ""), ("text", "mood", ""), ("text[]", "mood[]", ""),
+        ("text", "character varying", ""), ("character varying(9)", "text", ""), ("json", "jsonb", ""),
+        ("timestamp(3) with time zone", "timestamp(6) without time zone", ""),
+        ("date", "timestamp(0) with time zone", ""), ("interval", "interval", ""),
+        ("double precision", "numeric", ""), ("bytea", "text", ""), ("character(4)", "character(6)", ""),
+        ("character(9)", "character varying(3)", "bpchar"), ("real", "numeric(4,1)", "numeric"),
+    ],
+)  # fmt: skip
+def test_a_type_is_in_doubt_only_if_it_may_change_a_value(wanted: str, kind: str, compared: str) -> None:
+    assert compared_as(wanted, kind) == compared
+
+
+def test_a_domain_that_wants_a_value_does_not_keep_rows_from_being_deleted(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    target.execute("CREATE DOMAIN label AS text NOT NULL CHECK (length(value) < 9)")
+    target.execute("CREATE TABLE t (id bigint PRIMARY KEY, name label, note text)")
+    sink = make()
+    write(sink, delivery_of(changes(T, *[(Op.INSERT, None, {"id": i, "name": "a", "note": "n"}) for i in (1, 2)])))
+    later = changes(
+        T, (Op.DELETE, {"id": 1}, None), (Op.UPDATE, None, {"id": 2, "note": "m"}), first=2, unchanged={1: ["name"]}
+    )
+    write(sink, delivery_of(later, start=2))
+    assert rows(target, "t") == [("(2,a,m)",)]
+    with pytest.raises(Poisoned, match="check violation"):
+        sink.write(delivery_of(changes(T, (Op.UPDATE, None, {"id": 2, "name": "too long a label"}), first=4), start=4))
+
+
+def test_tables_that_would_hide_or_redirect_rows_are_refused(
+    target: psycopg.Connection[Any], postgres: Postgres, make: Make
+) -> None:
+    target.execute("CREATE TABLE t (id bigint PRIMARY KEY, name text, note text)")
+    block = changes(T, (Op.DELETE, {"id": 1}, None))
+    target.execute("CREATE RULE never AS ON DELETE TO t DO INSTEAD NOTHING")
+    with pytest.raises(Refused, match=r"public\.t has the rule never"):
+        make().write(delivery_of(block))
+    target.execute("DROP RULE never ON t")
+    target.execute("CREATE VIEW v AS SELECT * FROM t")
+    with pytest.raises(Refused, match=r"public\.v is no table"):
+        make(table="v").write(delivery_of(block))
+    role = f"limited_{next(_names)}"
+    target.execute(
+        f"CREATE ROLE {role} LOGIN; GRANT ALL ON SCHEMA public TO {role}; GRANT ALL ON t TO {role};"
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY few ON t USING (id > 9)".encode()
+    )
+    try:
+        target.execute("INSERT INTO t VALUES (1)")
+        limited = make(dsn=postgres.dsn(target.info.dbname, role))
+        with pytest.raises(Refused, match="PostgreSQL does not allow it") as caught:
+            limited.write(delivery_of(block))
+        assert "BYPASSRLS" in caught.value.fix
+        limited.close()
+    finally:
+        target.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
+
+
+def test_names_that_must_be_quoted_and_columns_in_another_order_change_nothing(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    names = ("Id", "select", 'a "quoted" name', "a.b", "größe", "100%")
+    table = structure("Order Lines", *(column(n, "text", pa.string(), nullable=n != "Id") for n in names), key=("Id",))
+    reverse = ", ".join('"{}" text'.format(n.replace('"', '""')) for n in names[::-1])
+    target.execute(f'CREATE TABLE "Order Lines" (own int DEFAULT 5, {reverse}, PRIMARY KEY ("Id"))'.encode())
+    target.execute("""CREATE TYPE mood AS ENUM ('sad', 'Ok, "so"'); ALTER TABLE "Order Lines" ADD "Moods" mood[]""")
+    table = dataclasses.replace(
+        table, columns=(*table.columns, column("Moods", "public.mood[]", pa.list_(pa.string())))
+    ).with_fingerprint()
+    row = {n: f"{n} of 1" for n in names} | {"Moods": ["sad", None, 'Ok, "so"']}
+    sink = make()
+    write(sink, delivery_of(changes(table, (Op.INSERT, None, row), (Op.INSERT, None, row | {"Id": "2"}))))
+    part = {"Id": "2", "select": "new"}
+    rest = [n for n in (*names, "Moods") if n not in part]
+    gone = (Op.DELETE, {"Id": row["Id"]}, None)
+    write(sink, delivery_of(changes(table, gone, (Op.UPDATE, None, part), first=2, unchanged={1: rest}), start=2))
+    listed = ", ".join('"{}"'.format(n.replace('"', '""')) for n in names)
+    found = target.execute(f'SELECT own, "Moods"::text[], {listed} FROM "Order Lines"'.encode()).fetchone()
+    assert found == (5, row["Moods"], "2", "new", *[row[n] for n in names[2:]])
+
+
 def test_new_columns_are_added_and_renamed_ones_keep_their_values(target: psycopg.Connection[Any], make: Make) -> None:
     first, second = make_table(), make_table(version=2)
     sink = make()
@@ -778,6 +935,7 @@ def test_a_type_of_the_users_choice_is_used(target: psycopg.Connection[Any], mak
         ("character varying", "character varying(9)", False),
         ("date", "text", True), ("bytea", "text", False), ("integer[]", "text", False), ("date", "boolean", False),
         ("timestamp(3) without time zone", "timestamp without time zone", True),
+        ("timestamp(0) without time zone", "timestamp(3) without time zone", True),
     ],
 )  # fmt: skip
 def test_a_type_is_wider_only_if_it_holds_every_value(old: str, new: str, answer: bool) -> None:

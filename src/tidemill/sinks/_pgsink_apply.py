@@ -20,6 +20,7 @@ from tidemill.model.position import Offset
 from tidemill.sinks import _pgsink_rows as rows_
 from tidemill.sinks import _pgsink_text as text
 from tidemill.sinks._pgsink_connection import is_data_error, reason
+from tidemill.sinks._pgsink_exact import lost
 from tidemill.sinks._pgsink_rows import Rows, Stretch
 from tidemill.sinks._pgsink_tables import Target
 
@@ -85,12 +86,17 @@ class Applier:
         for offset in rows.offsets[~grows].tolist():
             self.bad[offset] = "the table has no key, so the row to change cannot be found"
         if grows.any():
-            self._halve(target, rows.take(np.flatnonzero(grows)), self._copy)
+            grown = rows.take(np.flatnonzero(grows))
+            if target.doubts:
+                self._stage(target)
+            self._halve(target, grown, self._insert if target.doubts else self._copy)
 
     def _upsert(self, target: Target, stretch: Stretch) -> None:
         # New rows last: a key that was deleted here may be the same as a new one for the target, though their texts
         # differ (numeric 1.0 and 1.00, citext), and a unique value that a new row has may be one that was given up.
         fresh = stretch.fresh if target.optimistic else None
+        if fresh is not None and any(one.concerns(fresh.columns[one.number]) for one in target.doubts):
+            fresh = None  # what goes into the table itself cannot be compared before
         rest = stretch.rest if fresh is not None else stretch.all()
         if rest is not None:
             self._long_way(target, rest)
@@ -160,28 +166,59 @@ class Applier:
         if target.stage:
             return
         target.stage = f"tidemill_stage_{self._db.execute(_NEXT_STAGE).fetchone()[0]}"  # type: ignore[index]
-        columns = sql.SQL(", ").join(sql.Identifier(target.column(n)) for n in _both(target))
+        # A domain may want a value, which a deleted row does not have.
+        columns = sql.SQL(", ").join(
+            sql.SQL("{0}::{1} AS {0}").format(sql.Identifier(target.column(n)), sql.SQL(target.domains[n]))
+            if n in target.domains
+            else sql.Identifier(target.column(n))
+            for n in _both(target)
+        )
+        texts = [sql.SQL(", NULL::text AS {}").format(sql.Identifier(one.column)) for one in target.doubts]
         self._db.execute(
             sql.SQL(
                 "CREATE TEMPORARY TABLE {} ON COMMIT DELETE ROWS AS "
-                'SELECT 0::integer AS "tidemill row", 0::smallint AS "tidemill set", {} FROM {} WITH NO DATA'
-            ).format(sql.Identifier(target.stage), columns, target.identifier)
+                'SELECT 0::integer AS "tidemill row", 0::smallint AS "tidemill set", {}{} FROM {} WITH NO DATA'
+            ).format(sql.Identifier(target.stage), columns, sql.SQL("").join(texts), target.identifier)
         )
+
+    def _fill(self, target: Target, offsets: Any, sets: np.ndarray[Any, Any], columns: Sequence[pa.Array]) -> None:
+        """Rows into the temporary table. What would not be the source's value any more is noted."""
+        from psycopg import sql
+
+        numbers, stage = _both(target), sql.Identifier(target.stage)
+        names = [target.column(n) for n in numbers] + [one.column for one in target.doubts]
+        values = [columns[n] for n in (*numbers, *(one.number for one in target.doubts))]
+        ordered = [_numbered(np.arange(len(offsets))), _numbered(sets), *values]
+        self._send(stage, ["tidemill row", "tidemill set", *names], ordered)
+        if not target.doubts:
+            return
+        found = self._db.execute(lost(target.doubts, [target.column(one.number) for one in target.doubts], stage))
+        for row, *differs in found.fetchall():
+            one = target.doubts[differs.index(True)]
+            why = (
+                f"column {target.column(one.number)} is {one.kind} at the target and would not keep the value as it is"
+            )
+            self._note(int(offsets[row]), why)
+
+    def _insert(self, target: Target, rows: Rows) -> None:
+        from psycopg import sql
+
+        stage = sql.Identifier(target.stage)
+        self._fill(target, rows.offsets, np.full(len(rows), _WHOLE), rows.columns)
+        self._db.execute(_inserted(target, stage))
+        self._db.execute(sql.SQL("TRUNCATE TABLE {}").format(stage))
 
     def _merge(self, target: Target, rows: Rows) -> None:
         """Rows of one window, one per key."""
         from psycopg import sql
 
-        numbers = _both(target)
         deleted = rows.ops == Op.DELETE
         kinds = np.where(deleted, _DELETE, _WHOLE).astype(np.int16)
         partial = [(members, left) for members, left in rows_.sets(rows) if left]
         for number, (members, _) in enumerate(partial, start=_WHOLE + 1):
             kinds[members] = number
-        columns = [_numbered(np.arange(len(rows))), _numbered(kinds), *(rows.columns[n] for n in numbers)]
-        names = ["tidemill row", "tidemill set", *(target.column(n) for n in numbers)]
         stage = sql.Identifier(target.stage)
-        self._send(stage, names, columns)
+        self._fill(target, rows.offsets, kinds, rows.columns)
         if deleted.any():
             self._db.execute(
                 sql.SQL('DELETE FROM {} t USING {} s WHERE s."tidemill set" = 0 AND {}').format(
@@ -229,15 +266,12 @@ class Applier:
             self._note(int(row.offsets[0]), _COUNTED)
             return
         left = set(np.flatnonzero(row.unchanged[:, 0]).tolist()) if row.unchanged is not None else set()
-        numbers, stage = _both(target), sql.Identifier(target.stage)
-        names = ["tidemill row", "tidemill set", *(target.column(n) for n in numbers)]
-        pair = [(row.columns[n], row.columns[n]) for n in numbers]
-        for old, n in zip(row.old_key, target.key, strict=True):
-            at = numbers.index(n)
-            pair[at] = (old, row.columns[n])
+        stage = sql.Identifier(target.stage)
         # Two lines of the temporary table: the old key, and the new row.
-        columns = [pa.concat_arrays(list(both)) for both in pair]
-        self._send(stage, names, [_numbered(np.arange(2)), _numbered(np.array([0, 1])), *columns])
+        columns = [pa.concat_arrays([column, column]) for column in row.columns]
+        for old, n in zip(row.old_key, target.key, strict=True):
+            columns[n] = pa.concat_arrays([old, row.columns[n]])
+        self._fill(target, np.repeat(row.offsets, 2), np.array([0, 1]), columns)
         changed = [n for n in target.numbers if n not in left]
         done = self._db.execute(
             sql.SQL(
@@ -285,7 +319,6 @@ def _assignments(target: Target, numbers: Sequence[int], source: str) -> sql.Com
 def _upsert(target: Target, stage: sql.Identifier) -> sql.Composed:
     from psycopg import sql
 
-    listed = sql.SQL(", ").join(sql.Identifier(target.column(n)) for n in target.numbers)
     key = sql.SQL(", ").join(sql.Identifier(target.column(n)) for n in target.key)
     others = [n for n in target.numbers if n not in target.key]
     action = (
@@ -293,8 +326,15 @@ def _upsert(target: Target, stage: sql.Identifier) -> sql.Composed:
         if others
         else sql.SQL("DO NOTHING")
     )
+    return sql.SQL("{} ON CONFLICT ({}) {}").format(_inserted(target, stage), key, action)
+
+
+def _inserted(target: Target, stage: sql.Identifier) -> sql.Composed:
+    from psycopg import sql
+
+    listed = sql.SQL(", ").join(sql.Identifier(target.column(n)) for n in target.numbers)
     # The source's values, also where the target would count by itself (COPY takes them without being told).
     values = sql.SQL(" OVERRIDING SYSTEM VALUE" if target.counted else "")
-    return sql.SQL(
-        'INSERT INTO {} ({}){} SELECT {} FROM {} WHERE "tidemill set" = 1 ORDER BY "tidemill row" ON CONFLICT ({}) {}'
-    ).format(target.identifier, listed, values, listed, stage, key, action)
+    return sql.SQL('INSERT INTO {} ({}){} SELECT {} FROM {} WHERE "tidemill set" = 1 ORDER BY "tidemill row"').format(
+        target.identifier, listed, values, listed, stage
+    )

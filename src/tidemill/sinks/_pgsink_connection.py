@@ -23,6 +23,7 @@ _SESSION = {
     "DateStyle": "ISO, YMD",
     "IntervalStyle": "postgres",
     "TimeZone": "UTC",
+    "extra_float_digits": "1",  # a printed float is the float
     "lc_monetary": "C",
     "standard_conforming_strings": "on",
     "xmloption": "content",
@@ -102,7 +103,8 @@ def explained(where: str) -> Iterator[None]:
 #: hand at the server; a statement that is wrong for the table that is there stays wrong.
 #: https://www.postgresql.org/docs/current/errcodes-appendix.html
 _MEANINGS: tuple[tuple[str, type[DeliveryError], str, str], ...] = (
-    ("42501", Refused, "PostgreSQL does not allow it", 'Grant the role what is missing; "tidemill doctor" names it.'),
+    ("42501", Refused, "PostgreSQL does not allow it",
+     'Grant the role what is missing; "tidemill doctor" names it. Where row level security is on, that is BYPASSRLS.'),
     ("25006", DeliveryError, "the server takes no writes",
      "It may be a standby: name the primary in the dsn (target_session_attrs=read-write finds it)."),
     ("55P03", DeliveryError, "a lock did not come free in time",

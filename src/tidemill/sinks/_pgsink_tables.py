@@ -17,6 +17,7 @@ from tidemill.errors import Refused
 from tidemill.model.position import Offset
 from tidemill.model.table import Column, Table
 from tidemill.schema.diff import diff
+from tidemill.sinks._pgsink_exact import Doubt, doubt
 from tidemill.sinks._pgsink_types import target_type, widens
 from tidemill.telemetry.events import emit
 
@@ -28,7 +29,12 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer names off, and two could become one
 
 _COLUMNS = """
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '', a.attidentity = 'a'
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '', a.attidentity = 'a',
+    (WITH RECURSIVE base(kind, modifier, depth) AS (
+        SELECT a.atttypid, a.atttypmod, 0
+        UNION ALL
+        SELECT t.typbasetype, t.typtypmod, depth + 1 FROM base JOIN pg_type t ON t.oid = base.kind AND t.typtype = 'd'
+    ) SELECT format_type(kind, modifier) FROM base ORDER BY depth DESC LIMIT 1)
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind IN ('r', 'p')
 ORDER BY a.attnum
@@ -42,6 +48,10 @@ WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i
   AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid, i.indnkeyatts HAVING count(*) = i.indnkeyatts
 """
+_RULES = """
+SELECT r.rulename FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND r.ev_type <> '1' AND r.ev_enabled <> 'D'
+"""
 
 
 @dataclass(slots=True)
@@ -54,9 +64,10 @@ class Target:
     numbers: tuple[int, ...]
     key: tuple[int, ...]
     counted: tuple[int, ...] = ()  # of them: GENERATED ALWAYS AS IDENTITY, which an INSERT may set and an UPDATE never
+    doubts: tuple[Doubt, ...] = ()  # columns that may not keep a value as it is
+    domains: Mapping[int, str] = field(default_factory=dict)  # what they are made of
     stage: str = ""
     optimistic: bool = True  # whether new rows may be tried as new rows
-    shape: tuple[tuple[str, str], ...] = field(default=())
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -123,6 +134,13 @@ class Tables:
             raise Refused(
                 f"the table {schema}.{name} does not exist", where=self._where,
                 fix="Create it, or set create_tables: true.",
+            )  # fmt: skip
+        if self._db.execute("SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))", [schema, name]).fetchone() != (
+            None,
+        ):
+            raise Refused(
+                f"{schema}.{name} is no table", where=self._where,
+                fix="Views and foreign tables are not written; choose another name with `table`.",
             )  # fmt: skip
         parts = [self._definition(c, table) for c in table.columns]
         if table.key:
@@ -229,8 +247,15 @@ class Tables:
                 f"column {stuck[0]} of {schema}.{name} is GENERATED ALWAYS AS IDENTITY, so no UPDATE can set it",
                 where=self._where, fix=f"{alter.as_string(self._db)}; it then has the source's values.",
             )  # fmt: skip
-        shape = tuple((column, found[column].kind) for column in found)
-        return Target(schema, name, table, numbers, key, counted, shape=shape)
+        if rule := self._db.execute(_RULES, [schema, name]).fetchone():
+            raise Refused(
+                f"the table {schema}.{name} has the rule {rule[0]}, which may write something else", where=self._where,
+                fix="Drop or disable it; a trigger can do the same.",
+            )  # fmt: skip
+        kinds = {n: found[c.name] for n, c in enumerate(table.columns)}
+        doubts = (doubt(n, target_type(table.columns[n].type), kinds[n].base) for n in numbers)
+        domains = {n: kind.base for n, kind in kinds.items() if kind.base != kind.kind}
+        return Target(schema, name, table, numbers, key, counted, tuple(d for d in doubts if d), domains)
 
     def _definition(self, column: Column, table: Table) -> sql.Composed:
         from psycopg import sql
@@ -292,6 +317,7 @@ class _Found:
     not_null: bool
     generated: bool  # computed from other columns: not ours to write
     counted: bool  # GENERATED ALWAYS AS IDENTITY
+    base: str  # the kind, or what it is a domain of
 
 
 def _names(names: tuple[str, ...]) -> sql.Composed:

@@ -76,9 +76,9 @@ def target_type(kind: DataType, overrides: Mapping[str, str] | None = None) -> s
         return "box[]"  # no other type of PostgreSQL's writes semicolons, and its domains hide its name
     if kind.native.endswith("[]") and pa.types.is_list(kind.arrow):
         return target_type(DataType(kind.native[:-2], kind.arrow.value_type, kind.json), overrides) + "[]"
-    if _base(kind.native) in _OWN and _same_kind(kind) and _PLAIN.fullmatch(kind.native):
+    if base(kind.native) in _OWN and _same_kind(kind) and _PLAIN.fullmatch(kind.native):
         return kind.native
-    if _base(kind.native) == "time" and pa.types.is_string(kind.arrow):
+    if base(kind.native) == "time" and pa.types.is_string(kind.arrow):
         return "interval"
     if _INTERVAL.fullmatch(kind.native) and pa.types.is_string(kind.arrow):
         return kind.native  # interval year to month
@@ -90,15 +90,15 @@ _PLAIN = re.compile(r'"char"|[a-z][a-z0-9_ ]*(?:\(\d+(?:, ?-?\d+)?\)[a-z ]*)?')
 _INTERVAL = re.compile(r"interval [a-z ]+(?:\(\d\))?")
 
 
-def _base(native: str) -> str:
+def base(native: str) -> str:
     """Without modifiers: `timestamp(3) without time zone` is `timestamp without time zone`."""
     return re.sub(r"\s*\([^)]*\)", "", native).strip()
 
 
 def _same_kind(kind: DataType) -> bool:
     # MySQL has types of the same name (bit, point): it is PostgreSQL's if Arrow holds what it holds for PostgreSQL.
-    own = _OWN[_base(kind.native)]
-    return own == kind.arrow or (_base(kind.native) == "numeric" and pa.types.is_decimal(kind.arrow))
+    own = _OWN[base(kind.native)]
+    return own == kind.arrow or (base(kind.native) == "numeric" and pa.types.is_decimal(kind.arrow))
 
 
 def _of_arrow(arrow: pa.DataType) -> str:
@@ -128,26 +128,31 @@ def widens(old: str, new: str) -> bool:
     """Whether every value of `old` is one of `new`, so that the column can be altered without a loss."""
     if old == new:
         return True
-    before, after = _base(old), _base(new)
+    before, after = base(old), base(new)
     if after == "text":
         # bytea's text depends on a setting, and an array is not its text.
         return before != "bytea" and not before.endswith("[]")
     if before in _WHOLE and after in _WHOLE:
         return _WHOLE.index(before) <= _WHOLE.index(after)
     if before in _WHOLE and after == "numeric":
-        whole, _ = _digits(new)
+        whole, _ = digits(new)
         return whole >= (5, 10, 19)[_WHOLE.index(before)]
     if before == after == "numeric":
-        return all(a <= b for a, b in zip(_digits(old), _digits(new), strict=True))
+        return all(a <= b for a, b in zip(digits(old), digits(new), strict=True))
     if (before, after) == ("real", "double precision"):
         return True
     if before == after:
-        # varchar(10) to varchar(20) or varchar, timestamp(3) to timestamp.
-        return _modifier(new) is None or (_modifier(old) or 1 << 30) <= (_modifier(new) or 0)
-    return {before, after} <= {"character", "character varying"} and _modifier(new) is None
+        return reaches(old, new)
+    return {before, after} <= {"character", "character varying"} and modifier(new) is None
 
 
-def _digits(kind: str) -> tuple[int, int]:
+def reaches(old: str, new: str) -> bool:
+    """Whether the modifier takes as much: varchar(10) to varchar(20) or varchar, timestamp(3) to timestamp."""
+    was, now = modifier(old), modifier(new)
+    return now is None or (was is not None and was <= now)
+
+
+def digits(kind: str) -> tuple[int, int]:
     """Digits before and behind the point; a bare numeric takes any number."""
     found = re.search(r"\((\d+)(?:,\s*(-?\d+))?\)", kind)
     if not found:
@@ -156,6 +161,6 @@ def _digits(kind: str) -> tuple[int, int]:
     return int(found[1]) - scale, scale
 
 
-def _modifier(kind: str) -> int | None:
+def modifier(kind: str) -> int | None:
     found = re.search(r"\((\d+)\)", kind)
     return int(found[1]) if found else None
