@@ -27,7 +27,7 @@ class Follower:
     """Runs statements on a server and, as its binlog has them, on a history."""
 
     def __init__(self, server: Server, database: str) -> None:
-        self._server, self._database = server, database
+        self.server, self._database = server, database
         self.mariadb = server.name == "MariaDB"
         self.history = History()
         [(charset,)] = server.query(
@@ -42,7 +42,7 @@ class Follower:
             cursor.execute(statement)
         for logged in self._log.new():
             for parsed in parse(logged.text, mariadb=self.mariadb, mode=logged.session.mode):
-                self.history.apply(parsed, logged.database)
+                self.history.apply(parsed, logged.database, logged.session)
 
     def columns(self) -> dict[str, list[str]]:
         found = self.history.tables.items()
@@ -52,7 +52,7 @@ class Follower:
         """Only what the server lists: where a table came from is the history's own affair."""
         listed = {
             name: replace(table, columns=tuple(map(canonical, table.columns)))
-            for name, table in read_catalog(self._server, self._database).items()
+            for name, table in read_catalog(self.server, self._database).items()
         }
         followed = {}
         for (database, name), state in self.history.tables.items():
@@ -107,6 +107,41 @@ def test_a_definition_means_what_it_means_in_its_session(follower: Follower, mod
     follower.compare(definition)
     follower.run(r"ALTER TABLE labels ADD z int COMMENT '-- \\'")
     follower.compare(definition)
+
+
+def test_a_database_has_the_charset_that_its_session_gave_it(follower: Follower) -> None:
+    def listed() -> str:
+        [(charset,)] = follower.server.query(
+            "SELECT DEFAULT_CHARACTER_SET_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = 'sessions'"
+        )
+        return str(charset)
+
+    statements = [
+        "CREATE DATABASE sessions",
+        "CREATE DATABASE IF NOT EXISTS sessions CHARACTER SET latin1",
+        "ALTER DATABASE sessions COLLATE latin2_bin",
+        "DROP DATABASE sessions",
+        "CREATE DATABASE IF NOT EXISTS sessions",
+        "ALTER DATABASE sessions CHARACTER SET utf8mb4",
+    ]
+    if follower.mariadb:
+        statements += ["ALTER DATABASE sessions CHARACTER SET DEFAULT", "ALTER DATABASE sessions COMMENT 'x'",
+                       "CREATE TABLE sessions.t (a text)", "CREATE OR REPLACE DATABASE sessions CHARACTER SET latin5",
+                       "CREATE OR REPLACE DATABASE sessions"]  # fmt: skip
+    else:
+        statements += ["ALTER SCHEMA sessions READ ONLY = 0"]
+    follower.run("SET collation_server = 'cp1251_general_ci'")
+    try:
+        for statement in statements:
+            follower.run(statement)
+            if not statement.startswith("DROP"):
+                assert follower.history.charsets["sessions"] == listed(), statement
+        follower.run("CREATE TABLE sessions.u (a text, b varchar(3))")
+        [table] = [state for key, state in follower.history.tables.items() if key[0] == "sessions"]
+        assert isinstance(table, CatalogTable)
+        assert (table.name, {column.charset for column in table.columns}) == ("u", {listed()})
+    finally:
+        follower.server.query("DROP DATABASE sessions")
 
 
 @pytest.mark.parametrize("seed", range(4))

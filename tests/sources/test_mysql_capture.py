@@ -372,6 +372,34 @@ def test_a_first_start_in_the_past_knows_the_tables_of_then(
         private.query("SET GLOBAL binlog_row_metadata = 'FULL'")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "later",
+    [
+        ["ALTER DATABASE shop CHARACTER SET latin1"],
+        ["DROP DATABASE shop", "CREATE DATABASE shop CHARACTER SET latin1", "CREATE TABLE shop.t (id int, v text)"],
+    ],
+    ids=["altered", "dropped"],
+)
+def test_a_first_start_in_the_past_does_not_take_the_charset_of_today_for_that_of_then(
+    kind: str, later: list[str], tmp_path: Path
+) -> None:
+    with private_server(kind, binlog_row_metadata="MINIMAL" if kind == "mysql" else "NO_LOG") as server:
+        server.query("CREATE DATABASE shop CHARACTER SET utf8mb4")
+        purge(server)
+        server.execute("CREATE TABLE shop.t (id int PRIMARY KEY, v text)", "INSERT INTO shop.t VALUES (1, 'Привет')",
+                       *later)  # fmt: skip
+        source = MysqlSource(settings(server, "shop", start_position="earliest"))
+        with capturing(source, tmp_path) as running:
+            if kind == "mysql":  # whose events name it
+                eventually(lambda: seen(running, "shop.t", 1), running)
+                assert [e["after"]["v"] for e in running.rows() if e["after"]] == ["Привет"]
+            else:
+                failure = eventually(lambda: running.failure)[0]
+                assert 'the character set of column "v" of shop.t is not known' in str(failure)
+                running.failure.clear()
+
+
 def test_the_lag_is_counted_in_bytes_of_binlog(private: Server, shop: str, tmp_path: Path) -> None:
     source = MysqlSource(settings(private, shop))
     with capturing(source, tmp_path) as running:

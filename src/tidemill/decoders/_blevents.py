@@ -112,7 +112,8 @@ def _status(status: bytes) -> tuple[str, bool, Session]:
         elif code == 4:
             found = charsets.of_collation(data.number(2))
             charset = found if found and found != "binary" else charset
-            data.take(4)
+            data.take(2)  # collation_connection
+            session = replace(session, server_charset=charsets.of_collation(data.number(2)) or "")
         elif code == 130:
             return charset, bool(data.number(1) & (_START_ALTER | _ROLLBACK_ALTER)), session
         elif code == 2:

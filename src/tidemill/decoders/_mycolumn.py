@@ -101,6 +101,11 @@ def _by_length(kind: str, size: int) -> str:
     return ("tiny" if size <= 255 else "medium" if size < 1 << 24 else "long") + kind
 
 
+def lacks_charset(column: CatalogColumn) -> bool:
+    """Whether its values cannot be read for want of one. Those of ENUM and SET are numbers."""
+    return not column.charset and column.type.partition("(")[0] in _TO_BINARY
+
+
 def canonical(column: CatalogColumn) -> CatalogColumn:
     """A column that a catalog listed, in the words that DDL is brought into. What is not understood stays as it is."""
     try:

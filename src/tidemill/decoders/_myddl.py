@@ -18,6 +18,7 @@ from tidemill.decoders._mystatements import (
     ChangeColumn,
     Charset,
     Clause,
+    CreateDatabase,
     CreateTable,
     DropColumn,
     DropDatabase,
@@ -123,11 +124,11 @@ def _step_over_prefix(reader: Reader) -> None:
 
 
 def _create(reader: Reader, mariadb: bool) -> Statement | None:
-    reader.take("OR", "REPLACE")
+    or_replace = reader.take("OR", "REPLACE")
     temporary = reader.take("TEMPORARY")
     if reader.take_any("DATABASE", "SCHEMA"):
-        reader.take("IF", "NOT", "EXISTS")
-        return AlterDatabase(reader.name(), _charset_option(reader) or "")
+        if_not_exists = reader.take("IF", "NOT", "EXISTS")
+        return CreateDatabase(reader.name(), _charset_option(reader) or "", if_not_exists, or_replace)
     if reader.take_any("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "ONLINE", "OFFLINE", "INDEX"):
         return _on_index(reader)
     if not reader.take("TABLE"):
@@ -205,7 +206,7 @@ def _alter(reader: Reader, mariadb: bool) -> Statement | None:
     reader.take("IGNORE")
     if reader.take_any("DATABASE", "SCHEMA"):
         name = "" if reader.peek() in ("CHARACTER", "CHARSET", "COLLATE", "DEFAULT", "READ") else reader.name()
-        return AlterDatabase(name, _charset_option(reader) or "")
+        return AlterDatabase(name, _charset_option(reader))
     if not reader.take("TABLE"):
         return None
     if_exists = reader.take("IF", "EXISTS")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tidemill.decoders import _mystatements as sql
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogTable
 from tidemill.decoders._mycolumn import Definition, canonical, widened
+from tidemill.decoders._mysession import UNTOLD, Session
 from tidemill.decoders._mywords import NotUnderstood
 from tidemill.model.position import Position
 
@@ -50,8 +51,7 @@ class History:
 
     def __init__(self, *, fold: bool = False) -> None:
         self.tables: dict[TableKey, State] = {}
-        self.charsets: dict[str, str] = {}
-        self.default_charset = ""  # of databases that are made without one
+        self.charsets: dict[str, str] = {}  # defaults of databases; empty where it cannot be told
         self.horizon = Position("")  # up to here the catalog may have been ahead of the binlog
         self.fold = fold
 
@@ -62,7 +62,9 @@ class History:
         columns = tuple(map(canonical, table.columns))
         self.tables[self.key(table.database, table.name)] = replace(table, columns=columns)
 
-    def apply(self, statement: sql.Statement, database: str, *, tolerant: bool = False) -> list[Effect]:
+    def apply(
+        self, statement: sql.Statement, database: str, session: Session = UNTOLD, *, tolerant: bool = False
+    ) -> list[Effect]:
         """`tolerant` while the catalog may already have what the statement does: then a table that the statement does
         not fit stays as it is, instead of becoming `Unknown`."""
         match statement:
@@ -80,16 +82,27 @@ class History:
                 key = self._key(statement.table, database)
                 state = self.tables.get(key)
                 return [Effect(key, "truncate", state, state)]
+            case sql.CreateDatabase():
+                name = self.key(statement.name, "")[0]
+                if statement.if_not_exists and name in self.charsets:
+                    return []
+                effects = self._drop_database(name) if statement.or_replace else []
+                self.charsets[name] = statement.charset or session.server_charset
+                return effects
             case sql.AlterDatabase():
-                name = self.key(statement.name or database, "")[0]
-                self.charsets[name] = statement.charset or self.charsets.get(name, self.default_charset)
+                if statement.charset is not None:
+                    name = self.key(statement.name or database, "")[0]
+                    self.charsets[name] = statement.charset or session.server_charset
                 return []
             case sql.DropDatabase():
-                gone = [key for key in self.tables if key[0] == self.key(statement.name, "")[0]]
-                self.charsets.pop(self.key(statement.name, "")[0], None)
-                return [Effect(key, "drop", self.tables.pop(key), None) for key in gone]
+                return self._drop_database(self.key(statement.name, "")[0])
             case _:
                 return []
+
+    def _drop_database(self, name: str) -> list[Effect]:
+        self.charsets.pop(name, None)
+        gone = [key for key in self.tables if key[0] == name]
+        return [Effect(key, "drop", self.tables.pop(key), None) for key in gone]
 
     def _key(self, name: sql.Name, database: str) -> TableKey:
         return self.key(name.database or database, name.name)

@@ -30,7 +30,7 @@ def of_charset(charset: str | None) -> bytes | None:
 
 
 def everything(history: History) -> dict[str, bytes | None]:
-    settings = orjson.dumps({"horizon": history.horizon, "charset": history.default_charset})
+    settings = orjson.dumps({"horizon": history.horizon})
     notes: dict[str, bytes | None] = {name_of(): settings}
     notes |= {name_of(name): of_charset(charset) for name, charset in history.charsets.items()}
     return notes | {name_of(*key): of_state(state) for key, state in history.tables.items()}
@@ -42,7 +42,7 @@ def recall(history: History, note: Structure) -> None:
     document = None if note.document is None else orjson.loads(note.document)
     match parts:
         case [] if document is not None:
-            history.horizon, history.default_charset = document["horizon"], document["charset"]
+            history.horizon = document["horizon"]
         case [database]:
             history.charsets.pop(database, None)
             if document is not None:

@@ -44,6 +44,14 @@ def _undo(history: History, database: str, statement: sql.Statement) -> None:
             state = history.tables.get(key(statement.table))
             if state is not None:
                 history.tables[key(statement.table)] = _before(state, statement.clauses)
+        case sql.CreateDatabase() if statement.or_replace:
+            history.charsets[history.key(statement.name, "")[0]] = ""
+        case sql.CreateDatabase() if not statement.if_not_exists:
+            history.charsets.pop(history.key(statement.name, "")[0], None)
+        case sql.DropDatabase():
+            history.charsets[history.key(statement.name, "")[0]] = ""
+        case sql.AlterDatabase() if statement.charset is not None:
+            history.charsets[history.key(statement.name or database, "")[0]] = ""  # what it was is written nowhere
         case _:
             pass
 

@@ -20,7 +20,10 @@ PLAIN = Mode(0)
 
 @dataclass(frozen=True, slots=True)
 class Session:
+    """`server_charset` is that of its collation_server, empty if it is none that is known."""
+
     mode: Mode = PLAIN
+    server_charset: str = ""
 
 
 UNTOLD = Session()

@@ -113,11 +113,21 @@ class TruncateTable:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterDatabase:
-    """CREATE and ALTER. An empty charset leaves it as it is, an empty name means the session's database."""
+class CreateDatabase:
+    """Without a charset it takes the session's collation_server."""
 
     name: str
     charset: str = ""
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterDatabase:
+    """An empty name means the session's database. `charset` is empty for DEFAULT, None where none is named."""
+
+    name: str
+    charset: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,5 +143,13 @@ class RowStatement:
 
 
 Statement = (
-    CreateTable | AlterTable | DropTable | RenameTable | TruncateTable | AlterDatabase | DropDatabase | RowStatement
+    CreateTable
+    | AlterTable
+    | DropTable
+    | RenameTable
+    | TruncateTable
+    | CreateDatabase
+    | AlterDatabase
+    | DropDatabase
+    | RowStatement
 )

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from tidemill.component import Schemas
+from tidemill.decoders import _blcharsets as charsets
 from tidemill.decoders import _blmap as m
 from tidemill.decoders import _mynotes as notes
 from tidemill.decoders import _mystatements as sql
@@ -25,6 +26,7 @@ from tidemill.decoders import mysqltypes
 from tidemill.decoders._blmap import TableMap
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogDatabase, CatalogTable
 from tidemill.decoders._mychanges import changes, safe_text
+from tidemill.decoders._mycolumn import lacks_charset
 from tidemill.decoders._myddl import parse, parse_anyhow
 from tidemill.decoders._myhistory import Effect, History, State, Unknown
 from tidemill.decoders._myrewind import rewind
@@ -54,15 +56,14 @@ _SEQUENCE = ((m.LONGLONG,) * 6 + (m.TINY, m.LONGLONG), "next_not_cached_value")
 class Catalog:
     """What the server lists now: all of its tables, not only the captured ones, since any can be renamed to one.
 
-    `at` is the end of the binlog, asked after the tables were read. `charset` is the server's (character_set_server).
-    `since` are (database, text) of the statements between the place where capture begins and `at`; they are needed
-    only where those two differ and row metadata is not FULL.
+    `at` is the end of the binlog, asked after the tables were read. `since` are (database, text) of the statements
+    between the place where capture begins and `at`; they are needed only where those two differ and row metadata is not
+    FULL.
     """
 
     databases: Sequence[CatalogDatabase]
     tables: Sequence[CatalogTable]
     at: Place
-    charset: str = ""
     since: Sequence[tuple[str, str]] = ()
 
 
@@ -102,7 +103,6 @@ class MysqlTables:
             return
         catalog = read()
         self._history.horizon = catalog.at.text()
-        self._history.default_charset = catalog.charset
         for database in catalog.databases:
             self._history.charsets[self._history.key(database.name, "")[0]] = database.charset
         for table in catalog.tables:
@@ -152,8 +152,8 @@ class MysqlTables:
         for statement in statements:
             if isinstance(statement, sql.RowStatement) and self.writes(text, database, session):
                 self._refuse_rows(position)
-            effects += self._history.apply(statement, database, tolerant=tolerant)
-            if isinstance(statement, sql.AlterDatabase | sql.DropDatabase):
+            effects += self._history.apply(statement, database, session, tolerant=tolerant)
+            if isinstance(statement, sql.CreateDatabase | sql.AlterDatabase | sql.DropDatabase):
                 name = self._history.key(statement.name or database, "")[0]
                 changed[notes.name_of(name)] = notes.of_charset(self._history.charsets.get(name))
         return self._effects(effects, changed, safe_text(text, session.mode), position)
@@ -230,10 +230,11 @@ class MysqlTables:
         key = tuple(shape.names[j] for j, _ in shape.key)
         if isinstance(state, CatalogTable) and tuple(c.name for c in state.columns) == shape.names:
             if not difference(state, shape):
+                # What is written here in the server's own words was no more than read in a statement.
                 labelled = [
                     replace(c, type=self._told(shape, j)[0]) if shape.types[j] in (m.ENUM, m.SET) else c
                     for j, c in enumerate(state.columns)
-                ]  # what is written there in the server's own words was no more than read in a statement
+                ]
                 return replace(state, columns=tuple(labelled), key=key)
         else:
             state = None
@@ -242,7 +243,8 @@ class MysqlTables:
         for j, name in enumerate(shape.names):
             native, charset = self._told(shape, j)
             columns.append(CatalogColumn(name, native, charset, shape.nullable[j], generated.get(name, False)))
-        return CatalogTable(shape.database, shape.name, tuple(columns), key, renamed=state.renamed if state else ())
+        made = CatalogTable(shape.database, shape.name, tuple(columns), key)
+        return replace(made, charset=state.charset, renamed=state.renamed) if state else made
 
     def _told(self, shape: TableMap, j: int) -> tuple[str, str]:
         """Type and charset of a column as the event alone has them."""
@@ -252,19 +254,40 @@ class MysqlTables:
                 f'the type of column "{shape.names[j]}" of {shape.full_name} is not known',
                 where=self._where, fix=_RESYNC,
             )  # fmt: skip
-        native, _, charset = kind.native.partition(" character set ")
-        return native, charset
+        number = shape.collations[j] if shape.collations else None
+        charset = None if number is None else charsets.of_collation(number)
+        return kind.native.partition(" character set ")[0], charset if charset and charset != "binary" else ""
 
     def _checked(self, shape: TableMap, state: State | None, position: Position) -> CatalogTable:
         if isinstance(state, CatalogTable):
             if shape.names or not (found := difference(state, shape)):
-                return state
+                return self._with_charsets(shape, state, position)
             what = f"{shape.full_name} is not as its history says: {found}"
         elif state is None:
             what = f"the structure of {shape.full_name} is not known: the catalog did not have it when capture began"
         else:
             what = f"the structure of {shape.full_name} is not known: {state.reason}"
         raise DecodeError(what, where=self._at(position), fix=_RESYNC)
+
+    def _with_charsets(self, shape: TableMap, state: CatalogTable, position: Position) -> CatalogTable:
+        """A column without a charset took the default of a database that is not known: the event may say it."""
+        missing = [j for j, column in enumerate(state.columns) if lacks_charset(column)]
+        if not missing:
+            return state
+        columns = list(state.columns)
+        for j in missing:
+            number = shape.collations[j] if shape.collations else None
+            charset = None if number is None else charsets.of_collation(number)
+            if charset is None:
+                raise DecodeError(
+                    f'the character set of column "{columns[j].name}" of {shape.full_name} is not known: its statement'
+                    " names none, and that of the database at the time is written nowhere",
+                    where=self._at(position), fix=_RESYNC,
+                )  # fmt: skip
+            columns[j] = replace(columns[j], charset=charset)
+        known = replace(state, columns=tuple(columns))
+        self._history.tables[self._history.key(shape.database, shape.name)] = known
+        return known
 
     def _register(self, state: CatalogTable, position: Position, shape: TableMap | None = None) -> Table:
         columns = []

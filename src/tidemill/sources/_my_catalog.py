@@ -24,7 +24,7 @@ def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Cata
     at = position.now(db, server, config)
     behind = place.text() != at.text() and not server.full_metadata
     since = list(statements(db, server, place)) if behind else []
-    return Catalog(databases, tables, at, server.setting("character_set_server"), since)
+    return Catalog(databases, tables, at, since)
 
 
 def read_databases(db: Session) -> list[CatalogDatabase]:
