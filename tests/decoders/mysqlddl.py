@@ -65,6 +65,10 @@ SEQUENCE = [
     " (PARTITION p1 VALUES LESS THAN (2025), PARTITION p2 VALUES LESS THAN MAXVALUE)",
     "ALTER TABLE parts DROP PARTITION p0",
     "ALTER TABLE parts ADD COLUMN more int",
+    "CREATE TABLE hashed (id int primary key, a int)",
+    "ALTER TABLE hashed ADD x int NOT NULL PARTITION BY KEY (id) PARTITIONS 2",
+    "ALTER TABLE hashed MODIFY x bigint, CHANGE a b int NOT NULL REMOVE PARTITIONING",
+    "ALTER TABLE hashed MODIFY b int PARTITION BY LINEAR KEY ALGORITHM=2 (id) PARTITIONS 2",
     "CREATE TABLE child (id int, parent int, primary key (id), key (parent), constraint fk foreign key (parent)"
     " references child (id) on delete set null)",
     "ALTER TABLE child DROP FOREIGN KEY fk, DROP KEY parent",

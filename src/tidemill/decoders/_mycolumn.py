@@ -272,7 +272,7 @@ def _literal(label: str | bytes, charset: str) -> str:
 
 def _attributes(clause: Reader, made: Definition) -> Definition:
     """What else matters of a definition. The rest (defaults, comments, checks) is stepped over."""
-    while clause:
+    while clause and not clause.looks("PARTITION", "BY"):  # which may end an ALTER without a comma before it
         if clause.take("NOT", "NULL"):
             made = replace(made, nullable=False)
         elif clause.take("NULL"):
