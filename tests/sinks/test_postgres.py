@@ -246,6 +246,18 @@ def test_a_key_that_is_written_anew_in_another_way_is_there(
     assert target.execute("SELECT count(*) FROM t").fetchone() == (79,)
 
 
+def test_keys_that_are_one_at_the_target_are_refused_and_not_tried_again(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    target.execute("CREATE TABLE t (id numeric PRIMARY KEY, name text)")
+    table = structure("t", column("id", "text", pa.string(), nullable=False), NAME)
+    both = changes(table, *[(Op.INSERT, None, {"id": text_, "name": text_}) for text_ in ("1.0", "1.00")])
+    with pytest.raises(Refused, match="cardinality violation") as caught:
+        make().write(delivery_of(both))
+    assert "Two keys of the source may be one at the target" in caught.value.fix
+    assert rows(target, "t") == []
+
+
 def test_a_change_without_its_key_is_poison_and_not_nothing(target: psycopg.Connection[Any], make: Make) -> None:
     target.execute("CREATE TABLE t (id bigint, name text, note text, UNIQUE (id))")
     sink = make()
