@@ -264,6 +264,43 @@ def test_events_that_come_again_after_finished_files_stop_the_sink_and_touch_not
     assert content(tmp_path) == before
 
 
+@pytest.mark.parametrize("cuts", [[(0, 40)], [(0, 20)], [(0, 20), (20, 40)]])
+@pytest.mark.parametrize("end", [20, 40])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_another_log_at_the_same_offsets_stops_the_sink_and_touches_nothing(
+    tmp_path: Path, cuts: list[tuple[int, int]], end: int, lanes: int
+) -> None:
+    blocks, others = make_events(40), [make_block(40, positions="9/900")]
+    for start, stop in cuts:
+        write_all(tmp_path, make_deliveries(blocks, start, stop))
+    before = content(tmp_path)
+    for delivery in make_deliveries(others, 0, end, lanes=lanes):
+        for _ in range(2):
+            with pytest.raises(
+                Refused, match=f"come again from offset 0, but the files here reach offset {cuts[-1][1]}"
+            ):
+                sink(tmp_path).write(delivery)
+    assert content(tmp_path) == before
+    assert not any((tmp_path / "_tidemill" / "drafts").iterdir())
+    if len(cuts) > 1 and lanes > 1:
+        return  # files of the same plan are left to their lanes, and these write no customers
+    write_all(tmp_path, make_deliveries(others, 0, end, lanes=lanes), rewind="replace")
+    assert offsets(tmp_path) == list(range(end))
+    assert {json.loads(line)["position"] for f in published(tmp_path) for line in f.read_bytes().splitlines()} == {
+        "9/900"
+    }
+
+
+def test_a_lane_without_events_does_not_remove_files_of_another_log(tmp_path: Path) -> None:
+    write_all(tmp_path, make_deliveries(make_events(40), 0, 40, lanes=2))
+    before = content(tmp_path)
+    others = make_deliveries([make_block(20, offsets=range(0, 40, 2), positions="9/900")], 0, 40, lanes=2)
+    for delivery in reversed(others):  # the second has none
+        with pytest.raises(DeliveryError, match=r"dealt to lanes anew|come again"):
+            sink(tmp_path).write(delivery)
+    assert content(tmp_path) == before
+
+
 def test_with_rewind_replace_the_files_from_there_on_are_written_anew(tmp_path: Path) -> None:
     blocks = make_events(60)
     for start in (0, 20, 40):

@@ -3,14 +3,15 @@
 A file's name carries the bounds of its batch, its lane and how many lanes there were. As long as a batch that
 failed comes again with the same plan, writing the same names again is enough. It comes with another plan when Spark's
 directory was lost or the lanes are dealt differently; then files of the first attempt would stand beside the new
-ones. So each lane, before it publishes, notes its batch and the names in `_tidemill/batches/`. Notes of finished
-batches go with the next one's, so there are never more than a few, and every write can look at all of them:
+ones. So each lane, before it publishes, notes its batch, the files and their events in `_tidemill/batches/`. Notes of
+finished batches go with the next one's, so there are never more than a few, and every write can look at all of them:
 
 - a note that ends where this delivery starts, or before: its batch is finished;
-- a note of the same plan and lane: files in it that this attempt does not write are removed;
-- a note of another plan that starts with this delivery: an attempt that was given up, its files are removed;
-- any other: finished files cover offsets that come again. The checkpoint was moved back, or the state was lost and the
-  offsets mean other events now. `rewind` says whether to stop or to replace every file from here on.
+- a note that starts with this delivery: an earlier attempt, which is replaced once its events are seen to be those that
+  come now. Files of the same plan and lane that this attempt does not write, and all files of another plan, are
+  removed. So is one that starts before this delivery, if a finished batch started with it: the batches were cut anew;
+- any other, or other events: finished files cover offsets that come again. The checkpoint was moved back, or the state
+  was lost and the offsets mean other events now. `rewind` says whether to stop or to replace every file from here on.
 
 Lanes do this at the same time. It is safe because none removes files or notes of the present plan but its own, and
 because a note goes only after the files it stands for.
@@ -19,17 +20,16 @@ because a note goes only after the files it stands for.
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import orjson
 
-from tidemill.errors import Refused
+from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
+from tidemill.sinks._filenotes import Evidence, Note, Share
 from tidemill.sinks._filestore import Store
 
 log = logging.getLogger("tidemill.sinks.files")
@@ -38,32 +38,6 @@ PRIVATE = "_tidemill"  # readers of data lakes skip names that start with an und
 _NOTES = f"{PRIVATE}/batches"
 _DRAFTS = f"{PRIVATE}/drafts"
 _OWNER = f"{PRIVATE}/owner.json"
-_SHARE = re.compile(r"(\d{20})-(\d{20})-(\d{4})of(\d{4})\b.*")
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One lane's part of one batch; its text begins the names of all files made of it, and sorts by offset."""
-
-    start: Offset
-    end: Offset
-    lane: int
-    lanes: int
-
-    @classmethod
-    def of(cls, delivery: Delivery) -> Share:
-        return cls(delivery.start, delivery.end, delivery.lane, delivery.lanes)
-
-    @classmethod
-    def parse(cls, name: str) -> Share | None:
-        match = _SHARE.fullmatch(name)
-        return cls(*map(int, match.groups())) if match else None
-
-    def __str__(self) -> str:
-        return f"{self.start:020}-{self.end:020}-{self.lane:04}of{self.lanes:04}"
-
-    def same_plan(self, other: Share) -> bool:
-        return (self.start, self.end, self.lanes) == (other.start, other.end, other.lanes)
 
 
 class Journal:
@@ -75,8 +49,9 @@ class Journal:
         self._opened = False
         self._token = uuid.uuid4().hex[:12]
 
-    def begin(self, delivery: Delivery, sink: str) -> None:
-        """Makes room: after this, no event from `delivery.start` on is there, except of the present plan."""
+    def begin(self, delivery: Delivery, sink: str) -> Evidence:
+        """Which notes of earlier attempts at these events there are. What this delivery's events tell of them is to be
+        seen before `note`."""
         share = Share.of(delivery)
         if not self._opened:
             self._own({"pipeline": delivery.pipeline, "sink": sink})
@@ -84,45 +59,79 @@ class Journal:
                 if not draft.same_plan(share):
                     self._store.remove(f"{_DRAFTS}/{name}")
             self._opened = True
-        stale = [(n, s) for n, s in _shares(self._store.list(_NOTES)) if s.end > share.start and not s.same_plan(share)]
-        if not stale:
-            return
-        if any(other.start != share.start for _, other in stale):
-            self._replay(share, max(other.end for _, other in stale))
-        given_up = [f for name, s in stale if s.start >= share.start for f in self._listed(f"{_NOTES}/{name}")]
-        for file in given_up:
-            self._store.remove(file)
-        # There is always a note of the newest batch, or a later rewind would not be seen.
-        own = f"{_NOTES}/{share}.json"
-        self._store.put(own, orjson.dumps(self._listed(own)))
-        for name, _ in stale:
-            self._store.remove(f"{_NOTES}/{name}")
-        log.info("removed %d files of an attempt that was given up at offset %d", len(given_up), share.start)
+        noted = [s for _, s in _shares(self._store.list(_NOTES))]
+        begun = {s.start for s in noted if s.end <= share.start} | {share.start}
+        open_ = [s for s in noted if s.end > share.start]
+        if any(s.start not in begun for s in open_):
+            self._replay(share, max(s.end for s in open_))
+            self._forget(share, [self._note(s) for s in open_ if not s.same_plan(share)], share.start)
+            return Evidence(delivery, ())
+        if any(not s.same_plan(share) for s in open_):
+            # Known to be begun even if nothing comes of it: what is cut anew is told from a rewind by it.
+            self._put(self._note(share))
+        return Evidence(delivery, [self._note(s) for s in open_])
 
     def draft(self, delivery: Delivery, number: int) -> str:
         # Not shared with an attempt that may still be writing elsewhere: each publishes whole files of its own.
         return f"{_DRAFTS}/{Share.of(delivery)}-{number}-{self._token}.part"
 
-    def note(self, delivery: Delivery, files: Collection[str]) -> None:
-        """Called when the drafts are complete, before the first of them gets its name."""
+    def note(self, delivery: Delivery, files: Collection[str], evidence: Evidence) -> None:
+        """Called when the drafts are complete, before the first of them gets its name: makes room for them."""
         share = Share.of(delivery)
-        name = f"{_NOTES}/{share}.json"
-        left = sorted(set(self._listed(name)) - set(files))
-        if not files and not left:
-            return
+        before = self._note(share)
+        left = sorted(set(before.files) - set(files))
+        if files and (evidence.other_log or (before.files and not evidence.proven(before))):
+            self._replay(share, max((n.share.end for n in evidence.notes if n.files), default=share.end))
+            given_up = [note for note in evidence.notes if not note.share.same_plan(share)]
+        else:
+            given_up = [n for n in evidence.notes if evidence.proven(n) and not n.share.same_plan(share)]
+        if not files:
+            if not left:
+                return
+            self._dealt_anew(before)
         # Both lists until the old files are gone: killed in between, the next attempt still knows of them.
-        self._store.put(name, orjson.dumps(sorted({*left, *files})))
+        records = evidence.records
+        self._put(Note(share, tuple({*left, *files}), records or before.records))
         for file in left:
             self._store.remove(file)
         if left:
-            self._store.put(name, orjson.dumps(sorted(files)))
+            self._put(Note(share, tuple(files), records))
+        self._forget(share, given_up, 0)
+        kept = {s.start for _, s in _shares(self._store.list(_NOTES)) if s.start < share.start < s.end}
         for other, finished in _shares(self._store.list(_NOTES)):
-            if finished.end <= share.start:
+            if finished.end <= share.start and finished.start not in kept:
                 self._store.remove(f"{_NOTES}/{other}")
 
-    def _listed(self, note: str) -> list[str]:
-        content = self._store.get(note)
-        return list(orjson.loads(content)) if content else []
+    def _dealt_anew(self, before: Note) -> None:
+        """This lane made files of the batch before and has no events of it now. Whether these are with another lane,
+        or gone with their log, only another lane's note can tell."""
+        noted = (self._note(s) for _, s in _shares(self._store.list(_NOTES)) if s.same_plan(before.share))
+        if not any(note.share != before.share and note.overlaps(before) for note in noted):
+            raise DeliveryError(
+                "the batch was dealt to lanes anew, and no other lane has its events yet",
+                fix="It is tried again. If no event of it passes the processors any more, remove "
+                f"{_NOTES}/{before.share}.json.",
+            )
+
+    def _forget(self, share: Share, notes: Collection[Note], first: Offset) -> None:
+        """Removes attempts that this one replaces, a note only after the files it stands for; not files that begin
+        before `first`."""
+        if not notes:
+            return
+        files = [file for note in notes if note.share.start >= first for file in note.files]
+        for file in files:
+            self._store.remove(file)
+        # There is always a note of the newest batch, or a later rewind would not be seen.
+        self._put(self._note(share))
+        for note in notes:
+            self._store.remove(f"{_NOTES}/{note.share}.json")
+        log.info("removed %d files of an attempt that was given up at offset %d", len(files), share.start)
+
+    def _note(self, share: Share) -> Note:
+        return Note.decode(share, self._store.get(f"{_NOTES}/{share}.json"))
+
+    def _put(self, note: Note) -> None:
+        self._store.put(f"{_NOTES}/{note.share}.json", note.encode())
 
     def _replay(self, share: Share, reached: Offset) -> None:
         """Events come again that finished files have: `rewind` decides."""

@@ -23,7 +23,8 @@ from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.table import Table
 from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder, no_headers
-from tidemill.sinks._filejournal import Journal, Share
+from tidemill.sinks._filejournal import Journal
+from tidemill.sinks._filenotes import Share
 from tidemill.sinks._filestore import Store
 from tidemill.sinks._lines import Encoding, FileWriter
 
@@ -104,16 +105,19 @@ class FilesSink(Component[FilesConfig]):
 
     def _write(self, delivery: Delivery) -> Receipt:
         store, journal = self._opened()
-        if not delivery.redelivered:  # a dead letter is a file more, and its offset no rewind
-            journal.begin(delivery, self.config.id)
+        # A dead letter is a file more, and its offset no rewind.
+        evidence = None if delivery.redelivered else journal.begin(delivery, self.config.id)
         encoding = Encoding(delivery, self._format)
         drafts = _Drafts(self.config, store, journal, delivery, encoding)
         with drafts:
             for block in delivery:
                 if block.rows:
                     drafts.write(block)
-        if not delivery.redelivered:
-            journal.note(delivery, list(drafts.names))
+                    if evidence is not None:
+                        evidence.see(block)
+            drafts.close()
+            if evidence is not None:
+                journal.note(delivery, list(drafts.names), evidence)
         for name, draft in drafts.names.items():
             store.publish(draft, name)
         return encoding.receipt(self.config.id)
@@ -154,18 +158,23 @@ class _Drafts:
         batches = self._encoding.format.open(stream, table, self._delivery.source, self._config.compression)
         return FileWriter(stream, batches, self._encoding)
 
+    def close(self) -> None:
+        while self._writers:
+            self._writers.popitem()[1].close()
+
     def __enter__(self) -> _Drafts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not kind:
+            return
         for writer in self._writers.values():
             # After a failure the drafts are worthless, and closing them may fail the same way again.
-            with contextlib.suppress(OSError, pa.ArrowException) if kind else contextlib.nullcontext():
+            with contextlib.suppress(OSError, pa.ArrowException):
                 writer.close()
-        if kind:
-            for draft in self.names.values():
-                with contextlib.suppress(OSError, pa.ArrowException):  # else the next attempt's `begin` removes it
-                    self._store.remove(draft)
+        for draft in self.names.values():
+            with contextlib.suppress(OSError, pa.ArrowException):  # else the next attempt's `begin` removes it
+                self._store.remove(draft)
 
 
 def file_name(table: Table, share: Share, config: FilesConfig, format: Format) -> str:
