@@ -16,7 +16,6 @@ from tests.services.mysql import KINDS
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, packets, record
 from tests.support.decoded import rows
 from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders import _blcharsets as charsets
 from tidemill.decoders._blrows import Name, Names, Uuid
 from tidemill.decoders._crc32 import crc32
 from tidemill.decoders.binlog import BinlogRefused
@@ -289,33 +288,6 @@ def test_a_compressed_transaction_larger_than_memory_should_be_leaves_in_pieces(
         assert sum(isinstance(change, SpillCommitted) for change in changes) == 1
     finally:
         mysql.query("DROP DATABASE packed")
-
-
-def test_one_byte_character_sets_are_read_as_the_server_reads_them(mysql_server: Server) -> None:
-    names = [name for name, longest in mysql_server.query(
-        "SELECT character_set_name, maxlen FROM information_schema.character_sets") if longest == 1]  # fmt: skip
-    for name in names:
-        if name == "binary":
-            continue
-        asked = ", ".join(f"HEX(CONVERT(_{name} X'{byte:02X}' USING utf8mb4))" for byte in range(256))
-        (shown,) = mysql_server.query(f"SELECT {asked}")
-        lengths, utf8 = charsets.single_byte(name)
-        for byte, text in enumerate(shown):
-            ours = utf8[byte, : lengths[byte]].tobytes().hex().upper()
-            assert ours == text or (text == "3F" and byte != 0x3F and not ours), (
-                f"{name} {byte:02X}: {text}, not {ours}"
-            )
-
-
-def test_every_collation_of_the_servers_has_its_character_set(mysql_server: Server) -> None:
-    table = "collations" if mysql_server.name == "MySQL" else "collation_character_set_applicability"
-    found = mysql_server.query(
-        f"SELECT id, character_set_name FROM information_schema.{table} "
-        "WHERE id IS NOT NULL AND character_set_name IS NOT NULL"
-    )
-    wrong = [(i, name, charsets.of_collation(i)) for i, name in found if charsets.of_collation(i) != name]
-    assert len(found) > 200
-    assert not wrong
 
 
 def _flavor(server: Server) -> Flavor:

@@ -1,13 +1,15 @@
 """Character sets of MySQL and MariaDB, to UTF-8 exactly as the servers convert them.
 
 Python's codecs do it where they agree with the server; where they differ, or there is none, the difference stands here.
-`tests/decoders/test_mysql_charsets.py` asks the servers about every byte. What a character set has no character for
-stays bytes (an odd value, in hexadecimal).
+`tests/decoders/test_mysql_charsets.py` asks the servers about every byte and every code. What a character set has no
+character for stays bytes (an odd value, in hexadecimal).
 """
 
 from __future__ import annotations
 
 import codecs
+import re
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -87,12 +89,26 @@ _OTHERWISE: dict[str, dict[int, str]] = {
     "swe7": {0x40: "\xc9", 0x5B: "\xc4", 0x5C: "\xd6", 0x5D: "\xc5", 0x5E: "\xdc", 0x60: "\xe9", 0x7B: "\xe4",
              0x7C: "\xf6", 0x7D: "\xe5", 0x7E: "\xfc", 0x7F: _NOTHING},
 }  # fmt: skip
-#: Characters that the server makes of some codes, by what Python's codec makes of them.
+#: Characters that the server makes of some codes, by what Python's codec makes of them and of no other code.
 _REPLACED: dict[str, dict[int, str]] = {
     "sjis": {0xFF3C: "\\"},
     "ujis": {0xFF3C: "\\"},
-    "eucjpms": {0x301C: "\uff5e", 0x2016: "\u2225", 0x2212: "\uff0d", 0xA2: "\uffe0", 0xA3: "\uffe1", 0xAC: "\uffe2"},
+    "eucjpms": {0x301C: "\uff5e", 0x2016: "\u2225", 0x2212: "\uff0d", 0xA2: "\uffe0", 0xA3: "\uffe1", 0xA6: "\uffe4",
+                0xAC: "\uffe2"},
+    "gb18030": {0xE7C7: "\u1e3f", 0x1E3F: "\ue7c7"},
+}  # fmt: skip
+#: Codes that the server reads in another way than Python's codec, which gives their character to another code, too.
+_OTHER_CODES: dict[str, dict[bytes, str]] = {
+    "big5": dict.fromkeys(
+        (b"\xa1\x5a", b"\xa1\xc3", b"\xa1\xc5", b"\xa1\xfe", b"\xa2\x40", b"\xa2\xcc", b"\xa2\xce"), _NOTHING
+    ),
+    "eucjpms": {b"\x8f\xa2\xb7": "\uff5e"},
 }
+#: IBM's characters of eucjpms, from 8FF3F3 on.
+_IBM = (
+    "ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩ＇＂㈱№℡炻仼僴凬匇匤﨎咊坙﨏塚增寬峵嵓﨑德悅愠敎昻晥晴朗栁﨓﨔橫"
+    "櫢淸淲瀨凞猪甁皂皞益礰礼神祥福竧靖精綠緖羽荢﨟薰蘒﨡蠇諸譿賴赶﨣﨤逸郞都鄕﨧﨨閒隆﨩霻靍靑飯飼館馞髙魲鶴黑"
+)
 #: Upper halves of sets that Python has no codec for.
 _UPPER = {
     "armscii8": (
@@ -172,10 +188,63 @@ def decode(data: bytes, charset: str) -> str:
         if any(not lengths[byte] for byte in data):
             raise UnicodeDecodeError(charset, data, 0, len(data), "no such character")
         return b"".join(utf8[byte, : lengths[byte]].tobytes() for byte in data).decode()
-    text = codecs.decode(data, _PYTHON[charset])
-    return text.translate(_REPLACED[charset]) if charset in _REPLACED else text
+    others = _OTHER_CODES.get(charset)
+    if others and any(code in data for code in others):  # or bytes that only look so, of two codes
+        return "".join(others.get(part) or _decode(part, charset) for part in _around(charset).findall(data))
+    return _decode(data, charset)
+
+
+def _decode(data: bytes, charset: str) -> str:
+    text = codecs.decode(data, _PYTHON[charset], f"tidemill.{charset}" if charset in _MORE_CODES else "strict")
+    replaced = _REPLACED.get(charset, {})
+    return text.translate(replaced) if any(chr(code) in text for code in replaced) else text
+
+
+@cache
+def _around(charset: str) -> re.Pattern[bytes]:
+    """The codes that are read otherwise, and what stands between them."""
+    codes = b"|".join(map(re.escape, _OTHER_CODES[charset]))
+    return re.compile(rb"%b|(?:(?!%b)(?:\x8f[\xa1-\xfe]{2}|[\x80-\xff].?|[\x00-\x7f]))+" % (codes, codes), re.DOTALL)
 
 
 def encode_ascii(text: str, charset: str) -> bytes:
     """An ASCII text in a character set of several bytes a character."""
     return text.encode(_PYTHON[charset])
+
+
+def _private(lead: bytes, first: int) -> dict[bytes, str]:
+    """The rows of the EUC sets that are for private use."""
+    rows, cells = range(0xF5, 0xFF), range(0xA1, 0xFF)
+    return {lead + bytes((r, c)): chr(first + (r - 0xF5) * 94 + c - 0xA1) for r in rows for c in cells}
+
+
+def _nec() -> dict[bytes, str]:
+    """Row 13 of eucjpms, which Python knows from cp932."""
+    found = {i: bytes((0x87, 0x40 + i + (i > 62))).decode("cp932", "replace") for i in range(94)}
+    return {bytes((0xAD, 0xA1 + i)): text for i, text in found.items() if _NOTHING not in text}
+
+
+_PRIVATE = {**_private(b"", 0xE000), **_private(b"\x8f", 0xE3AC)}
+#: Codes that the server reads and Python's codec does not.
+_MORE_CODES: dict[str, dict[bytes, str]] = {
+    "big5": {bytes((0xF9, 0xD6 + i)): text for i, text in enumerate("碁銹裏墻恒粧嫺")},
+    "ujis": _PRIVATE,
+    "eucjpms": {**_PRIVATE, **_nec(), **{
+        bytes((0x8F, 0xF3 + (0x52 + i) // 94, 0xA1 + (0x52 + i) % 94)): text for i, text in enumerate(_IBM)}},
+}  # fmt: skip
+
+
+def _filling(codes: dict[bytes, str]) -> Callable[[UnicodeError], tuple[str, int]]:
+    def fill(error: UnicodeError) -> tuple[str, int]:
+        if isinstance(error, UnicodeDecodeError):
+            for end in (error.start + 2, error.start + 3):
+                text = codes.get(error.object[error.start : end])
+                if text is not None:
+                    return text, end
+        raise error
+
+    return fill
+
+
+for _name, _codes in _MORE_CODES.items():
+    codecs.register_error(f"tidemill.{_name}", _filling(_codes))
