@@ -20,7 +20,8 @@ class Case:
     """A statement that begins with `[b] ` runs in a second session. `setup` runs before the recording, `undo` after it.
 
     `known` has columns (name, type, charset) of tables that the binlog does not describe. `ddls` are the statements, by
-    their beginning, that concern a captured table, and whether they empty it. `begun`: what the decoder starts from.
+    their beginning, that concern a captured table, and whether they empty it. `filled` are
+    defaults of a table's columns (`_mydefault`). `begun`: what the decoder starts from.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Case:
     known: Mapping[str, Sequence[tuple[str, str, str]]] = field(default_factory=dict)
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     ddls: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    filled: Mapping[str, Sequence[str]] = field(default_factory=dict)
     undo: Sequence[str] = ()
     barrier: bool = False
     annotate: bool = False
@@ -140,11 +142,12 @@ CASES: tuple[Case, ...] = (
             "DELETE FROM m",
         ],
         [
-            insert(0, "m", {"id": 1, "v": "a", "n": None}, unchanged=["n"]),
+            insert(0, "m", {"id": 1, "v": "a", "n": 7}),
             update(1, "m", {"id": 1, "v": None, "n": None}, key={"id": 1}, unchanged=["n"]),
             update(2, "m", {"id": 1, "v": "c", "n": 8}, key={"id": 1}),
             delete(3, "m", key={"id": 1}),
         ],
+        filled={"golden.m": ["", "", "7"]},
     ),
     Case(
         "minimal_image_that_changes_the_key",

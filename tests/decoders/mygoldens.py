@@ -39,12 +39,13 @@ class Golden:
     known: Mapping[str, Sequence[tuple[str, str, str]]]
     keys: Mapping[str, Sequence[str]]
     ddls: Mapping[str, tuple[str, bool]]
+    filled: Mapping[str, Sequence[str]]
     barrier: bool
     expected: Sequence[Row] = field(repr=False)
     streams: Sequence[Stream] = field(repr=False)
 
     def tables(self, flavor: Flavor) -> MapTables:
-        return MapTables(self.known, self.keys, self.ddls, flavor)
+        return MapTables(self.known, self.keys, self.ddls, flavor, self.filled)
 
 
 def load() -> list[tuple[Golden, Stream]]:
@@ -56,8 +57,8 @@ def load() -> list[tuple[Golden, Stream]]:
             Stream(s["server"], s["version"], s["began"], bytes.fromhex("".join(s["bytes"]))) for s in doc["streams"]
         ]
         golden = Golden(
-            doc["name"], doc["setup"], doc["sql"], doc["known"], doc["keys"], doc["ddls"], doc["barrier"],
-            doc["expected"], streams,
+            doc["name"], doc["setup"], doc["sql"], doc["known"], doc["keys"], doc["ddls"], doc["filled"],
+            doc["barrier"], doc["expected"], streams,
         )  # fmt: skip
         found += [(golden, stream) for stream in streams]
     return found

@@ -31,7 +31,7 @@ def main(wanted: list[str]) -> int:
         for case in CASES:
             if not wanted or case.name in wanted:
                 recorded = mygoldens.Golden(
-                    case.name, case.setup, case.sql, case.known, case.keys, case.ddls, case.barrier,
+                    case.name, case.setup, case.sql, case.known, case.keys, case.ddls, case.filled, case.barrier,
                     goldens.numbered(case.expected), [_stream(servers[s], s, case) for s in case.servers],
                 )  # fmt: skip
                 for stream in recorded.streams:
@@ -86,6 +86,7 @@ def _lines(recorded: mygoldens.Golden) -> Iterator[str]:
     yield f' "setup": {_list(recorded.setup)},\n'
     yield f' "sql": {_list(recorded.sql)},\n'
     yield f' "known": {_json(recorded.known)}, "keys": {_json(recorded.keys)}, "ddls": {_json(recorded.ddls)},\n'
+    yield f' "filled": {_json(recorded.filled)},\n'
     yield f' "barrier": {_json(recorded.barrier)},\n'
     yield f' "expected": {_list(recorded.expected)},\n'
     yield ' "streams": ['

@@ -77,13 +77,14 @@ def packets(stream: bytes) -> Iterator[bytes]:
 class MapTables:
     """Tables as TABLE_MAP events with full metadata describe them; `known` where the metadata is not enough.
 
-    A DDL statement is answered with what `ddls` says it did: (table, truncate).
+    A DDL statement is answered with what `ddls` says it did: (table, truncate). `filled` has the defaults of tables.
     """
 
     known: Mapping[str, Sequence[tuple[str, str, str]]] = field(default_factory=dict)
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     ddls: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
     flavor: Flavor = Flavor.MYSQL
+    filled: Mapping[str, Sequence[str]] = field(default_factory=dict)
     shapes: dict[str, TableMap] = field(default_factory=dict)
     statements: list[tuple[str, str]] = field(default_factory=list)
 
@@ -101,6 +102,9 @@ class MapTables:
             columns = tuple(Column(n, k) for n, k in zip(shape.names, kinds, strict=True))
         key = self.keys.get(shape.full_name) or [columns[j].name for j, _ in shape.key]
         return Table("", shape.database, shape.name, columns, tuple(key), "full").with_fingerprint()
+
+    def defaults(self, shape: TableMap) -> tuple[str | None, ...]:
+        return tuple(self.filled.get(shape.full_name, [""] * len(shape.types)))
 
     def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
         return " mysql." not in text

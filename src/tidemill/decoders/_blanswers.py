@@ -32,6 +32,10 @@ class Tables(Protocol):
         """The table's structure at this place, None if it is not captured. Asked once per number and description.
         `position` is the transaction's GTID, or the end of the event in its file where positions are of that kind."""
 
+    def defaults(self, shape: TableMap) -> tuple[str | None, ...]:
+        """Of a table that was resolved just now: what its columns get where an INSERT does not name them, in the form
+        of `_mydefault`."""
+
     def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
         """Whether a statement that changes rows, and stands in the binlog in their place, may have changed rows of a
         captured table."""

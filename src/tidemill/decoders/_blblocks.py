@@ -7,12 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.decoders import _blcells as cells
 from tidemill.decoders import _blimages
 from tidemill.decoders import _bljson as documents
+from tidemill.decoders import _blscan as scanning
 from tidemill.decoders._blanswers import DdlChange
 from tidemill.decoders._blcolumn import Cells
+from tidemill.decoders._blfill import fill as filling
 from tidemill.decoders._blrows import Names, Rows, Slot, Tables
 from tidemill.decoders._sides import Ints, commits, meta, runs, side_values, unchanged
 from tidemill.errors import DecodeError
@@ -56,7 +59,8 @@ class Blocks:
 
         An old image with every column is `before`. One with fewer (binlog_row_image MINIMAL or NOBLOB) is `key`: of the
         other columns nobody could tell what was NULL from what was not sent. Where the table has no key, `before` has
-        the columns that were sent (those of a unique index).
+        the columns that were sent (those of a unique index). What the image of an INSERT lacks is filled with its
+        default: of a new row nothing can be `unchanged`.
         """
         notes, table = self.notes, known.table
         event = notes.event[rows]
@@ -81,9 +85,15 @@ class Blocks:
                 wanted = [j for j in wanted if not (column_cells[j].kind == cells.UNSENT).any()]
                 if not wanted:
                     raise DecodeError(f"old rows of {table.full_name} have no column that all of them were sent with")
+            lacking = self._lacking(rows, event) if side is Side.AFTER else None
             children = []
             for j in wanted:
                 array, bad = self._column(known, j, column_cells[j], fill, event)
+                if lacking is not None and (empty := lacking & (column_cells[j].kind == cells.UNSENT)).any():
+                    column_cells[j].kind[empty] = cells.NULL
+                    array, texts = self._filled(known, j, array, empty)
+                    if texts is not None:
+                        odd.append((np.flatnonzero(empty), side, j, texts))
                 children.append(array)
                 if bad is not None:
                     where = np.flatnonzero(bad)
@@ -101,6 +111,26 @@ class Blocks:
         if odd:
             columns["odd"] = side_values(odd, len(rows))
         return columns
+
+    def _lacking(self, rows: Ints, event: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_] | None:
+        """INSERTs whose image has not every column; None where all have, as always with binlog_row_image=FULL."""
+        some = self.notes.ev_flags[event] & _blimages.NEW_WHOLE == 0
+        if not some.any():
+            return None
+        lacking: npt.NDArray[np.bool_] = some & (self.notes.op[rows] == scanning.OP_INSERT)
+        return lacking
+
+    def _filled(
+        self, known: Slot, j: int, array: pa.Array, empty: npt.NDArray[np.bool_]
+    ) -> tuple[pa.Array, pa.Array | None]:
+        """The column with its default in the rows that are empty, or the default's text for `odd`."""
+        made = filling(known.table, known.table.columns[j], known.defaults[j])
+        if made.odd:
+            kept = not (known.converters[j].is_moment and self._null_zero_dates)
+            return array, pa.array([made.odd] * int(empty.sum()), pa.string()) if kept else None
+        if made.value is None:
+            return array, None
+        return pc.if_else(booleans(empty), pa.scalar(made.value, array.type), array), None
 
     def _column(
         self, known: Slot, j: int, own: Cells, fill: npt.NDArray[np.int32], event: npt.NDArray[np.int32]

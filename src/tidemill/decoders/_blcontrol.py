@@ -132,7 +132,7 @@ class Control:
         table = self._tables.resolve(shape, self._progress.here(transaction))
         slot = scanning.NOT_CAPTURED
         if table is not None:
-            slot = stream.known.slot(shape, table)
+            slot = stream.known.slot(shape, table, self._tables.defaults(shape))
             if self._shape_of.setdefault(table.full_name, slot) != slot:
                 state[scanning.BARRIER] = 1  # the table changed its shape here
                 self._shape_of[table.full_name] = slot

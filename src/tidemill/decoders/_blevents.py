@@ -97,7 +97,7 @@ def _query(data: Bytes, database_size: int, status_size: int) -> Query:
         return Query(database, charsets.decode(statement, charset), pending, session)
     except UnicodeDecodeError:
         # A comment or a default may hold bytes that are no text; names and keywords are.
-        return Query(database, statement.decode("utf-8", "backslashreplace"), pending, session)
+        return Query(database, statement.decode("utf-8", "replace"), pending, session)
 
 
 def _status(status: bytes) -> tuple[str, bool, Session]:

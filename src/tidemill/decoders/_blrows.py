@@ -45,11 +45,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A table at one shape: its columns' converters, and where its row program begins."""
+    """A table at one shape: its columns' converters, where its row program begins, and defaults (`_mydefault`)."""
 
     table: Table
     converters: tuple[Converter, ...]
     first: int
+    defaults: tuple[str | None, ...]
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class Tables:
     shape (invariant 6). The TABLE_MAP a number was learned from is kept byte for byte: another one is a new table."""
 
     slots: list[Slot] = field(default_factory=list)
-    _made: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
+    _made: dict[tuple[object, ...], int] = field(default_factory=dict)
     ids: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     slot_of: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     body_at: Ints = field(default_factory=lambda: np.empty(0, np.int64))
@@ -77,11 +78,11 @@ class Tables:
             self.width, self.first_of, self.program, self.keys, self.keyed,
         )  # fmt: skip
 
-    def slot(self, shape: TableMap, table: Table) -> int:
-        """The same table with the same physical columns has the same slot, whatever its number."""
-        name = (f"{table.fingerprint}/{table.version}/{table.full_name}", shape.types, shape.metadata)
+    def slot(self, shape: TableMap, table: Table, defaults: tuple[str | None, ...]) -> int:
+        """The same table with the same physical columns and defaults has the same slot, whatever its number."""
+        name = (f"{table.fingerprint}/{table.version}/{table.full_name}", shape.types, shape.metadata, defaults)
         if name not in self._made:
-            self._made[name] = self._add(shape, table)
+            self._made[name] = self._add(shape, table, defaults)
         return self._made[name]
 
     @property
@@ -110,7 +111,7 @@ class Tables:
         self.ids = self.slot_of = self.body_at = self.body_size = np.empty(0, np.int64)
         self._used = 0
 
-    def _add(self, shape: TableMap, table: Table) -> int:
+    def _add(self, shape: TableMap, table: Table, defaults: tuple[str | None, ...]) -> int:
         if len(table.columns) != len(shape.types):
             raise DecodeError(
                 f"table {table.full_name} has {len(table.columns)} columns, but the binlog has {len(shape.types)}",
@@ -120,7 +121,7 @@ class Tables:
             converter(k, meta, c) for k, meta, c in zip(shape.types, shape.metadata, table.columns, strict=True)
         )
         first = len(self.program)
-        self.slots.append(Slot(table, made, first))
+        self.slots.append(Slot(table, made, first, defaults))
         flags = [c.name in table.key for c in table.columns]
         self.program = np.append(self.program, np.array([c.step for c in made], np.int16))
         self.keys = np.append(self.keys, np.array(flags, np.uint8))

@@ -145,7 +145,7 @@ def _uuid(value: bytes) -> str:
     return str(uuid.UUID(bytes=value))
 
 
-def _inet6(value: bytes) -> str:
+def inet6_text(value: bytes) -> str:
     """As MariaDB prints it: the first longest run of zeros left out, even a single one; IPv4's range with its dots."""
     if value[:10] == bytes(10) and value[10:12] in (b"\xff\xff", b"\0\0") and any(value[12:14]):
         prefix = "::ffff:" if value[10] else "::"
@@ -160,7 +160,7 @@ def _inet6(value: bytes) -> str:
 
 _SPECIAL: dict[str, tuple[int, Callable[[bytes], str]]] = {
     "uuid": (16, _uuid),
-    "inet6": (16, _inet6),
+    "inet6": (16, inet6_text),
     "inet4": (4, lambda value: str(ipaddress.IPv4Address(value))),
 }
 

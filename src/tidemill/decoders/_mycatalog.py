@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
@@ -17,6 +17,7 @@ class CatalogColumn:
 
     `type` is COLUMN_TYPE as it stands there (`int(10) unsigned`, `enum('a','b')`); `charset` is CHARACTER_SET_NAME,
     empty for what has none. `generated` means GENERATION_EXPRESSION is not empty, `invisible` that EXTRA says so.
+    `default` is in the form of `_mydefault`; columns are not told apart by it, since one value has several forms.
     """
 
     name: str
@@ -25,6 +26,7 @@ class CatalogColumn:
     nullable: bool = True
     generated: bool = False
     invisible: bool = False
+    default: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tidemill.decoders import _blcharsets as charsets
+from tidemill.decoders import _mydefault as defaults
 from tidemill.decoders import mysqltypes
 from tidemill.decoders._mycatalog import CatalogColumn
 from tidemill.decoders._mysession import Mode
@@ -74,6 +75,7 @@ class Definition:
     row_end: bool = False
     first: bool = False
     after: str = ""
+    default: str | None = defaults.NONE
 
     def settle(self, default_charset: str) -> CatalogColumn:
         """`default_charset` is the table's."""
@@ -91,8 +93,9 @@ class Definition:
         elif length is not None:
             kind = f"{kind}({length})"
         return CatalogColumn(
-            self.name, kind, charset, self.nullable is not False and not self.primary, self.generated, self.invisible
-        )
+            self.name, kind, charset, self.nullable is not False and not self.primary, self.generated, self.invisible,
+            self.default,
+        )  # fmt: skip
 
 
 def _by_length(kind: str, size: int) -> str:
@@ -138,7 +141,7 @@ def widened(column: CatalogColumn, charset: str) -> CatalogColumn:
 def definition(clause: Reader, *, mariadb: bool) -> Definition:
     """`name type attributes… [FIRST | AFTER name]`."""
     name = clause.name()
-    return _attributes(clause, _type(clause, name, mariadb=mariadb))
+    return _attributes(clause, _type(clause, name, mariadb=mariadb), mariadb=mariadb)
 
 
 def _type(clause: Reader, name: str, *, mariadb: bool) -> Definition:
@@ -150,7 +153,7 @@ def _type(clause: Reader, name: str, *, mariadb: bool) -> Definition:
     elif word in ("BOOL", "BOOLEAN"):
         made = replace(made, type="tinyint(1)")
     elif word == "SERIAL":
-        made = replace(made, type="bigint unsigned", nullable=False)
+        made = replace(made, type="bigint unsigned", nullable=False, default=defaults.COMPUTED)
     elif word in ("DECIMAL", "DEC", "NUMERIC", "FIXED", "NUMBER"):
         precision, scale = (*_numbers(clause), 10, 0)[:2] if clause.peek() != "(" else (*_numbers(clause), 0)[:2]
         made = replace(made, type=f"decimal({precision or 10},{scale})" + _sign(clause))
@@ -270,17 +273,19 @@ def _literal(label: str | bytes, charset: str) -> str:
     return mysqltypes.quoted_label(label.rstrip(" "))
 
 
-def _attributes(clause: Reader, made: Definition) -> Definition:
-    """What else matters of a definition. The rest (defaults, comments, checks) is stepped over."""
+def _attributes(clause: Reader, made: Definition, *, mariadb: bool) -> Definition:
+    """What else matters of a definition. The rest (comments, checks) is stepped over."""
     while clause and not clause.looks("PARTITION", "BY"):  # which may end an ALTER without a comma before it
         if clause.take("NOT", "NULL"):
             made = replace(made, nullable=False)
         elif clause.take("NULL"):
             made = replace(made, nullable=True)
         elif clause.take("DEFAULT"):
-            _step_over_default(clause)
+            made = replace(made, default=defaults.read(clause, mariadb=mariadb))
         elif clause.take("SERIAL", "DEFAULT", "VALUE"):
-            made = replace(made, nullable=False)
+            made = replace(made, nullable=False, default=defaults.COMPUTED)
+        elif clause.take("AUTO_INCREMENT"):
+            made = replace(made, default=defaults.COMPUTED)
         elif clause.take("GENERATED", "ALWAYS") or clause.looks("AS", "("):
             clause.take("AS")
             made = replace(made, generated=True)
@@ -314,19 +319,6 @@ def _attributes(clause: Reader, made: Definition) -> Definition:
         else:
             clause.next()
     return made
-
-
-def _step_over_default(clause: Reader) -> None:
-    while clause.take_any("-", "+"):
-        pass
-    if clause.peek() == "(":
-        clause.parenthesis()
-        return
-    word = clause.next()
-    if word.kind is Kind.WORD and word.text.startswith("_"):  # a charset's introducer
-        clause.next()
-    if clause.peek() == "(":
-        clause.parenthesis()
 
 
 def _step_over_reference(clause: Reader) -> None:

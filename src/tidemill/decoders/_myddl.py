@@ -7,7 +7,9 @@ Only what changes names, columns, types or keys of tables is read; indexes, part
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from tidemill.decoders import _mydefault as defaults
 from tidemill.decoders._mycolumn import Definition, charset_name, charset_of_collation, definition
 from tidemill.decoders._mysession import PLAIN, Mode
 from tidemill.decoders._mystatements import (
@@ -28,6 +30,7 @@ from tidemill.decoders._mystatements import (
     RenameColumn,
     RenameTable,
     RowStatement,
+    SetDefault,
     ShowColumn,
     Statement,
     TruncateTable,
@@ -152,6 +155,9 @@ def _create(reader: Reader, mariadb: bool) -> Statement | None:
     key = key or tuple(c.name for c in columns if c.primary)
     if key:  # MariaDB: old versions of a row stay in the table, so that its key has the end of their time
         key += tuple(c.name for c in columns if c.row_end)
+    if "TRANSACTION" in (word.upper for word in reader.rest()):
+        # MySQL wrote the columns of CREATE TABLE … SELECT itself, where a FLOAT has six digits.
+        columns = [replace(c, default=None) if c.type.startswith("float") and c.default else c for c in columns]
     charset = _charset_option(reader) or ""
     return CreateTable(table, tuple(columns), key, charset, None, if_not_exists, temporary)
 
@@ -253,7 +259,7 @@ def _alteration(clause: Reader, mariadb: bool) -> list[Clause]:
         clause.expect("TO")
         return [RenameColumn(old, clause.name(), if_exists)]
     if clause.take("ALTER"):
-        return _alter_column(clause)
+        return _alter_column(clause, mariadb)
     if clause.take("CONVERT"):
         if not clause.take("TO"):
             return []  # MariaDB: CONVERT PARTITION … TO TABLE
@@ -310,17 +316,19 @@ def _drop_clause(clause: Reader) -> list[Clause]:
     return [DropColumn(clause.name(), if_exists)]
 
 
-def _alter_column(clause: Reader) -> list[Clause]:
+def _alter_column(clause: Reader, mariadb: bool) -> list[Clause]:
     if clause.take_any("INDEX", "KEY", "CHECK", "CONSTRAINT"):
         return []
     clause.take("COLUMN")
-    clause.take("IF", "EXISTS")
+    if_exists = clause.take("IF", "EXISTS")
     name = clause.name()
     if clause.take("SET"):
-        shown = clause.take_any("VISIBLE", "INVISIBLE")
-        return [ShowColumn(name, shown == "INVISIBLE")] if shown else []
+        if shown := clause.take_any("VISIBLE", "INVISIBLE"):
+            return [ShowColumn(name, shown == "INVISIBLE")]
+        clause.expect("DEFAULT")
+        return [SetDefault(name, defaults.read(clause, mariadb=mariadb), if_exists)]
     clause.expect("DROP", "DEFAULT")
-    return []
+    return [SetDefault(name, defaults.NONE, if_exists)]
 
 
 def _key(element: Reader) -> tuple[str, ...] | None:

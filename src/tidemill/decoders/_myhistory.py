@@ -225,12 +225,17 @@ class _Alteration:
                         self._placed.append((clause.old.lower(), clause.column))
             case sql.RenameColumn():
                 if self._has(clause.old, clause.if_exists):
-                    old = self._column(clause.old)
+                    old = self._changed.get(clause.old.lower()) or self._column(clause.old)
                     self._changed[clause.old.lower()] = replace(old, name=clause.new)
             case sql.ShowColumn():
                 if self._has(clause.name, False):
                     old = self._column(clause.name)
                     self._changed.setdefault(clause.name.lower(), replace(old, invisible=clause.invisible))
+            case sql.SetDefault():
+                if self._has(clause.name, clause.if_exists):
+                    low = clause.name.lower()
+                    changed = self._changed.get(low) or self._column(clause.name)
+                    self._changed[low] = replace(changed, default=clause.default)
             case sql.DropColumn():
                 if self._has(clause.name, clause.if_exists):
                     self._dropped.add(clause.name.lower())
@@ -263,7 +268,7 @@ class _Alteration:
             change = self._changed.get(low)
             made = widened(column, self._charset) if self._convert else column
             if isinstance(change, CatalogColumn):
-                made = replace(made, name=change.name, invisible=change.invisible)
+                made = replace(made, name=change.name, invisible=change.invisible, default=change.default)
             elif change is not None:
                 made = change.settle(self._charset)
             if made.name != column.name:

@@ -81,6 +81,10 @@ def _without(table: CatalogTable, clause: sql.Clause) -> State:
             return replace(table, columns=tuple(back.values()), key=key)
         case sql.ShowColumn():
             return table  # what is seen without being named does not matter for rows
+        case sql.SetDefault():
+            low = clause.name.lower()
+            kept = tuple(replace(c, default=None) if name == low else c for name, c in columns.items())
+            return replace(table, columns=kept)
         case sql.Charset() if not clause.convert:
             return table
         case _:

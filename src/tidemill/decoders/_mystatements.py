@@ -65,6 +65,15 @@ class ShowColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class SetDefault:
+    """SET DEFAULT and DROP DEFAULT, in the form of `_mydefault`."""
+
+    name: str
+    default: str | None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AddKey:
     columns: tuple[str, ...]
 
@@ -82,7 +91,7 @@ class Charset:
     convert: bool = False
 
 
-Clause = AddColumn | ChangeColumn | RenameColumn | DropColumn | ShowColumn | AddKey | DropKey | Charset
+Clause = AddColumn | ChangeColumn | RenameColumn | DropColumn | ShowColumn | SetDefault | AddKey | DropKey | Charset
 
 
 @dataclass(frozen=True, slots=True)

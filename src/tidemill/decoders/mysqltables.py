@@ -28,6 +28,7 @@ from tidemill.decoders._mycatalog import CatalogColumn, CatalogDatabase, Catalog
 from tidemill.decoders._mychanges import changes, safe_text
 from tidemill.decoders._mycolumn import lacks_charset
 from tidemill.decoders._myddl import parse, parse_anyhow
+from tidemill.decoders._mydefault import is_rounded, kept, of_catalog
 from tidemill.decoders._myhistory import Effect, History, State, Unknown
 from tidemill.decoders._myrewind import rewind
 from tidemill.decoders._mysession import UNTOLD, Session
@@ -41,7 +42,9 @@ from tidemill.errors import DecodeError
 from tidemill.model.position import Position
 from tidemill.model.table import Column, Table
 
-__all__ = ["SYSTEM", "Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "MysqlTables"]
+__all__ = [
+    "SYSTEM", "Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "MysqlTables", "is_rounded", "of_catalog",
+]  # fmt: skip
 
 _RESYNC = (
     "Set binlog_row_metadata=FULL at the server, so that the binlog has the names itself from then on. To go on from"
@@ -57,14 +60,15 @@ class Catalog:
     """What the server lists now: all of its tables, not only the captured ones, since any can be renamed to one.
 
     `at` is the end of the binlog, asked after the tables were read. `since` are (database, text) of the statements
-    between the place where capture begins and `at`; they are needed only where those two differ and row metadata is not
-    FULL.
+    between the place where capture begins and `at`, or None where that is much to read and nothing but defaults depends
+    on it. `named`: row metadata is FULL, so that events describe their tables themselves, except for defaults.
     """
 
     databases: Sequence[CatalogDatabase]
     tables: Sequence[CatalogTable]
     at: Place
-    since: Sequence[tuple[str, str]] = ()
+    since: Sequence[tuple[str, str]] | None = ()
+    named: bool = False
 
 
 class MysqlTables:
@@ -107,7 +111,9 @@ class MysqlTables:
             self._history.charsets[self._history.key(database.name, "")[0]] = database.charset
         for table in catalog.tables:
             self._history.put(table)
-        if catalog.since:
+        if catalog.since is None or catalog.named:
+            self._forget_defaults(catalog.since)
+        elif catalog.since:
             self._rewind(catalog.since)
         self._schemas.keep_structures(place.text(), notes.everything(self._history))
 
@@ -130,6 +136,12 @@ class MysqlTables:
             self._resolved.clear()
         self._resolved[shape] = table
         return table
+
+    def defaults(self, shape: TableMap) -> tuple[str | None, ...]:
+        """Of a table that was resolved just now."""
+        state = self._history.tables.get(self._history.key(shape.database, shape.name))
+        assert isinstance(state, CatalogTable)
+        return tuple(map(kept, state.columns))
 
     def ddl(self, text: str, database: str, position: Position, session: Session = UNTOLD) -> list[DdlChange]:
         """Changes of captured tables by a statement, in order; `position` is the one behind it. The same statement at
@@ -300,6 +312,14 @@ class MysqlTables:
         )
         # A structure that was there before keeps its number, but what was renamed on the way to it is today's.
         return replace(self._schemas.register(made, position), renamed=made.renamed)
+
+    def _forget_defaults(self, since: Sequence[tuple[str, str]] | None) -> None:
+        """Of tables that a statement named between the place and the catalog; if those are not known, of all."""
+        texts = "\n".join(text for _, text in since or ()).lower()
+        for key, state in self._history.tables.items():
+            if isinstance(state, CatalogTable) and (since is None or key[1].lower().replace("`", "``") in texts):
+                forgotten = tuple(replace(c, default=None) for c in state.columns)
+                self._history.tables[key] = replace(state, columns=forgotten)
 
     def _rewind(self, since: Sequence[tuple[str, str]]) -> None:
         statements: list[tuple[str, sql.Statement]] = []

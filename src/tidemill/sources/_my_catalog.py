@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import GtidSet, MysqlGtids
-from tidemill.decoders.mysqltables import SYSTEM, Catalog, CatalogColumn, CatalogDatabase, CatalogTable
+from tidemill.decoders.gtid import Flavor, GtidSet, MysqlGtids
+from tidemill.decoders.mysqltables import (
+    SYSTEM,
+    Catalog,
+    CatalogColumn,
+    CatalogDatabase,
+    CatalogTable,
+    is_rounded,
+    of_catalog,
+)
+from tidemill.errors import ConnectionLost, SourceError
 from tidemill.sources import _my_position as position
 from tidemill.sources import _my_server as facts
 from tidemill.sources._my_connect import Session
+from tidemill.sources._my_errors import GrantMissing
 from tidemill.sources._my_server import Server
+from tidemill.sources._my_setup import quoted
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
 
 
 def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Catalog:
-    """All tables. A stream that begins in the past without names in its events also needs every statement since."""
-    databases, tables = read_databases(db), read_tables(db)
+    """All tables, and for a stream that begins in the past every statement since. Where events describe their tables
+    and have whole rows, nobody may ever need those: they are read only if they are few."""
+    databases, tables = read_databases(db), read_tables(db, server)
     at = position.now(db, server, config)
-    behind = place.text() != at.text() and not server.full_metadata
-    since = list(statements(db, server, place)) if behind else []
-    return Catalog(databases, tables, at, since)
+    named, whole = server.full_metadata, server.setting("binlog_row_image").upper() == "FULL"
+    since: list[tuple[str, str]] | None = []
+    if place.text() != at.text():
+        much = named and whole and place.file != at.file
+        since = None if much else list(statements(db, server, place))
+    return Catalog(databases, tables, at, since, named)
 
 
 def read_databases(db: Session) -> list[CatalogDatabase]:
@@ -36,8 +52,9 @@ def read_databases(db: Session) -> list[CatalogDatabase]:
     return [CatalogDatabase(row["n"], row["c"] or "") for row in rows]
 
 
-def read_tables(db: Session) -> list[CatalogTable]:
-    """Three questions for all tables together: a question per table takes minutes on servers with many."""
+def read_tables(db: Session, server: Server) -> list[CatalogTable]:
+    """Three questions for all tables together: a question per table takes minutes on servers with many. Only of
+    defaults that the catalog does not print exactly, which are few, tables are asked themselves."""
     charsets = {
         row["c"]: row["s"]
         for row in db.rows("SELECT COLLATION_NAME AS c, CHARACTER_SET_NAME AS s FROM information_schema.COLLATIONS")
@@ -45,14 +62,15 @@ def read_tables(db: Session) -> list[CatalogTable]:
     columns: dict[tuple[str, str], list[CatalogColumn]] = {}
     for row in db.rows(
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS c, COLUMN_TYPE AS type, CHARACTER_SET_NAME AS s,"
-        " IS_NULLABLE AS n, GENERATION_EXPRESSION AS g, EXTRA AS e FROM information_schema.COLUMNS"
+        " IS_NULLABLE AS n, GENERATION_EXPRESSION AS g, EXTRA AS e, COLUMN_DEFAULT AS v FROM information_schema.COLUMNS"
         " WHERE TABLE_SCHEMA NOT IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
         [SYSTEM],
     ):
         extra = (row["e"] or "").upper()
         made = CatalogColumn(
             row["c"], _text(row["type"]), row["s"] or "", nullable=row["n"] == "YES", generated=bool(row["g"]),
-            invisible="INVISIBLE" in extra,
+            invisible="INVISIBLE" in extra, default=of_catalog(
+                None if row["v"] is None else _text(row["v"]), extra, mariadb=server.flavor is Flavor.MARIADB),
         )  # fmt: skip
         columns.setdefault((row["d"], row["t"]), []).append(made)
     keys: dict[tuple[str, str], list[str]] = {}
@@ -68,10 +86,40 @@ def read_tables(db: Session) -> list[CatalogTable]:
         [SYSTEM],
     )
     return [
-        CatalogTable(row["d"], row["t"], tuple(columns.get((row["d"], row["t"]), ())),
+        CatalogTable(row["d"], row["t"], tuple(_exact(db, row["d"], row["t"], columns.get((row["d"], row["t"]), []))),
                      tuple(keys.get((row["d"], row["t"]), ())), charsets.get(row["c"], ""))
         for row in tables
     ]  # fmt: skip
+
+
+def _exact(db: Session, database: str, table: str, columns: list[CatalogColumn]) -> list[CatalogColumn]:
+    """With defaults asked by DEFAULT(), where the catalog rounds them. It needs a row, which of an empty table an outer
+    join makes up; there what is NOT NULL has no answer."""
+    asked = [j for j, column in enumerate(columns) if is_rounded(column)]
+    if not asked:
+        return columns
+    shown = ", ".join(f"{_said(columns[j])} AS v{j}" for j in asked)
+    name = f"{quoted(database)}.{quoted(table)}"
+    try:
+        row = db.row(f"SELECT {shown} FROM {name} LIMIT 1")
+        row = row or db.row(f"SELECT {shown} FROM (SELECT 1 AS one) AS one LEFT JOIN {name} ON FALSE")
+    except ConnectionLost:
+        raise
+    except (GrantMissing, SourceError):  # not ours to read, or changed by now: what it has is not known
+        row = {}
+    made = list(columns)
+    for j in asked:
+        value = row.get(f"v{j}")
+        sign = "0x" if "binary" in columns[j].type else "@"
+        made[j] = replace(columns[j], default=None if value is None else f"{sign}{value}")
+    return made
+
+
+def _said(column: CatalogColumn) -> str:
+    name = quoted(column.name)
+    if "binary" in column.type:
+        return f"HEX(DEFAULT({name}))"
+    return f"UNIX_TIMESTAMP(DEFAULT({name}))" if "timestamp" in column.type else f"DEFAULT({name}) + 0e0"
 
 
 def statements(db: Session, server: Server, place: Place) -> Iterator[tuple[str, str]]:
