@@ -18,7 +18,7 @@ from tidemill.control.servers.mysqlfamily import Server
 from tidemill.decoders._mycatalog import CatalogTable
 from tidemill.decoders._mycolumn import canonical
 from tidemill.decoders._myddl import parse
-from tidemill.decoders._myhistory import History, Unknown
+from tidemill.decoders._myhistory import Effect, History, Unknown
 
 _names = itertools.count(1)
 
@@ -27,9 +27,9 @@ class Follower:
     """Runs statements on a server and, as its binlog has them, on a history."""
 
     def __init__(self, server: Server, database: str) -> None:
-        self.server, self._database = server, database
+        self.server, self.database = server, database
         self.mariadb = server.name == "MariaDB"
-        self.history = History()
+        self.history = History(mariadb=self.mariadb)
         [(charset,)] = server.query(
             "SELECT DEFAULT_CHARACTER_SET_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (database,)
         )
@@ -37,12 +37,14 @@ class Follower:
         self._log = Statements(server)
         self._connection = server.connect(database)
 
-    def run(self, statement: str) -> None:
+    def run(self, statement: str) -> list[Effect]:
         with self._connection.cursor() as cursor:
             cursor.execute(statement)
+        effects = []
         for logged in self._log.new():
             for parsed in parse(logged.text, mariadb=self.mariadb, mode=logged.session.mode):
-                self.history.apply(parsed, logged.database, logged.session)
+                effects += self.history.apply(parsed, logged.database, logged.session)
+        return effects
 
     def columns(self) -> dict[str, list[str]]:
         found = self.history.tables.items()
@@ -52,11 +54,11 @@ class Follower:
         """Only what the server lists: where a table came from is the history's own affair."""
         listed = {
             name: replace(table, columns=tuple(map(canonical, table.columns)))
-            for name, table in read_catalog(self.server, self._database).items()
+            for name, table in read_catalog(self.server, self.database).items()
         }
         followed = {}
         for (database, name), state in self.history.tables.items():
-            if database == self._database:
+            if database == self.database:
                 assert isinstance(state, CatalogTable), f"{statement}: {state}"
                 followed[name] = replace(state, like="", renamed=())
         assert followed == listed, statement
@@ -107,6 +109,41 @@ def test_a_definition_means_what_it_means_in_its_session(follower: Follower, mod
     follower.compare(definition)
     follower.run(r"ALTER TABLE labels ADD z int COMMENT '-- \\'")
     follower.compare(definition)
+
+
+def test_statements_about_a_temporary_table_are_not_about_the_one_that_it_hides(follower: Follower) -> None:
+    follower.run("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    follower.run("CREATE TABLE other (id int PRIMARY KEY)")
+    follower.run("SET SESSION binlog_format = 'STATEMENT'")
+    for statement in (
+        "CREATE TEMPORARY TABLE t (x int) SELECT 1 AS x",
+        "ALTER TABLE t ADD y int, ADD PRIMARY KEY (x)",
+        "CREATE INDEX i ON t (y)",
+        "DROP INDEX i ON t",
+        "TRUNCATE TABLE t",
+    ):
+        assert not follower.run(statement), statement
+        follower.compare(statement)
+    assert follower.run("ALTER TABLE other ADD a int")
+    follower.run("CREATE TABLE copied LIKE t")
+    assert isinstance(follower.history.tables.pop((follower.database, "copied")), Unknown)
+    follower.run("DROP TABLE copied")
+    # MariaDB renames the temporary table, MySQL the one that stays.
+    renamed = follower.run("RENAME TABLE t TO u")
+    assert bool(renamed) is not follower.mariadb
+    follower.compare("RENAME TABLE")
+    there, temporary = ("t", "u") if follower.mariadb else ("u", "t")
+    assert not follower.run(f"ALTER TABLE {temporary} RENAME TO v")
+    assert follower.history.temporary.names
+    assert follower.run(f"ALTER TABLE {there} ADD z int")
+    assert follower.run(f"TRUNCATE TABLE {there}")
+    follower.compare("ALTER TABLE")
+    assert not follower.run("DROP TABLE v")
+    assert not follower.history.temporary.names
+    follower.run(f"CREATE TEMPORARY TABLE {there} (x int)")
+    assert not follower.run(f"DROP TABLE {there}")
+    assert follower.run(f"DROP TABLE {there}")
+    follower.compare("DROP TABLE")
 
 
 def test_a_database_has_the_charset_that_its_session_gave_it(follower: Follower) -> None:

@@ -360,6 +360,42 @@ def test_a_statement_that_is_not_understood_stops_at_the_first_row_without_names
     assert [c.name for c in change.table.columns] == ["id", "total", "text", "more"]
 
 
+def test_temporary_tables_of_a_session_are_known_again_after_a_restart(registry: SchemaRegistry) -> None:
+    def tables() -> MysqlTables:
+        return MysqlTables(registry, lambda database, table: table == "orders", flavor=Flavor.MARIADB)
+
+    start, clock = Place(Flavor.MARIADB, None, "binlog.000001", 4, "1"), Clock()
+    using, session = Session(thread=7, uses_temporary=True), Session(thread=7)
+    made = tables()
+    made.begin(start, lambda: Catalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
+    assert not made.ddl("CREATE TEMPORARY TABLE orders (x int)", "d", clock(), using)
+    again = tables()
+    again.begin(Place.parse(clock(), Flavor.MARIADB), pytest.fail, fresh=False)
+    assert not again.writes("INSERT INTO orders VALUES (1)", "d", using)
+    assert again.writes("INSERT INTO orders VALUES (my_function())", "d", using)
+    assert again.writes("INSERT INTO orders VALUES (1)", "d", Session(thread=8))
+    assert again.writes("INSERT INTO orders VALUES (1)", "d", session), "it used no temporary table"
+    assert not again.ddl("RENAME TABLE orders TO u", "d", clock(), session)
+    assert not again.ddl("ALTER TABLE u FROBNICATE orders", "d", clock(), using)
+    [dropped] = again.ddl("RENAME TABLE orders TO old", "d", clock(), session)
+    assert orjson.loads(dropped.document)["changes"] == [{"change": "rename_table", "from": "d.orders", "to": "d.old"}]
+    assert not again.ddl("DROP TEMPORARY TABLE u", "d", clock(), using)
+    last = tables()
+    last.begin(Place.parse(clock(), Flavor.MARIADB), pytest.fail, fresh=False)
+    assert last.writes("INSERT INTO u VALUES (1)", "d", using)
+
+
+def test_what_may_have_been_about_a_temporary_table_is_not_undone(registry: SchemaRegistry) -> None:
+    """Where capture begins in the past, statements are known without their sessions."""
+    made = MysqlTables(registry, lambda database, table: True, flavor=Flavor.MYSQL)
+    start, clock = Place(Flavor.MYSQL, None, "binlog.000001", 4, "1"), Clock()
+    since = [("d", "CREATE TEMPORARY TABLE orders (x int)"), ("d", "ALTER TABLE orders ADD note varchar(20)")]
+    now = Place.parse(clock(), Flavor.MYSQL)
+    made.begin(start, lambda: Catalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], now, since=since), fresh=True)
+    with pytest.raises(DecodeError, match="or about a temporary table of that name"):
+        made.resolve(SHAPE, clock())
+
+
 def test_labels_that_the_binlog_names_count_more_than_those_of_a_statement(shop: MysqlTables) -> None:
     _run(shop, Clock(), "ALTER TABLE orders ADD kind enum('a','b')")
     named = _blmap.TableMap(

@@ -318,6 +318,36 @@ def test_only_statements_for_captured_tables_stop_a_capture_of_rows(private: Ser
         private.execute("DROP TABLE mysql.rds_heartbeat2", f"DROP DATABASE {shop}_tools")
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_temporary_table_that_hides_a_captured_one_is_not_captured(
+    private: Server, shop: str, restart: bool, tmp_path: Path
+) -> None:
+    options = settings(private, shop)
+    with private.connect(shop) as db, db.cursor() as cursor:
+        with captured(options, tmp_path) as running:
+            private.query("INSERT INTO t (id) VALUES (1)", database=shop)
+            cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+            cursor.execute("CREATE TEMPORARY TABLE t (x int)")
+            if not restart:
+                _on_temporary(cursor)
+            private.query("INSERT INTO t (id) VALUES (2)", database=shop)
+            eventually(lambda: seen(running, f"{shop}.t", 2), running)
+        with captured(options, tmp_path) as running:
+            if restart:
+                _on_temporary(cursor)
+            cursor.execute("DROP TABLE t")
+            cursor.execute("ALTER TABLE t ADD COLUMN w int")
+            private.query("INSERT INTO t (id) VALUES (3)", database=shop)
+            eventually(lambda: seen(running, f"{shop}.t", 3), running)
+            found = [Op(event["op"]) for event in running.rows()]
+    assert found == [Op.INSERT, Op.INSERT, Op.DDL, Op.INSERT]
+
+
+def _on_temporary(cursor: pymysql.cursors.Cursor) -> None:
+    for statement in ("ALTER TABLE t ADD COLUMN y int", "INSERT INTO t VALUES (1, 2)", "TRUNCATE TABLE t"):
+        cursor.execute(statement)
+
+
 @pytest.mark.parametrize("start", ["latest", "earliest"])
 def test_an_alter_in_two_phases_counts_when_it_is_done(start: str, tmp_path: Path) -> None:
     """MariaDB's binlog_alter_two_phase, with nothing but the schema history to tell the columns."""

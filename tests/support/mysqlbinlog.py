@@ -24,9 +24,9 @@ class Statements:
         found = []
         data = (self._server.data / self._file).read_bytes()
         while self._at < len(data):
-            _, kind, _, size, _, _ = struct.unpack_from("<IBIIIH", data, self._at)
+            _, kind, _, size, _, flags = struct.unpack_from("<IBIIIH", data, self._at)
             if kind == 2:
-                found.append(query(data[self._at + 19 : self._at + size - 4]))
+                found.append(query(data[self._at + 19 : self._at + size - 4], flags))
             self._at += size
         return found
 

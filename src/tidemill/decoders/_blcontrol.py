@@ -56,6 +56,7 @@ class Control:
             self._format(event) if kind == 15 else self._rotate(event)
             state[scanning.POS] = end
             return
+        flags = int.from_bytes(event[17:19], "little")
         body = event[events.HEADER : -4 if state[scanning.PACKETS] and state[scanning.CHECKSUM] else None]
         match kind:
             case 19:
@@ -76,7 +77,7 @@ class Control:
                 self._tagged_gtid(body)
                 state[scanning.POS] = end
             case 2:
-                yield from self._statements.query(events.query(body), seconds, end)
+                yield from self._statements.query(events.query(body, flags), seconds, end)
             case 16:  # only met here when its rows were spilled
                 yield from self._ends.commit(seconds, int.from_bytes(body[:8], "little"), end)
             case 38:
@@ -84,14 +85,14 @@ class Control:
             case 9 | 11 | 17:  # the file of a LOAD DATA; what was done with it comes as 18
                 state[scanning.POS] = end
             case 18:
-                yield from self._statements.row_change("LOAD DATA", events.load_query(body), seconds, end)
+                yield from self._statements.row_change("LOAD DATA", events.load_query(body, flags), seconds, end)
             case 26:
                 raise SourceError(
                     "the binlog has an incident: the server could not write some changes to it",
                     where=stream.where(),
                     fix="Changes are missing from the binlog. Run resync for the tables, from a new position.",
                 )
-            case _ if int.from_bytes(event[17:19], "little") & _IGNORABLE:
+            case _ if flags & _IGNORABLE:
                 state[scanning.POS] = end
             case _:
                 raise DecodeError(

@@ -70,29 +70,35 @@ _START_ALTER, _ROLLBACK_ALTER = 2, 8  # flags of Q_GTID_FLAGS3; 4 is its commit
 _STATUS_SIZES = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 128: 3, 129: 8}
 
 
-def query(body: bytes) -> Query:
+_THREAD_SPECIFIC = 4  # LOG_EVENT_THREAD_SPECIFIC_F
+
+
+def query(body: bytes, flags: int) -> Query:
+    """`flags` are those of the event's header."""
     data = Bytes(body, "a QUERY event")
-    data.number(8)
+    session = Session(thread=data.number(4), uses_temporary=bool(flags & _THREAD_SPECIFIC))
+    data.number(4)
     database_size, _error = data.number(1), data.number(2)
-    return _query(data, database_size, data.number(2))
+    return _query(data, database_size, data.number(2), session)
 
 
-def load_query(body: bytes) -> Query:
+def load_query(body: bytes, flags: int) -> Query:
     """EXECUTE_LOAD_QUERY: a QUERY with the number of a file, and where in the text its name stands."""
     data = Bytes(body, "a LOAD DATA event")
-    data.number(8)
+    session = Session(thread=data.number(4), uses_temporary=bool(flags & _THREAD_SPECIFIC))
+    data.number(4)
     database_size, _error = data.number(1), data.number(2)
     status_size = data.number(2)
     data.take(13)
-    return _query(data, database_size, status_size)
+    return _query(data, database_size, status_size, session)
 
 
-def _query(data: Bytes, database_size: int, status_size: int) -> Query:
+def _query(data: Bytes, database_size: int, status_size: int, session: Session) -> Query:
     status = data.take(status_size)
     database = data.take(database_size).decode("utf-8", "backslashreplace")
     data.number(1)
     statement = data.rest()
-    charset, pending, session = _status(status)
+    charset, pending, session = _status(status, session)
     try:
         return Query(database, charsets.decode(statement, charset), pending, session)
     except UnicodeDecodeError:
@@ -100,11 +106,11 @@ def _query(data: Bytes, database_size: int, status_size: int) -> Query:
         return Query(database, statement.decode("utf-8", "replace"), pending, session)
 
 
-def _status(status: bytes) -> tuple[str, bool, Session]:
+def _status(status: bytes, session: Session) -> tuple[str, bool, Session]:
     """The client's character set, `Query.pending` and the session, among the status variables (Query_event of the
     servers)."""
     data = Bytes(status, "the status of a QUERY event")
-    charset, session = "utf8mb4", UNTOLD
+    charset = "utf8mb4"
     while data.left:
         code = data.number(1)
         if code == 1:

@@ -66,8 +66,6 @@ class Statements:
                 state[scanning.POS] = end
             case "XA", "COMMIT" | "ROLLBACK":
                 yield from self._ends.resolve(events.xid_of(text), second == "COMMIT", seconds, end)
-            case ("CREATE" | "DROP", "TEMPORARY"):
-                yield from self._ended([], seconds, end, None)
             case _ if first in _CHANGES_ROWS and not (emptied := _EMPTIED.fullmatch(text)):
                 yield from self.row_change(first, replace(query, text=text), seconds, end)
             case _ if query.pending:

@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogTable
-from tidemill.decoders._myhistory import Effect, TableKey, Unknown
+from tidemill.decoders._myhistory import Effect, Unknown
 from tidemill.decoders._mysession import Mode
+from tidemill.decoders._mytemporary import TableKey
 from tidemill.decoders._mywords import quoted
 
 

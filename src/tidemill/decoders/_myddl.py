@@ -138,12 +138,14 @@ def _create(reader: Reader, mariadb: bool) -> Statement | None:
         return None
     if_not_exists = reader.take("IF", "NOT", "EXISTS")
     table = _name(reader)
+    if temporary:
+        return CreateTable(table, temporary=True)
     inner = reader
     parenthesised = reader.peek() == "("
     if parenthesised:
         inner = reader.parenthesis()
     if inner.take("LIKE"):
-        return CreateTable(table, source=_name(inner), if_not_exists=if_not_exists, temporary=temporary)
+        return CreateTable(table, source=_name(inner), if_not_exists=if_not_exists)
     columns: list[Definition] = []
     key: tuple[str, ...] = ()
     for element in inner.clauses() if parenthesised and inner.peek() != "SELECT" else ():
@@ -159,7 +161,7 @@ def _create(reader: Reader, mariadb: bool) -> Statement | None:
         # MySQL wrote the columns of CREATE TABLE … SELECT itself, where a FLOAT has six digits.
         columns = [replace(c, default=None) if c.type.startswith("float") and c.default else c for c in columns]
     charset = _charset_option(reader) or ""
-    return CreateTable(table, tuple(columns), key, charset, None, if_not_exists, temporary)
+    return CreateTable(table, tuple(columns), key, charset, None, if_not_exists)
 
 
 def _on_index(reader: Reader) -> AlterTable | None:

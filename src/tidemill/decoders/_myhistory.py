@@ -14,10 +14,9 @@ from tidemill.decoders import _mystatements as sql
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogTable
 from tidemill.decoders._mycolumn import Definition, canonical, widened
 from tidemill.decoders._mysession import UNTOLD, Session
+from tidemill.decoders._mytemporary import TableKey, Temporary
 from tidemill.decoders._mywords import NotUnderstood
 from tidemill.model.position import Position
-
-TableKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +48,12 @@ class _Conflict(Exception):
 class History:
     """`fold` is for servers that compare names of tables in lower case (lower_case_table_names 1 and 2)."""
 
-    def __init__(self, *, fold: bool = False) -> None:
+    def __init__(self, *, mariadb: bool = False, fold: bool = False) -> None:
         self.tables: dict[TableKey, State] = {}
         self.charsets: dict[str, str] = {}  # defaults of databases; empty where it cannot be told
         self.horizon = Position("")  # up to here the catalog may have been ahead of the binlog
         self.fold = fold
+        self.temporary = Temporary(self.key, renamed=mariadb)
 
     def key(self, database: str, name: str) -> TableKey:
         return (database.lower(), name.lower()) if self.fold else (database, name)
@@ -63,16 +63,17 @@ class History:
         self.tables[self.key(table.database, table.name)] = replace(table, columns=columns)
 
     def apply(
-        self, statement: sql.Statement, database: str, session: Session = UNTOLD, *, tolerant: bool = False
+        self, logged: sql.Statement, database: str, session: Session = UNTOLD, *, tolerant: bool = False
     ) -> list[Effect]:
         """`tolerant` while the catalog may already have what the statement does: then a table that the statement does
         not fit stays as it is, instead of becoming `Unknown`."""
+        statement = self.temporary.rest(logged, database, session)
         match statement:
-            case sql.CreateTable() if not statement.temporary:
+            case sql.CreateTable():
                 return self._create(statement, database)
             case sql.AlterTable():
                 return self._alter(statement, database, tolerant)
-            case sql.DropTable() if not statement.temporary:
+            case sql.DropTable():
                 keys = [self._key(name, database) for name in statement.tables]
                 return [Effect(key, "drop", self.tables.pop(key), None) for key in keys if key in self.tables]
             case sql.RenameTable():

@@ -1,15 +1,19 @@
 """How the schema history is written down in the schema registry, and read from it: one note per name and statement.
 
-A name is a JSON array: [] the server's settings, [database] its charset, [database, table] the table's structure.
+A name is a JSON array: [] the server's settings, [database] its charset, [database, table] the table's structure, and
+["", "", thread] the temporary tables of a session.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import orjson
 
 from tidemill.component import Structure
 from tidemill.decoders._mycatalog import CatalogTable
 from tidemill.decoders._myhistory import History, State, Unknown
+from tidemill.decoders._mytemporary import TableKey
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
 from tidemill.model.position import Position
@@ -27,6 +31,14 @@ def of_state(state: State | None) -> bytes | None:
 
 def of_charset(charset: str | None) -> bytes | None:
     return None if charset is None else orjson.dumps({"charset": charset})
+
+
+def of_thread(thread: int) -> str:
+    return name_of("", "", str(thread))
+
+
+def of_temporary(names: Iterable[TableKey] | None) -> bytes | None:
+    return None if names is None else orjson.dumps({"temporary": sorted(names)})
 
 
 def everything(history: History) -> dict[str, bytes | None]:
@@ -47,6 +59,10 @@ def recall(history: History, note: Structure) -> None:
             history.charsets.pop(database, None)
             if document is not None:
                 history.charsets[database] = document["charset"]
+        case [_, _, thread]:
+            history.temporary.names.pop(int(thread), None)
+            if document is not None:
+                history.temporary.names[int(thread)] = {(database, name) for database, name in document["temporary"]}
         case [database, table]:
             history.tables.pop((database, table), None)
             if document is not None:

@@ -12,15 +12,36 @@ from dataclasses import replace
 
 from tidemill.decoders import _mystatements as sql
 from tidemill.decoders._mycatalog import CatalogTable
-from tidemill.decoders._myhistory import History, State, TableKey, Unknown
+from tidemill.decoders._myhistory import History, State, Unknown
+from tidemill.decoders._mytemporary import TableKey
 
 _CHANGED = Unknown("a later statement changed it in a way that cannot be undone")
 
 
 def rewind(history: History, statements: Sequence[tuple[str, sql.Statement]]) -> None:
     """`statements` are (database, statement) in the order of the binlog."""
+    hidden = {
+        history.key(name.database or database, name.name)
+        for database, statement in statements
+        if isinstance(statement, sql.CreateTable | sql.DropTable) and statement.temporary
+        for name in (statement.tables if isinstance(statement, sql.DropTable) else (statement.table,))
+    }
     for database, statement in reversed(statements):
         _undo(history, database, statement)
+    for key in hidden & {key for database, statement in statements for key in _about(history, database, statement)}:
+        if key in history.tables:
+            history.tables[key] = Unknown("a later statement was about it, or about a temporary table of that name")
+
+
+def _about(history: History, database: str, statement: sql.Statement) -> list[TableKey]:
+    match statement:
+        case sql.AlterTable():
+            names = [statement.table]
+        case sql.RenameTable():
+            names = [name for pair in statement.pairs for name in pair]
+        case _:
+            names = []
+    return [history.key(name.database or database, name.name) for name in names]
 
 
 def _undo(history: History, database: str, statement: sql.Statement) -> None:

@@ -20,10 +20,13 @@ PLAIN = Mode(0)
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`server_charset` is that of its collation_server, empty if it is none that is known."""
+    """`server_charset` is that of its collation_server, empty if it is none that is known. `uses_temporary`: the
+    statement used one of the session's temporary tables, or its number (LOG_EVENT_THREAD_SPECIFIC_F)."""
 
     mode: Mode = PLAIN
     server_charset: str = ""
+    thread: int = 0
+    uses_temporary: bool = False
 
 
 UNTOLD = Session()

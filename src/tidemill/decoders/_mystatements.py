@@ -17,7 +17,8 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """`source` is set by LIKE. Without it and without columns (CREATE … SELECT) the structure is not known."""
+    """`source` is set by LIKE. Without it and without columns (CREATE … SELECT) the structure is not known. Of a
+    temporary table there is only the name."""
 
     table: Name
     columns: tuple[Definition, ...] = ()

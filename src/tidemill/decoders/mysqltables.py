@@ -90,7 +90,7 @@ class MysqlTables:
     ) -> None:
         self._schemas, self._selected, self._flavor = schemas, selected, flavor
         self._identity, self._where = identity, where
-        self._history = History(fold=fold)
+        self._history = History(mariadb=flavor is Flavor.MARIADB, fold=fold)
         self._resolved: dict[TableMap, Table] = {}
         self._answered: tuple[Position, str, list[DdlChange]] = (Position(""), "", [])
 
@@ -154,7 +154,10 @@ class MysqlTables:
         try:
             statements = parse(text, mariadb=self._flavor is Flavor.MARIADB, mode=session.mode)
         except NotUnderstood as error:
+            if session.uses_temporary:
+                return []
             return self._not_understood(text, database, position, session, str(error))
+        before = set(self._history.temporary.names.get(session.thread, ()))
         horizon = self._history.horizon
         tolerant = bool(horizon) and notes.covers(Place.parse(horizon, self._flavor), position, self._flavor)
         # MariaDB's binlog_alter_two_phase logs a statement when it starts and again when it is done.
@@ -168,6 +171,8 @@ class MysqlTables:
             if isinstance(statement, sql.CreateDatabase | sql.AlterDatabase | sql.DropDatabase):
                 name = self._history.key(statement.name or database, "")[0]
                 changed[notes.name_of(name)] = notes.of_charset(self._history.charsets.get(name))
+        if (now := self._history.temporary.names.get(session.thread, set())) != before:
+            changed[notes.of_thread(session.thread)] = notes.of_temporary(now or None)
         return self._effects(effects, changed, safe_text(text, session.mode), position)
 
     def _effects(
@@ -204,12 +209,14 @@ class MysqlTables:
         return self._effects(effects, {}, safe_text(text, session.mode), position)
 
     def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
-        """Whether the statement may have changed rows of a captured table. Not, if all that it writes to is a table of
-        the server itself, which have no triggers, or a base table that is not captured."""
+        """Whether the statement may have changed rows of a captured table. Not, if all that it writes to is a temporary
+        table or one of the server itself, which have no triggers, or a base table that is not captured."""
         named = target(text, session.mode)
         if named is None:
             return True
         key = self._history.key(named.database or database, named.name)
+        if self._history.temporary.hides(key, session):
+            return not calls_nothing(text, session.mode)
         if self._selected(named.database or database, named.name):
             return True
         if key[0].lower() in SYSTEM:
