@@ -12,13 +12,16 @@ import pymysql
 import pytest
 
 from tests.decoders.mysqlddl import COLUMNS, ONLY_MARIADB, ONLY_MYSQL, SEQUENCE, random_statement
-from tests.support.mysqlbinlog import Statements
+from tests.services.mysql import private_server
+from tests.support.mysqlbinlog import Statements, events
 from tests.support.mysqlcatalog import read_catalog
 from tidemill.control.servers.mysqlfamily import Server
+from tidemill.decoders import _blmap
 from tidemill.decoders._mycatalog import CatalogTable
 from tidemill.decoders._mycolumn import canonical
 from tidemill.decoders._myddl import parse
 from tidemill.decoders._myhistory import Effect, History, Unknown
+from tidemill.decoders._myshape import difference
 
 _names = itertools.count(1)
 
@@ -109,6 +112,44 @@ def test_a_definition_means_what_it_means_in_its_session(follower: Follower, mod
     follower.compare(definition)
     follower.run(r"ALTER TABLE labels ADD z int COMMENT '-- \\'")
     follower.compare(definition)
+
+
+VERSIONED = [
+    "CREATE TABLE t (id int PRIMARY KEY, a int) WITH SYSTEM VERSIONING",
+    "ALTER TABLE t ADD b int, ADD c int FIRST, MODIFY a bigint AFTER b",
+    "ALTER TABLE t DROP PRIMARY KEY",
+    "ALTER TABLE t ADD PRIMARY KEY (id, a)",
+    "ALTER TABLE t DROP SYSTEM VERSIONING",
+    "ALTER TABLE t ADD d int, ADD SYSTEM VERSIONING",
+    "CREATE OR REPLACE TABLE t (id int) CHARSET=latin1 WITH SYSTEM VERSIONING COMMENT 'x'"
+    " PARTITION BY SYSTEM_TIME (PARTITION p0 HISTORY, PARTITION pn CURRENT)",
+    "CREATE OR REPLACE TABLE t (id int PRIMARY KEY, a int WITH SYSTEM VERSIONING, b int)",
+    "CREATE OR REPLACE TABLE t (id int PRIMARY KEY, a int)",
+    "ALTER TABLE t ADD rs timestamp(6) GENERATED ALWAYS AS ROW START INVISIBLE,"
+    " ADD re timestamp(6) GENERATED ALWAYS AS ROW END INVISIBLE, ADD PERIOD FOR SYSTEM_TIME (rs, re),"
+    " ADD SYSTEM VERSIONING",
+    "ALTER TABLE t ADD b int, DROP PRIMARY KEY, ADD PRIMARY KEY (a)",
+    "ALTER TABLE t DROP COLUMN rs, DROP COLUMN re, DROP PERIOD FOR SYSTEM_TIME, DROP SYSTEM VERSIONING",
+    "CREATE OR REPLACE TABLE t WITH SYSTEM VERSIONING SELECT 1 AS id, 2 AS a",
+]
+
+
+def test_columns_of_system_versioning_are_followed_as_the_binlog_has_them() -> None:
+    """The catalog does not list those that the server adds by itself; rows have them."""
+    with private_server("mariadb", binlog_row_metadata="FULL") as server, server.database("d"):
+        follower = Follower(server, "d")
+        follower.run("SET system_versioning_alter_history = KEEP")
+        for number, statement in enumerate(VERSIONED):
+            follower.run(statement)
+            follower.run(f"INSERT INTO t (id, a) VALUES ({number}, {number})" if "(id int)" not in statement
+                         else f"INSERT INTO t (id) VALUES ({number})")  # fmt: skip
+            [*_, shape] = [_blmap.parse(event.body, mariadb=True) for event in events(server) if event.kind == 19]
+            table = follower.history.tables["d", "t"]
+            assert isinstance(table, CatalogTable)
+            assert tuple(column.name for column in table.columns) == shape.names, statement
+            assert set(table.key) == {shape.names[j] for j, _ in shape.key}, statement
+            assert difference(table, shape) == "", statement
+        follower.close()
 
 
 def test_statements_about_a_temporary_table_are_not_about_the_one_that_it_hides(follower: Follower) -> None:

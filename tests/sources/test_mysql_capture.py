@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pymysql
 import pytest
 
@@ -316,6 +317,27 @@ def test_only_statements_for_captured_tables_stop_a_capture_of_rows(private: Ser
             running.failure.clear()
     finally:
         private.execute("DROP TABLE mysql.rds_heartbeat2", f"DROP DATABASE {shop}_tools")
+
+
+@pytest.mark.parametrize("metadata", ["FULL", "NO_LOG"])
+def test_a_table_with_system_versioning_is_captured_with_its_versions(metadata: str, tmp_path: Path) -> None:
+    with private_server("mariadb", binlog_row_metadata=metadata) as server, server.database("shop"):
+        server.query("CREATE TABLE listed (id int PRIMARY KEY, v int) WITH SYSTEM VERSIONING", database="shop")
+        with captured(settings(server, "shop"), tmp_path) as running:
+            server.execute("INSERT INTO listed VALUES (1, 1)", "UPDATE listed SET v = 2",
+                           "CREATE TABLE made (id int PRIMARY KEY, v int)", "ALTER TABLE made ADD SYSTEM VERSIONING",
+                           "INSERT INTO made VALUES (1, 1)", "DELETE FROM made", "INSERT INTO made VALUES (9, 1)",
+                           database="shop")  # fmt: skip
+            eventually(lambda: seen(running, "shop.made", 9), running)
+            found = running.rows()
+    rows = [event["after"] for event in found if event["after"] and event["table"] == "shop.listed"]
+    assert [(row["id"], row["v"]) for row in rows] == [(1, 1), (1, 2), (1, 1)]
+    assert all(list(row) == ["id", "v", "row_start", "row_end"] for row in rows)
+    assert rows[2]["row_end"] == rows[1]["row_start"], "the old version ends where the new one begins"
+    [_, altered] = [orjson.loads(e["ddl"]) for e in found if e["table"] == "shop.made" and Op(e["op"]) is Op.DDL]
+    assert [(c["change"], c.get("column") or c["to"]) for c in altered["changes"]] == [
+        ("add", "row_start"), ("add", "row_end"), ("key", ["id", "row_end"])
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("restart", [False, True])

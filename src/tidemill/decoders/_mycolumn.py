@@ -72,7 +72,9 @@ class Definition:
     generated: bool = False
     invisible: bool = False
     primary: bool = False
+    versioned: bool = False
     row_end: bool = False
+    implicit: bool = False
     first: bool = False
     after: str = ""
     default: str | None = defaults.NONE
@@ -94,8 +96,19 @@ class Definition:
             kind = f"{kind}({length})"
         return CatalogColumn(
             self.name, kind, charset, self.nullable is not False and not self.primary, self.generated, self.invisible,
-            self.default,
+            self.default, self.row_end, self.implicit,
         )  # fmt: skip
+
+
+_MOMENT = Definition(
+    "", "timestamp(6)", nullable=False, generated=True, invisible=True, implicit=True, default=defaults.COMPUTED
+)
+#: What WITH SYSTEM VERSIONING adds to a table that names no columns for it.
+PERIOD = (replace(_MOMENT, name="row_start"), replace(_MOMENT, name="row_end", row_end=True))
+
+
+def implicit_period() -> list[CatalogColumn]:
+    return [column.settle("") for column in PERIOD]
 
 
 def _by_length(kind: str, size: int) -> str:
@@ -291,6 +304,8 @@ def _attributes(clause: Reader, made: Definition, *, mariadb: bool) -> Definitio
             made = replace(made, generated=True)
             if clause.take("ROW"):  # START or END: a period of MariaDB's system versioning
                 made = replace(made, nullable=False, row_end=clause.peek() == "END")
+        elif clause.take("WITH", "SYSTEM", "VERSIONING"):
+            made = replace(made, versioned=True)
         elif clause.take("INVISIBLE"):
             made = replace(made, invisible=True)
         elif clause.take("UNIQUE"):

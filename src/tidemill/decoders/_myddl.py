@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from tidemill.decoders import _mydefault as defaults
-from tidemill.decoders._mycolumn import Definition, charset_name, charset_of_collation, definition
+from tidemill.decoders._mycolumn import PERIOD, Definition, charset_name, charset_of_collation, definition
 from tidemill.decoders._mysession import PLAIN, Mode
 from tidemill.decoders._mystatements import (
     AddColumn,
@@ -34,6 +34,7 @@ from tidemill.decoders._mystatements import (
     ShowColumn,
     Statement,
     TruncateTable,
+    Versioning,
 )
 from tidemill.decoders._mywords import QUOTINGS, NotUnderstood, Reader, without_quotes, words
 
@@ -154,6 +155,8 @@ def _create(reader: Reader, mariadb: bool) -> Statement | None:
             key = found or key
         else:
             columns.append(definition(element, mariadb=mariadb))
+    if not any(c.row_end for c in columns) and (_is_versioned(reader) or any(c.versioned for c in columns)):
+        columns += PERIOD
     key = key or tuple(c.name for c in columns if c.primary)
     if key:  # MariaDB: old versions of a row stay in the table, so that its key has the end of their time
         key += tuple(c.name for c in columns if c.row_end)
@@ -162,6 +165,17 @@ def _create(reader: Reader, mariadb: bool) -> Statement | None:
         columns = [replace(c, default=None) if c.type.startswith("float") and c.default else c for c in columns]
     charset = _charset_option(reader) or ""
     return CreateTable(table, tuple(columns), key, charset, None, if_not_exists)
+
+
+def _is_versioned(options: Reader) -> bool:
+    """MariaDB. The options are read again for the charset."""
+    start, found = options.at, False
+    while options and not found:
+        found = options.take("WITH", "SYSTEM", "VERSIONING")
+        if not found:
+            options.parenthesis() if options.peek() == "(" else options.next()
+    options.at = start
+    return found
 
 
 def _on_index(reader: Reader) -> AlterTable | None:
@@ -282,7 +296,9 @@ def _options(clause: Reader) -> list[Clause]:
 
 def _add(clause: Reader, mariadb: bool) -> list[Clause]:
     if not clause.looks("COLUMN"):
-        if clause.peek() in ("PARTITION", "SYSTEM"):
+        if clause.take("SYSTEM", "VERSIONING"):
+            return [Versioning(True)]
+        if clause.peek() == "PARTITION":
             return []
         key = _key(clause)
         if key is not None:
@@ -312,7 +328,7 @@ def _drop_clause(clause: Reader) -> list[Clause]:
     if clause.take("FOREIGN", "KEY") or clause.take("PARTITION") or clause.take("PERIOD", "FOR"):
         return []
     if clause.take("SYSTEM", "VERSIONING"):
-        return []
+        return [Versioning(False)]
     clause.take("COLUMN")
     if_exists = clause.take("IF", "EXISTS")
     return [DropColumn(clause.name(), if_exists)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tidemill.decoders import _mystatements as sql
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogTable
-from tidemill.decoders._mycolumn import Definition, canonical, widened
+from tidemill.decoders._mycolumn import Definition, canonical, implicit_period, widened
 from tidemill.decoders._mysession import UNTOLD, Session
 from tidemill.decoders._mytemporary import TableKey, Temporary
 from tidemill.decoders._mywords import NotUnderstood
@@ -210,6 +210,7 @@ class _Alteration:
         self._placed: list[tuple[str, Definition]] = []  # (old name or empty, definition) in order of the clauses
         self._key: tuple[str, ...] | None = None
         self._drop_key = False
+        self._versioning: bool | None = None
         self._charset = table.charset
         self._convert = False
         self._database_charset = database_charset
@@ -244,6 +245,8 @@ class _Alteration:
                 self._key = clause.columns
             case sql.DropKey():
                 self._drop_key = True
+            case sql.Versioning():
+                self._versioning = clause.on
             case sql.Charset():
                 self._charset = clause.name or self._database_charset
                 self._convert = clause.convert or self._convert
@@ -264,7 +267,7 @@ class _Alteration:
         renames: dict[str, str] = {}
         for column in table.columns:
             low = column.name.lower()
-            if low in self._dropped:
+            if low in self._dropped or column.implicit:
                 continue
             change = self._changed.get(low)
             made = widened(column, self._charset) if self._convert else column
@@ -280,15 +283,23 @@ class _Alteration:
                 columns.append(made)
         for old, wish in self._placed:
             _insert(columns, wish, moving[old] if old else wish.settle(self._charset))
+        columns += self._period(columns)
         if len({c.name.lower() for c in columns}) < len(columns):
             raise _Conflict("it would have two columns of one name")
         key = () if self._drop_key else tuple(
             renames.get(name, name) for name in table.key if name.lower() not in self._dropped
         )  # fmt: skip
         renamed = _joined(table.renamed if table.like else (), renames)
-        return _with_key(
-            replace(table, columns=tuple(columns), charset=self._charset, renamed=renamed), self._key or key
-        )
+        # Old versions of a row stay in the table, so that its key has the end of their time.
+        key = tuple(name for name in self._key or key if name not in {c.name for c in table.columns if c.row_end})
+        key += tuple(c.name for c in columns if c.row_end and key)
+        return _with_key(replace(table, columns=tuple(columns), charset=self._charset, renamed=renamed), key)
+
+    def _period(self, columns: list[CatalogColumn]) -> list[CatalogColumn]:
+        """What stands behind all other columns if the table has versions without naming columns for them."""
+        if self._versioning and not any(c.row_end for c in columns):
+            return implicit_period()
+        return [c for c in self._table.columns if c.implicit and self._versioning is None]
 
 
 def _insert(columns: list[CatalogColumn], wish: Definition, column: CatalogColumn) -> None:

@@ -106,6 +106,10 @@ def _without(table: CatalogTable, clause: sql.Clause) -> State:
             low = clause.name.lower()
             kept = tuple(replace(c, default=None) if name == low else c for name, c in columns.items())
             return replace(table, columns=kept)
+        case sql.Versioning() if clause.on and any(c.implicit for c in table.columns):
+            gone = {c.name for c in table.columns if c.implicit}
+            kept = tuple(c for c in table.columns if not c.implicit)
+            return replace(table, columns=kept, key=tuple(name for name in table.key if name not in gone))
         case sql.Charset() if not clause.convert:
             return table
         case _:

@@ -92,7 +92,25 @@ class Charset:
     convert: bool = False
 
 
-Clause = AddColumn | ChangeColumn | RenameColumn | DropColumn | ShowColumn | SetDefault | AddKey | DropKey | Charset
+@dataclass(frozen=True, slots=True)
+class Versioning:
+    """ADD and DROP SYSTEM VERSIONING."""
+
+    on: bool
+
+
+Clause = (
+    AddColumn
+    | ChangeColumn
+    | RenameColumn
+    | DropColumn
+    | ShowColumn
+    | SetDefault
+    | AddKey
+    | DropKey
+    | Versioning
+    | Charset
+)
 
 
 @dataclass(frozen=True, slots=True)

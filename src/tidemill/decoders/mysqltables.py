@@ -26,7 +26,7 @@ from tidemill.decoders import mysqltypes
 from tidemill.decoders._blmap import TableMap
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogDatabase, CatalogTable
 from tidemill.decoders._mychanges import changes, safe_text
-from tidemill.decoders._mycolumn import lacks_charset
+from tidemill.decoders._mycolumn import implicit_period, lacks_charset
 from tidemill.decoders._myddl import parse, parse_anyhow
 from tidemill.decoders._mydefault import is_rounded, kept, of_catalog
 from tidemill.decoders._myhistory import Effect, History, State, Unknown
@@ -43,7 +43,8 @@ from tidemill.model.position import Position
 from tidemill.model.table import Column, Table
 
 __all__ = [
-    "SYSTEM", "Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "MysqlTables", "is_rounded", "of_catalog",
+    "SYSTEM", "Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "MysqlTables", "implicit_period",
+    "is_rounded", "of_catalog",
 ]  # fmt: skip
 
 _RESYNC = (

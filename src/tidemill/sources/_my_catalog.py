@@ -15,6 +15,7 @@ from tidemill.decoders.mysqltables import (
     CatalogColumn,
     CatalogDatabase,
     CatalogTable,
+    implicit_period,
     is_rounded,
     of_catalog,
 )
@@ -69,7 +70,7 @@ def read_tables(db: Session, server: Server) -> list[CatalogTable]:
         extra = (row["e"] or "").upper()
         made = CatalogColumn(
             row["c"], _text(row["type"]), row["s"] or "", nullable=row["n"] == "YES", generated=bool(row["g"]),
-            invisible="INVISIBLE" in extra, default=of_catalog(
+            invisible="INVISIBLE" in extra, row_end=row["g"] == "ROW END", default=of_catalog(
                 None if row["v"] is None else _text(row["v"]), extra, mariadb=server.flavor is Flavor.MARIADB),
         )  # fmt: skip
         columns.setdefault((row["d"], row["t"]), []).append(made)
@@ -81,10 +82,17 @@ def read_tables(db: Session, server: Server) -> list[CatalogTable]:
     ):
         keys.setdefault((row["d"], row["t"]), []).append(row["c"])
     tables = db.rows(
-        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_COLLATION AS c FROM information_schema.TABLES"
-        " WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN %s ORDER BY 1, 2",
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_COLLATION AS c, TABLE_TYPE AS k"
+        " FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"
+        " AND TABLE_SCHEMA NOT IN %s ORDER BY 1, 2",
         [SYSTEM],
     )
+    for row in tables:
+        listed = columns.get((row["d"], row["t"]), [])
+        if row["k"] == "SYSTEM VERSIONED" and not any(column.row_end for column in listed):
+            listed += implicit_period()
+            if key := keys.get((row["d"], row["t"])):
+                key.append(listed[-1].name)
     return [
         CatalogTable(row["d"], row["t"], tuple(_exact(db, row["d"], row["t"], columns.get((row["d"], row["t"]), []))),
                      tuple(keys.get((row["d"], row["t"]), ())), charsets.get(row["c"], ""))
