@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import http.server
 import io
 import itertools
 import random
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,6 +165,22 @@ class TestObjects:
         table = dataclasses.replace(make_table("odd/name"), schema="")
         sinks().write(delivery_of(make_block(1, table=table)))
         assert data(store, prefix) == [f"{prefix}/odd%2Fname/{0:020}-{1:020}-00000.jsonl"]
+
+    @pytest.mark.parametrize(
+        "path", ["", "/", "${after.note:-}", "/${after.note:-}/", "${after.note:-}//${after.note:-}"]
+    )
+    def test_stand_at_the_prefix_where_there_is_no_folder(self, sinks: Any, store: Any, prefix: str, path: str) -> None:
+        block = make_block(3)
+        assert block.batch.column("after")[0].as_py()["note"] is None
+        one = Block(block.table, block.batch.slice(0, 1))
+        assert sinks(path=path).write(delivery_of(one)).events == 1
+        assert data(store, prefix) == [f"{prefix}/{0:020}-{1:020}-00000.jsonl"]
+        assert offsets(store, prefix) == [0]
+        assert sinks(path=path).write(delivery_of(one)).skipped == 1
+
+    def test_of_an_empty_value_stand_one_folder_higher(self, sinks: Any, store: Any, prefix: str) -> None:
+        sinks(path="a/${after.note:-}/b").write(delivery_of(make_block(1)))
+        assert data(store, prefix) == [f"{prefix}/a/b/{0:020}-{1:020}-00000.jsonl"]
 
     def test_of_an_empty_delivery_are_none(self, sinks: Any, store: Any, prefix: str) -> None:
         assert sinks().write(delivery_of()).events == 0
@@ -329,9 +347,61 @@ class TestTrouble:
         assert data(store, prefix) == []
 
 
-def test_doctor_looks_and_writes_nothing(sinks: Any, store: Any, prefix: str) -> None:
-    assert [c.outcome for c in sinks().doctor()] == [Outcome.PASS]
+def test_a_folder_of_dots_is_a_dead_letter(sinks: Any) -> None:
+    with pytest.raises(Poisoned) as raised:
+        sinks(path="a/.${after.note:-}").write(delivery_of(make_block(4)))
+    assert raised.value.reasons == dict.fromkeys([0, 3], "its folder's name is . or ..")
+
+
+def test_doctor_leaves_nothing_behind(sinks: Any, store: Any, prefix: str) -> None:
+    assert {c.name: c.outcome for c in sinks().doctor()} == {"bucket": Outcome.PASS, "writes": Outcome.PASS}
     assert obstore.list(store, f"{prefix}/").collect() == []
+
+
+class Careless(http.server.BaseHTTPRequestHandler):
+    """A stand-in for a store that takes no notice of If-None-Match; it keeps objects in `server.objects`."""
+
+    protocol_version = "HTTP/1.1"
+    server: Any
+
+    def do_GET(self) -> None:
+        self._answer(200, b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
+
+    def do_PUT(self) -> None:
+        self.server.objects[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200)
+
+    def do_POST(self) -> None:
+        """The removal of several at once."""
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        keys = re.findall("<Key>(.*?)</Key>", body)
+        for key in keys:
+            del self.server.objects[f"/lake/{key}"]
+        removed = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+        self._answer(200, f"<DeleteResult>{removed}</DeleteResult>".encode())
+
+    def _answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing on the test's output."""
+
+
+def test_doctor_finds_a_store_that_ignores_conditions(sinks: Any) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Careless) as careless:
+        careless.objects = {}  # type: ignore[attr-defined]
+        thread = threading.Thread(target=careless.serve_forever)
+        thread.start()
+        checks = {c.name: c for c in sinks(endpoint=f"http://127.0.0.1:{careless.server_port}").doctor()}
+        careless.shutdown()
+        thread.join()
+    assert (checks["bucket"].outcome, checks["writes"].outcome) == (Outcome.PASS, Outcome.FAIL)
+    assert "If-None-Match" in checks["writes"].detail
+    assert careless.objects == {}  # type: ignore[attr-defined]
 
 
 def test_secrets_are_masked_and_yet_reach_the_worker() -> None:
@@ -346,6 +416,7 @@ def test_secrets_are_masked_and_yet_reach_the_worker() -> None:
     "options",
     [
         {"bucket": "x"}, {"path": "${nope}"}, {"format": "arrow", "compression": "gzip"}, {"access_key_id": "k"},
+        {"prefix": "a/../b"}, {"path": "./${source.table}"}, {"path": "a\tb"}, {"tls": {"certificate_file": "c"}},
         {"endpoint": "minio:9000"}, {"envelope": "cloudevents", "cloudevents_mode": "binary"},
     ],
 )  # fmt: skip

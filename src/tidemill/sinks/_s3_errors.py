@@ -42,6 +42,11 @@ def _explain(error: Exception, where: str, exceptions: object) -> DeliveryError:
         return Refused(f"S3 refused: {said}", where=where, fix=_REFUSED[code])
     if status in ("401", "403"):
         return Refused(f"S3 refused: {said}", where=where, fix=_LOGIN)
+    if "InvalidCertificate" in text:  # rustls, inside of what the HTTP client says
+        return Refused(
+            "the store's certificate is not trusted", where=where,
+            fix="Check tls.ca_file and the name in endpoint; tls.verify: false trusts any certificate.",
+        )  # fmt: skip
     if type(error).__name__ in ("UnknownConfigurationKeyError", "InvalidPathError", "NotSupportedError"):
         return Refused(f"S3 cannot do this: {type(error).__name__}", where=where, fix="Check bucket, prefix and path.")
     return DeliveryError(

@@ -158,13 +158,14 @@ class Objects:
                 self._close(key)
 
     def _begin(self, folder: str, block: Block) -> _Object:
-        """`<folder>/<start>-<end>[-<table>-v<version>]-<number><suffix>`; numbers count a delivery's objects there."""
+        """`[<folder>/]<start>-<end>[-<table>-v<version>]-<number><suffix>`; numbers count its objects there."""
         number = self._count[folder] = self._count.get(folder, -1) + 1
         table = (
             f"-{self._config.escape(block.table.name)}-v{block.table.version}" if self._format.schema_in_file else ""
         )
         packed = {"gzip": ".gz", "zstd": ".zst"}.get(self._config.outer_compression or "", "")
-        path = f"{folder}/{self._token}{table}-{number:05}{self._format.suffix}{packed}"
+        place = f"{folder}/" if folder else ""
+        path = f"{place}{self._token}{table}-{number:05}{self._format.suffix}{packed}"
         return _Object(self._store, self._config.root, path, block, self._format, self._config, self._source)
 
     def _close(self, key: tuple[Any, ...]) -> None:

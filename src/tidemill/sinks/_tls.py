@@ -11,16 +11,30 @@ from tidemill.component import Config
 from tidemill.errors import Refused
 
 
-class TlsConfig(Config):
-    """Files are read in the worker that connects, so every worker needs them."""
+def distrusted(error: BaseException | None) -> bool:
+    """Whether TLS failed because of a certificate, the server's or ours. Drivers wrap what `ssl` says."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error).upper():
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class TrustConfig(Config):
+    """For clients that show no certificate of their own. The file is read in the worker that connects."""
 
     ca_file: Path | None = Field(default=None, description="Certificates to trust, PEM; the system's if left out.")
-    certificate_file: Path | None = Field(default=None, description="The client's own certificate, PEM.")
-    key_file: Path | None = Field(default=None, description="The key of the client's certificate, PEM.")
-    key_password: SecretStr | None = Field(default=None, description="Password of the key file.")
     verify: bool = Field(
         default=True, description="Whether the server must prove its name; false only where the network is trusted."
     )
+
+
+class TlsConfig(TrustConfig):
+    """Files are read in the worker that connects, so every worker needs them."""
+
+    certificate_file: Path | None = Field(default=None, description="The client's own certificate, PEM.")
+    key_file: Path | None = Field(default=None, description="The key of the client's certificate, PEM.")
+    key_password: SecretStr | None = Field(default=None, description="Password of the key file.")
 
     @model_validator(mode="after")
     def _pair(self) -> TlsConfig:

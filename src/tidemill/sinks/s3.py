@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tidemill.component import Check, Component, Outcome, SinkConfig
+from tidemill.component import Check, Component, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
@@ -30,6 +31,7 @@ from tidemill.sinks._routing import names, parsed
 from tidemill.sinks._s3_errors import explained
 from tidemill.sinks._s3_manifests import Manifests, Reached
 from tidemill.sinks._s3_objects import Objects
+from tidemill.sinks._tls import TrustConfig
 
 _COMPRESS_INSIDE = ("avro", "arrow", "parquet")
 _HELD = 128 << 20  # bytes of unfinished objects in memory before all are finished and new ones begun
@@ -41,7 +43,8 @@ class S3Config(EncodedSinkConfig):
     prefix: str = Field(default="", description="Where in the bucket; belongs to this sink alone.")
     path: str = Field(
         default="${source.schema}/${source.table}",
-        description="Folder below the prefix, a template: ${source.schema}/${source.table}/dt=${commit.date}.",
+        description="Folder below the prefix, a template: ${source.schema}/${source.table}/dt=${commit.date}. None if "
+        "it is empty.",
     )
     compression: Literal["none", "gzip", "zstd"] = Field(
         default="none",
@@ -65,18 +68,19 @@ class S3Config(EncodedSinkConfig):
     access_key_id: str | None = Field(default=None, description="Key id; from the environment if left out.")
     secret_access_key: SecretStr | None = Field(default=None, description="The key's secret.")
     session_token: SecretStr | None = Field(default=None, description="Token of temporary credentials.")
+    tls: TrustConfig = Field(default=TrustConfig(), description="Certificates, for https.")
     connect_timeout_seconds: float = Field(default=10.0, gt=0, description="How long connecting may take.")
     timeout_seconds: float = Field(default=60.0, gt=0, description="How long one request may take.")
 
     @field_validator("path")
     @classmethod
     def _path_parses(cls, text: str) -> str:
-        return parsed(text.strip("/"))
+        return parsed(_folders(text))
 
     @field_validator("prefix")
     @classmethod
-    def _no_slashes_around(cls, text: str) -> str:
-        return text.strip("/")
+    def _prefix_is_a_name(cls, text: str) -> str:
+        return _folders(text)
 
     @model_validator(mode="after")
     def _can_be_an_object(self) -> S3Config:
@@ -120,11 +124,14 @@ class S3Config(EncodedSinkConfig):
             options["secret_access_key"] = self.secret_access_key.get_secret_value()
         if self.session_token is not None:
             options["token"] = self.session_token.get_secret_value()
-        client = {
+        client: dict[str, Any] = {
             "allow_http": plain,
             "timeout": f"{self.timeout_seconds}s",
             "connect_timeout": f"{self.connect_timeout_seconds}s",
+            "allow_invalid_certificates": not self.tls.verify,
         }
+        if self.tls.ca_file is not None:
+            client["root_certificate"] = _certificates(self.tls.ca_file)
         # The stream tries again with its own patience; a few quick tries here save it from a passing 503.
         retries = {"max_retries": 3}
         return S3Store(self.bucket, client_options=client, retry_config=retries, **options)
@@ -162,18 +169,9 @@ class S3Sink(Component[S3Config]):
             ) from error
 
     def doctor(self) -> Iterable[Check]:
-        try:
-            import obstore
-        except ImportError:
-            yield Check("client", Outcome.FAIL, "obstore is not installed", "pip install 'tidemill[s3]'")
-            return
-        try:
-            with explained(self.config.where):
-                next(iter(obstore.list(self.config.store(), f"{self.config.root}_tidemill/", chunk_size=1)), None)
-        except DeliveryError as error:
-            yield Check("bucket", Outcome.FAIL, error.what, error.fix)
-        else:
-            yield Check("bucket", Outcome.PASS, f"s3://{self.config.bucket}/{self.config.prefix} can be listed")
+        from tidemill.sinks._s3_doctor import examine
+
+        return examine(self.config)
 
     def close(self) -> None:
         self._store = self._manifests = None
@@ -278,6 +276,7 @@ class _Making:
 
     def _folders(self, block: Block) -> Iterator[tuple[str, Block]]:
         named = names(self._path, block, self._delivery.source, self._config.escape)
+        # An empty value is no folder, and neither are two slashes.
         folders = [re.sub("/+", "/", text).strip("/") for text in named.dictionary.to_pylist()]
         numbers = named.indices.to_numpy()
         self._check(folders, numbers, block)
@@ -289,12 +288,12 @@ class _Making:
                 yield folder, block.take(rows)
 
     def _check(self, folders: list[str], numbers: np.ndarray, block: Block) -> None:
-        long = [n for n, folder in enumerate(folders) if len(folder.encode()) + len(self._config.root) > _LONGEST]
-        if long:
-            reason = "its folder's name is longer than S3 allows"
-            raise Poisoned(
-                dict.fromkeys(block.offsets()[np.isin(numbers, long)].tolist(), reason), where=self._config.where
-            )
+        root = len(self._config.root)
+        bad = {n: reason for n, folder in enumerate(folders) if (reason := _unusable(folder, root))}
+        if bad:
+            rows = np.flatnonzero(np.isin(numbers, list(bad))).tolist()
+            offsets = block.offsets()
+            raise Poisoned({int(offsets[row]): bad[int(numbers[row])] for row in rows}, where=self._config.where)
 
     def _other_log(self, offset: Offset) -> Refused:
         return Refused(
@@ -303,6 +302,34 @@ class _Making:
             fix="If the state directory was lost or reset, offsets count anew and the old objects stay valid: give the "
             "sink a new prefix.",
         )
+
+
+def _folders(text: str) -> str:
+    """A prefix or a path as its folders with one slash between them."""
+    parts = [part for part in text.split("/") if part]
+    if wrong := next((part for part in parts if part in (".", "..") or re.search(r"[\x00-\x1f\x7f]", part)), None):
+        raise ValueError(f"{wrong!r} cannot be a folder's name")
+    return "/".join(parts)
+
+
+def _unusable(folder: str, root: int) -> str:
+    """Why no object can be in it; empty if one can."""
+    if len(folder.encode()) + root > _LONGEST:
+        return "its folder's name is longer than S3 allows"
+    if any(part in (".", "..") for part in folder.split("/")):  # of the template's own dots around an empty value
+        return "its folder's name is . or .."
+    return ""
+
+
+def _certificates(file: Path) -> str:
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        what = getattr(error, "strerror", None) or type(error).__name__
+        raise Refused(f"the file of certificates cannot be read: {what}", fix="Check tls.ca_file.") from error
+    if "-----BEGIN CERTIFICATE-----" not in text:
+        raise Refused("the file of certificates has none", fix="tls.ca_file must be PEM.")
+    return text
 
 
 def _identity(block: Block, row: int, source: str) -> str:
