@@ -549,6 +549,11 @@ class TestTopologies:
             for node in nodes:
                 node.close()
 
+    def test_a_cluster_that_is_away_is_worth_a_retry(self, sinks: Any, stream: str) -> None:
+        with pytest.raises(DeliveryError, match="cannot be reached") as raised:
+            sinks(stream, f"redis+cluster://127.0.0.1:{free_port()}").write(delivery_of(make_block(1)))
+        assert is_retryable(raised.value)
+
     def test_sentinels_are_asked_for_the_master(
         self, valkey: Valkey, sinks: Any, client: redis.Redis, stream: str
     ) -> None:

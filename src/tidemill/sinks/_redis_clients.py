@@ -163,11 +163,18 @@ def _open(config: RedisConfig) -> Any:
     sentinel_login = {"username": address.sentinel_user, "password": address.sentinel_password}
     sentinel_options = {**options, **tls, **sentinel_login}
     sentinels = redis.Sentinel(list(address.hosts), sentinel_kwargs=sentinel_options, **options, **tls, **login)
+    try:
+        sentinels.discover_master(address.service)
+    except redis.sentinel.MasterNotFoundError:
+        for sentinel in sentinels.sentinels:
+            sentinel.ping()  # it does not say why one gave no answer
+        raise
     return sentinels.master_for(address.service, db=address.database, retry=once)
 
 
 def _tls(config: RedisConfig) -> dict[str, Any]:
     tls = config.tls
+    tls.context()  # says which file is at fault, where redis-py would only fail to connect
     return {
         "ssl_ca_certs": tls.ca_file and str(tls.ca_file),
         "ssl_certfile": tls.certificate_file and str(tls.certificate_file),

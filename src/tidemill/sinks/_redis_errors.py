@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from tidemill.errors import DeliveryError, Refused
+from tidemill.sinks._tls import distrusted
 
 # https://redis.io/docs/latest/develop/reference/protocol-spec/#simple-errors: the first word is the kind of error.
 _MEND_THEMSELVES = {
@@ -66,7 +67,12 @@ def explained(where: str) -> Iterator[None]:
         raise Refused(f"Redis refused the login: {_words(error)}", where=where, fix=_REFUSED["WRONGPASS"]) from error
     except exceptions.ResponseError as error:
         raise explain(_reply(error), where) from error
-    except (exceptions.RedisError, OSError) as error:
+    except (exceptions.RedisError, exceptions.RedisClusterException, OSError) as error:
+        if distrusted(error):
+            raise Refused(
+                "the server's certificate is not trusted, or it does not trust ours", where=where,
+                fix="Check tls.ca_file, tls.certificate_file and the name in uri; tls.verify: false trusts any server.",
+            ) from error  # fmt: skip
         raise DeliveryError(
             f"Redis cannot be reached: {_words(error)}", where=where, fix="Is the server up, and is the uri right?"
         ) from error
@@ -84,4 +90,4 @@ def _reply(error: Exception) -> str:
 
 
 def _words(error: Exception) -> str:
-    return str(error).split(" url:")[0][:200] or type(error).__name__
+    return str(error).split(" url:")[0].split(" : <")[0][:200] or type(error).__name__  # not which objects tried
