@@ -60,11 +60,15 @@ def tables(story: Story, registry: SchemaRegistry) -> MysqlTables:
     return MysqlTables(registry, lambda database, table: database == "d", flavor=story.flavor)
 
 
+def shape_of(story: Story, event: Event) -> _blmap.TableMap:
+    return _blmap.parse(event.body, mariadb=story.flavor is Flavor.MARIADB)
+
+
 def replay(story: Story, made: MysqlTables, first: int = 0) -> Iterator[tuple[int, Table | DdlChange]]:
     """(number of the event, what became of it), from the event `first` on."""
     for number, event in enumerate(story.events[first:], first):
         if event.kind == TABLE_MAP:
-            table = made.resolve(_blmap.parse(event.body), event.place.text())
+            table = made.resolve(shape_of(story, event), event.place.text())
             if table is not None:
                 yield number, table
         elif event.kind == QUERY:
@@ -74,9 +78,7 @@ def replay(story: Story, made: MysqlTables, first: int = 0) -> Iterator[tuple[in
 
 
 def maps(story: Story) -> dict[int, tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    found = [
-        n for n, e in enumerate(story.events) if e.kind == TABLE_MAP and _blmap.parse(e.body).database == "d"
-    ]  # fmt: skip
+    found = [n for n, e in enumerate(story.events) if e.kind == TABLE_MAP and shape_of(story, e).database == "d"]
     assert len(found) == len(story.then)
     return dict(zip(found, story.then, strict=True))
 
@@ -309,7 +311,7 @@ def test_statements_in_the_body_of_a_stored_program_were_not_run(shop: MysqlTabl
 def test_sequences_of_mariadb_are_no_tables(mariadb: Server, registry: SchemaRegistry) -> None:
     with mariadb.database("sequences"):
         mariadb.execute("CREATE SEQUENCE s", "DO NEXTVAL(s)", "DROP SEQUENCE s", database="sequences")
-        found = [_blmap.parse(event.body) for event in events(mariadb) if event.kind == TABLE_MAP]
+        found = [_blmap.parse(event.body, mariadb=True) for event in events(mariadb) if event.kind == TABLE_MAP]
     shapes = [shape for shape in found if shape.database == "sequences"]
     assert shapes
     made = MysqlTables(registry, lambda database, table: True, flavor=Flavor.MARIADB)

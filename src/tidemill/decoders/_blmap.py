@@ -62,7 +62,7 @@ class TableMap:
         return f"{self.database}.{self.name}"
 
 
-def parse(body: bytes, *, mariadb: bool = False) -> TableMap:
+def parse(body: bytes, *, mariadb: bool) -> TableMap:
     """The event's body, without header and checksum."""
     data = Bytes(body, "a TABLE_MAP event")
     table_id, _flags = data.number(6), data.number(2)
