@@ -147,9 +147,9 @@ def _uuid(value: bytes) -> str:
 
 def inet6_text(value: bytes) -> str:
     """As MariaDB prints it: the first longest run of zeros left out, even a single one; IPv4's range with its dots."""
-    if value[:10] == bytes(10) and value[10:12] in (b"\xff\xff", b"\0\0") and any(value[12:14]):
-        prefix = "::ffff:" if value[10] else "::"
-        return prefix + str(ipaddress.IPv4Address(value[12:]))
+    mapped = value[:12] == bytes(10) + b"\xff\xff"
+    if mapped or (value[:12] == bytes(12) and any(value[12:14])):
+        return ("::ffff:" if mapped else "::") + str(ipaddress.IPv4Address(value[12:]))
     groups = [f"{int.from_bytes(value[i : i + 2], 'big'):x}" for i in range(0, 16, 2)]
     found = [(size, -at) for at in range(8) for size in range(1, 9 - at) if groups[at : at + size] == ["0"] * size]
     if not found:
