@@ -710,4 +710,56 @@ CASES: tuple[Case, ...] = (
         ],
         servers=["mariadb"],
     ),
+    Case(
+        # The binlog has no word of the digits: the catalog has.
+        "old_temporal_formats_with_fractions",
+        [
+            "SET GLOBAL mysql56_temporal_format = OFF",
+            "CREATE TABLE f (id int PRIMARY KEY, d datetime(6), e datetime(1), ts timestamp(3) NULL, t time(2),"
+            " v text)",
+            "SET GLOBAL mysql56_temporal_format = ON",
+        ],
+        [
+            "INSERT INTO f VALUES (1, '2024-02-29 23:59:58.123456', '0001-01-01 00:00:00.9', '2024-02-29 01:02:03.456',"
+            " '-12:34:56.78', 'a'), (2, '0000-00-00', '2024-02-00 00:00:00.5', '0000-00-00', '-00:00:00.01', 'b'),"
+            " (3, NULL, NULL, NULL, '838:59:59.99', 'c')"
+        ],
+        [
+            insert(
+                0,
+                "f",
+                {
+                    "id": 1,
+                    "d": "2024-02-29T23:59:58.123456",
+                    "e": "0001-01-01T00:00:00.900000",
+                    "ts": "2024-02-29T01:02:03.456000+00:00",
+                    "t": "-12:34:56.78",
+                    "v": "a",
+                },
+            ),
+            insert(
+                0,
+                "f",
+                {"id": 2, "d": None, "e": None, "ts": None, "t": "-00:00:00.01", "v": "b"},
+                odd={
+                    "after.d": "0000-00-00 00:00:00.000000",
+                    "after.e": "2024-02-00 00:00:00.5",
+                    "after.ts": "0000-00-00 00:00:00.000",
+                },
+            ),
+            insert(0, "f", {"id": 3, "d": None, "e": None, "ts": None, "t": "838:59:59.99", "v": "c"}),
+        ],
+        servers=["mariadb"],
+        known={
+            "golden.f": [
+                ("id", "int(11)", ""),
+                ("d", "datetime(6)", ""),
+                ("e", "datetime(1)", ""),
+                ("ts", "timestamp(3)", ""),
+                ("t", "time(2)", ""),
+                ("v", "text", "utf8mb4"),
+            ]
+        },
+        keys={"golden.f": ["id"]},
+    ),
 )

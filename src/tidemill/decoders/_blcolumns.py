@@ -6,6 +6,7 @@ Converters return the array and a mask of values that the type cannot hold (or N
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from tidemill.decoders import _blcells as cells
 from tidemill.decoders import _bljson as documents
 from tidemill.decoders import _blmap as m
 from tidemill.decoders import _blmoments as moments
+from tidemill.decoders import _bloldmoments as oldmoments
 from tidemill.decoders import _bltexts as texts
 from tidemill.decoders import mysqltypes
 from tidemill.decoders._blcolumn import Cells, Mask, Result
@@ -45,6 +47,8 @@ def converter(kind: int, metadata: int, column: Column) -> Converter:
     """`DecodeError` where the physical type cannot be what the column is said to be."""
     step = m.fixed_size(kind, metadata)
     arrow, native = column.type.arrow, column.type.native
+    if kind in oldmoments.NOW and (fraction := re.search(r"\(([1-6])\)$", native)):
+        return _with_old_fraction(kind, int(fraction[1]), column)
     if kind in _INTEGERS and pa.types.is_integer(arrow):
         width, signed = _INTEGERS[kind], pa.types.is_signed_integer(arrow)
         if arrow.bit_width // 8 == (4 if width == 3 else width):
@@ -92,6 +96,23 @@ def converter(kind: int, metadata: int, column: Column) -> Converter:
         f'column "{column.name}" is said to be {native}, but the binlog has type {kind} with metadata {metadata} there',
         fix="The schema history does not match the binlog. Run resync for the table.",
     )
+
+
+def _with_old_fraction(kind: int, digits: int, column: Column) -> Converter:
+    now = converter(oldmoments.NOW[kind], digits, column)
+    size = oldmoments.size(kind, digits)
+
+    def rewritten(value: bytes) -> bytes:
+        return oldmoments.rewritten(kind, digits, value)
+
+    def convert(old: Cells) -> Result:
+        values = [
+            rewritten(old.value(i, size)) if old.kind[i] == cells.VALUE else bytes(now.step) for i in range(len(old))
+        ]
+        at = np.arange(len(old), dtype=np.int32) * now.step
+        return now.convert(Cells(np.frombuffer(b"".join(values) + bytes(8), np.uint8), at, old.size, old.kind))
+
+    return Converter(size, convert, lambda value: now.odd_text(rewritten(value)), is_moment=now.is_moment)
 
 
 _INTEGERS = {m.TINY: 1, m.SHORT: 2, m.INT24: 3, m.LONG: 4, m.LONGLONG: 8}
@@ -160,6 +181,8 @@ def _datetimes(column: Cells, fraction: int) -> Result:
 def _old_datetimes(column: Cells) -> Result:
     out, bad = np.empty(len(column), np.int64), np.zeros(len(column), np.bool_)
     wrong = moments.old_datetimes(column.buffer, column.at, column.kind, out, bad)
+    for i in np.flatnonzero(bad).tolist():
+        moments.old_datetime_text(column.value(i, 8))  # refuses what is no date at all, also where it would become NULL
     return _fixed(column, pa.timestamp("us"), out, bad if wrong else None)
 
 

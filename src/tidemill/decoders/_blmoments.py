@@ -13,6 +13,7 @@ from numba import njit
 
 from tidemill.decoders._blcells import VALUE
 from tidemill.decoders._calendar import MICROS_PER_DAY, days
+from tidemill.errors import DecodeError
 
 _MONTH = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
 _SCALE = np.array([1_000_000, 10_000, 100, 1], np.int64)  # by bytes of the fraction: hundredths of a second, ...
@@ -184,7 +185,12 @@ def datetime_text(value: bytes, digits: int) -> str:
 
 
 def old_datetime_text(value: bytes) -> str:
-    v = f"{int.from_bytes(value, 'little') % 10**14:014d}"
+    """Of a date that is not whole, or not in the calendar. Anything else is no such value: MariaDB's DATETIME(6) has as
+    many bytes, and where the history does not know the column nothing tells the two apart."""
+    v = f"{int.from_bytes(value, 'little'):014d}"
+    month, day, hour, minute, second = (int(v[i : i + 2]) for i in range(4, 14, 2))
+    if len(v) > 14 or month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
+        raise DecodeError("a DATETIME of the format from before MySQL 5.6 does not follow it")
     return f"{v[:4]}-{v[4:6]}-{v[6:8]} {v[8:10]}:{v[10:12]}:{v[12:]}"
 
 

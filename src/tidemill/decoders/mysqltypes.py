@@ -79,6 +79,9 @@ RULES: tuple[tuple[str, str, str, str], ...] = (
      "character in it as text: `0x` and hexadecimal digits"),
     ("`uuid`, `inet4`, `inet6`, `vector` of MariaDB", "", "", "look like `binary(16)`, `binary(4)` and `varbinary` in "
      "the binlog: their names come from the catalog"),
+    ("`datetime(n)`, `timestamp(n)`, `time(n)` of a MariaDB table from before 10.1", "", "", "the old format has the "
+     "same name in the binlog whatever its digits: they come from the catalog; where it does not know the table, "
+     "capture stops"),
     ("a JSON value of which only a change was sent, and the old value was not", "", "", "as text: the list of changes, "
      '`[{"op": "replace", "path": "$.a", "value": 1}]` (`binlog_row_value_options=PARTIAL_JSON` without full images)'),
 )  # fmt: skip
