@@ -90,6 +90,18 @@ def test_every_statement_is_followed_as_the_server_does_it(follower: Follower) -
         follower.compare(statement)
 
 
+def test_types_of_oracle_are_those_of_mariadb(mariadb: Server) -> None:
+    with mariadb.database("oracle"):
+        follower = Follower(mariadb, "oracle")
+        follower.run("SET sql_mode = ORACLE")
+        follower.run(
+            "CREATE TABLE t (a date, b blob, c number, d number(5), e number(9,2), f varchar2(9), g clob, h raw(5),"
+            ' i blob(100), "j" date default sysdate)'
+        )
+        follower.compare("ORACLE")
+        follower.close()
+
+
 @pytest.mark.parametrize(
     ("mode", "definition"),
     [

@@ -39,6 +39,8 @@ _BYTES_OF_CHARACTER = {
     "cp932": 2, "euckr": 2, "gb2312": 2, "gbk": 2, "sjis": 2, "ucs2": 2,
 }  # fmt: skip
 _LONGEST_ROW = 65535
+# What names without a length mean in MariaDB with sql_mode=ORACLE.
+_OF_ORACLE = {"DATE": "datetime", "BLOB": "longblob", "NUMBER": "double"}
 
 
 def bytes_of_character(charset: str) -> int:
@@ -167,6 +169,8 @@ def _type(clause: Reader, name: str, *, mariadb: bool) -> Definition:
         made = replace(made, type="tinyint(1)")
     elif word == "SERIAL":
         made = replace(made, type="bigint unsigned", nullable=False, default=defaults.COMPUTED)
+    elif Mode.ORACLE in clause.mode and clause.peek() != "(" and word in _OF_ORACLE:
+        made = replace(made, type=_OF_ORACLE[word])
     elif word in ("DECIMAL", "DEC", "NUMERIC", "FIXED", "NUMBER"):
         precision, scale = (*_numbers(clause), 10, 0)[:2] if clause.peek() != "(" else (*_numbers(clause), 0)[:2]
         made = replace(made, type=f"decimal({precision or 10},{scale})" + _sign(clause))
