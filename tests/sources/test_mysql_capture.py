@@ -16,7 +16,7 @@ import pymysql
 import pytest
 
 from tests.services.mysql import KINDS, private_server
-from tests.sources.mysupport import config, purge
+from tests.sources.mysupport import account, config, purge
 from tests.support.capturing import Running, capturing, eventually
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.errors import ConnectionLost, PositionLost
@@ -317,6 +317,41 @@ def test_only_statements_for_captured_tables_stop_a_capture_of_rows(private: Ser
             running.failure.clear()
     finally:
         private.execute("DROP TABLE mysql.rds_heartbeat2", f"DROP DATABASE {shop}_tools")
+
+
+def test_tables_of_the_server_are_captured_only_if_they_are_named(private: Server, shop: str, tmp_path: Path) -> None:
+    options = {"heartbeat_seconds": 0.5, "feedback_seconds": 0.1}
+    private.query("CREATE TABLE mysql.mine (id int PRIMARY KEY)")
+    try:
+        with captured(config(private.dsn(), "*.*", **options), tmp_path / "a") as every:
+            with captured(config(private.dsn(), "mysql.mine", **options), tmp_path / "b") as named:
+                private.query("INSERT INTO mysql.mine VALUES (1)")
+                eventually(lambda: seen(named, "mysql.mine", 1), named)
+            private.query("INSERT INTO t (id) VALUES (1)", database=shop)
+            eventually(lambda: seen(every, f"{shop}.t", 1), every)
+            assert not [event for event in every.rows() if event["table"].startswith("mysql.")]
+    finally:
+        private.query("DROP TABLE mysql.mine")
+
+
+def test_a_row_of_a_table_that_the_account_may_not_see_names_the_grant(
+    private: Server, shop: str, tmp_path: Path
+) -> None:
+    private.query("SET GLOBAL binlog_row_metadata = 'MINIMAL'")
+    private.query("CREATE TABLE hidden (id int PRIMARY KEY)", database=shop)
+    grants = ("REPLICATION SLAVE, REPLICATION CLIENT ON *.*", f"SELECT ON {shop}.t")
+    try:
+        with (
+            account(private, *grants) as (user, dsn),
+            captured(config(dsn, f"{shop}.*", heartbeat_seconds=0.5), tmp_path) as running,
+        ):
+            private.query("INSERT INTO hidden VALUES (1)", database=shop)
+            failure = eventually(lambda: running.failure)[0]
+            running.failure.clear()
+        assert f"the structure of {shop}.hidden is not known" in failure.what
+        assert f"GRANT SELECT ON `{shop}`.`hidden` TO '{user}'@'%'" in failure.fix
+    finally:
+        private.query("SET GLOBAL binlog_row_metadata = 'FULL'")
 
 
 @pytest.mark.parametrize("metadata", ["FULL", "NO_LOG"])

@@ -21,6 +21,7 @@ from tidemill.sources import _my_server as facts
 from tidemill.sources._my_catalog import read_databases, read_tables
 from tidemill.sources._my_connect import connect
 from tidemill.sources._my_doctor import retention
+from tidemill.sources._my_tables import Selection
 from tidemill.sources.mariadb import MariadbConfig, MariadbSource
 from tidemill.sources.mysql import MysqlConfig, MysqlSource
 
@@ -140,6 +141,28 @@ def test_a_table_that_may_be_seen_but_not_read_names_its_grant(shop: tuple[Serve
             MysqlSource(config(dsn, f"{name}.t")).setup()
         assert f"GRANT SELECT ON `{name}`.`t` TO '{user}'@'%'" in caught.value.fix
         assert checks(config(dsn, f"{name}.t"))["tables"].outcome is Outcome.FAIL
+
+
+def test_a_table_that_may_not_be_seen_names_its_grant(shop: tuple[Server, str]) -> None:
+    server, name = shop
+    server.query(TABLE, database=name)
+    with account(server, ALL[0]) as (user, dsn):
+        for table, granted in ((f"{name}.t", f"`{name}`.`t`"), (f"{name}.*", f"`{name}`.*"), ("*.t", "*.*")):
+            with pytest.raises(errors.TableMissing) as caught:
+                MysqlSource(config(dsn, table)).setup()
+            assert f"GRANT SELECT ON {granted} TO '{user}'@'%'" in caught.value.fix
+
+
+def test_databases_of_the_server_are_meant_only_where_they_are_named() -> None:
+    def chosen(*tables: str, database: str = "") -> list[str]:
+        selection = Selection.of(tables, database)
+        assert set(selection.left_out) <= {"mysql", "sys", "information_schema", "performance_schema"}
+        return [f"{d}.{t}" for d in ("mysql", "sys", "shop") for t in ("a", "b") if selection(d, t)]
+
+    assert chosen() == chosen("*.*") == chosen("%.%") == ["shop.a", "shop.b"]
+    assert chosen("*.*", "mysql.a") == ["mysql.a", "shop.a", "shop.b"]
+    assert chosen("`mysql`.*") == chosen("*", database="mysql") == ["mysql.a", "mysql.b"]
+    assert chosen("my%.a") == []
 
 
 def test_a_table_that_does_not_exist_suggests_the_nearest(shop: tuple[Server, str]) -> None:
@@ -318,8 +341,9 @@ def test_the_catalog_has_what_a_schema_history_needs(shop: tuple[Server, str]) -
         database=name,
     )
     with connect(config(server.dsn())) as db:
-        (table,) = [table for table in read_tables(db, facts.Server.read(db)) if table.database == name]
-        assert name in {database.name: database for database in read_databases(db)}
+        every = Selection(())
+        (table,) = [table for table in read_tables(db, facts.Server.read(db), every) if table.database == name]
+        assert name in {database.name: database for database in read_databases(db, every)}
     columns = {c.name: c for c in table.columns}
     assert table.full_name == f"{name}.t"
     assert (table.key, table.charset) == (("b", "a"), "utf8mb4")

@@ -26,6 +26,7 @@ class Unknown:
     reason: str
 
 
+NEVER_LISTED = Unknown("the catalog did not show it, and its first statement in the binlog does not make it")
 State = CatalogTable | Unknown
 
 
@@ -144,7 +145,7 @@ class History:
     def _alter(self, statement: sql.AlterTable, database: str, tolerant: bool) -> list[Effect]:
         key = self._key(statement.table, database)
         before = self.tables.get(key)
-        after: State = before or Unknown("the table was there before its first statement in the binlog was read")
+        after: State = before or NEVER_LISTED
         if isinstance(before, CatalogTable):
             try:
                 after = self._altered(before, statement.clauses)

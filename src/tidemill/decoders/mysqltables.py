@@ -29,7 +29,7 @@ from tidemill.decoders._mychanges import changes, safe_text
 from tidemill.decoders._mycolumn import implicit_period, lacks_charset
 from tidemill.decoders._myddl import parse, parse_anyhow
 from tidemill.decoders._mydefault import is_rounded, kept, of_catalog
-from tidemill.decoders._myhistory import Effect, History, State, Unknown
+from tidemill.decoders._myhistory import NEVER_LISTED, Effect, History, State, Unknown
 from tidemill.decoders._myrewind import rewind
 from tidemill.decoders._mysession import UNTOLD, Session
 from tidemill.decoders._myshape import difference
@@ -76,7 +76,8 @@ class MysqlTables:
     """One connection's view. `begin` must come first.
 
     `selected` says whether a table is captured. `fold`: the server compares names of tables in lower case. `identity`
-    is what an UPDATE or DELETE brings of the old row (`model.table.Table`).
+    is what an UPDATE or DELETE brings of the old row (`model.table.Table`). `account` read the catalog, and is spelled
+    as a GRANT wants it.
     """
 
     def __init__(
@@ -88,9 +89,10 @@ class MysqlTables:
         fold: bool = False,
         identity: str = "full",
         where: str = "",
+        account: str = "the account",
     ) -> None:
         self._schemas, self._selected, self._flavor = schemas, selected, flavor
-        self._identity, self._where = identity, where
+        self._identity, self._where, self._account = identity, where, account
         self._history = History(mariadb=flavor is Flavor.MARIADB, fold=fold)
         self._resolved: dict[TableMap, Table] = {}
         self._answered: tuple[Position, str, list[DdlChange]] = (Position(""), "", [])
@@ -283,8 +285,14 @@ class MysqlTables:
             if shape.names or not (found := difference(state, shape)):
                 return self._with_charsets(shape, state, position)
             what = f"{shape.full_name} is not as its history says: {found}"
-        elif state is None:
-            what = f"the structure of {shape.full_name} is not known: the catalog did not have it when capture began"
+        elif state is None or state == NEVER_LISTED:
+            name = ".".join(f"`{part.replace('`', '``')}`" for part in (shape.database, shape.name))
+            raise DecodeError(
+                f"the structure of {shape.full_name} is not known: the catalog did not show it when capture began",
+                where=self._at(position),
+                fix=f"If it was there by then, the account may not see it. Run: GRANT SELECT ON {name} TO"
+                f' {self._account}; and then "tidemill resync FILE", which begins anew with the catalog of today.',
+            )
         else:
             what = f"the structure of {shape.full_name} is not known: {state.reason}"
         raise DecodeError(what, where=self._at(position), fix=_RESYNC)

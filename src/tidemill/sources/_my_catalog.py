@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor, GtidSet, MysqlGtids
 from tidemill.decoders.mysqltables import (
-    SYSTEM,
     Catalog,
     CatalogColumn,
     CatalogDatabase,
@@ -25,7 +24,7 @@ from tidemill.sources import _my_server as facts
 from tidemill.sources._my_connect import Session
 from tidemill.sources._my_errors import GrantMissing
 from tidemill.sources._my_server import Server
-from tidemill.sources._my_setup import quoted
+from tidemill.sources._my_tables import Selection, quoted
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
 def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Catalog:
     """All tables, and for a stream that begins in the past every statement since. Where events describe their tables
     and have whole rows, nobody may ever need those: they are read only if they are few."""
-    databases, tables = read_databases(db), read_tables(db, server)
+    selection = config.selection(server)
+    databases, tables = read_databases(db, selection), read_tables(db, server, selection)
     at = position.now(db, server, config)
     named, whole = server.full_metadata, server.setting("binlog_row_image").upper() == "FULL"
     since: list[tuple[str, str]] | None = []
@@ -44,16 +44,16 @@ def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Cata
     return Catalog(databases, tables, at, since, named)
 
 
-def read_databases(db: Session) -> list[CatalogDatabase]:
+def read_databases(db: Session, selection: Selection) -> list[CatalogDatabase]:
     rows = db.rows(
         "SELECT SCHEMA_NAME AS n, DEFAULT_CHARACTER_SET_NAME AS c FROM information_schema.SCHEMATA"
         " WHERE SCHEMA_NAME NOT IN %s ORDER BY 1",
-        [SYSTEM],
+        [("", *selection.left_out)],
     )
     return [CatalogDatabase(row["n"], row["c"] or "") for row in rows]
 
 
-def read_tables(db: Session, server: Server) -> list[CatalogTable]:
+def read_tables(db: Session, server: Server, selection: Selection) -> list[CatalogTable]:
     """Three questions for all tables together: a question per table takes minutes on servers with many. Only of
     defaults that the catalog does not print exactly, which are few, tables are asked themselves."""
     charsets = {
@@ -65,7 +65,7 @@ def read_tables(db: Session, server: Server) -> list[CatalogTable]:
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS c, COLUMN_TYPE AS type, CHARACTER_SET_NAME AS s,"
         " IS_NULLABLE AS n, GENERATION_EXPRESSION AS g, EXTRA AS e, COLUMN_DEFAULT AS v FROM information_schema.COLUMNS"
         " WHERE TABLE_SCHEMA NOT IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
-        [SYSTEM],
+        [("", *selection.left_out)],
     ):
         extra = (row["e"] or "").upper()
         made = CatalogColumn(
@@ -78,14 +78,14 @@ def read_tables(db: Session, server: Server) -> list[CatalogTable]:
     for row in db.rows(
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS c FROM information_schema.STATISTICS"
         " WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA NOT IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX",
-        [SYSTEM],
+        [("", *selection.left_out)],
     ):
         keys.setdefault((row["d"], row["t"]), []).append(row["c"])
     tables = db.rows(
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_COLLATION AS c, TABLE_TYPE AS k"
         " FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"
         " AND TABLE_SCHEMA NOT IN %s ORDER BY 1, 2",
-        [SYSTEM],
+        [("", *selection.left_out)],
     )
     for row in tables:
         listed = columns.get((row["d"], row["t"]), [])

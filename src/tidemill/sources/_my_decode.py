@@ -15,6 +15,7 @@ from tidemill.sources import _my_catalog as catalog
 from tidemill.sources._my_connect import Session
 from tidemill.sources._my_errors import BinlogUnusable, from_stream
 from tidemill.sources._my_server import Server
+from tidemill.sources._my_stream import account
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -62,6 +63,7 @@ def decoder_of(
     tables = MysqlTables(
         schemas, config.selection(server), flavor=server.flavor, fold=server.ignores_case,
         identity="key" if server.setting("binlog_row_image").upper() == "MINIMAL" else "full", where=config.where,
+        account=account(db),
     )  # fmt: skip
     tables.begin(place, lambda: catalog.read(db, server, place, config), fresh=fresh)
     decoder = BinlogDecoder(

@@ -114,7 +114,7 @@ def check_server_id(db: Session, server: Server, config: MysqlConfig) -> None:
 def check_select(db: Session, found: list[tuple[str, str]], config: MysqlConfig) -> None:
     """A column grant lets an account see a table in the catalog that it may not read."""
     for database, table in found:
-        name = f"{quoted(database)}.{quoted(table)}"
+        name = f"{tables.quoted(database)}.{tables.quoted(table)}"
         try:
             db.rows(f"SELECT * FROM {name} LIMIT 0")
         except errors.GrantMissing as error:
@@ -141,7 +141,3 @@ def notes(server: Server) -> tuple[str, ...]:
             " the binlog"
         )
     return tuple(found)
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -16,9 +16,12 @@ from tidemill.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
+    """`literal` are schema and name where they are no patterns, None where they are."""
+
     text: str
     schema: re.Pattern[str]
     name: re.Pattern[str]
+    literal: tuple[str | None, str | None]
 
     @classmethod
     def parse(cls, text: str, *, quote: str, default: str, ignore_case: bool = False) -> Pattern:
@@ -32,13 +35,21 @@ class Pattern:
             )
         flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
         schema = _expression(found[1], quote) if found[1] else re.escape(default)
-        return cls(text, re.compile(schema, flags), re.compile(_expression(found[2], quote), flags))
+        literal = (_literal(found[1], quote) if found[1] else default, _literal(found[2], quote))
+        return cls(text, re.compile(schema, flags), re.compile(_expression(found[2], quote), flags), literal)
 
     def matches(self, schema: str, name: str) -> bool:
         return bool(self.schema.fullmatch(schema) and self.name.fullmatch(name))
 
 
-def _expression(part: str, quote: str) -> str:
+def _literal(part: str, quote: str) -> str | None:
     if part.startswith(quote):
-        return re.escape(part[1:-1].replace(quote * 2, quote))
+        return part[1:-1].replace(quote * 2, quote)
+    return None if set(part) & set("*%") else part
+
+
+def _expression(part: str, quote: str) -> str:
+    literal = _literal(part, quote)
+    if literal is not None:
+        return re.escape(literal)
     return "".join(".*" if c in "*%" else re.escape(c) for c in part)
