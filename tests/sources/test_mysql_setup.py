@@ -341,9 +341,8 @@ def test_the_catalog_has_what_a_schema_history_needs(shop: tuple[Server, str]) -
         database=name,
     )
     with connect(config(server.dsn())) as db:
-        every = Selection(())
-        (table,) = [table for table in read_tables(db, facts.Server.read(db), every) if table.database == name]
-        assert name in {database.name: database for database in read_databases(db, every)}
+        (table,) = [table for table in read_tables(db, facts.Server.read(db)) if table.database == name]
+        assert name in {database.name: database for database in read_databases(db)}
     columns = {c.name: c for c in table.columns}
     assert table.full_name == f"{name}.t"
     assert (table.key, table.charset) == (("b", "a"), "utf8mb4")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor, GtidSet, MysqlGtids
 from tidemill.decoders.mysqltables import (
+    SYSTEM,
     Catalog,
     CatalogColumn,
     CatalogDatabase,
@@ -24,7 +25,7 @@ from tidemill.sources import _my_server as facts
 from tidemill.sources._my_connect import Session
 from tidemill.sources._my_errors import GrantMissing
 from tidemill.sources._my_server import Server
-from tidemill.sources._my_tables import Selection, quoted
+from tidemill.sources._my_tables import quoted
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Catalog:
     """All tables, and for a stream that begins in the past every statement since. Where events describe their tables
     and have whole rows, nobody may ever need those: they are read only if they are few."""
-    selection = config.selection(server)
-    databases, tables = read_databases(db, selection), read_tables(db, server, selection)
+    left_out = config.selection(server).left_out
+    databases, tables = read_databases(db, left_out), read_tables(db, server, left_out)
     at = position.now(db, server, config)
     named, whole = server.full_metadata, server.setting("binlog_row_image").upper() == "FULL"
     since: list[tuple[str, str]] | None = []
@@ -44,16 +45,16 @@ def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Cata
     return Catalog(databases, tables, at, since, named)
 
 
-def read_databases(db: Session, selection: Selection) -> list[CatalogDatabase]:
+def read_databases(db: Session, left_out: Sequence[str] = SYSTEM) -> list[CatalogDatabase]:
     rows = db.rows(
         "SELECT SCHEMA_NAME AS n, DEFAULT_CHARACTER_SET_NAME AS c FROM information_schema.SCHEMATA"
         " WHERE SCHEMA_NAME NOT IN %s ORDER BY 1",
-        [("", *selection.left_out)],
+        [("", *left_out)],
     )
     return [CatalogDatabase(row["n"], row["c"] or "") for row in rows]
 
 
-def read_tables(db: Session, server: Server, selection: Selection) -> list[CatalogTable]:
+def read_tables(db: Session, server: Server, left_out: Sequence[str] = SYSTEM) -> list[CatalogTable]:
     """Three questions for all tables together: a question per table takes minutes on servers with many. Only of
     defaults that the catalog does not print exactly, which are few, tables are asked themselves."""
     charsets = {
@@ -65,7 +66,7 @@ def read_tables(db: Session, server: Server, selection: Selection) -> list[Catal
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS c, COLUMN_TYPE AS type, CHARACTER_SET_NAME AS s,"
         " IS_NULLABLE AS n, GENERATION_EXPRESSION AS g, EXTRA AS e, COLUMN_DEFAULT AS v FROM information_schema.COLUMNS"
         " WHERE TABLE_SCHEMA NOT IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
-        [("", *selection.left_out)],
+        [("", *left_out)],
     ):
         extra = (row["e"] or "").upper()
         made = CatalogColumn(
@@ -78,21 +79,21 @@ def read_tables(db: Session, server: Server, selection: Selection) -> list[Catal
     for row in db.rows(
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS c FROM information_schema.STATISTICS"
         " WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA NOT IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX",
-        [("", *selection.left_out)],
+        [("", *left_out)],
     ):
         keys.setdefault((row["d"], row["t"]), []).append(row["c"])
     tables = db.rows(
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_COLLATION AS c, TABLE_TYPE AS k"
         " FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"
         " AND TABLE_SCHEMA NOT IN %s ORDER BY 1, 2",
-        [("", *selection.left_out)],
+        [("", *left_out)],
     )
     for row in tables:
         listed = columns.get((row["d"], row["t"]), [])
         if row["k"] == "SYSTEM VERSIONED" and not any(column.row_end for column in listed):
             listed += implicit_period()
-            if key := keys.get((row["d"], row["t"])):
-                key.append(listed[-1].name)
+            if primary := keys.get((row["d"], row["t"])):
+                primary.append(listed[-1].name)
     return [
         CatalogTable(row["d"], row["t"], tuple(_exact(db, row["d"], row["t"], columns.get((row["d"], row["t"]), []))),
                      tuple(keys.get((row["d"], row["t"]), ())), charsets.get(row["c"], ""))
