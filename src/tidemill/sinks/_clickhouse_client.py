@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from tidemill.component import Config
 from tidemill.errors import DeliveryError, Refused
+from tidemill.sinks._tls import distrusted
 
 MIN_VERSION = (23, 2)
 """ReplacingMergeTree(version, is_deleted) came with 23.2."""
@@ -161,5 +162,10 @@ def explain(error: Exception, where: str) -> DeliveryError:
         return DeliveryError(
             f"ClickHouse could not do it now: {name_of(error)}", where=where, fix="The server's log says more."
         )
+    if distrusted(error):
+        return Refused(
+            "the server's certificate is not trusted, or it does not trust ours", where=where,
+            fix="Check ca_file, client_cert_file and the name in url; verify: false trusts any server.",
+        )  # fmt: skip
     return DeliveryError("ClickHouse cannot be reached, or did not answer in time", where=where,
                          fix="Is the server up, and is it the HTTP port?")  # fmt: skip
