@@ -13,6 +13,7 @@ from tidemill.decoders import _blcells as cells
 from tidemill.decoders import _blcharsets as charsets
 from tidemill.decoders import _blmap, _bltexts, mysqltypes
 from tidemill.decoders._blcolumn import Cells
+from tidemill.errors import DecodeError
 
 SEED = random.SystemRandom().randrange(2**32)
 Limits = tuple[tuple[int, int], ...]
@@ -98,19 +99,21 @@ def _check_in_columns(texts: dict[bytes, str], charset: str) -> None:
     """The codes as values of a column, and all in one value."""
     codes = list(texts)
     random.Random(SEED).shuffle(codes)
+    assert _converted(codes, charset) == [texts[code] for code in codes], f"seed {SEED}"
+    assert _converted([b"".join(codes)], charset) == ["".join(texts[code] for code in codes)], f"seed {SEED}"
+
+
+def _converted(values: list[bytes], charset: str) -> list[str]:
     column = mysqltypes.data_type("longtext", charset)
     convert = _bltexts.converter_of(_blmap.BLOB, 4, column.native, column.arrow)
     assert convert is not None
-    for values in (codes, [b"".join(codes)]):
-        sizes = np.array([len(value) for value in values], np.int32)
-        buffer = np.frombuffer(b"".join(values) + bytes(8), np.uint8)
-        at = (np.cumsum(sizes) - sizes).astype(np.int32)
-        array, odd = convert(Cells(buffer, at, sizes, np.full(len(values), cells.VALUE, np.uint8)))
-        assert odd is None
-        if len(values) > 1:
-            assert array.to_pylist() == [texts[code] for code in codes], f"seed {SEED}"
-        else:
-            assert array.to_pylist() == ["".join(texts[code] for code in codes)], f"seed {SEED}"
+    sizes = np.array([len(value) for value in values], np.int32)
+    at = (np.cumsum(sizes) - sizes).astype(np.int32)
+    buffer = np.frombuffer(b"".join(values) + bytes(8), np.uint8)
+    array, odd = convert(Cells(buffer, at, sizes, np.full(len(values), cells.VALUE, np.uint8)))
+    assert odd is None
+    found: list[str] = array.to_pylist()
+    return found
 
 
 def _is_no_text(shown: bytes) -> bool:
@@ -146,3 +149,13 @@ def test_every_collation_of_the_servers_has_its_character_set(mysql_server: Serv
     wrong = [(i, name, charsets.of_collation(i)) for i, name in found if charsets.of_collation(i) != name]
     assert len(found) > 200
     assert not wrong
+
+
+@pytest.mark.parametrize(("charset", "text"), [("latin1", "Zürich"), ("gbk", "中文"), ("utf8mb4", "Zürich")])
+def test_a_column_that_arrow_cannot_count_is_refused(monkeypatch: pytest.MonkeyPatch, charset: str, text: str) -> None:
+    sent = text.encode({"utf8mb4": "utf8"}.get(charset, charset))
+    monkeypatch.setattr(_bltexts, "_MOST", 2 * len(text.encode()))
+    assert _converted([sent, sent[:0], sent], charset)[::2] == [text, text]
+    monkeypatch.setattr(_bltexts, "_MOST", 2 * len(text.encode()) - 1)
+    with pytest.raises(DecodeError, match="larger than 2 GiB"):
+        _converted([sent, sent], charset)

@@ -52,10 +52,18 @@ def varying(
     return pa.Array.from_buffers(arrow, len(column), buffers, nulls), bad
 
 
-def _copied(column: Cells) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    total = int(column.size.sum(dtype=np.int64))
-    if total > np.iinfo(np.int32).max:
+_MOST = np.iinfo(np.int32).max
+
+
+def _fitting(size: int) -> int:
+    """Arrow counts a column's bytes in 32 bits, and UTF-8 may be three times as long as what was sent."""
+    if size > _MOST:
         raise DecodeError("one column of a block is larger than 2 GiB", fix="Lower the capture's gulp size.")
+    return size
+
+
+def _copied(column: Cells) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    total = _fitting(int(column.size.sum(dtype=np.int64)))
     offsets, data = np.empty(len(column) + 1, np.int32), np.empty(total + words.ROOM, np.uint8)
     words.copy(column.buffer, column.at, column.size, offsets, data)
     return offsets, data[:total]
@@ -90,7 +98,11 @@ def _single_byte_texts(column: Cells, charset: str) -> Result:
         return _texts(column)
     lengths, utf8 = charsets.single_byte(charset)
     offsets, bad = np.empty(len(column) + 1, np.int32), np.zeros(len(column), np.bool_)
-    data = np.empty(3 * int(column.size.sum(dtype=np.int64)), np.uint8)
+    room = 3 * int(column.size.sum(dtype=np.int64))
+    if room > _MOST:
+        sent = (column.buffer[at : at + size] for at, size in zip(column.at, column.size, strict=True))
+        room = _fitting(sum(int(lengths[part].sum(dtype=np.int64)) for part in sent))
+    data = np.empty(room, np.uint8)
     wrong = cells.transcode(column.buffer, column.at, column.size, column.kind, lengths, utf8, offsets, data, bad)
     return varying(column, pa.string(), offsets, data[: int(offsets[-1])].copy(), bad if wrong else None)
 
@@ -109,6 +121,7 @@ def _foreign_texts(column: Cells, charset: str) -> Result:
         except UnicodeDecodeError:
             return _one_by_one(column, charset)
         data = np.frombuffer(text.encode(), np.uint8)
+        _fitting(len(data) - len(values) + 1)
         ends = np.append(np.flatnonzero(data == ord(free)), len(data))
         if len(ends) == len(values):
             offsets = np.concatenate([[0], ends - np.arange(len(ends))]).astype(np.int32)
