@@ -22,6 +22,13 @@ def parsed(text: str) -> str:
     return text
 
 
+def of_a_table(text: str) -> str:
+    """The same, if all rows of a table get one name."""
+    if not Template(parsed(text)).is_constant:
+        raise ValueError("a table's rows go to one table: only ${source.id}, .database, .schema and .table")
+    return text
+
+
 def names(
     template: Template, block: Block, source: str, escape: Callable[[str], str] | None = None
 ) -> pa.DictionaryArray:

@@ -20,12 +20,12 @@ from pydantic import Field, field_validator
 from tidemill.component import Check, Component, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.model.template import Template
 from tidemill.sinks._clickhouse_client import ConnectionConfig, address, connect
 from tidemill.sinks._clickhouse_history import History
 from tidemill.sinks._clickhouse_tables import VERSION, Mode, Tables
 from tidemill.sinks._clickhouse_types import JsonType, NullArrays
 from tidemill.sinks._lines import WINDOW, windows
+from tidemill.sinks._routing import of_a_table
 
 _WINDOW = 4 * WINDOW  # typed columns are a fraction of the text that others make of a row
 #: Settings of an INSERT that the sink depends on, and what for.
@@ -90,9 +90,7 @@ class ClickHouseConfig(ConnectionConfig, SinkConfig):
     @field_validator("database", "table")
     @classmethod
     def _names_a_table(cls, text: str) -> str:
-        if not Template(text).is_constant:
-            raise ValueError("a table's rows go to one table: only ${source.id}, .database, .schema and .table")
-        return text
+        return of_a_table(text)
 
 
 @dataclass(slots=True)

@@ -19,8 +19,8 @@ from pydantic import Field, SecretStr, field_validator
 from tidemill.component import Check, Component, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.model.template import Template
 from tidemill.sinks._lines import windows
+from tidemill.sinks._routing import of_a_table
 from tidemill.sinks._starrocks_http import StreamLoads
 from tidemill.sinks._starrocks_tables import Tables, explained
 
@@ -77,9 +77,7 @@ class StarRocksConfig(SinkConfig):
     @field_validator("database", "table")
     @classmethod
     def _names_a_table(cls, text: str) -> str:
-        if not Template(text).is_constant:
-            raise ValueError("a table's rows go to one table: only ${source.id}, .database, .schema and .table")
-        return text
+        return of_a_table(text)
 
     def tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca_file or None)
