@@ -298,7 +298,10 @@ def _attributes(clause: Reader, made: Definition, *, mariadb: bool) -> Definitio
         elif clause.take("NULL"):
             made = replace(made, nullable=True)
         elif clause.take("DEFAULT"):
-            made = replace(made, default=defaults.read(clause, mariadb=mariadb))
+            found = defaults.read(clause, mariadb=mariadb)
+            # MySQL takes no other literal for a TEXT or BLOB, and drops this one with a warning.
+            dropped = not mariadb and made.type.endswith(("text", "blob")) and found in ("''", "0x")
+            made = replace(made, default=defaults.NONE if dropped else found)
         elif clause.take("SERIAL", "DEFAULT", "VALUE"):
             made = replace(made, nullable=False, default=defaults.COMPUTED)
         elif clause.take("AUTO_INCREMENT"):

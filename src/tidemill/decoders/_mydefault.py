@@ -93,9 +93,10 @@ def _bits(shown: str) -> bytes:
     return int(shown[2:-1] or "0", 2).to_bytes(8, "big")
 
 
-def is_rounded(column: CatalogColumn) -> bool:
-    """Whether the catalog does not print such a default exactly: a FLOAT has six digits there, a TIMESTAMP the time
-    zone of some session, bytes end at the first zero (MySQL) or are question marks (MariaDB)."""
+def is_rounded(column: CatalogColumn, *, mariadb: bool) -> bool:
+    """Whether the catalog may not print such a default exactly: a FLOAT has six digits there, a TIMESTAMP the time zone
+    of some session, bytes end at the first zero (MySQL) or are question marks (MariaDB), as are letters of four bytes
+    in UTF-8."""
     base = column.type.partition("(")[0].partition(" ")[0].lower()
     if column.generated or column.default in (None, NONE, COMPUTED):
         return False
@@ -103,7 +104,9 @@ def is_rounded(column: CatalogColumn) -> bool:
         return column.default.strip("'") != "0"
     if base == "timestamp":
         return not re.fullmatch(r"'?[0:. -]+'?", column.default)
-    return base in ("binary", "varbinary")
+    if base in ("binary", "varbinary"):
+        return not mariadb or "?" in column.default or not column.default.isascii()
+    return base in ("char", "varchar", "enum", "set") and "?" in column.default
 
 
 def kept(column: CatalogColumn) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor, GtidSet, MysqlGtids
@@ -57,6 +57,7 @@ def read_databases(db: Session, left_out: Sequence[str] = SYSTEM) -> list[Catalo
 def read_tables(db: Session, server: Server, left_out: Sequence[str] = SYSTEM) -> list[CatalogTable]:
     """Three questions for all tables together: a question per table takes minutes on servers with many. Only of
     defaults that the catalog does not print exactly, which are few, tables are asked themselves."""
+    mariadb = server.flavor is Flavor.MARIADB
     charsets = {
         row["c"]: row["s"]
         for row in db.rows("SELECT COLLATION_NAME AS c, CHARACTER_SET_NAME AS s FROM information_schema.COLLATIONS")
@@ -72,7 +73,7 @@ def read_tables(db: Session, server: Server, left_out: Sequence[str] = SYSTEM) -
         made = CatalogColumn(
             row["c"], _text(row["type"]), row["s"] or "", nullable=row["n"] == "YES", generated=bool(row["g"]),
             invisible="INVISIBLE" in extra, row_end=row["g"] == "ROW END", default=of_catalog(
-                None if row["v"] is None else _text(row["v"]), extra, mariadb=server.flavor is Flavor.MARIADB),
+                None if row["v"] is None else _text(row["v"]), extra, mariadb=mariadb),
         )  # fmt: skip
         columns.setdefault((row["d"], row["t"]), []).append(made)
     keys: dict[tuple[str, str], list[str]] = {}
@@ -94,24 +95,32 @@ def read_tables(db: Session, server: Server, left_out: Sequence[str] = SYSTEM) -
             listed += implicit_period()
             if primary := keys.get((row["d"], row["t"])):
                 primary.append(listed[-1].name)
-    return [
-        CatalogTable(row["d"], row["t"], tuple(_exact(db, row["d"], row["t"], columns.get((row["d"], row["t"]), []))),
-                     tuple(keys.get((row["d"], row["t"]), ())), charsets.get(row["c"], ""))
-        for row in tables
-    ]  # fmt: skip
+    found = []
+    for row in tables:
+        key = (row["d"], row["t"])
+        exact = _exact(db, *key, columns.get(key, []), mariadb=mariadb)
+        found.append(CatalogTable(*key, tuple(exact), tuple(keys.get(key, ())), charsets.get(row["c"], "")))
+    return found
 
 
-def _exact(db: Session, database: str, table: str, columns: list[CatalogColumn]) -> list[CatalogColumn]:
-    """With defaults asked by DEFAULT(), where the catalog rounds them. It needs a row, which of an empty table an outer
-    join makes up; there what is NOT NULL has no answer."""
-    asked = [j for j, column in enumerate(columns) if is_rounded(column)]
+def _exact(
+    db: Session, database: str, table: str, columns: list[CatalogColumn], *, mariadb: bool
+) -> list[CatalogColumn]:
+    """With defaults asked by DEFAULT(), where the catalog rounds them. It needs a row. For an empty table MySQL makes
+    one up to count, and MariaDB for an outer join, where what is NOT NULL has no answer."""
+    asked = [j for j, column in enumerate(columns) if is_rounded(column, mariadb=mariadb)]
     if not asked:
         return columns
-    shown = ", ".join(f"{_said(columns[j])} AS v{j}" for j in asked)
+    said = {f"v{j}": _said(columns[j]) for j in asked}
+    shown = ", ".join(f"{expression} AS {alias}" for alias, expression in said.items())
     name = f"{quoted(database)}.{quoted(table)}"
+    if mariadb:
+        empty = f"SELECT {shown} FROM (SELECT 1 AS one) AS one LEFT JOIN {name} ON FALSE"
+    else:
+        counted = ", ".join(f"ANY_VALUE({expression}) AS {alias}" for alias, expression in said.items())
+        empty = f"SELECT {counted}, COUNT(*) AS n FROM {name}"
     try:
-        row = db.row(f"SELECT {shown} FROM {name} LIMIT 1")
-        row = row or db.row(f"SELECT {shown} FROM (SELECT 1 AS one) AS one LEFT JOIN {name} ON FALSE")
+        row = db.row(f"SELECT {shown} FROM {name} LIMIT 1") or db.row(empty)
     except ConnectionLost:
         raise
     except (GrantMissing, SourceError):  # not ours to read, or changed by now: what it has is not known
@@ -119,16 +128,23 @@ def _exact(db: Session, database: str, table: str, columns: list[CatalogColumn])
     made = list(columns)
     for j in asked:
         value = row.get(f"v{j}")
-        sign = "0x" if "binary" in columns[j].type else "@"
-        made[j] = replace(columns[j], default=None if value is None else f"{sign}{value}")
+        made[j] = replace(columns[j], default=None if value is None else _told(columns[j], value))
     return made
 
 
 def _said(column: CatalogColumn) -> str:
     name = quoted(column.name)
+    if column.charset:
+        return f"HEX(CONVERT(DEFAULT({name}) USING utf8mb4))"
     if "binary" in column.type:
         return f"HEX(DEFAULT({name}))"
     return f"UNIX_TIMESTAMP(DEFAULT({name}))" if "timestamp" in column.type else f"DEFAULT({name}) + 0e0"
+
+
+def _told(column: CatalogColumn, value: Any) -> str:
+    if column.charset:
+        return f"'{bytes.fromhex(value).decode()}'"
+    return f"0x{value}" if "binary" in column.type else f"@{value}"
 
 
 def statements(db: Session, server: Server, place: Place) -> Iterator[tuple[str, str]]:
