@@ -429,6 +429,28 @@ def test_a_change_of_rows_that_is_logged_as_a_statement_is_an_error(shop: MysqlT
 @pytest.mark.parametrize(
     "text",
     [
+        "CREATE TABLE orders AS SELECT 1 AS id",
+        "CREATE TABLE orders (id int PRIMARY KEY) ENGINE=InnoDB IGNORE SELECT 1 AS id",
+        "CREATE TABLE orders (SELECT 1 AS id)",
+        "CREATE TABLE orders (id int) PARTITION BY KEY (id) AS (SELECT 1 AS id)",
+        "CREATE TABLE orders WITH x AS (SELECT 1 AS id) SELECT * FROM x",
+        "CREATE TABLE orders TABLE other",
+        "CREATE TABLE orders AS VALUES ROW(1)",
+    ],
+)
+def test_a_table_that_is_made_with_rows_which_the_binlog_does_not_have_is_an_error(
+    shop: MysqlTables, text: str
+) -> None:
+    clock = Clock()
+    _run(shop, clock, "DROP TABLE orders")
+    assert not _run(shop, clock, text.replace("orders", "another"))
+    with pytest.raises(DecodeError, match="changed by a statement"):
+        _run(shop, clock, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "INSERT INTO mysql.rds_heartbeat2(id, value) values (1,170) ON DUPLICATE KEY UPDATE value = 170",
         "UPDATE `mysql`.`db` SET host = f()",
         "SET STATEMENT max_statement_time=0 FOR DELETE FROM mysql.proc WHERE db = 'd'",

@@ -7,6 +7,7 @@ Only what changes names, columns, types or keys of tables is read; indexes, part
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from tidemill.decoders import _mydefault as defaults
@@ -47,6 +48,7 @@ _KIND = re.compile(
     r"UNDO|LOGFILE|INSTANCE|RESOURCE|REFERENCE)\b",
     re.IGNORECASE,
 )
+_QUERIES = {"SELECT", "VALUES", "TABLE"}
 _NOT_COLUMNS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"}
 _HARMLESS = {
     "ENABLE", "DISABLE", "FORCE", "ENGINE", "TYPE", "COMMENT", "ALGORITHM", "LOCK", "AUTO_INCREMENT", "ROW_FORMAT",
@@ -149,13 +151,17 @@ def _create(reader: Reader, mariadb: bool) -> Statement | None:
         return CreateTable(table, source=_name(inner), if_not_exists=if_not_exists)
     columns: list[Definition] = []
     key: tuple[str, ...] = ()
-    for element in inner.clauses() if parenthesised and inner.peek() != "SELECT" else ():
+    queried = parenthesised and inner.peek() in _QUERIES
+    # With binlog_format=ROW the servers write the columns out, and the rows as rows.
+    selects = queried or _has(reader, lambda: reader.peek() in _QUERIES or reader.looks("AS", "("))
+    for element in inner.clauses() if parenthesised and not queried else ():
         found = _key(element)
         if found is not None:
             key = found or key
         else:
             columns.append(definition(element, mariadb=mariadb))
-    if not any(c.row_end for c in columns) and (_is_versioned(reader) or any(c.versioned for c in columns)):
+    versioned = _has(reader, lambda: reader.looks("WITH", "SYSTEM", "VERSIONING")) or any(c.versioned for c in columns)
+    if versioned and not any(c.row_end for c in columns):
         columns += PERIOD
     key = key or tuple(c.name for c in columns if c.primary)
     if key:  # MariaDB: old versions of a row stay in the table, so that its key has the end of their time
@@ -164,16 +170,15 @@ def _create(reader: Reader, mariadb: bool) -> Statement | None:
         # MySQL wrote the columns of CREATE TABLE … SELECT itself, where a FLOAT has six digits.
         columns = [replace(c, default=None) if c.type.startswith("float") and c.default else c for c in columns]
     charset = _charset_option(reader) or ""
-    return CreateTable(table, tuple(columns), key, charset, None, if_not_exists)
+    return CreateTable(table, tuple(columns), key, charset, None, if_not_exists, selects=selects)
 
 
-def _is_versioned(options: Reader) -> bool:
-    """MariaDB. The options are read again for the charset."""
+def _has(options: Reader, here: Callable[[], bool]) -> bool:
+    """Whether it is true somewhere outside of parentheses. The options can be read again."""
     start, found = options.at, False
     while options and not found:
-        found = options.take("WITH", "SYSTEM", "VERSIONING")
-        if not found:
-            options.parenthesis() if options.peek() == "(" else options.next()
+        found = here()
+        options.parenthesis() if options.peek() == "(" else options.next()
     options.at = start
     return found
 

@@ -18,7 +18,8 @@ class Name:
 @dataclass(frozen=True, slots=True)
 class CreateTable:
     """`source` is set by LIKE. Without it and without columns (CREATE … SELECT) the structure is not known. Of a
-    temporary table there is only the name."""
+    temporary table there is only the name. `selects`: it has rows, and the statement is all that the binlog has of
+    them."""
 
     table: Name
     columns: tuple[Definition, ...] = ()
@@ -27,6 +28,7 @@ class CreateTable:
     source: Name | None = None
     if_not_exists: bool = False
     temporary: bool = False
+    selects: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,11 @@ class MysqlTables:
         for statement in statements:
             if isinstance(statement, sql.RowStatement) and self.writes(text, database, session):
                 self._refuse_rows(position)
-            effects += self._history.apply(statement, database, session, tolerant=tolerant)
+            made = self._history.apply(statement, database, session, tolerant=tolerant)
+            selects = isinstance(statement, sql.CreateTable) and statement.selects
+            if selects and any(self._selected(*effect.key) for effect in made):
+                self._refuse_rows(position)
+            effects += made
             if isinstance(statement, sql.CreateDatabase | sql.AlterDatabase | sql.DropDatabase):
                 name = self._history.key(statement.name or database, "")[0]
                 changed[notes.name_of(name)] = notes.of_charset(self._history.charsets.get(name))
