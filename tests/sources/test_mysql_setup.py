@@ -13,13 +13,17 @@ from pydantic import ValidationError
 
 from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import TABLE, account, config, opened, purge
+from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
+from tests.support.decoded import rows
 from tidemill.component import Check, Outcome, Resting
 from tidemill.control.servers.mysqlfamily import Server
+from tidemill.decoders.gtid import Flavor
 from tidemill.errors import SetupError
 from tidemill.sources import _my_errors as errors
 from tidemill.sources import _my_server as facts
 from tidemill.sources._my_catalog import read_databases, read_tables
 from tidemill.sources._my_connect import connect
+from tidemill.sources._my_doctor import _position as where_it_rests
 from tidemill.sources._my_doctor import retention
 from tidemill.sources._my_tables import Selection
 from tidemill.sources.mariadb import MariadbConfig, MariadbSource
@@ -258,6 +262,42 @@ def test_binlog_that_is_kept_up_to_a_size_only_is_warned_about(private: Server) 
             _, found = retention(db, limited)
             assert found.outcome is Outcome.WARN
             assert "64 MiB" in found.detail
+
+
+def test_what_waits_is_compared_with_the_size_that_is_kept(private: Server) -> None:
+    settings = config(private.dsn(), "shop.t", positions="file")
+    with opened(settings) as source:
+        resting = Resting(source.began, None, time.time())
+    private.query("REPLACE INTO shop.t VALUES (3, REPEAT('x', 100))")
+    with connect(settings) as db:
+        known = facts.Server.read(db)
+        for limit, outcome in ((100, Outcome.WARN), (1 << 30, Outcome.PASS)):
+            limited = replace(known, settings=known.settings | {"max_binlog_total_size": str(limit)})
+            assert where_it_rests(db, limited, settings, resting).outcome is outcome
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mysql with keys of the engine", "mariadb"])
+def test_changes_by_foreign_keys_are_warned_about_where_the_server_does_not_log_them(kind: str) -> None:
+    own = {"innodb_native_foreign_keys": True} if "engine" in kind else {}
+    with private_server(kind.split(" ", maxsplit=1)[0], **own) as server, server.database("shop"):
+        rules = ("DELETE CASCADE", "DELETE SET NULL", "UPDATE CASCADE", "UPDATE SET NULL")
+        server.query("CREATE TABLE p (id int PRIMARY KEY)", database="shop")
+        for i, rule in enumerate(rules):
+            key = f"FOREIGN KEY (p) REFERENCES p (id) ON {rule}"
+            server.query(f"CREATE TABLE c{i} (id int PRIMARY KEY, p int, {key})", database="shop")
+        server.query("CREATE TABLE r (id int PRIMARY KEY, p int, FOREIGN KEY (p) REFERENCES p (id))", database="shop")
+        found = checks(config(server.dsn(), "shop.*")).get("foreign keys")
+        server.query(f"INSERT INTO p VALUES {', '.join(f'({i})' for i in range(4))}", database="shop")
+        for i in range(4):
+            server.query(f"INSERT INTO c{i} VALUES ({i}, {i})", database="shop")
+        for i, rule in enumerate(rules):
+            begin = end_of_binlog(server)
+            change = "DELETE FROM p" if "DELETE" in rule else "UPDATE p SET id = id + 10"
+            server.query(f"{change} WHERE id = {i}", database="shop")
+            flavor = Flavor.MYSQL if server.name == "MySQL" else Flavor.MARIADB
+            logged = [row["table"] for row in rows(decode(record(server, begin), MapTables(), flavor))]
+            assert (f"shop.c{i}" in logged, "shop.p" in logged) == (found is None, True), rule
+        assert found is None or found.detail.endswith("shop.c0, shop.c1, shop.c2, shop.c3")
 
 
 def gtid_mode(server: Server, *steps: str) -> None:

@@ -79,6 +79,8 @@ def _row_image(server: Server) -> Check:
     match server.setting("binlog_row_image").upper():
         case "MINIMAL":
             detail = "MINIMAL: an update has only what it set (the rest is `unchanged`), `before` only the key"
+            if server.flavor is Flavor.MARIADB:
+                detail += "; virtual columns and what REPLACE sets to its default are missing"
         case "NOBLOB":
             detail = "NOBLOB: large columns that an update leaves alone are `unchanged`"
         case image:
@@ -115,6 +117,7 @@ def _tables(db: Session, server: Server, config: MysqlConfig) -> Iterator[Check]
         found = tables.find(db, config.selection(server))
         setup.check_select(db, found, config)
         bare = _without_key(db, found)
+        children = [] if server.logs_cascades else _children(db, found)
     except (TidemillError, ConfigError) as error:
         yield Check("tables", Outcome.FAIL, error.what, error.fix)
         return
@@ -126,6 +129,23 @@ def _tables(db: Session, server: Server, config: MysqlConfig) -> Iterator[Check]
         )  # fmt: skip
     else:
         yield Check("keys", Outcome.PASS, "every table has a primary key")
+    if children:
+        yield Check(
+            "foreign keys", Outcome.WARN,
+            f"this server does not log what ON DELETE and ON UPDATE change: {_few(children)}",
+            "Delete and update rows of these tables by statements of their own, with RESTRICT. MySQL 9.6 and newer log"
+            " such changes, unless innodb_native_foreign_keys is ON.",
+        )  # fmt: skip
+
+
+def _children(db: Session, found: Sequence[tuple[str, str]]) -> list[str]:
+    """Captured tables whose rows change with those of another, inside the engine."""
+    rows = db.rows(
+        "SELECT DISTINCT CONSTRAINT_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.REFERENTIAL_CONSTRAINTS"
+        " WHERE DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL')"
+    )
+    changed = {(row["d"], row["t"]) for row in rows}
+    return [f"{d}.{t}" for d, t in found if (d, t) in changed]
 
 
 def _without_key(db: Session, found: Sequence[tuple[str, str]]) -> list[str]:
@@ -152,8 +172,7 @@ def retention(db: Session, server: Server) -> Iterator[Check]:
         yield Check("retention", Outcome.WARN, f"{seconds} seconds ({kept}): an outage beyond it loses changes", fix)
     else:
         yield Check("retention", Outcome.PASS, f"{seconds / _DAY:g} days ({kept})")
-    limit = next((int(server.setting(name)) for name in _SIZE_LIMITS if int(server.setting(name) or 0)), 0)
-    if limit:
+    if limit := _size_limit(server):
         fix = "Make it larger than what is written during the longest outage you plan for."
         detail = f"the oldest binlog is removed beyond {limit / _MIB:.0f} MiB, whether it was read or not ({kept})"
         yield Check("retention by size", Outcome.WARN, detail, fix)
@@ -167,6 +186,10 @@ def _kept_seconds(server: Server) -> int:
     return seconds or int(float(server.setting("expire_logs_days") or 0) * _DAY)
 
 
+def _size_limit(server: Server) -> int:
+    return next((int(server.setting(name)) for name in _SIZE_LIMITS if int(server.setting(name) or 0)), 0)
+
+
 def _position(db: Session, server: Server, config: MysqlConfig, resting: Resting | None) -> Check:
     """Whether the server has everything that this pipeline still lacks, and will have it for a while."""
     if resting is None:
@@ -178,10 +201,17 @@ def _position(db: Session, server: Server, config: MysqlConfig, resting: Resting
         assert place is not None
         position.resume(db, server, place, config)
         waiting = _waiting(db, server, place)
+        size = position.behind(place, facts.binlog_files(db)) if place.gtids is None else None
     except TidemillError as error:
         return Check("position", Outcome.FAIL, error.what, error.fix)
     if not waiting:
         return Check("position", Outcome.PASS, "nothing waits behind it")
+    limit = _size_limit(server)
+    if limit and size is not None and size > limit / 2:
+        return Check(
+            "position", Outcome.WARN, f"{waiting} waiting, and the server keeps {limit / _MIB:.0f} MiB",
+            f"Start the pipeline before they are purged, or raise {' or '.join(_SIZE_LIMITS)} now.",
+        )  # fmt: skip
     silent, kept = (time.time() - resting.since) / 3600, _kept_seconds(server) / 3600
     if kept and silent > kept / 2:
         return Check(

@@ -67,6 +67,12 @@ class Server:
         return self.setting("binlog_row_metadata").upper() == "FULL"
 
     @property
+    def logs_cascades(self) -> bool:
+        """Whether rows that a foreign key changes are in the binlog. Engines do it unseen; MySQL 9.6 took it over from
+        them, with a setting to give it back."""
+        return self.setting("innodb_native_foreign_keys").upper() == "OFF"
+
+    @property
     def ignores_case(self) -> bool:
         return self.setting("lower_case_table_names") in ("1", "2")
 
