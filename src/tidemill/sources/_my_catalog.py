@@ -152,13 +152,16 @@ def statements(db: Session, server: Server, place: Place) -> Iterator[tuple[str,
 
     The server lists every event of its files for this, so it is asked only where nothing else can tell.
     """
-    files = [file.name for file in facts.binlog_files(db)]
+    files = facts.binlog_files(db)
+    names = [file.name for file in files]
     # A place of GTIDs that was just asked of the server also has its file; one that was saved has none.
-    found = place.file in files
-    for number, file in enumerate(files[files.index(place.file) if found else 0 :]):
+    found = place.file in names
+    for number, file in enumerate(files[names.index(place.file) if found else 0 :]):
         begin = place.offset if found and number == 0 else 4
+        if begin > file.size:  # the stream will say that there is no such place; MariaDB refuses to list it
+            continue
         known = False
-        for row in db.each(f"SHOW BINLOG EVENTS IN '{file}' FROM {begin}"):
+        for row in db.each(f"SHOW BINLOG EVENTS IN '{file.name}' FROM {begin}"):
             kind, info = row["Event_type"], row["Info"]
             if kind.lower() in ("gtid", "gtid_tagged"):
                 # MariaDB's binlog_alter_two_phase: of START, COMMIT and ROLLBACK only COMMIT has changed anything.
