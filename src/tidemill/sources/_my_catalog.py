@@ -41,7 +41,8 @@ def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Cata
     since: list[tuple[str, str]] | None = []
     if place.text() != at.text():
         much = named and whole and place.file != at.file
-        since = None if much else list(statements(db, server, place))
+        nowhere = place.file == at.file and place.offset > at.offset  # the stream will be refused
+        since = None if much or nowhere else list(statements(db, server, place))
     return Catalog(databases, tables, at, since, named)
 
 
