@@ -10,7 +10,7 @@ from tests.support.blocks import make_block
 from tests.support.deliveries import make_deliveries, make_events
 from tidemill.formats.json import JsonFormat
 from tidemill.model.delivery import Delivery
-from tidemill.sinks import _lines
+from tidemill.sinks._lines import WINDOW, Encoding
 from tidemill.sinks.blackhole import BlackholeConfig, BlackholeSink
 
 
@@ -25,10 +25,9 @@ def test_it_counts_the_bytes_that_its_format_makes(envelope: Literal["native", "
     assert all(r.encode_seconds > 0 for r in receipts)
 
 
-def test_a_block_larger_than_a_window_is_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    block = make_block(100)
-    monkeypatch.setattr(_lines, "WINDOW", 7)
-    delivery = Delivery("shop", "orders", 0, 100, 0, 1, lambda: iter([block]))
-    pieces = list(_lines.Encoding(delivery, JsonFormat()).pieces(block))
-    assert len(pieces) == 15
+def test_a_block_larger_than_a_window_is_encoded_in_pieces() -> None:
+    block = make_block(2 * WINDOW + 7)
+    delivery = Delivery("shop", "orders", 0, block.rows, 0, 1, lambda: iter([block]))
+    pieces = list(Encoding(delivery, JsonFormat()).pieces(block))
+    assert len(pieces) == 3
     assert b"".join(pieces) == JsonFormat().batch(block, "orders").to_pybytes()
