@@ -139,6 +139,7 @@ class TestClickHouse:
                 )
             )
 
+    @pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")  # it is what verify: false asks
     def test_trusts_its_authority_or_anybody_if_told_so(self, sinks: Make, made: Certificates) -> None:
         assert written(sinks(ca_file=str(made.ca))) == 3000
         assert written(sinks(verify=False)) == 3000
