@@ -61,14 +61,21 @@ def demo(
     kept = Path("tidemill-demo").absolute()
     if keep and kept.exists():
         raise EnvironmentProblem(f"{kept} is there already", fix="Remove it, or run the demo without --keep.")
-    # A terminated demo still takes its servers with it.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    stopped: list[int] = []
+
+    def on_signal(number: int, frame: object) -> None:
+        stopped.append(number)
+        _leave(stopped)
+
+    # A demo that is stopped still takes its servers with it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
     with contextlib.ExitStack() as cleaning:
         directory = kept if keep else Path(cleaning.enter_context(_scratch()))
         directory.mkdir(exist_ok=True)
         out = Console(quiet=as_json, highlight=False)
         server = cleaning.enter_context(Postgres(durable=False))
-        facts, view = _Play(server, directory, seconds, out).perform()
+        facts, view = _Play(server, directory, seconds, out, stopped).perform()
         facts["directory"] = str(kept) if keep else None
     facts["next"] = _what_next(keep)
     out.print(summary(view, facts))
@@ -81,8 +88,9 @@ def demo(
 class _Play:
     """One performance. The pipeline and the shop's customers have a thread each; this one looks on."""
 
-    def __init__(self, server: Postgres, directory: Path, seconds: float, out: Console) -> None:
+    def __init__(self, server: Postgres, directory: Path, seconds: float, out: Console, stopped: list[int]) -> None:
         self._server = server
+        self._stopped = stopped
         self._directory = directory
         self._seconds = seconds
         self._out = out
@@ -158,6 +166,7 @@ class _Play:
         start = last_tick = time.monotonic()
         while not over():
             time.sleep(_REFRESH)
+            _leave(self._stopped)
             self._arrivals.poll()
             self._raise_failure()
             now = time.monotonic()
@@ -212,6 +221,13 @@ def _what_next(kept: bool) -> list[str]:
         else ["tidemill demo --keep    keep pipeline, events and log in ./tidemill-demo"]
     )
     return [*look, "tidemill --help         everything else"]
+
+
+def _leave(signals: list[int]) -> None:
+    """Ends with the code that tells the first signal. Raised by the handler, and asked for again in every turn: what a
+    handler raises may be lost in code that must not raise (a finalizer, an import that catches everything)."""
+    if signals:
+        sys.exit(128 + signals[0])
 
 
 def _scratch() -> tempfile.TemporaryDirectory[str]:
