@@ -10,7 +10,9 @@ from tidemill.sinks.pgstream import Client
 
 
 class PgstreamStation(Station):
-    """The plain consumer has no groups, no visibility timeout and no order to keep; what it takes is gone at once."""
+    """The plain consumer has no groups, no visibility timeout and no order to keep; what it takes is gone at once.
+
+    Every round begins with empty tables, for both."""
 
     loop = "COPY of ready text into a table with offset, key and payload"
     pull_loop = f"DELETE of the first {PULLED:,} rows of that table FOR UPDATE SKIP LOCKED, RETURNING them"
@@ -26,6 +28,7 @@ class PgstreamStation(Station):
         return {"dsn": self._server.dsn(), "stream": target}
 
     def plain(self, target: str) -> float:
+        self._server.query("TRUNCATE pgstream.messages")
         self._server.query(f"CREATE TABLE {target} (number bigint PRIMARY KEY, key text, payload text)")
         return copy(self._server, target, self._text)
 
@@ -46,6 +49,7 @@ class PgstreamStation(Station):
                 taken -= len(group.ack(*messages).done)
             spent = time.perf_counter() - began
         assert not taken, "both consumers are given every message once"
+        self._server.query(f"DROP TABLE {plain}")
         return spent, without
 
 
