@@ -280,8 +280,7 @@ class MysqlTables:
                 f'the type of column "{shape.names[j]}" of {shape.full_name} is not known',
                 where=self._where, fix=_RESYNC,
             )  # fmt: skip
-        number = shape.collations[j] if shape.collations else None
-        charset = None if number is None else charsets.of_collation(number)
+        charset = _charset(shape, j)
         return kind.native.partition(" character set ")[0], charset if charset and charset != "binary" else ""
 
     def _checked(self, shape: TableMap, state: State | None, position: Position) -> CatalogTable:
@@ -308,8 +307,7 @@ class MysqlTables:
             return state
         columns = list(state.columns)
         for j in missing:
-            number = shape.collations[j] if shape.collations else None
-            charset = None if number is None else charsets.of_collation(number)
+            charset = _charset(shape, j)
             if charset is None:
                 raise DecodeError(
                     f'the character set of column "{columns[j].name}" of {shape.full_name} is not known: its statement'
@@ -361,6 +359,12 @@ class MysqlTables:
 
 def _shape_of(state: State | None) -> object:
     return (state.columns, state.key) if isinstance(state, CatalogTable) else state
+
+
+def _charset(shape: TableMap, j: int) -> str | None:
+    """Of a column's collation, where the event tells that."""
+    number = shape.collations[j] if shape.collations else None
+    return None if number is None else charsets.of_collation(number)
 
 
 def _is_sequence(shape: TableMap) -> bool:

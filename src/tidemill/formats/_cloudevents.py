@@ -8,18 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.model.block import Block, Op
+from tidemill.model.identity import event_ids
 from tidemill.model.table import Table
 
 SPEC_VERSION = "1.0"
 _YEAR_0, _YEAR_10000 = -62_167_219_200_000_000, 253_402_300_800_000_000
 _IN_HEADER = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _TYPES = pa.array([None, *(f"io.tidemill.{op.label}" for op in Op)], pa.string())
-
-
-def event_ids(block: Block, source: str) -> pa.Array:
-    """`source:position:ordinal`, the event's identity (invariant 4)."""
-    position, ordinal = block.batch.column("position"), block.batch.column("ordinal").cast(pa.string())
-    return pc.binary_join_element_wise(source, position.cast(pa.string()), ordinal, ":")
 
 
 def attributes(block: Block, source: str) -> dict[str, pa.Array | str]:

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.formats._cloudevents import event_ids
 from tidemill.model.block import Block, Op, Side
+from tidemill.model.identity import event_ids
 from tidemill.model.table import Table
 
 _OPS = pa.array([None, *(op.label for op in Op)], pa.string())

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemill.errors import Refused
+from tidemill.model import identity
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
@@ -53,10 +53,8 @@ def groups(delivery: Delivery) -> Iterator[list[Block]]:
 
 
 def event_ids(block: Block, source: str) -> pa.LargeBinaryArray:
-    """`<source>:<position>:<ordinal>`, the event's identity (invariant 4)."""
-    positions = block.batch.column("position").cast(pa.string()).fill_null("")
-    ordinals = block.batch.column("ordinal").cast(pa.string())
-    return pc.binary_join_element_wise(f"{source}:", positions, ":", ordinals, "").cast(pa.large_binary())
+    """As bytes that go out."""
+    return identity.event_ids(block, source).cast(pa.large_binary())
 
 
 def _windows(blocks: Sequence[Block]) -> Iterator[list[Block]]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Catalog:
     """All tables, and for a stream that begins in the past every statement since. Where events describe their tables
     and have whole rows, nobody may ever need those: they are read only if they are few."""
-    left_out = config.selection(server).left_out
+    left_out = ("", *config.selection(server).left_out)  # SQL has no empty list
     databases, tables = read_databases(db, left_out), read_tables(db, server, left_out)
     at = position.now(db, server, config)
     named, whole = server.full_metadata, server.setting("binlog_row_image").upper() == "FULL"
@@ -50,7 +50,7 @@ def read_databases(db: Session, left_out: Sequence[str] = SYSTEM) -> list[Catalo
     rows = db.rows(
         "SELECT SCHEMA_NAME AS n, DEFAULT_CHARACTER_SET_NAME AS c FROM information_schema.SCHEMATA"
         " WHERE SCHEMA_NAME NOT IN %s ORDER BY 1",
-        [("", *left_out)],
+        [left_out],
     )
     return [CatalogDatabase(row["n"], row["c"] or "") for row in rows]
 
@@ -68,7 +68,7 @@ def read_tables(db: Session, server: Server, left_out: Sequence[str] = SYSTEM) -
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS c, COLUMN_TYPE AS type, CHARACTER_SET_NAME AS s,"
         " IS_NULLABLE AS n, GENERATION_EXPRESSION AS g, EXTRA AS e, COLUMN_DEFAULT AS v FROM information_schema.COLUMNS"
         " WHERE TABLE_SCHEMA NOT IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
-        [("", *left_out)],
+        [left_out],
     ):
         extra = (row["e"] or "").upper()
         made = CatalogColumn(
@@ -81,14 +81,14 @@ def read_tables(db: Session, server: Server, left_out: Sequence[str] = SYSTEM) -
     for row in db.rows(
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS c FROM information_schema.STATISTICS"
         " WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA NOT IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX",
-        [("", *left_out)],
+        [left_out],
     ):
         keys.setdefault((row["d"], row["t"]), []).append(row["c"])
     tables = db.rows(
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_COLLATION AS c, TABLE_TYPE AS k"
         " FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"
         " AND TABLE_SCHEMA NOT IN %s ORDER BY 1, 2",
-        [("", *left_out)],
+        [left_out],
     )
     for row in tables:
         listed = columns.get((row["d"], row["t"]), [])
