@@ -77,6 +77,14 @@ class _Actor:
     def crashed_at_point(self) -> bool:
         return self._marker.exists()
 
+    def wait_for_point(self, seconds: float) -> None:
+        """Until somebody has ended at `crash_at`. One that ends in another way says at once what it died of."""
+        wait_for(
+            lambda: self.crashed_at_point or not (self.alive or self.was_killed), seconds,
+            lambda: f"{self.crash_at} was never passed:\n{self.output[-8000:]}",
+        )  # fmt: skip
+        assert self.crashed_at_point, f"it ended before {self.crash_at}:\n{self.output[-8000:]}"
+
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None

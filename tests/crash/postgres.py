@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import orjson
 import psycopg
+from psycopg.errors import DuplicateColumn
 
 from tests.crash.harness import Ending, Row, Tally
 from tidemill.control.servers.postgres import Postgres
@@ -173,8 +174,9 @@ class PostgresSession:
         try:
             getattr(self, f"_{kind}")(db, dice)
             db.commit()
-        except (psycopg.OperationalError, psycopg.IntegrityError, psycopg.InternalError):
-            # A restart, a deadlock, a lock not had in time, a key that is taken: ordinary life of a client.
+        except (psycopg.OperationalError, psycopg.IntegrityError, psycopg.InternalError, DuplicateColumn):
+            # A restart, a deadlock, a lock not had in time, a key that is taken, a column that somebody else
+            # added meanwhile: ordinary life of a client.
             with contextlib.suppress(psycopg.Error):
                 db.rollback()
         return _SIZES.get(kind, 10)

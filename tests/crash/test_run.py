@@ -103,7 +103,7 @@ def test_processes_killed_at_every_named_point_in_turn_cost_no_event_and_double_
                     run.kill("driver", dice)
                     run.crash_at = point
                     run.start()
-                wait_for(lambda: run.crashed_at_point, _START_SECONDS, f"{point} was never passed")
+                run.wait_for_point(_START_SECONDS)
                 time.sleep(0.5)
         run.crash_at = ""
         stage.finish()

@@ -50,9 +50,10 @@ class Load:
             self._stop.set()
             for thread in self._threads:
                 thread.join(60)
+            # Also when the test failed already: without load it may only have waited for what never came.
+            if self._failure:
+                raise self._failure[0]
         assert not any(thread.is_alive() for thread in self._threads), "a client hangs"
-        if self._failure:
-            raise self._failure[0]
 
     def _serve(self, dice: Random) -> None:
         kinds, weights = list(self._moves), list(self._moves.values())

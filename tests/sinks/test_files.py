@@ -450,3 +450,17 @@ def test_a_dead_letter_sent_again_is_one_file_more_and_removes_none(tmp_path: Pa
     assert offsets(tmp_path) == list(range(40))
     write_all(tmp_path, [second], rewind=rewind)
     assert offsets(tmp_path) == list(range(40))
+
+
+class RacedStore(Store):
+    """Somebody else puts the same name between the writing of a draft and its publication."""
+
+    def publish(self, draft: str, name: str) -> None:
+        Store(self.files, self.root).put(name, b"theirs")
+        super().publish(draft, name)
+
+
+def test_two_lanes_that_put_the_same_name_at_once_leave_it_whole(tmp_path: Path) -> None:
+    store = Store.at(str(tmp_path))
+    RacedStore(store.files, store.root).put("owner.json", b"ours")
+    assert store.get("owner.json") == b"ours"

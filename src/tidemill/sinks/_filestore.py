@@ -7,6 +7,7 @@ object appears when its upload is complete.
 from __future__ import annotations
 
 import os
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,8 @@ class Store:
             _sync(os.path.dirname(self._path(name)))
 
     def put(self, name: str, content: bytes) -> None:
-        draft = f"{name}.draft"
+        """Whole or not at all, also when several lanes put the same name at once: each has a draft of its own."""
+        draft = f"{name}.{uuid.uuid4().hex[:12]}.draft"
         with self.create(draft) as stream:
             stream.write(content)
         self.publish(draft, name)
