@@ -57,6 +57,17 @@ def test_a_small_batch_lingers_until_its_oldest_event_is_max_ms_old(reader: LogR
     assert time.monotonic() - began < 2
 
 
+def test_a_clock_that_was_set_back_holds_nothing_up(
+    reader: LogReader, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.append(make_change(3))
+    an_hour_ago = time.time() - 3600
+    monkeypatch.setattr(time, "time", lambda: an_hour_ago)
+    writer.append(make_change(2, number=2))  # marked with the time before: a log can be searched by time
+    assert ask(reader, max_ms=100)["offset"] == 5
+    assert ask(reader, 3, max_ms=100)["offset"] == 5
+
+
 def test_a_barrier_is_a_batch_of_its_own_and_waits_for_nothing_before_it(reader: LogReader, writer: LogWriter) -> None:
     writer.append(make_change(5))
     writer.append(make_change(2, number=2, barrier=True))
