@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -15,6 +16,13 @@ def worker(sock, authenticated):
     raise {error}("the JVM is gone")
 until_hung_up(worker)(None, True)
 print("still here")
+"""
+
+LOADED = """
+import os, sys
+from tidemill.stream import daemon
+daemon.preload()
+print("pyarrow" in sys.modules, len(os.listdir("/proc/self/task")))
 """
 
 
@@ -31,3 +39,11 @@ def test_other_errors_and_exit_codes_of_a_worker_stay_what_they_are() -> None:
     assert until_hung_up(lambda sock, authenticated: 7)(None, True) == 7
     with pytest.raises(ZeroDivisionError):
         until_hung_up(broken)(None, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_with_all_that_lanes_need_loaded_it_still_has_one_thread() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "JE_ARROW_MALLOC_CONF"}
+    environment |= {"OMP_NUM_THREADS": "1"}  # as Spark sets it for its workers
+    told = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, env=environment)
+    assert told.stdout.split() == ["True", "1"], told.stderr

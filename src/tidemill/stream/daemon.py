@@ -3,6 +3,8 @@
 A worker is a fork of this process. Spark ends workers that were idle for a minute and starts new ones as lanes are
 added; born from here they find pyarrow, numba and the compiled kernels in memory (shared, copy on write) instead of
 importing them for a second or two while a batch waits.
+
+It must have one thread when it forks: of several, the child has one, and whatever the others held stays locked in it.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+# Before Arrow is loaded, which would start a thread that tidies up after an allocator that nobody uses here.
+os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+
 
 def preload() -> None:
-    """Loads what lanes need. Starts no threads: they would not survive the fork."""
+    """Loads what lanes need, and starts no thread."""
     from tidemill.model import keyhash
     from tidemill.stream import batch
 
