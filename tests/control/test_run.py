@@ -153,6 +153,7 @@ def test_a_killed_jvm_ends_the_run_with_its_reason_and_a_fix(postgres18_dsn: str
             db.execute("INSERT INTO t VALUES (1)")
             until(process, lambda: lines_of(tmp_path / "orders-files"))
             (jvm,) = [p for p in psutil.Process(process.pid).children() if p.name() == "java"]
+            assert "-XX:+ExitOnOutOfMemoryError" in jvm.cmdline()  # a lack of memory is such an end, too
             jvm.kill()
             out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1

@@ -87,7 +87,9 @@ def create_session(
     # PySpark hands settings to Java on its command line, which everybody on the machine can read.
     secrets = {key: settings.pop(key) for key in list(settings) if key.startswith(_HADOOP) and sounds_secret(key)}
     quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-    options = f"{quiet} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
+    # Java goes on without the thread that found no memory, and whoever waits for that thread waits for ever.
+    honest = "-XX:+ExitOnOutOfMemoryError"
+    options = f"{quiet} {honest} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
     # spark.pyspark.python reaches tasks, but the streaming source's own process follows the environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).master(master)
@@ -131,7 +133,8 @@ def reaching_spark() -> Iterator[None]:
     except (Py4JError, ConnectionError) as error:
         raise SparkLost(
             "Spark's Java process is gone",
-            fix="It was killed, or the machine ran out of memory. Nothing is lost: start the pipeline again.",
+            fix="It was killed, or found no memory (spark.conf: spark.driver.memory). Nothing is lost: start the pipeline "
+            "again.",
         ) from error
 
 
