@@ -1,4 +1,4 @@
-"""A TCP proxy with a script: it loses answers, cuts connections, and refuses new ones, on demand."""
+"""A TCP proxy with a script: it loses answers, cuts connections, falls silent, and refuses new ones, on demand."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._stopping = threading.Event()
+        self._flowing = threading.Event()
+        self._flowing.set()
         threading.Thread(target=self._accept, daemon=True, name="proxy").start()
 
     def lose_answers(self, count: int, *, after_bytes: int) -> None:
@@ -38,6 +40,15 @@ class Proxy:
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
+    def hold(self) -> None:
+        """Nothing passes any more, and nobody is told: a server that was stopped, or whose network swallows all.
+        Connections are still taken, as the kernel of a stopped server takes them."""
+        self._flowing.clear()
+
+    def release(self) -> None:
+        """What was held goes on its way."""
+        self._flowing.set()
+
     def __enter__(self) -> Proxy:
         return self
 
@@ -45,6 +56,7 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stopping.set()
+        self._flowing.set()
         self._listener.close()
         self.cut()
 
@@ -69,6 +81,7 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket, answers: bool, sent: list[int]) -> None:
         try:
             while data := source.recv(_GULP):
+                self._flowing.wait()
                 if answers and self._loses(sent[0]):
                     break
                 if not answers:

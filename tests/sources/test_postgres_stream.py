@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
 
 import psycopg
 import pytest
 
+from tests.delivery.proxy import Proxy
 from tests.sources.support import (
     commit_end,
     config,
@@ -22,6 +24,7 @@ from tests.sources.support import (
 from tidemill.control.servers.postgres import Postgres
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, is_retryable
 from tidemill.model.position import Position
+from tidemill.sources import _pg_connect
 from tidemill.sources import _pg_errors as errors
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources.postgres import PostgresSource
@@ -189,6 +192,57 @@ def test_a_server_that_is_killed_is_a_lost_connection_and_streams_again_after_it
         source.start(format_lsn(end))
         execute(dsn, "INSERT INTO t VALUES (2, 'b')")
         assert messages(source, "I", 1)[0][13:14] == b"2"
+
+
+def test_a_server_that_stops_answering_is_a_lost_connection_and_streams_again_when_it_is_back(
+    private_postgres: Postgres,
+) -> None:
+    dsn = private_postgres.dsn()
+    execute(dsn, TABLE)
+    with Proxy(private_postgres.port) as proxy:
+        through = dsn.replace(f":{private_postgres.port}/", f":{proxy.port}/")
+        short = {"heartbeat_seconds": 0.3, "feedback_seconds": 0.1, "network_timeout_seconds": 1}
+        with opened(config(through, "t", **short, connect_timeout_seconds=2)) as source:
+            source.setup()
+            begin = source.start(None)
+            for _ in range(20):  # a server that is only idle answers, and is not given up
+                pump(source)
+            proxy.hold()
+            with pytest.raises(ConnectionLost, match="has sent nothing"):
+                pump_until_lost(source)
+            with pytest.raises(ConnectionLost, match="cannot be reached"):
+                source.start(begin)
+            proxy.release()
+            source.start(begin)
+            execute(dsn, "INSERT INTO t VALUES (1, 'a')")
+            assert messages(source, "C", 1)
+
+
+def test_a_query_that_is_never_answered_is_a_lost_connection(
+    private_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the catalog's and the setup's: the server keeps their timeouts, if it keeps anything."""
+    monkeypatch.setattr(_pg_connect, "_ANSWER_SECONDS", 1.0)
+    dsn = private_postgres.dsn()
+    short = {"network_timeout_seconds": 1, "lock_timeout_seconds": 1, "setup_timeout_seconds": 1}
+    with Proxy(private_postgres.port) as proxy:
+        settings = config(dsn.replace(f":{private_postgres.port}/", f":{proxy.port}/"), "t", **short)
+        with _pg_connect.connect(settings) as db:
+            proxy.hold()
+            met: list[Exception] = []
+            asking = threading.Thread(target=_asks_in_vain, args=(db, met), daemon=True)
+            asking.start()
+            asking.join(60)
+            assert not asking.is_alive(), "it waits for ever"
+            assert is_retryable(met[0])
+
+
+def _asks_in_vain(db: psycopg.Connection, met: list[Exception]) -> None:
+    try:
+        with errors.translated("here"):
+            db.execute("SELECT 1")
+    except Exception as error:  # noqa: BLE001  looked at by the test
+        met.append(error)
 
 
 def test_the_server_can_be_stopped_while_nothing_is_acknowledged(private_postgres: Postgres) -> None:

@@ -51,13 +51,16 @@ def connect(config: PostgresTarget, where: str) -> Connection:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
+    from tidemill.sources._pg_session import Session
+
     try:
         given: dict[str, Any] = dict(conninfo_to_dict(config.dsn))
         given.setdefault("application_name", "tidemill")
         given["connect_timeout"] = max(2, round(config.connect_timeout_seconds))
-        db = psycopg.connect(**_WATCHED | given, autocommit=True)
+        db = Session.connect(**_WATCHED | given, autocommit=True)
     except psycopg.Error as error:
         raise _unreachable(error, where) from error
+    db.patience = config.statement_timeout_seconds + _GRACE_SECONDS
     try:
         with explained(where):
             for name, value in _session(config).items():
@@ -73,7 +76,10 @@ def connect(config: PostgresTarget, where: str) -> Connection:
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 
 
-#: Timeouts of statements are the server's to keep. One that vanished without a word is noticed by these, in 90 seconds.
+#: Timeouts of statements are the server's to keep; one that does not keep them is given up so much later.
+_GRACE_SECONDS = 10.0
+
+#: A machine that vanished without a word is noticed by these, in 90 seconds.
 _WATCHED = {
     "keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 6,
     "tcp_user_timeout": 90_000,
@@ -150,8 +156,10 @@ def reason(error: psycopg.Error) -> str:
 
 def condition(error: psycopg.Error) -> str:
     """PostgreSQL's name of the error, as its manual lists them, and its number."""
+    from tidemill.sources._pg_session import NoAnswer
+
     if not error.sqlstate:
-        return "the connection was lost"
+        return str(error) if isinstance(error, NoAnswer) else "the connection was lost"
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
     return f"{name} (SQLSTATE {error.sqlstate})"
 

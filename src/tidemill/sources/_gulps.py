@@ -51,6 +51,7 @@ class Gulps:
     ) -> None:
         self.pace = pace or Pace()
         self.last_data = 0.0  # when bytes last came, by the monotonic clock
+        self.quiet = 0.0  # seconds without bytes while we listened: a log without room may keep us from it for long
         self._sock = sock
         self._where = where
         self._frame_size = frame_size
@@ -73,11 +74,12 @@ class Gulps:
         The view holds until the next `read`. It ends anywhere, also within a frame.
         """
         self._make_room()
-        before = self._end
+        before, began = self._end, time.monotonic()
         if not self._receive(self.pace.gulp):
             self._poll.poll(int(wait * 1000))
             self._receive(self.pace.gulp)
         now = time.monotonic()
+        self.quiet = 0.0 if self._end > before else self.quiet + now - began
         if self._end > before:
             busy = now - self.last_data < self.pace.gather
             self.last_data = now

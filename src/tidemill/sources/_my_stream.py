@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import time
 import uuid
 from typing import TYPE_CHECKING
 
@@ -41,7 +40,6 @@ class Stream:
         self._session = session
         self._silence = max(config.network_timeout_seconds, 2.5 * config.heartbeat_seconds)
         self._heartbeats = config.heartbeat_seconds > 0
-        self._quiet = 0.0
         self._where = config.where
         try:
             self._declare(server, place, config)
@@ -56,11 +54,8 @@ class Stream:
 
     def read(self, wait: float) -> memoryview:
         """All bytes not yet consumed. A server that sends neither events nor heartbeats is given up."""
-        began = time.monotonic()
         view = self._gulps.read(wait)
-        # Only silence while we listened counts: a log without room may have kept us from reading for a long time.
-        self._quiet = 0.0 if self._gulps.last_data >= began else self._quiet + time.monotonic() - began
-        if self._heartbeats and self._quiet > self._silence:
+        if self._heartbeats and self._gulps.quiet > self._silence:
             raise ConnectionLost(
                 f"the server has sent nothing for {self._silence:.0f} seconds, not even a heartbeat", where=self._where
             )

@@ -8,6 +8,7 @@ SCRAM and TLS on a socket that Python owns, which can be taken over once it is l
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import ssl
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from tidemill.sources._gulps import keep_alive
-from tidemill.sources._pg_errors import refused
+from tidemill.sources._pg_errors import refused, translated
+from tidemill.sources._pg_session import Session
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -44,6 +46,10 @@ SESSION = {
 }
 
 
+# A catalog of many tables takes its time, so an answer is waited for longer than a sign of life.
+_ANSWER_SECONDS = 300.0
+
+
 def connect(config: PostgresConfig) -> psycopg.Connection:
     """An ordinary connection in autocommit. Its search path is empty, so type names come qualified."""
     given: dict[str, Any] = {k: v for k, v in conninfo_to_dict(config.dsn).items() if k != "replication"}
@@ -55,11 +61,19 @@ def connect(config: PostgresConfig) -> psycopg.Connection:
         "connect_timeout": max(2, int(config.connect_timeout_seconds)),
     }
     try:
-        db = psycopg.connect(**given, autocommit=True)
+        db = Session.connect(**given, autocommit=True)
     except psycopg.OperationalError as error:
         raise refused(str(error), config.where, error.sqlstate or "") from error
-    db.execute("SELECT set_config('search_path', '', false), set_config('lock_timeout', %s, false)",
-               [str(int(config.lock_timeout_seconds * 1000))])  # fmt: skip
+    # What the server itself may wait for, 0 for ever, and time for its word that it waited in vain.
+    waits = (_ANSWER_SECONDS, config.lock_timeout_seconds, config.setup_timeout_seconds)
+    db.patience = max(waits) + config.network_timeout_seconds if all(waits) else math.inf
+    try:
+        with translated(config.where):
+            db.execute("SELECT set_config('search_path', '', false), set_config('lock_timeout', %s, false)",
+                       [str(int(config.lock_timeout_seconds * 1000))])  # fmt: skip
+    except BaseException:
+        db.close()
+        raise
     return db
 
 

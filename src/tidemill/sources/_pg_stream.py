@@ -46,6 +46,11 @@ class Stream:
         """All bytes not yet consumed, see `Gulps.read`."""
         return self._gulps.read(wait)
 
+    @property
+    def quiet(self) -> float:
+        """Seconds for which nothing came while we listened."""
+        return self._gulps.quiet
+
     def consumed(self, count: int) -> None:
         self._gulps.consumed(count)
 

@@ -40,6 +40,8 @@ from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources._pg_tables import parse as parse_pattern
 
+_LONGEST_SILENCE = 600.0
+
 
 class PostgresConfig(Config):
     id: str = Field(
@@ -170,6 +172,7 @@ class PostgresSource(Component[PostgresConfig]):
         self._heard = 0.0
         self._decoder: PgOutputDecoder | None = None
         self._told_at = 0.0
+        self._silence = self._first_silence = config.heartbeat_seconds + config.network_timeout_seconds
         self.began = Position("")
 
     def setup(self, after: Position | None = None) -> _pg_setup.Prepared:
@@ -267,7 +270,18 @@ class PostgresSource(Component[PostgresConfig]):
         """
         stream = self._streaming()
         self._report_if_due()
-        return stream.read(wait)
+        view = stream.read(wait)
+        if self.config.heartbeat_seconds and stream.quiet > self._silence:
+            silence = self._silence
+            # One that is only busy, with a transaction of which we want nothing, begins it anew for the next
+            # connection: it gets longer each time, until something comes of it.
+            self._silence = max(silence, min(2 * silence, _LONGEST_SILENCE))
+            raise ConnectionLost(
+                f"the server has sent nothing for {silence:.0f} seconds, although it was asked how far it is",
+                where=self.config.where,
+                fix="It is made anew. If that repeats, pg_stat_activity says what the server's WAL sender waits for.",
+            )
+        return view
 
     def consumed(self, count: int) -> None:
         if count:
@@ -291,6 +305,7 @@ class PostgresSource(Component[PostgresConfig]):
         """
         if position is not None:
             self._flushed = max(self._flushed, parse_lsn(position))
+            self._silence = self._first_silence
         self._report_if_due()
 
     def server_message(self, kind: str, body: bytes) -> None:
