@@ -19,7 +19,7 @@ from tidemill.sinks import _pgstream_functions as functions
 if TYPE_CHECKING:
     from tidemill.sinks._pgsink_connection import Connection
 
-VERSION = 3
+VERSION = 4
 _MOST_PARKED = 10_000  # messages kept back in one ordered group before it waits for acks
 # Claims come and go, so statistics about them are never true: lines are looked up by index, whatever those say.
 _PLANS = "SET enable_seqscan = off SET enable_bitmapscan = off"
@@ -50,8 +50,9 @@ CREATE TABLE IF NOT EXISTS {s}.messages (
     PRIMARY KEY (stream_id, id),
     UNIQUE (stream_id, event_id)
 );
-CREATE INDEX IF NOT EXISTS messages_lsn ON {s}.messages USING brin (lsn);
-CREATE INDEX IF NOT EXISTS messages_time ON {s}.messages USING brin (commit_time);
+-- One for both: two of them made a tenth of the time of an insert.
+CREATE INDEX IF NOT EXISTS messages_when ON {s}.messages USING brin (lsn, commit_time);
+DROP INDEX IF EXISTS {s}.messages_lsn, {s}.messages_time;
 CREATE TABLE IF NOT EXISTS {s}.groups (
     id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     stream_id integer NOT NULL REFERENCES {s}.streams,
