@@ -133,8 +133,8 @@ def reaching_spark() -> Iterator[None]:
     except (Py4JError, ConnectionError) as error:
         raise SparkLost(
             "Spark's Java process is gone",
-            fix="It was killed, or found no memory (spark.conf: spark.driver.memory). Nothing is lost: start the pipeline "
-            "again.",
+            fix="It was killed, or found no memory (spark.conf: spark.driver.memory). Nothing is lost: "
+            "start the pipeline again.",
         ) from error
 
 
