@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import TypeVar
 
 from tidemill.capture.backoff import Backoff
 from tidemill.capture.loop import Capture, Limits
+from tidemill.capture.signals import call_on_signal
 from tidemill.capture.status import StatusFile, read_told, write_told
 from tidemill.config.pipeline import Pipeline
 from tidemill.errors import TidemillError, is_retryable
@@ -32,8 +32,7 @@ Result = TypeVar("Result")
 def main() -> int:
     events.configure()
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    call_on_signal(stop.set)
     pipeline: Pipeline = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
     pipeline.state_path.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,6 @@ either way.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -45,16 +44,13 @@ def run(
 ) -> None:
     """Run the pipelines of one or more files until stopped (Ctrl-C drains; twice stops at once)."""
     from tidemill import config
+    from tidemill.capture.signals import call_on_signal
     from tidemill.control.runview import Lines, LiveTable
 
     pipelines = config.load_all(files)
     stop, hurry = threading.Event(), threading.Event()
 
-    def on_signal(number: int, frame: object) -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+    call_on_signal(lambda: (hurry if stop.is_set() else stop).set())
     with ExitStack() as stack:
         live = sys.stdout.isatty() and not as_json
         view = stack.enter_context(LiveTable()) if live else Lines(interval, as_json=as_json)
