@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -81,7 +82,7 @@ class _Actor:
         """Until somebody has ended at `crash_at`. One that ends in another way says at once what it died of."""
         wait_for(
             lambda: self.crashed_at_point or not (self.alive or self.was_killed), seconds,
-            lambda: f"{self.crash_at} was never passed:\n{self.output[-8000:]}",
+            lambda: f"{self.crash_at} was never passed:\n{self.testimony()}",
         )  # fmt: skip
         assert self.crashed_at_point, f"it ended before {self.crash_at}:\n{self.output[-8000:]}"
 
@@ -100,6 +101,7 @@ class _Actor:
 
     def _spawn(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         environment = {k: v for k, v in os.environ.items() if k not in (CRASH_AT, CRASH_ONCE)}
+        environment["PYTHONFAULTHANDLER"] = "1"  # see `testimony`
         if self.crash_at:
             environment |= {CRASH_AT: self.crash_at, CRASH_ONCE: str(self._marker)}
         with (self._directory / "output.log").open("ab") as output:
@@ -113,6 +115,27 @@ class _Actor:
         """Ids alone would not do: by the time of the last look they may belong to somebody else."""
         if self.alive:
             self._family |= {pid: _born(pid) for pid in [self.pid, *descendants(self.pid)]}
+
+    def testimony(self) -> str:
+        """The end of its output, and what each of its processes was about when it did not go on: Java says so at
+        SIGQUIT, Python as it dies of SIGABRT. It is over after this."""
+        said = self.output
+        family = [pid for pid in [self.pid, *descendants(self.pid)] if _born(pid)] if self.alive else []
+        for pid in (pid for pid in family if _program(pid) == "java"):
+            os.kill(pid, signal.SIGQUIT)
+            time.sleep(1)
+        self._remember()
+        for pid in (pid for pid in family if _program(pid).startswith("python")):
+            with contextlib.suppress(ProcessLookupError):  # at once: each is to say what it did before another's end
+                resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+                os.kill(pid, signal.SIGABRT)
+        time.sleep(2)
+        told = self.output[len(said) :].split("\n\n")
+        # Java has a hundred threads that only wait for work; all are in the output's file.
+        busy = [
+            part for part in told if not part.startswith('"') or "stream execution" in part or "task launch" in part
+        ]
+        return "\n\n".join([said[-5000:], *busy])
 
     def bury(self) -> None:
         """Nothing of it outlives the test."""

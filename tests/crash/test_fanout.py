@@ -63,7 +63,7 @@ def test_an_optional_sink_that_is_away_while_all_is_killed_misses_nothing_and_do
             keep_running()
             return reached() >= expected
 
-        wait_for(caught_up, _SECONDS, lambda: f"{reached()} of {expected} delivered:\n{run.output[-5000:]}")
+        wait_for(caught_up, _SECONDS, lambda: f"{reached()} of {expected} delivered:\n{run.testimony()}")
         assert run.stop() == 0, run.output[-5000:]
     for directory in (main, beside):
         replay = Replay(source.keys)

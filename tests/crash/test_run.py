@@ -57,7 +57,7 @@ class Stage:
 
         wait_for(
             progress, _START_SECONDS,
-            lambda: f"nothing is delivered any more:\n{self.run.output[-5000:]}",
+            lambda: f"nothing is delivered any more:\n{self.run.testimony()}",
         )  # fmt: skip
 
     def finish(self) -> int:
