@@ -20,6 +20,7 @@ from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.stream.admission import ROWS_PER_LANE
 from tidemill.stream.patience import Patience
+from tidemill.stream.report import BatchReport
 
 
 def test_every_event_arrives_once_and_each_key_in_order_over_all_lanes(mill: Mill) -> None:
@@ -222,6 +223,31 @@ def test_a_sink_that_hangs_does_not_hold_up_a_stop_for_longer_than_it_may(mill: 
     assert (ended, mill_at) == (True, None), "the sink would have hung for a minute"
     mill.run()
     assert set(mill.offsets()) == set(range(5))
+
+
+def test_a_batch_that_hangs_in_the_driver_does_not_hold_up_a_stop_for_ever(mill: Mill) -> None:
+    """Its checkpoint waits for a disk that does not answer, for instance: Java cannot interrupt that."""
+    waiting, back = threading.Event(), threading.Event()
+
+    def hang(report: BatchReport) -> None:
+        waiting.set()
+        back.wait(120)
+
+    assert mill.spark.conf.get("spark.sql.streaming.stopTimeout") != "0", "for ever"
+    mill.spark.conf.set("spark.sql.streaming.stopTimeout", "1s")
+    try:
+        mill.log.append(make_change(5))
+        loop = mill.loop(on_batch=hang)
+        loop.start()
+        assert waiting.wait(60)
+        stopping = threading.Thread(target=loop.stop, args=(0.5,), daemon=True)
+        stopping.start()
+        stopping.join(40)
+        assert not stopping.is_alive()
+    finally:
+        back.set()
+        mill.spark.conf.unset("spark.sql.streaming.stopTimeout")
+    loop.stop()  # nothing holds it any more
 
 
 def test_a_directory_that_spark_cannot_have_is_an_error_worth_a_retry(mill: Mill) -> None:

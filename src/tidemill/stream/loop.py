@@ -168,15 +168,21 @@ class StreamLoop:
 
     def stop(self, timeout: float = 60) -> None:
         """Lets the batch under way finish and be noted, then ends the query. Waits at most `timeout` seconds: what
-        is not noted by then is delivered again at the next start."""
+        is not noted by then is delivered again at the next start. A query that does not end is left (session.py)."""
+        from py4j.protocol import Py4JJavaError
+
         self._stopping.set()
         if self._query is None:
             return
         if self._busy.acquire(timeout=timeout):
             self._busy.release()
-        with suppress(SparkLost), reaching_spark():
-            self._query.stop()
-        emit("stream.stopped", **self._who(), offset=self._checkpoint.offset)
+        try:
+            with suppress(SparkLost), reaching_spark():
+                self._query.stop()
+        except Py4JJavaError as error:
+            warn("stream.not_stopped", **self._who(), offset=self._checkpoint.offset, error=str(error.java_exception))
+        else:
+            emit("stream.stopped", **self._who(), offset=self._checkpoint.offset)
 
     def await_end(self, timeout: float | None = None) -> bool:
         """True when the loop has ended, by `stop`; raises what ended it otherwise. False when the time is over."""

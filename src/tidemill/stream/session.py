@@ -51,6 +51,9 @@ _CHEAP = {
     "spark.locality.wait": "0",
 }
 
+# Spark would wait for ever for the thread of a query that is to end; that may wait for a disk that does not answer.
+_IMPATIENT = {"spark.sql.streaming.stopTimeout": "30s"}
+
 _HADOOP = "spark.hadoop."
 
 _LOCAL = {
@@ -80,6 +83,7 @@ def create_session(
         "spark.pyspark.driver.python": sys.executable,
         **_QUIET,
         **_CHEAP,
+        **_IMPATIENT,
         **(_LOCAL if runs_here(master) else {}),
         **_places(scratch),
         **(conf or {}),
