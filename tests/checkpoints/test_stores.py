@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from tidemill.checkpoints.clickhouse import ClickHouseCheckpoints, ClickHouseChe
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
 from tidemill.control.servers.clickhouse import ClickHouse
-from tidemill.errors import CheckpointConflict, CheckpointError
+from tidemill.errors import CheckpointConflict, CheckpointError, is_retryable
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
 
@@ -50,6 +52,31 @@ def test_no_update_is_lost_between_processes(kind: str, tmp_path: Path) -> None:
     store.close()
     assert final is not None
     assert (final.offset, final.version) == (60, 60)
+
+
+def test_a_lock_that_a_stuck_process_holds_is_an_error_worth_a_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileCheckpoints, "lock_seconds", 0.2)
+    store = FileCheckpoints(FileConfig(), tmp_path)
+    first = store.save("orders", Checkpoint(1, Position("p")), expect=0)
+    with (tmp_path / "checkpoints" / "orders.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        met: list[CheckpointError] = []
+        saving = threading.Thread(target=_save_in_vain, args=(store, met), daemon=True)
+        saving.start()
+        saving.join(30)
+        assert met, "it waits for ever"
+        assert is_retryable(met[0])
+        assert "orders.lock" in met[0].where
+    assert store.save("orders", Checkpoint(2, Position("q")), expect=first.version).version == 2
+
+
+def _save_in_vain(store: FileCheckpoints, met: list[CheckpointError]) -> None:
+    try:
+        store.save("orders", Checkpoint(2, Position("q")), expect=1)
+    except CheckpointError as error:
+        met.append(error)
 
 
 def test_a_torn_file_is_an_error_that_says_which(tmp_path: Path) -> None:

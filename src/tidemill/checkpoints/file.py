@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 from pydantic import Field
@@ -30,6 +32,7 @@ class FileConfig(Config):
 
 class FileCheckpoints(Component[FileConfig]):
     Config = FileConfig
+    lock_seconds: ClassVar[float] = 30.0
 
     def __init__(self, config: FileConfig, state_dir: Path | None = None) -> None:
         super().__init__(config)
@@ -77,8 +80,21 @@ class FileCheckpoints(Component[FileConfig]):
     def _locked(self, pipeline: str) -> Iterator[None]:
         """Compare-and-set between processes. The lock has its own file: a replaced file takes its lock along."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with self._path(pipeline).with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        path = self._path(pipeline).with_suffix(".lock")
+        give_up = time.monotonic() + self.lock_seconds
+        with path.open("w") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() > give_up:
+                        raise CheckpointError(
+                            f"another process has held the checkpoint's lock for {self.lock_seconds:.0f} seconds",
+                            where=str(path),
+                            fix="It holds it only while it writes, so it is stuck: find it with lsof, and end it.",
+                        ) from error
+                    time.sleep(0.01)
             yield
 
 
