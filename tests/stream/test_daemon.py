@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,72 @@ from tidemill.stream import daemon
 daemon.preload()
 print("pyarrow" in sys.modules, len(os.listdir("/proc/self/task")))
 """
+
+
+BORN = """
+import os, signal, time
+from tidemill.stream.daemon import until_hung_up, watch_births
+
+watch_births(seconds=1)
+
+def ends(work):
+    child = os.fork()
+    if not child:
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def grandchild():
+    until_hung_up(lambda: os._exit(signal.alarm(0) if not os.fork() else os.waitpid(-1, 0)[1]))()
+
+print(ends(lambda: time.sleep(30)) == -signal.SIGALRM)
+print(ends(until_hung_up(lambda: time.sleep(2) or 0)) == 0)
+print(ends(grandchild) == 0)
+"""
+
+
+def test_a_worker_that_is_never_born_is_ended_and_others_take_their_time() -> None:
+    told = subprocess.run([sys.executable, "-c", BORN], capture_output=True, text=True, timeout=60)
+    assert told.stdout.split() == ["True", "True", "True"], told.stderr
+
+
+STUCK = """
+import os, time
+from pyspark import daemon
+from tidemill.stream import daemon as ours
+
+def stuck():
+    if not os.path.exists("{once}"):
+        open("{once}", "w").close()
+        time.sleep(600)
+
+ours.watch_births(seconds=4)
+os.register_at_fork(after_in_child=stuck)
+daemon.worker = ours.until_hung_up(daemon.worker)
+daemon.manager()
+"""
+
+SESSION = """
+from tidemill.stream.session import create_session, warm_up
+
+spark = create_session("t", master="local[2]", conf={"spark.python.daemon.module": "stuck"})
+try:
+    warm_up(spark)
+    print("nothing was stuck")
+except Exception:
+    print("failed")
+warm_up(spark)
+print("went on")
+spark.stop()
+"""
+
+
+def test_a_session_goes_on_after_a_worker_that_was_never_born(tmp_path: Path) -> None:
+    """Java would wait for it for ever, and all streams of the session with it."""
+    (tmp_path / "stuck.py").write_text(STUCK.format(once=tmp_path / "once"))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", SESSION], capture_output=True, text=True, env=environment, timeout=180)
+    assert told.stdout.splitlines() == ["failed", "went on"], told.stderr[-3000:]
 
 
 @pytest.mark.parametrize("error", ["BrokenPipeError", "ConnectionResetError"])
