@@ -20,9 +20,9 @@ import pg8000.native
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from tidemill.pgsession import Session
 from tidemill.sources._gulps import keep_alive
 from tidemill.sources._pg_errors import refused, translated
-from tidemill.sources._pg_session import Session
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig

@@ -40,7 +40,7 @@ from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources._pg_tables import parse as parse_pattern
 
-_LONGEST_SILENCE = 600.0
+_LONGEST_SILENCE = 3600.0
 
 
 class PostgresConfig(Config):
