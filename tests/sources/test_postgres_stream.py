@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import struct
 import threading
 import time
@@ -216,6 +218,33 @@ def test_a_server_that_stops_answering_is_a_lost_connection_and_streams_again_wh
             source.start(begin)
             execute(dsn, "INSERT INTO t VALUES (1, 'a')")
             assert messages(source, "C", 1)
+
+
+class Busy:
+    """A stream whose server decodes what we do not want, and says nothing."""
+
+    quiet = math.inf
+
+    def read(self, wait: float) -> memoryview:
+        return memoryview(b"")
+
+    def status(self, written: int, flushed: int, *, reply: bool) -> None:
+        pass
+
+
+def test_a_server_that_is_only_busy_is_waited_for_longer_each_time_until_there_is_progress() -> None:
+    source = PostgresSource(config("dbname=x", heartbeat_seconds=10, network_timeout_seconds=30))
+
+    def waited() -> int:
+        source._flushed, source._stream = 0, Busy()  # type: ignore[assignment]  # a new connection
+        source.acknowledge(Position("0/10"))  # known before: no progress
+        with pytest.raises(ConnectionLost) as lost:
+            source.read()
+        return int(re.findall(r"for (\d+) seconds", str(lost.value))[0])
+
+    assert [waited() for _ in range(9)] == [40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]
+    source.acknowledge(Position("0/20"))
+    assert waited() == 40
 
 
 def test_a_query_that_is_never_answered_is_a_lost_connection(

@@ -173,6 +173,7 @@ class PostgresSource(Component[PostgresConfig]):
         self._decoder: PgOutputDecoder | None = None
         self._told_at = 0.0
         self._silence = self._first_silence = config.heartbeat_seconds + config.network_timeout_seconds
+        self._farthest = 0  # acknowledged over any connection
         self.began = Position("")
 
     def setup(self, after: Position | None = None) -> _pg_setup.Prepared:
@@ -305,7 +306,8 @@ class PostgresSource(Component[PostgresConfig]):
         """
         if position is not None:
             self._flushed = max(self._flushed, parse_lsn(position))
-            self._silence = self._first_silence
+            if self._flushed > self._farthest:
+                self._farthest, self._silence = self._flushed, self._first_silence
         self._report_if_due()
 
     def server_message(self, kind: str, body: bytes) -> None:
