@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tidemill.errors import TidemillError
+
+_PATIENCE = 30.0  # seconds, with whoever writes at the same time
 
 
 class SqliteFile:
@@ -51,12 +54,26 @@ class SqliteFile:
 
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(self.path, timeout=30, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
         try:
-            db.execute("PRAGMA journal_mode=WAL")  # the command line reads while a pipeline writes
+            _log_ahead(db)
             db.execute("PRAGMA synchronous=FULL")  # in WAL mode, less may lose the last commits in a power cut
             db.executescript(self._schema)
         except BaseException:
             db.close()
             raise
         return db
+
+
+def _log_ahead(db: sqlite3.Connection) -> None:
+    """WAL mode: the command line reads while a pipeline writes. A file that others are just opening cannot be switched,
+    and for this one thing SQLite does not wait by itself."""
+    give_up = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+        time.sleep(0.01)

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tidemill.errors import DeliveryError, LogError, TidemillError
 from tidemill.model.position import Offset
+
+# Which call and which task it was helps nobody.
+_AROUND = re.compile(r"(An error occurred while calling \S+|: |.* most recent failure: Lost task .*?\): )+")
 
 
 def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
 
 
+def reason(error: BaseException) -> str:
+    """Java's own words for what it was, and those of the last cause. Not a worker's traceback: it may hold a row's
+    values."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [rest for line in lines if (rest := line[found.end() :] if (found := _AROUND.match(line)) else line)]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    first = said[0] if said else type(error).__name__
+    return first[:300] + (f" ({causes[-1][:300]})" if causes and causes[-1].partition(": ")[2] not in first else "")
+
+
 def job_failed(error: Exception, pipeline: str, checkpoint: Offset) -> DeliveryError:
     """Sinks' errors come as receipts; this is a worker that was killed, or an executor lost."""
     return DeliveryError(
-        f"a Spark job failed: {first_line(error)}",
+        f"a Spark job failed: {reason(error)}",
         where=f'pipeline "{pipeline}", checkpoint {checkpoint}',
         fix="Nothing is lost: start the pipeline again. If it repeats, look at memory and Spark's log.",
     )
