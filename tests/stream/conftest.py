@@ -21,7 +21,7 @@ from tidemill.stream.loop import StreamLoop
 from tidemill.stream.patience import Patience
 from tidemill.stream.policy import Policy
 from tidemill.stream.report import BatchReport
-from tidemill.stream.source import BlockSource
+from tidemill.stream.session import register_source
 
 
 def install_scribe(spark: Any, directory: Path) -> None:
@@ -32,7 +32,7 @@ def install_scribe(spark: Any, directory: Path) -> None:
         package.writestr("scribe-1.0.dist-info/METADATA", scribe.METADATA)
         package.writestr("scribe-1.0.dist-info/entry_points.txt", scribe.ENTRY_POINTS)
     spark.sparkContext.addPyFile(str(archive))
-    spark.dataSource.register(BlockSource)  # a source keeps the files that were there when it was registered
+    register_source(spark)  # a source keeps the files that were there when it was registered
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from tidemill.stream import ledger as module
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.policy import Policy
+from tidemill.stream.source import NAME
 
 pytestmark = pytest.mark.usefixtures("_no_pause_between_trims")
 
@@ -160,3 +161,14 @@ def test_a_batch_that_is_trimmed_away_while_its_sink_is_down_is_lost_loudly(
     assert mill.offsets("b") == list(range(head, 15))
     assert "stream.place_lost" in caplog.text
     assert not list(mill.directory.glob("spark of*%2525*"))
+
+
+def test_streams_that_start_at_once_share_an_environment_that_threads_may_write_to(mill: Mill) -> None:
+    """Spark writes into it as each starts; what it loses there makes every job of the session unreadable."""
+    mill.log.append(make_change(3))
+    with fan(mill, a=True, b=False, c=False) as side_by_side:
+        side_by_side.wait(lambda: all(side_by_side.offset(key) == 3 for key in side_by_side.loops))
+    known = mill.spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(NAME)
+    environment = known.dataSourceCls().envVars()
+    assert environment.getClass().getName() == "java.util.concurrent.ConcurrentHashMap"
+    assert "SPARK_LOCAL_DIRS" in environment, "Spark writes elsewhere by now: is register_source still needed?"

@@ -84,7 +84,9 @@ class RowView(DataSource):
 
 def register(spark: Any) -> None:
     """Makes `format("tidemill")` known to a session."""
-    spark.dataSource.register(RowView)
+    from tidemill.stream.session import register_source  # of no use to workers
+
+    register_source(spark, RowView)
 
 
 def newest(log: LogReader, name: str) -> Table:

@@ -115,8 +115,27 @@ def create_session(
         signal.signal(signal.SIGINT, on_interrupt)
     for key, value in secrets.items():
         spark.sparkContext._jsc.hadoopConfiguration().set(key.removeprefix(_HADOOP), value)
-    spark.dataSource.register(BlockSource)
+    register_source(spark)
     return spark
+
+
+def register_source(spark: Any, source: Any = BlockSource) -> None:
+    """Makes a source in Python known, with an environment that threads may share.
+
+    Every stream that starts writes into the environment of its source's function, in a thread of its own, while jobs
+    serialise it (PythonStreamingSourceRunner, Spark 4.3). In the HashMap that PySpark would make of it two streams that
+    start at once may lose an entry and count it all the same: from then on no job of the session can be read.
+    """
+    if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the map is made elsewhere
+        spark.dataSource.register(source)
+        return
+    context = spark.sparkContext
+    plain = context.environment
+    context.environment = context._jvm.java.util.concurrent.ConcurrentHashMap(plain)
+    try:
+        spark.dataSource.register(source)
+    finally:
+        context.environment = plain
 
 
 def close_session(spark: Any) -> None:
