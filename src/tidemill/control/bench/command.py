@@ -81,7 +81,7 @@ def mysql(
 def sinks(
     names: Annotated[list[str] | None, typer.Argument(help="Which sinks; all of them if none is named.")] = None,
     rows: Annotated[int, typer.Option(help="Events that every sink is given.")] = 200_000,
-    rounds: Annotated[int, typer.Option(help="Alternating runs; the median counts.")] = 3,
+    rounds: Annotated[int, typer.Option(help="Alternating runs; the median counts.")] = 7,
     as_json: console.AsJson = False,
 ) -> None:
     """Every sink and wire format, beside the plainest client loop.
