@@ -60,6 +60,18 @@ class Component(Generic[ConfigT]):
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """Something an operator must know although the stream goes on: rows of a table may be missing, a pattern matches
+    nothing yet. `code` is stable (`table-incomplete`), `subject` is what it is about (a table). It stands in every status
+    until it is no longer true or an operator has accepted it."""
+
+    code: str
+    subject: str
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
 class Structure:
     """What a source noted about a name at a position, in words of its own; None when the name went away. `sequence`
     rises with every note."""
@@ -87,6 +99,13 @@ class Schemas(Protocol):
 
     def forget_structures(self, after: int) -> None:
         """Notes with a higher sequence: what lies behind the position at which a source resumes comes again."""
+
+    def recall(self, name: str) -> bytes | None:
+        """The document that was last remembered under `name`."""
+
+    def remember(self, name: str, document: bytes | None) -> None:
+        """What a source must know of its server across restarts, in words of its own (identity, members of a
+        publication, tables with gaps). Durable when it returns; None forgets it."""
 
 
 class Decoder(Protocol):
@@ -144,6 +163,9 @@ class Source(Protocol):
 
     def acknowledge(self, position: Position) -> None:
         """Tells the database that it may forget what is before `position`, as returned by `due`."""
+
+    def notices(self) -> tuple[Notice, ...]:
+        """What an operator must know now although the stream goes on. Cheap: asked with every progress report."""
 
     def lag_bytes(self) -> int | None:
         """How much of its log the database still keeps for us, if it says."""

@@ -185,3 +185,14 @@ def test_notes_of_a_source_come_back_in_order_and_are_forgotten_from_a_place_on(
         assert [note.position for note in registry.structures()] == ["a:4", "a:4"]
         registry.keep_structures(Position("a:9"), {"one": b"again"})
         assert [note.document for note in registry.structures()] == [b"1", b"2", b"again"]
+
+
+def test_what_a_source_remembers_of_its_server_survives_and_can_be_forgotten(tmp_path: Path) -> None:
+    with closing(SchemaRegistry(tmp_path / "schemas.sqlite")) as registry:
+        assert registry.recall("server") is None
+        registry.remember("server", b"first")
+        registry.remember("server", b"second")
+    with closing(SchemaRegistry(tmp_path / "schemas.sqlite")) as registry:
+        assert registry.recall("server") == b"second"
+        registry.remember("server", None)
+        assert registry.recall("server") is None

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TypeVar
 
 from tidemill.capture.backoff import Backoff
@@ -64,15 +65,18 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
         ahead = min(ahead, spec.batch.max_inflight * spec.batch.max_bytes)
     limits = Limits(ahead, max(1, min(1000, spec.batch.max_events // 8)), spec.ack == "logged")
 
+    def notices() -> tuple[dict[str, str], ...]:
+        return tuple(asdict(notice) for notice in source.notices())
+
     def progress(visible: int) -> None:
         tail = log.tail
         status.update(
             stage="cdc", events=status.count(visible), offset=tail.offset, position=tail.position,
-            lag_bytes=source.lag_bytes(), error={},
+            lag_bytes=source.lag_bytes(), notices=notices(), error={},
         )  # fmt: skip
 
     def streaming() -> None:
-        status.update(stage="cdc", error={}, streaming_since=status.streaming_since or time.time())
+        status.update(stage="cdc", error={}, notices=notices(), streaming_since=status.streaming_since or time.time())
 
     def told(position: Position, offset: Offset) -> None:
         write_told(state, position, offset)

@@ -25,6 +25,7 @@ _INTERVAL = 0.25
 @dataclass(frozen=True, slots=True)
 class CaptureStatus:
     """`stage` is init, setup, cdc, stopped or failed. `error` is the last trouble, empty when all is well.
+    `notices` are the source's: the stream goes on, but somebody must know.
     `streaming_since` is when this process first had a stream, seconds since 1970, 0 before that."""
 
     pid: int
@@ -34,6 +35,7 @@ class CaptureStatus:
     position: str = ""
     lag_bytes: int | None = None
     error: dict[str, str] = field(default_factory=dict)
+    notices: tuple[dict[str, str], ...] = ()
     exit_code: int = 0
     streaming_since: float = 0.0
     time: float = 0.0

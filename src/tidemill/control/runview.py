@@ -48,7 +48,10 @@ class Lines:
     def show(self, statuses: list[PipelineStatus]) -> None:
         now = time.monotonic()
         for status in statuses:
-            looks = (status.state, status.stage, status.error.get("what", ""), *(sink.state for sink in status.sinks))
+            looks = (
+                status.state, status.stage, status.error.get("what", ""), *(sink.state for sink in status.sinks),
+                *(f"{notice['code']} {notice['subject']}" for notice in status.notices),
+            )  # fmt: skip
             at, before = self._shown.get(status.name, (0.0, ()))
             if looks != before or now - at >= self._interval:
                 self._shown[status.name] = (now, looks)
@@ -71,6 +74,8 @@ def _table(statuses: list[PipelineStatus]) -> Table:
         )  # fmt: skip
         if s.error:
             table.add_row("", Text(s.error["what"], style="red"))
+        for notice in s.notices:
+            table.add_row("", Text(f"{notice['subject']}: {notice['what']} {notice['fix']}", style="yellow"))
     return table
 
 
@@ -80,6 +85,7 @@ def _line(s: PipelineStatus) -> str:
         f"{s.name} {s.state} {s.stage} events={s.events} rate={s.events_per_second:.0f}/s lag={s.lag_events}ev "
         f"{s.lag_seconds:.1f}s {_bytes(s)} batch={s.batch_seconds * 1000:.0f}ms {sinks}"
     )
+    text += "".join(f" {notice['code']}: {notice['subject']}" for notice in s.notices)
     return f"{text} error: {s.error['what']}" if s.error else text
 
 

@@ -45,7 +45,8 @@ class SinkStatus:
 class PipelineStatus:
     """Lag in three measures: `lag_bytes` of the source's own log, `lag_events` captured but not delivered as the commit
     policy asks, and `lag_seconds` since the commit of the newest delivered change while anything waits (0 when nothing
-    does). `letters_dropped` dead letters had to go for newer ones in this run."""
+    does). `letters_dropped` dead letters had to go for newer ones in this run. `notices` need somebody's
+    eyes although everything runs: {code, subject, what, fix}."""
 
     name: str
     state: State
@@ -62,6 +63,7 @@ class PipelineStatus:
     letters_dropped: int = 0
     sinks: tuple[SinkStatus, ...] = ()
     error: dict[str, str] = field(default_factory=dict)
+    notices: tuple[dict[str, str], ...] = ()
 
 
 class Rate:

@@ -190,6 +190,7 @@ class PipelineRun:
             capture_restarts=self._capture.restarts,
             sinks=self._sinks(tail),
             error=(capture.error if capture else {}) or trouble,
+            notices=tuple(capture.notices) if capture else self.status.notices,
         )
 
     def _sinks(self, tail: int) -> tuple[SinkStatus, ...]:

@@ -37,6 +37,10 @@ CREATE TABLE IF NOT EXISTS structures (
     name     TEXT NOT NULL,
     document BLOB
 );
+CREATE TABLE IF NOT EXISTS memory (
+    name     TEXT PRIMARY KEY,
+    document BLOB NOT NULL
+);
 """
 _FIELDS = "sequence, version, fingerprint, position, registered_at, document"
 
@@ -118,6 +122,18 @@ class SchemaRegistry:
     def forget_structures(self, after: int) -> None:
         with self._file.writing() as db:
             db.execute("DELETE FROM structures WHERE sequence > ?", (after,))
+
+    def recall(self, name: str) -> bytes | None:
+        with self._file.connected() as db:
+            row = db.execute("SELECT document FROM memory WHERE name = ?", (name,)).fetchone()
+            return row[0] if row else None
+
+    def remember(self, name: str, document: bytes | None) -> None:
+        with self._file.writing() as db:
+            if document is None:
+                db.execute("DELETE FROM memory WHERE name = ?", (name,))
+            else:
+                db.execute("INSERT OR REPLACE INTO memory (name, document) VALUES (?, ?)", (name, document))
 
     def sequence(self) -> int:
         """The last number given out, 0 when nothing is registered."""

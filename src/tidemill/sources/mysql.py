@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Config, Decoder, Resting, Schemas
+from tidemill.component import Check, Component, Config, Decoder, Notice, Resting, Schemas
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor
 from tidemill.errors import ConfigError, TidemillError
@@ -217,6 +217,9 @@ class MysqlSource(Component[MysqlConfig]):
 
     def acknowledge(self, position: Position) -> None:
         """Nothing to say: the server purges its binlog by its own rules, not by what replicas have read."""
+
+    def notices(self) -> tuple[Notice, ...]:
+        return ()
 
     def lag_bytes(self) -> int | None:
         """Binlog from where the decoder is to the end, as of a few seconds ago."""

@@ -23,7 +23,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Config, Resting, Schemas
+from tidemill.component import Check, Component, Config, Notice, Resting, Schemas
 from tidemill.decoders._pgmessages import Relation
 from tidemill.decoders.pgoutput import PgOutputDecoder
 from tidemill.errors import ConnectionLost
@@ -226,6 +226,9 @@ class PostgresSource(Component[PostgresConfig]):
             return None
         self._told_at = time.monotonic()
         return format_lsn(target)
+
+    def notices(self) -> tuple[Notice, ...]:
+        return ()
 
     def lag_bytes(self) -> int | None:
         """From what the server was told to what it says it has sent."""
