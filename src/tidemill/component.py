@@ -62,8 +62,8 @@ class Component(Generic[ConfigT]):
 @dataclass(frozen=True, slots=True)
 class Notice:
     """Something an operator must know although the stream goes on: rows of a table may be missing, a pattern matches
-    nothing yet. `code` is stable (`table-incomplete`), `subject` is what it is about (a table). It stands in every status
-    until it is no longer true or an operator has accepted it."""
+    nothing yet. `code` is stable (`table-incomplete`), `subject` is what it is about (a table). It stands in every
+    status until it is no longer true or an operator has accepted it."""
 
     code: str
     subject: str
