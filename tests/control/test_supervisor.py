@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psycopg
 import pytest
 
 from tests.config.conftest import PIPELINE
@@ -18,9 +20,10 @@ from tidemill import config
 from tidemill.control import streaming, supervisor
 from tidemill.control.run import slots
 from tidemill.control.runview import Lines
+from tidemill.control.servers.postgres import Postgres
 from tidemill.control.status import PipelineStatus, SinkStatus, State
 from tidemill.control.supervisor import PipelineRun
-from tidemill.errors import CheckpointConflict, Refused, TidemillError
+from tidemill.errors import CheckpointConflict, PositionLost, Refused, TidemillError
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.delivery import Checkpoint, Receipt
 from tidemill.stream.ledger import Ledger
@@ -340,3 +343,128 @@ def test_a_master_that_somebody_chose_stays_as_it_is(master: str, beside: int, g
 def test_sinks_that_move_by_themselves_get_slots_beside_those_for_the_cores() -> None:
     cores = len(os.sched_getaffinity(0))
     assert slots("local[*]", 2) == (f"local[{cores + 2}]", {"spark.default.parallelism": str(cores)})
+
+
+class FailedCapture(NoCapture):
+    """Gave up for good."""
+
+    stops = 0
+
+    def watch(self) -> None:
+        raise PositionLost('replication slot "orders" is gone', where="source", fix="Run tidemill resync.")
+
+    def stop(self) -> None:
+        type(self).stops += 1
+
+
+def test_what_was_captured_before_capture_failed_is_delivered_and_then_the_pipeline_is_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = Works(tmp_path, "{mode: all}")
+    run = works.run(monkeypatch, a=UP, b=UP, c=DOWN)
+    assert works.checkpoint() is None
+    run._capture = FailedCapture(works.pipeline)  # type: ignore[assignment]
+    for _ in range(3):
+        status = run.watch()
+    assert (status.state, status.stage, status.error["what"], status.lag_events) == (
+        State.FAILING, "failed", 'replication slot "orders" is gone', 10
+    )  # fmt: skip
+    ScriptedStream.outlook["c"] = UP
+    run.watch()
+    status = run.watch()
+    assert (status.state, status.lag_events, works.checkpoint()) == (State.FAILED, 0, 10)
+    assert isinstance(run.error, PositionLost)
+    works.log.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "outlook"), [("{mode: all}", (UP, UP, DOWN)), ("{mode: required}", (UP, DOWN, REFUSES))]
+)
+def test_a_pipeline_whose_capture_failed_does_not_wait_for_ever_for_a_sink_that_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, outlook: tuple[str, ...]
+) -> None:
+    works = Works(tmp_path, policy)
+    run = works.run(monkeypatch, **dict(zip("abc", outlook, strict=True)))
+    run._capture = FailedCapture(works.pipeline)  # type: ignore[assignment]
+    assert run.watch().state is State.FAILING
+    monkeypatch.setattr(supervisor, "_STANDSTILL_SECONDS", 0.0)
+    assert run.watch().state is State.FAILED
+    assert works.checkpoint() == (None if "all" in policy else 10)
+    works.log.close()
+
+
+def test_an_operator_can_stop_a_pipeline_that_still_delivers_after_its_capture_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = Works(tmp_path, "{mode: all}")
+    run = works.run(monkeypatch, a=UP, b=UP, c=DOWN)
+    run._capture = FailedCapture(works.pipeline)  # type: ignore[assignment]
+    run.watch()
+    run.stop()
+    assert (run.status.state, run.status.lag_events, type(run.error)) == (State.FAILED, 10, PositionLost)
+    works.log.close()
+
+
+def test_a_stream_that_fails_too_does_not_hide_why_capture_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    works = Works(tmp_path, "{mode: all}")
+    run = works.run(monkeypatch, a=UP, b=UP, c=DOWN)
+    run._capture = FailedCapture(works.pipeline)  # type: ignore[assignment]
+    run.watch()
+    ScriptedStream.outlook["c"] = REFUSES
+    run.watch()
+    assert (run.watch().state, type(run.error)) == (State.FAILED, PositionLost)
+    assert "pipeline.rest_not_delivered" in [record.getMessage() for record in caplog.records]
+    works.log.close()
+
+
+def test_events_before_a_slot_that_was_dropped_arrive_before_the_pipeline_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres18: Postgres
+) -> None:
+    path = tmp_path / "orders.yaml"
+    with postgres18.database("failing") as dsn, psycopg.connect(dsn, autocommit=True) as db:
+        db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        source = f"type: postgres, config: {{id: p, dsn: '{dsn}', tables: [public.t]}}"
+        path.write_text(
+            f"metadata: {{name: orders}}\nspec:\n  source: {{{source}}}\n"
+            f"  sinks: [{{type: bucket, config: {{id: a}}}}]\n  state_dir: {tmp_path}/state\n"
+        )
+        monkeypatch.setattr(supervisor, "StreamLoop", ScriptedStream)
+        monkeypatch.setattr(ScriptedStream, "outlook", {"a": DOWN})
+        (pipeline,) = config.load(path)
+        run, log = PipelineRun(pipeline, None), LogReader(pipeline.log_uri)
+        run.start()
+        try:
+            watch_until(run, lambda: run.status.stage == "cdc")
+            db.execute("INSERT INTO t SELECT generate_series(1, 7)")
+            watch_until(run, lambda: log.tail().offset == 7)
+            (slot,) = db.execute(
+                "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+            ).fetchone() or ("",)
+            while True:  # capture connects again and again
+                db.execute(
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", [slot]
+                )
+                with contextlib.suppress(psycopg.errors.ObjectInUse):
+                    db.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+                    break
+            watch_until(run, lambda: run.status.state is State.FAILING)
+            assert slot in run.status.error["what"]
+            ScriptedStream.outlook["a"] = UP
+            watch_until(run, lambda: run.status.state is State.FAILED)
+        finally:
+            run.stop()
+    assert run.error is not None
+    assert slot in run.error.what
+    kept = pipeline.build_checkpoints().load("orders")
+    assert kept is not None
+    assert (kept.offset, run.status.lag_events) == (7, 0)
+
+
+def watch_until(run: PipelineRun, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline, run.status
+        run.watch()
+        time.sleep(0.05)

@@ -15,7 +15,7 @@ from rich.text import Text
 from tidemill.control.console import human_bytes
 from tidemill.control.status import PipelineStatus, SinkState, SinkStatus, State
 
-_STYLE = {State.RUNNING: "green", State.FAILED: "bold red", State.STOPPING: "yellow"}
+_STYLE = {State.RUNNING: "green", State.FAILING: "red", State.FAILED: "bold red", State.STOPPING: "yellow"}
 _SINK_STYLE = {SinkState.OK: "green", SinkState.FAILING: "red", SinkState.FAILED: "bold red"}
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 class State(enum.StrEnum):
     CREATED = "created"
     RUNNING = "running"
+    FAILING = "failing"  # capture failed for good; what it captured before is still delivered
     STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"

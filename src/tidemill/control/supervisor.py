@@ -2,7 +2,8 @@
 
 A process that was killed is started again; an error that a retry may mend is retried with backoff; a sink that the
 commit policy can do without fails alone; anything else makes the pipeline `failed`, with the error kept, and the rest
-of it stopped: no dead pipeline says running.
+of it stopped: no dead pipeline says running. When capture fails for good the pipeline is `failing` until the sinks have
+what was captured before, and `failed` then.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# How long a pipeline whose capture failed waits for sinks of which none takes anything.
+_STANDSTILL_SECONDS = 30.0
+
+
 class PipelineRun:
     """`start`, then `watch` again and again, then `stop`. For one thread; batches report from Spark's."""
 
@@ -47,6 +52,7 @@ class PipelineRun:
         self._offset: int | None = None  # the pipeline's checkpoint as the last report left it
         self._last_tail = 0
         self._newest_commit = 0.0
+        self._moved: tuple[int, float] = (-1, 0.0)  # the groups' offsets together, and since when they are that
         self._changing = threading.Lock()  # batches report from Spark's threads
         self.status = PipelineStatus(pipeline.name, State.CREATED, sinks=self._sinks(0))
         self.error: TidemillError | None = None
@@ -65,10 +71,16 @@ class PipelineRun:
         if self.status.state is State.RUNNING:
             try:
                 capture = self._capture.watch()
-                self._watch_streams()
-                self._measure(capture)
             except Exception as error:  # noqa: BLE001  one pipeline's failure is not that of the others
-                self._fail(explained(error))
+                self._fail_after_delivery(explained(error))
+            else:
+                try:
+                    self._watch_streams()
+                    self._measure(capture)
+                except Exception as error:  # noqa: BLE001  as above
+                    self._fail(explained(error))
+        if self.status.state is State.FAILING and self.error is not None:
+            self._deliver_the_rest(self.error)
         return self.status
 
     def stop_capture(self) -> None:
@@ -100,6 +112,8 @@ class PipelineRun:
         deadline = time.monotonic() + seconds
         for group in self._groups.values():
             group.stop(max(0.0, deadline - time.monotonic()))
+        if self.status.state is State.FAILING and self.error is not None:  # stopped before all was delivered
+            self._change_to_failed(self.error)
         if self.status.state is State.STOPPING:
             tail = self._tail()
             waiting = self._waiting(tail)
@@ -109,6 +123,39 @@ class PipelineRun:
             self._ledger.close()
             if self._letters is not None:
                 self._letters.close()
+
+    def _fail_after_delivery(self, error: TidemillError) -> None:
+        """Capture gave up. The log may hold what no sink has yet: the streams go on until it is delivered."""
+        self.error = error
+        self._capture.stop()
+        self._moved = (-1, time.monotonic())
+        self._change(state=State.FAILING, stage="failed", error=described(error))
+        events.fail("pipeline.failing", pipeline=self.pipeline.name, error=error.what, where=error.where, fix=error.fix,
+                    undelivered=self._waiting(self._tail()))  # fmt: skip
+
+    def _deliver_the_rest(self, error: TidemillError) -> None:
+        """A step of it; the pipeline is `failed` when nothing is left, or nothing that a sink takes."""
+        try:
+            self._watch_streams()
+            self._measure(None)
+            self._change(stage="failed", error=described(error))
+            if not self._stands_still():
+                return
+        except Exception as failure:  # noqa: BLE001  a second failure: what is not delivered stays in the log
+            second = explained(failure)
+            events.fail("pipeline.rest_not_delivered", pipeline=self.pipeline.name, error=second.what,
+                        where=second.where, fix=second.fix)  # fmt: skip
+        self._fail(error)
+
+    def _stands_still(self) -> bool:
+        """Every sink has everything, or those that have not fail and took nothing for a while."""
+        tail = self._tail()
+        waiting = [group for group in self._groups.values() if group.offset < tail and not group.given_up]
+        reached = sum(group.offset for group in self._groups.values())
+        if reached != self._moved[0]:
+            self._moved = (reached, time.monotonic())
+        standing = time.monotonic() - self._moved[1] >= _STANDSTILL_SECONDS
+        return all(group.failing and standing for group in waiting)
 
     def _begin(self) -> None:
         if self.status.state is State.CREATED:
@@ -214,6 +261,12 @@ class PipelineRun:
 
     def _fail(self, error: TidemillError) -> None:
         self.error = error
-        self._change(state=State.FAILED, error=described(error), sinks=self._sinks(self._tail()))
-        events.fail("pipeline.failed", pipeline=self.pipeline.name, error=error.what, where=error.where, fix=error.fix)
+        self._change_to_failed(error)
         self.stop()
+
+    def _change_to_failed(self, error: TidemillError) -> None:
+        tail = self._tail()
+        waiting = self._waiting(tail)
+        self._change(state=State.FAILED, error=described(error), lag_events=waiting, sinks=self._sinks(tail))
+        events.fail("pipeline.failed", pipeline=self.pipeline.name, error=error.what, where=error.where, fix=error.fix,
+                    undelivered=waiting)  # fmt: skip
