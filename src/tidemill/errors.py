@@ -11,7 +11,9 @@
     ├── RegistryError        the schema registry
     ├── LogError             the change log
     │   ├── LogFull          no room; capture waits
-    │   └── LogCorrupt       a checksum does not match before the tail
+    │   ├── LogCorrupt       a checksum does not match before the tail
+    │   ├── LogTakenOver     a newer writer has this log
+    │   └── BadAppend        a decoder's blocks break the log's rules: a defect of ours
     ├── CheckpointError      the checkpoint store
     │   └── CheckpointConflict   someone else moved it
     ├── SparkLost            the JVM that runs the stream is gone
@@ -98,6 +100,14 @@ class LogCorrupt(LogError):
     pass
 
 
+class LogTakenOver(LogError):
+    default_fix = "One capture may write a log, and the newest goes on. Find out who started the other one."
+
+
+class BadAppend(LogError):
+    default_fix = "Nothing of it was appended or acknowledged. Report it with the statements that changed the table."
+
+
 class CheckpointError(TidemillError):
     pass
 
@@ -152,6 +162,8 @@ _RETRYABLE: dict[type[BaseException], bool] = {
     RegistryError: True,
     LogFull: True,
     LogCorrupt: False,
+    LogTakenOver: False,
+    BadAppend: False,
     LogError: True,  # an I/O error of the log's storage: a full disk is freed, a mount comes back
     CheckpointConflict: False,
     CheckpointError: True,

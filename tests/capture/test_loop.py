@@ -51,6 +51,22 @@ def test_every_operation_becomes_an_event_in_commit_order(database: str, tmp_pat
     assert ops == [Op.INSERT, Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE, Op.MESSAGE]
 
 
+def test_a_structure_that_comes_back_while_capture_is_away_is_met_in_order(database: str, tmp_path: Path) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'v0')")
+    with capturing(database, tmp_path, tables=("public.t",)):
+        pass
+    query(
+        database, "UPDATE t SET v = 'v1'", "ALTER TABLE t REPLICA IDENTITY FULL", "UPDATE t SET v = 'v2'",
+        "ALTER TABLE t REPLICA IDENTITY DEFAULT", "UPDATE t SET v = 'v3'", "ALTER TABLE t REPLICA IDENTITY FULL",
+        "UPDATE t SET v = 'v4'",
+    )  # fmt: skip
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        eventually(lambda: running.events >= 4, running)
+        log = running.log
+        met = [row for ref in log.refs(0, 4) for row in log.read(ref).batch.to_pylist()]
+    assert [row["after"]["v"] for row in met] == ["v1", "v2", "v3", "v4"]
+
+
 def test_the_database_is_told_only_of_what_was_delivered(database: str, tmp_path: Path) -> None:
     query(database, "CREATE TABLE t (id int PRIMARY KEY)")
     with capturing(database, tmp_path, tables=("public.t",)) as running:

@@ -9,7 +9,7 @@ import pytest
 from tests.log.conftest import OpenStore
 from tests.log.look import events, offsets
 from tests.support.blocks import make_block, make_change, make_table, position
-from tidemill.errors import ConfigError, LogError, LogFull, is_retryable
+from tidemill.errors import BadAppend, ConfigError, LogError, LogFull, is_retryable
 from tidemill.log import BlockRef, LogConfig, LogReader, LogWriter, Tail, acknowledge
 from tidemill.log.store import masked, open_store
 from tidemill.model.block import META
@@ -202,7 +202,7 @@ def test_an_older_writer_of_objects_stops_when_a_newer_one_has_taken_over(place:
 
 def test_an_append_whose_rows_do_not_add_up_is_refused(tmp_path: Path) -> None:
     writer = LogWriter.open(str(tmp_path), SMALL)
-    with pytest.raises(ValueError, match="3 rows"):
+    with pytest.raises(BadAppend, match="3 rows"):
         writer.append(Committed((make_block(3),), 4, ((4, position(1)),)))
     assert writer.tail.offset == 0
     writer.close()

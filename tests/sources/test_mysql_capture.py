@@ -535,3 +535,28 @@ def test_columns_that_an_update_did_not_send_are_unchanged_and_never_null(
     assert (delete["key"] or delete["before"])["id"] == 1
     if image == "MINIMAL":
         assert 2 in body["unchanged"]
+
+
+def test_a_structure_that_comes_back_while_capture_is_away_is_met_in_order(
+    private: Server, shop: str, tmp_path: Path
+) -> None:
+    options = settings(private, shop)
+    with captured(options, tmp_path):
+        pass
+    private.execute(
+        "INSERT INTO t (id, v) VALUES (1, 'v0')",
+        "ALTER TABLE t ADD w int",
+        "UPDATE t SET v = 'v1' WHERE id = 1",
+        "ALTER TABLE t DROP w",
+        "UPDATE t SET v = 'v2' WHERE id = 1",
+        "ALTER TABLE t ADD w int",
+        "UPDATE t SET v = 'v3' WHERE id = 1",
+        database=shop,
+    )
+    with captured(options, tmp_path) as running:
+        eventually(lambda: running.events >= 7, running)
+        log = running.log
+        blocks = [log.read(ref) for ref in log.refs(0, log.tail().offset) if ref.table == f"{shop}.t"]
+    met = [row for block in blocks for row in block.batch.to_pylist()]
+    assert [row["after"]["v"] for row in met if Op(row["op"]) is not Op.DDL] == ["v0", "v1", "v2", "v3"]
+    assert [row["offset"] for row in met] == list(range(7))

@@ -61,10 +61,20 @@ def rows(changes: Iterable[Change]) -> list[Row]:
 
 
 def _flat(blocks: Sequence[Block]) -> list[Row]:
+    follow_each_other(blocks)
     found = sorted((row for block in blocks for row in _of_block(block)), key=lambda row: row["offset"])
     first = found[0]["offset"] if found else 0
     assert [row.pop("offset") for row in found] == list(range(first, first + len(found)))
     return found
+
+
+def follow_each_other(blocks: Iterable[Block]) -> None:
+    """Blocks of one table do not overlap in offsets: what the log asks of every decoder."""
+    ends: dict[str, int] = {}
+    for block in sorted((block for block in blocks if block.rows), key=lambda block: int(block.offsets()[0])):
+        name, offsets = block.table.full_name, block.offsets()
+        assert int(offsets[0]) >= ends.get(name, 0), f"blocks of {name} overlap"
+        ends[name] = int(offsets[-1]) + 1
 
 
 def _of_block(block: Block) -> Iterator[Row]:

@@ -17,7 +17,7 @@ from tidemill.decoders._blanswers import DdlChange
 from tidemill.decoders._blcolumn import Cells
 from tidemill.decoders._blfill import fill as filling
 from tidemill.decoders._blrows import Names, Rows, Slot, Tables
-from tidemill.decoders._sides import Ints, commits, meta, runs, side_values, unchanged
+from tidemill.decoders._sides import Ints, commits, meta, runs, side_values, table_runs, unchanged
 from tidemill.errors import DecodeError
 from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
 from tidemill.model.columns import booleans, column
@@ -37,13 +37,12 @@ class Blocks:
     def rows(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
         slot = self.notes.slot[first:last]
         blocks = []
-        for number in np.flatnonzero(np.bincount(slot)).tolist():
-            here = np.flatnonzero(slot == number)
+        for number, here in table_runs(slot, lambda number: self._tables.slots[number].table.full_name):
             known = self._tables.slots[number]
             own = self._meta(first + here, offset[here], ordinal[here], committed=committed)
             batch = pa.RecordBatch.from_pydict({**own, **self._images(known, first + here)})
             blocks.append(Block(known.table, batch))
-        return tuple(sorted(blocks, key=lambda block: block.batch.column(0)[0].as_py()))
+        return tuple(blocks)
 
     def _meta(self, rows: Ints, offset: Ints, ordinal: Ints, *, committed: bool) -> dict[str, pa.Array]:
         notes = self.notes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,24 @@ def runs(values: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], Ints]:
     fresh[:1] = True
     np.not_equal(values[1:], values[:-1], out=fresh[1:])
     return values[fresh], np.cumsum(fresh) - 1
+
+
+def table_runs(slot: npt.NDArray[np.int32], name: Callable[[int], str]) -> list[tuple[int, Ints]]:
+    """Which rows make a block: (slot, rows), in order of their first rows. `name` is the table of a slot.
+
+    All rows of a slot are one block, unless rows of another slot with the same table stand between them: a structure
+    that comes back after another one (A, B, A), two relations that the stream calls by one name. Then each run is a
+    block, because blocks of one table never overlap (log/order.py).
+    """
+    here = np.flatnonzero(np.bincount(slot)).tolist()
+    slots_of = Counter(map(name, here))
+    found = [(number, np.flatnonzero(slot == number)) for number in here if slots_of[name(number)] == 1]
+    for table, count in slots_of.items():
+        if count > 1:
+            rows = np.flatnonzero(np.isin(slot, [number for number in here if name(number) == table]))
+            cuts = np.flatnonzero(np.diff(slot[rows])) + 1
+            found += [(int(slot[run[0]]), run) for run in np.split(rows, cuts)]
+    return sorted(found, key=lambda block: int(block[1][0]))
 
 
 def unchanged(unsent: npt.NDArray[np.bool_]) -> pa.Array:

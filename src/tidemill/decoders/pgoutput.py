@@ -22,7 +22,7 @@ from tidemill.decoders import _pgscan as scanning
 from tidemill.decoders._pgcolumns import Cells, convert, texts
 from tidemill.decoders._pgmessages import Relation
 from tidemill.decoders._pgrows import Rows, Slots
-from tidemill.decoders._sides import NO_TIME, Ints, commits, meta, runs, side_values, unchanged
+from tidemill.decoders._sides import NO_TIME, Ints, commits, meta, runs, side_values, table_runs, unchanged
 from tidemill.errors import DecodeError
 from tidemill.model.block import Block, Side
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
@@ -246,8 +246,7 @@ class PgOutputDecoder:
     def _blocks(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
         slot = self._rows.slot[first:last]
         blocks = []
-        for number in np.flatnonzero(np.bincount(slot)):
-            here = np.flatnonzero(slot == number)
+        for number, here in table_runs(slot, lambda number: self._slots.tables[number].full_name):
             own = self._meta(first + here, offset[here], ordinal[here], committed=committed)
             table = self._slots.tables[number]
             columns = (
@@ -255,7 +254,7 @@ class PgOutputDecoder:
             )
             batch = pa.RecordBatch.from_pydict({**own, **columns})
             blocks.append(Block(table, batch))
-        return tuple(sorted(blocks, key=lambda block: block.batch.column(0)[0].as_py()))
+        return tuple(blocks)
 
     def _meta(self, rows: Ints, offset: Ints, ordinal: Ints, *, committed: bool) -> dict[str, pa.Array]:
         own = meta(offset, self._rows.op[rows], ordinal)

@@ -14,6 +14,7 @@ from tidemill.log import codec
 from tidemill.log.bookmark import POSITION, Bookmark
 from tidemill.log.entry import ORIGIN, BlockRef, Entry, Tail
 from tidemill.log.index import Append, Index, trimmed
+from tidemill.log.order import in_order
 from tidemill.log.store import Store, open_store
 from tidemill.model.block import Block
 from tidemill.model.position import Offset, Position
@@ -69,10 +70,10 @@ class LogReader:
         return marks[bisect.bisect_right(marks, end)]
 
     def refs(self, start: Offset, end: Offset) -> list[BlockRef]:
-        """Of every block with offsets in the range, clipped to it, sorted by where they begin."""
+        """Of every block with offsets in the range, clipped to it, by where they begin. An append has its tables'
+        blocks in any order; those of one table follow each other (order.py)."""
         self._check(start, end)
-        refs = [ref for entry in self._entries(start, end) for ref in entry.refs(start, end)]
-        return sorted(refs, key=lambda ref: ref.first)  # an append has its tables' blocks in any order
+        return in_order((ref for entry in self._entries(start, end) for ref in entry.refs(start, end)), self.read)
 
     def read(self, ref: BlockRef) -> Block:
         """Local files are memory-mapped: only `offset` and a spill's constants take memory of their own."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from tidemill.errors import LogError, LogFull
+from tidemill.errors import BadAppend, LogError, LogFull
+from tidemill.log import order
 from tidemill.log.backlog import Backlog
 from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
 from tidemill.log.config import LogConfig
@@ -58,7 +59,7 @@ class LogWriter:
 
     def append(self, change: Committed) -> Entry:
         """No events: nothing is appended, only the tail's position moves on."""
-        _check(change)
+        _check(change, self._store.label)
         if not change.events:
             return self._advance(change.through)
         self._admit()
@@ -160,6 +161,7 @@ class LogWriter:
         barrier: bool,
     ) -> Entry:
         """The moment of truth: one index record."""
+        order.check(refs, self._store.label)
         size = sum(ref.size for ref in refs)
         # Kept from going back, so that it can be searched by time.
         written_at = max(int(time.time() * 1000), self._written_at)
@@ -191,7 +193,9 @@ class LogWriter:
             self._backlog.add(append.end, append.bytes)
 
 
-def _check(change: Committed) -> None:
+def _check(change: Committed, where: str) -> None:
     rows = sum(block.rows for block in change.blocks)
     if rows != change.events or not change.marks or change.marks[-1][0] != rows:
-        raise ValueError(f"an append of {change.events} events has {rows} rows and ends with {change.marks[-1:]}")
+        raise BadAppend(
+            f"an append of {change.events} events has {rows} rows and ends with {change.marks[-1:]}", where=where
+        )
