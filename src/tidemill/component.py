@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -120,11 +120,12 @@ class Decoder(Protocol):
 @dataclass(frozen=True, slots=True)
 class Resting:
     """Where a pipeline that has run before will go on: after `after`, or after `told` where the source says that this
-    is further. `since`: when its capture last gave a sign of life, seconds since 1970."""
+    is further. `since`: when its capture last gave a sign of life, seconds since 1970. `recall`: as in `Schemas`."""
 
     after: Position
     told: Position | None
     since: float
+    recall: Callable[[str], bytes | None] = lambda name: None
 
 
 class Source(Protocol):
@@ -151,9 +152,14 @@ class Source(Protocol):
     def consumed(self, count: int) -> None:
         """The first `count` bytes of the last `read` are done with."""
 
-    def renew(self) -> Position:
+    def renew(self, schemas: Schemas | None = None) -> Position:
         """Forgets the position at the database and begins a new one, now; answers it. Only an operator asks for this:
-        what happened in between is not captured (invariant 7)."""
+        what happened in between is not captured (invariant 7). What it remembers of its server in `schemas` begins
+        anew too: the gap covers whatever it said about tables."""
+
+    def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
+        """An operator has dealt with what notices of `subject` say happened: they are forgotten, durably. Answers them.
+        A notice of something that is still so is not of that kind: it goes when it is no longer true."""
 
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
         """What the database should be told now, None while there is nothing to say or it was told a moment ago.

@@ -74,6 +74,9 @@ class StandInSource:
     def due(self, delivered: Position | None, *, caught_up: bool) -> None:
         self.claims.append((caught_up, delivered))
 
+    def notices(self) -> tuple[()]:
+        return ()
+
     def close(self) -> None:
         pass
 

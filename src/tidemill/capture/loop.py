@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from tidemill.capture.backoff import Backoff
-from tidemill.component import Source
+from tidemill.component import Notice, Source
 from tidemill.errors import LogError, TidemillError, is_retryable
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
@@ -58,6 +58,7 @@ class Capture:
         self._backoff = Backoff()
         self._pen = ThreadPoolExecutor(1, "log")
         self._writing: tuple[Change, Future[int]] | None = None
+        self._noticed: tuple[Notice, ...] = ()
 
     def run(self) -> None:
         """Connects, streams, and connects again after what `is_retryable` calls passing. Raises the rest."""
@@ -91,6 +92,9 @@ class Capture:
             for change in decoder.feed(self._source.read()):
                 self._store(change)
             self._source.consumed(decoder.consumed)
+            if (notices := self._source.notices()) != self._noticed:
+                self._noticed = notices
+                self._on_progress(0)  # an idle stream reports nothing else
             if self._writing is None or self._writing[1].done():
                 self._settle()
                 self._acknowledge(settled=not self._stop.is_set())

@@ -20,6 +20,7 @@ from tidemill.config.notes import notes
 from tidemill.control.console import human_bytes
 from tidemill.errors import TidemillError
 from tidemill.log import LogReader
+from tidemill.schema.registry import SchemaRegistry
 from tidemill.stream.policy import policy_of
 
 _JAVA = 17  # what Spark 4 asks for
@@ -144,7 +145,17 @@ def resting(subject: Pipeline) -> Resting | None:
             store.close()
         after = saved.position if saved else after
     told = read_told(state, tail.offset)
-    return Resting(after, told, status.time) if after or told else None
+    return Resting(after, told, status.time, partial(_recall, state / "registry.sqlite")) if after or told else None
+
+
+def _recall(path: Path, name: str) -> bytes | None:
+    if not path.exists():
+        return None
+    schemas = SchemaRegistry(path, create=False)
+    try:
+        return schemas.recall(name)
+    finally:
+        schemas.close()
 
 
 def _component(

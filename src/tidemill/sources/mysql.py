@@ -165,7 +165,10 @@ class MysqlSource(Component[MysqlConfig]):
         with connect(self.config) as db:
             return setup.prepare(db, self.config)
 
-    def renew(self) -> Position:
+    def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
+        return ()
+
+    def renew(self, schemas: Schemas | None = None) -> Position:
         """The end of the binlog now. The server holds nothing for us, so there is nothing to forget there."""
         with connect(self.config) as db:
             setup.prepare(db, self.config)

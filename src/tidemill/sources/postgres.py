@@ -185,7 +185,10 @@ class PostgresSource(Component[PostgresConfig]):
         with connect(self.config) as db:
             return _pg_setup.prepare(db, self.config, after)
 
-    def renew(self) -> Position:
+    def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
+        return ()
+
+    def renew(self, schemas: Schemas | None = None) -> Position:
         """A new slot in the place of the lost one; tables and publication as `setup` wants them."""
         with connect(self.config) as db, translated(self.config.where):
             slot = _pg_slot.read(db, self.config.slot_name)
