@@ -405,6 +405,52 @@ def _on_temporary(cursor: pymysql.cursors.Cursor) -> None:
         cursor.execute(statement)
 
 
+@pytest.mark.parametrize("metadata", ["FULL", "least"])
+def test_what_a_procedure_does_behind_a_drop_counts(private: Server, shop: str, metadata: str, tmp_path: Path) -> None:
+    """Its statements have the flag of temporary tables then, and there are none."""
+    before = private.query("SELECT @@GLOBAL.binlog_row_metadata")[0][0]
+    least = "NO_LOG" if private.name == "MariaDB" else "MINIMAL"
+    private.query(f"SET GLOBAL binlog_row_metadata = '{least if metadata == 'least' else metadata}'")
+    try:
+        private.query("CREATE PROCEDURE p() BEGIN DROP TABLE IF EXISTS nosuch; TRUNCATE TABLE t;"
+                      " ALTER TABLE t RENAME COLUMN v TO w; END", database=shop)  # fmt: skip
+        with captured(settings(private, shop), tmp_path) as running:
+            private.execute("INSERT INTO t (id, v) VALUES (1, 'a')", "CALL p()", "INSERT INTO t (id, w) VALUES (2, 'b')",
+                            database=shop)  # fmt: skip
+            same(running, private, f"{shop}.t")
+            events = running.rows()
+    finally:
+        private.query(f"SET GLOBAL binlog_row_metadata = '{before}'")
+    assert [Op(event["op"]) for event in events[:4]] == [Op.INSERT, Op.TRUNCATE, Op.DDL, Op.INSERT]
+    assert events[3]["after"]["w"] == "b"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_thread_of_a_server_that_came_back_has_no_temporary_table_of_an_earlier_one(
+    kind: str, tmp_path: Path
+) -> None:
+    with private_server(kind) as server, server.database("shop"):
+        server.query(TABLE.format("t"), database="shop")
+        server.query("CREATE PROCEDURE p() BEGIN DROP TABLE IF EXISTS nosuch; TRUNCATE TABLE t; END", database="shop")
+        with captured(settings(server, "shop"), tmp_path) as running:
+            with server.connect("shop") as db, db.cursor() as cursor:
+                cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+                cursor.execute("CREATE TEMPORARY TABLE t (x int)")
+                thread = db.thread_id()
+                server.query("INSERT INTO t (id) VALUES (1)", database="shop")
+                eventually(lambda: seen(running, "shop.t", 1), running)
+                server.kill()
+            server.start()
+            for _ in range(10_000):  # until a session has the number that the other one had
+                with server.connect("shop") as db, db.cursor() as cursor:
+                    if db.thread_id() == thread:
+                        cursor.execute("CALL p()")
+                        break
+                    assert db.thread_id() < thread
+            same(running, server, "shop.t")
+            assert [Op(event["op"]) for event in running.rows()][:2] == [Op.INSERT, Op.TRUNCATE]
+
+
 @pytest.mark.parametrize("start", ["latest", "earliest"])
 def test_an_alter_in_two_phases_counts_when_it_is_done(start: str, tmp_path: Path) -> None:
     """MariaDB's binlog_alter_two_phase, with nothing but the schema history to tell the columns."""

@@ -106,6 +106,9 @@ class MapTables:
     def defaults(self, shape: TableMap) -> tuple[str | None, ...]:
         return tuple(self.filled.get(shape.full_name, [""] * len(shape.types)))
 
+    def server_started(self, seconds: int, position: Position) -> None:
+        pass
+
     def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
         return " mysql." not in text
 

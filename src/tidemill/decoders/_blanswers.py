@@ -36,6 +36,10 @@ class Tables(Protocol):
         """Of a table that was resolved just now: what its columns get where an INSERT does not name them, in the form
         of `_mydefault`."""
 
+    def server_started(self, seconds: int, position: Position) -> None:
+        """What follows was written by a server that started then: no session of before is left. May come again for the
+        same start, when a stream begins anew with the same file."""
+
     def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
         """Whether a statement that changes rows, and stands in the binlog in their place, may have changed rows of a
         captured table."""

@@ -104,6 +104,8 @@ class Control:
         if found.checksum and zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
             raise self._stream.broken(scanning.BAD_CHECKSUM)
         self._stream.state[scanning.CHECKSUM] = found.checksum
+        if found.started:
+            self._tables.server_started(found.started, self._stream.place.text())
         self._stream.known.forget()
 
     def _rotate(self, event: bytes) -> None:

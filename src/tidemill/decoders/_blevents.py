@@ -27,17 +27,19 @@ _CHUNK = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """FORMAT_DESCRIPTION. `checksum`: events of this file end with a CRC32."""
+    """FORMAT_DESCRIPTION. `checksum`: events of this file end with a CRC32. `started`: when the server started
+    (seconds since 1970), in the first file that it wrote then; 0 in its others, and where a stream begins in a file."""
 
     server: str
     checksum: bool
+    started: int
 
 
 def format_description(body: bytes) -> Format:
     """`body` with the four bytes of its checksum, which are there whether or not the other events have one."""
     data = Bytes(body, "a FORMAT_DESCRIPTION event")
     version, server = data.number(2), data.take(50).rstrip(b"\0").decode("latin-1")
-    data.number(4)
+    started = data.number(4)
     if version != 4 or data.number(1) != HEADER:
         raise DecodeError(
             f"the binlog has version {version}, written by server {server}",
@@ -51,7 +53,7 @@ def format_description(body: bytes) -> Format:
         raise DecodeError(
             f"the binlog has checksums of an unknown kind ({algorithm})", fix="Set binlog_checksum=CRC32."
         )
-    return Format(server, algorithm == 1)
+    return Format(server, algorithm == 1, started)
 
 
 @dataclass(frozen=True, slots=True)

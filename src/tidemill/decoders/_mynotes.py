@@ -37,8 +37,8 @@ def of_thread(thread: int) -> str:
     return name_of("", "", str(thread))
 
 
-def of_temporary(names: Iterable[TableKey] | None) -> bytes | None:
-    return None if names is None else orjson.dumps({"temporary": sorted(names)})
+def of_temporary(names: Iterable[TableKey] | None, started: int | None) -> bytes | None:
+    return None if names is None else orjson.dumps({"temporary": sorted(names), "started": started})
 
 
 def everything(history: History) -> dict[str, bytes | None]:
@@ -63,6 +63,7 @@ def recall(history: History, note: Structure) -> None:
             history.temporary.names.pop(int(thread), None)
             if document is not None:
                 history.temporary.names[int(thread)] = {(database, name) for database, name in document["temporary"]}
+                history.temporary.started = document.get("started")  # not in the notes of earlier versions
         case [database, table]:
             history.tables.pop((database, table), None)
             if document is not None:

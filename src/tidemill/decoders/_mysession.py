@@ -21,7 +21,8 @@ PLAIN = Mode(0)
 @dataclass(frozen=True, slots=True)
 class Session:
     """`server_charset` is that of its collation_server, empty if it is none that is known. `uses_temporary`: the
-    statement used one of the session's temporary tables, or its number (LOG_EVENT_THREAD_SPECIFIC_F)."""
+    statement may have used one of the session's temporary tables (LOG_EVENT_THREAD_SPECIFIC_F); without it, it did not.
+    It says no more than that (`_mytemporary`)."""
 
     mode: Mode = PLAIN
     server_charset: str = ""

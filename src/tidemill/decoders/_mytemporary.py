@@ -1,9 +1,21 @@
 """Temporary tables of sessions that log statements (binlog_format STATEMENT, MIXED): they hide tables of the same name.
 
-A statement whose event has LOG_EVENT_THREAD_SPECIFIC_F has used one. So ALTER, TRUNCATE and the like, which are about
-one table, were about a temporary one, also where its CREATE was never read. RENAME TABLE has no such flag: MariaDB
-looks among the session's temporary tables first (10.11), MySQL never does. The servers write a DROP TABLE of both kinds
-as two statements.
+A statement is about one only if the same session made it: its CREATE TEMPORARY TABLE is in the binlog, and no DROP. The
+flag LOG_EVENT_THREAD_SPECIFIC_F alone proves nothing. Seen on MySQL 9 and MariaDB 10.11:
+
+- Every statement about a temporary table has the flag. In a procedure, so has every statement behind a first one that
+  has it, and that may be a DROP TABLE IF EXISTS of a name that nobody has.
+- What a session does to temporary tables in ROW format is not logged, nor in MIXED by MySQL. So a flagged statement of
+  such a session is about a table that stays.
+- Where the CREATE is logged, the end is too: DROP TABLE (both kinds are written as two statements), the end of the
+  session, a reset of the connection, and on MariaDB a DROP after a change to ROW; MySQL refuses that change. Only a
+  server that dies writes nothing; `server_started` makes up for it.
+
+A table that was made temporary before the stream began is not known here, and what is said of it counts for the table
+that stays. The other way round would be worse: sessions of ROW format have no such tables, and their ALTER and TRUNCATE
+would be lost. A wrong ALTER is met by the check against the next TABLE_MAP.
+
+RENAME TABLE never has the flag: MariaDB looks among the session's temporary tables first (10.11), MySQL never does.
 """
 
 from __future__ import annotations
@@ -19,14 +31,25 @@ _NOBODY = sql.Name("", "")  # whose structure nobody knows
 
 
 class Temporary:
-    """`names` has the tables of each session, by its thread. `renamed`: RENAME TABLE means them, too."""
+    """`names` has the tables of each session, by its thread; a server that starts numbers threads anew. `renamed`:
+    RENAME TABLE means them, too."""
 
     def __init__(self, key: Callable[[str, str], TableKey], *, renamed: bool) -> None:
         self._key = key
         self._renamed = renamed
         self.names: dict[int, set[TableKey]] = {}
+        self.started: int | None = 0  # when the server started whose sessions these are; 0 before the stream began
+
+    def server_started(self, seconds: int) -> list[int]:
+        """The threads whose temporary tables ended with the server. None where it is the start that was known."""
+        ended = [] if self.started in (None, seconds) else list(self.names)
+        for thread in ended:
+            del self.names[thread]
+        self.started = seconds
+        return ended
 
     def hides(self, key: TableKey, session: Session) -> bool:
+        """Whether a statement means a temporary table by that name."""
         return session.uses_temporary and key in self.names.get(session.thread, ())
 
     def rest(self, statement: sql.Statement, database: str, session: Session) -> sql.Statement | None:
@@ -40,19 +63,17 @@ class Temporary:
             case sql.CreateTable() if statement.temporary:
                 self.names.setdefault(session.thread, set()).add(key(statement.table))
                 return None
-            case sql.CreateTable() if statement.source is not None and (
-                session.uses_temporary or key(statement.source) in own
-            ):
+            case sql.CreateTable() if statement.source is not None and self.hides(key(statement.source), session):
                 return replace(statement, source=_NOBODY)
             case sql.DropTable() if statement.temporary:
                 self._leave(session, {key(name) for name in statement.tables})
                 return None
-            case sql.AlterTable() if session.uses_temporary:
+            case sql.AlterTable() if self.hides(key(statement.table), session):
                 if statement.rename_to is not None:
                     self._leave(session, {key(statement.table)})
                     self.names.setdefault(session.thread, set()).add(key(statement.rename_to))
                 return None
-            case sql.TruncateTable() if session.uses_temporary:
+            case sql.TruncateTable() if self.hides(key(statement.table), session):
                 return None
             case sql.RenameTable() if self._renamed and own:
                 kept = []

@@ -157,8 +157,6 @@ class MysqlTables:
         try:
             statements = parse(text, mariadb=self._flavor is Flavor.MARIADB, mode=session.mode)
         except NotUnderstood as error:
-            if session.uses_temporary:
-                return []
             return self._not_understood(text, database, position, session, str(error))
         before = set(self._history.temporary.names.get(session.thread, ()))
         horizon = self._history.horizon
@@ -179,7 +177,7 @@ class MysqlTables:
                 name = self._history.key(statement.name or database, "")[0]
                 changed[notes.name_of(name)] = notes.of_charset(self._history.charsets.get(name))
         if (now := self._history.temporary.names.get(session.thread, set())) != before:
-            changed[notes.of_thread(session.thread)] = notes.of_temporary(now or None)
+            changed[notes.of_thread(session.thread)] = notes.of_temporary(now or None, self._history.temporary.started)
         return self._effects(effects, changed, safe_text(text, session.mode), position)
 
     def _effects(
@@ -206,6 +204,7 @@ class MysqlTables:
         concerned = [
             key for key in self._history.tables
             if key[1] in named and (key[0] in named or key[0] == self._history.key(database, "")[0])
+            and not self._history.temporary.hides(key, session)
         ]  # fmt: skip
         effects = []
         for key in concerned:
@@ -214,6 +213,11 @@ class MysqlTables:
             self._history.tables[key] = after
             effects.append(Effect(key, "unknown", before, after))
         return self._effects(effects, {}, safe_text(text, session.mode), position)
+
+    def server_started(self, seconds: int, position: Position) -> None:
+        ended = self._history.temporary.server_started(seconds)
+        if ended:
+            self._schemas.keep_structures(position, {notes.of_thread(thread): None for thread in ended})
 
     def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
         """Whether the statement may have changed rows of a captured table. Not, if all that it writes to is a temporary
