@@ -415,8 +415,12 @@ def test_what_a_procedure_does_behind_a_drop_counts(private: Server, shop: str, 
         private.query("CREATE PROCEDURE p() BEGIN DROP TABLE IF EXISTS nosuch; TRUNCATE TABLE t;"
                       " ALTER TABLE t RENAME COLUMN v TO w; END", database=shop)  # fmt: skip
         with captured(settings(private, shop), tmp_path) as running:
-            private.execute("INSERT INTO t (id, v) VALUES (1, 'a')", "CALL p()", "INSERT INTO t (id, w) VALUES (2, 'b')",
-                            database=shop)  # fmt: skip
+            for statement in (
+                "INSERT INTO t (id, v) VALUES (1, 'a')",
+                "CALL p()",
+                "INSERT INTO t (id, w) VALUES (2, 'b')",
+            ):
+                private.query(statement, database=shop)
             same(running, private, f"{shop}.t")
             events = running.rows()
     finally:
