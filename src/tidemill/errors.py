@@ -4,6 +4,7 @@
     ├── ConfigError          the document is wrong                       exit 2
     ├── EnvironmentProblem   something outside is missing or not allowed  exit 3
     │   └── SetupError       the database is not ready for capture
+    ├── AlreadyRunning       another process works on the pipeline
     ├── SourceError          the source stream failed
     │   ├── ConnectionLost   the peer went away; connect again
     │   └── PositionLost     what we need is gone at the source; never jump
@@ -65,6 +66,10 @@ class EnvironmentProblem(TidemillError):
 
 
 class SetupError(EnvironmentProblem):
+    pass
+
+
+class AlreadyRunning(TidemillError):
     pass
 
 
@@ -155,6 +160,7 @@ def _rebuild_poisoned(reasons: Mapping[int, str], where: str, fix: str) -> Poiso
 _RETRYABLE: dict[type[BaseException], bool] = {
     ConfigError: False,
     EnvironmentProblem: False,
+    AlreadyRunning: False,
     PositionLost: False,
     ConnectionLost: True,
     SourceError: True,

@@ -77,6 +77,10 @@ def test_a_run_delivers_until_it_is_interrupted_and_then_drains(postgres18_dsn: 
             until(process, lambda: db.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchone())
             db.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 500) g")
             until(process, lambda: len(lines_of(tmp_path / "orders-files")) == 500)
+            with running(path) as second:
+                refusal = orjson.loads(second.communicate(timeout=PATIENCE)[0])["error"]
+            assert (second.returncode, refusal["kind"]) == (1, "AlreadyRunning")
+            assert f"pid {process.pid} on " in refusal["what"]
             db.execute("UPDATE t SET v = 'y'")
             time.sleep(0.3)  # captured, perhaps not delivered
             process.send_signal(signal.SIGINT)

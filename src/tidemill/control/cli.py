@@ -34,6 +34,7 @@ COMMANDS = {
     "dlq": "Events that a sink will never take: ls, show, replay, purge.",
     "stream": "The queue of a pgstream sink: ls, pull, ack, replay and more.",
     "resync": "Accept a gap after a lost position, and capture from now on.",
+    "adopt": "Make a copied or restored state directory the pipeline's own.",
     "bench": "Measure speed: postgres, mysql, sinks, profile.",
 }
 

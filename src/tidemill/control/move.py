@@ -9,18 +9,17 @@ Spark's directory goes first, because without it the stream starts from our chec
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tidemill.config import Pipeline
+from tidemill.control.ownership import lock_stopped_pipeline
 from tidemill.control.positions import key_of_move, sink_positions
 from tidemill.errors import CheckpointError, ConfigError
 from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
 from tidemill.log.delivered import acknowledge
 from tidemill.log.entry import Tail
-from tidemill.log.local import LocalStore
 from tidemill.log.reader import LogReader
 from tidemill.log.store import open_store
 from tidemill.model.delivery import Checkpoint
@@ -120,9 +119,9 @@ def _afresh(
 
 
 def move(pipeline: Pipeline, intended: Move, *, note: str) -> Checkpoint:
-    """Raises `LogError` if the pipeline runs."""
+    """Raises `AlreadyRunning` if the pipeline runs."""
     to, uri, whole = intended.to, pipeline.log_uri, intended.sink is None
-    with stopped(uri):
+    with lock_stopped_pipeline(pipeline):
         spark = pipeline.spark_path if intended.sink is None else pipeline.spark_path_of(intended.sink)
         shutil.rmtree(spark, ignore_errors=True)
         mark = delivered(uri)
@@ -145,24 +144,6 @@ def move(pipeline: Pipeline, intended: Move, *, note: str) -> Checkpoint:
 def delivered(uri: str) -> Tail | None:
     """The log's mark of what the stream has delivered."""
     return Bookmark(open_store(uri), ACKNOWLEDGED).get()
-
-
-@contextmanager
-def stopped(uri: str) -> Iterator[None]:
-    """Holds the log writer's lock, so that no capture runs or starts meanwhile.
-
-    An object store has no such lock (taking it would push a running writer out); there the checkpoint's version
-    stops a stream that still runs.
-    """
-    store = open_store(uri)
-    if not isinstance(store, LocalStore):
-        yield
-        return
-    store.lock()
-    try:
-        yield
-    finally:
-        store.close()
 
 
 def _transaction_before(reader: LogReader, offset: Offset) -> Offset:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemill.component import Sink
 from tidemill.config import Pipeline
 from tidemill.config.spec import Sink as SinkSpec
-from tidemill.control.move import stopped
+from tidemill.control.ownership import lock_stopped_pipeline
 from tidemill.control.positions import sink_positions
 from tidemill.dlq import DeadLetters, Letter
 from tidemill.errors import ConfigError, TidemillError, is_retryable
@@ -47,11 +47,11 @@ def overtaken(pipeline: Pipeline, letters: Sequence[Letter]) -> list[Letter]:
 
 def redeliver(pipeline: Pipeline, store: DeadLetters, letters: Sequence[Letter]) -> Iterator[Redelivered]:
     """Letters that arrive are removed, others stay with their new reason. A sink that is away is asked once; what else
-    there is for it stays as it is. Raises `LogError` if the pipeline runs, `ConfigError` if it has not every sink that
-    letters are for; nothing is sent then."""
+    there is for it stays as it is. Raises `AlreadyRunning` if the pipeline runs, `ConfigError` if it has not every sink
+    that letters are for; nothing is sent then."""
     names = dict.fromkeys(letter.sink for letter in letters)
     specs = {name: _spec(pipeline, name) for name in names}
-    with stopped(pipeline.log_uri):
+    with lock_stopped_pipeline(pipeline):
         for name, spec in specs.items():
             with closing(pipeline.build_sink(spec)) as sink:
                 for letter in (letter for letter in letters if letter.sink == name):

@@ -23,6 +23,7 @@ Table = Annotated[str | None, typer.Option("--table", help="Accept what is said 
 
 @app.command()
 def resync(
+    context: typer.Context,
     file: target.File,
     table: Table = None,
     yes: console.Yes = False,
@@ -34,6 +35,7 @@ def resync(
     With --table, accept only what is said of one table (table-incomplete, table-dropped): the position stays.
     """
     from tidemill.capture.status import forget_told
+    from tidemill.control.ownership import lock_pipeline
     from tidemill.control.positions import sink_positions
     from tidemill.errors import SourceError
     from tidemill.log.reader import LogReader
@@ -42,6 +44,7 @@ def resync(
     from tidemill.schema.registry import SchemaRegistry
 
     chosen = target.choose(file, pipeline)
+    context.with_resource(lock_pipeline(chosen))  # until the command ends
     if table is not None:
         _accept(chosen, table, yes=yes, as_json=as_json)
         return

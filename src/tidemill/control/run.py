@@ -72,8 +72,28 @@ def run_pipelines(
 ) -> list[TidemillError]:
     """Runs until `stop` is set or no pipeline is left running; returns what made pipelines fail.
 
-    Pipelines share one Spark session; one that fails leaves the others alone.
+    Pipelines share one Spark session; one that fails leaves the others alone. Raises `AlreadyRunning` before anything
+    is started or written if another process works on one of them.
     """
+    from tidemill.control.ownership import lock_pipeline
+
+    with ExitStack() as held:
+        for pipeline in pipelines:
+            held.enter_context(lock_pipeline(pipeline))
+        return _run_held(
+            pipelines, stop=stop, hurry=hurry, on_status=on_status, drain_seconds=drain_seconds, quiet=quiet
+        )
+
+
+def _run_held(
+    pipelines: Sequence[Pipeline],
+    *,
+    stop: threading.Event,
+    hurry: threading.Event | None,
+    on_status: Callable[[list[PipelineStatus]], None],
+    drain_seconds: float,
+    quiet: bool,
+) -> list[TidemillError]:
     from tidemill.control.supervisor import PipelineRun
     from tidemill.sinks import stdout
     from tidemill.stream.session import close_session

@@ -1,0 +1,38 @@
+"""`tidemill adopt FILE`: makes a state directory that was copied or restored the pipeline's own (ownership.py)."""
+
+from __future__ import annotations
+
+from tidemill.control import console, target
+
+app = console.commands()
+
+
+@app.command()
+def adopt(
+    file: target.File,
+    yes: console.Yes = False,
+    pipeline: target.Which = None,
+    as_json: console.AsJson = False,
+) -> None:
+    """Run a pipeline from a copied, restored or moved state directory. The pipeline must be stopped."""
+    from tidemill.control.ownership import lock_pipeline
+    from tidemill.errors import ConfigError, EnvironmentProblem
+
+    chosen = target.choose(file, pipeline)
+    if not chosen.state_path.is_dir():
+        raise ConfigError(
+            "there is no state directory to adopt", where=str(chosen.state_path), fix="`tidemill run` makes a new one."
+        )
+    if not yes:
+        console.ask(
+            f"{chosen.name} will run from {chosen.state_path}: the directory that it was copied from must never run "
+            "again. What was captured or delivered from there since the copy was made is captured or delivered again, "
+            "and sinks may take new events for old ones",
+            EnvironmentProblem,
+        )
+    with lock_pipeline(chosen, adopt=True):
+        pass
+    if as_json:
+        console.show_json({"pipeline": chosen.name, "state": str(chosen.state_path)})
+        return
+    console.say(f"{chosen.state_path} is the state directory of {chosen.name} now")

@@ -1,0 +1,193 @@
+"""Who may work on a pipeline's state directory: one process at a time, and only in the directory that is its own.
+
+`run` and every command that needs a stopped pipeline hold `run.lock` while they work; the kernel frees it when the
+process ends, however it ends. `identity.json` tells a copy of the directory from the directory: two copies would both
+deliver the same events, or give the same offsets to different ones (invariant 5).
+
+A copy is recognised by two signs. The directory that the record names is another one, and has the same record: both
+are there. Or the record's file has another inode than it had when it was written: it was copied or restored. Neither
+sign changes when a directory is renamed, or when its volume is mounted by another machine or container. File systems
+that may give a file another inode after a mount (FUSE, 9p, overlays) have only the first sign; a copy of a whole volume
+keeps both.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+from tidemill.config import Pipeline
+from tidemill.errors import AlreadyRunning, EnvironmentProblem
+from tidemill.log.local import LocalStore
+from tidemill.log.store import open_store
+from tidemill.telemetry import events
+
+LOCK, IDENTITY = "run.lock", "identity.json"
+# Where a file keeps its inode for as long as it lives, whoever mounts the volume.
+_KEEP_INODES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "nfs", "nfs4"})
+
+
+@contextmanager
+def lock_pipeline(pipeline: Pipeline, *, adopt: bool = False) -> Iterator[None]:
+    """Holds the pipeline's state directory, which is made if it is missing. `AlreadyRunning` at once if another process
+    has it, `EnvironmentProblem` if it is a copy; nothing else is touched then. With `adopt` a copy becomes the
+    pipeline's own directory."""
+    directory = pipeline.state_path
+    with _explained(pipeline):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        with _explained(pipeline):
+            _take(file, pipeline)
+            if adopt:
+                _record(directory, Identity(uuid.uuid4().hex, str(directory.resolve())))
+            else:
+                _check_identity(pipeline)
+        yield
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def lock_stopped_pipeline(pipeline: Pipeline) -> Iterator[None]:
+    """For a command that works where a stopped pipeline stood: also no capture process that outlived its `run` writes
+    the log any more. In an object store the writer's lock is not taken (that would push a running writer out); a stream
+    on another machine is stopped by the checkpoint's version."""
+    with lock_pipeline(pipeline):
+        store = open_store(pipeline.log_uri)
+        if not isinstance(store, LocalStore):
+            yield
+            return
+        store.lock()
+        try:
+            yield
+        finally:
+            store.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`id` is random and shared by all copies; `path` and `inode` are what a copy has not."""
+
+    id: str
+    path: str
+    inode: int = 0
+    filesystem: str = ""
+
+
+def _take(file: int, pipeline: Pipeline) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        raise AlreadyRunning(
+            f'pipeline "{pipeline.name}" is in use by {_holder(file)}',
+            where=str(pipeline.state_path),
+            fix="Nothing was changed. Stop that process, or let it go on; the lock of a dead process frees itself.",
+        ) from error
+    holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat("T", "seconds")}
+    with suppress(OSError):  # on a full disk the lock holds all the same; only a second process's message is poorer
+        os.ftruncate(file, 0)
+        os.pwrite(file, orjson.dumps(holder), 0)
+
+
+def _holder(file: int) -> str:
+    try:
+        found = orjson.loads(os.pread(file, 4096, 0))
+        return f"pid {found['pid']} on {found['host']} since {found['since']}"
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return "a process that is just starting"
+
+
+def _check_identity(pipeline: Pipeline) -> None:
+    directory = pipeline.state_path.resolve()
+    known = _read(directory)
+    if known is None:  # a new directory, or one from before directories had an identity
+        _record(directory, Identity(uuid.uuid4().hex, str(directory)))
+        return
+    first = Path(known.path)
+    twin = _read(first) if first != directory else None
+    if twin is not None and twin.id == known.id and not os.path.samefile(first, directory):
+        raise _copied(pipeline, f"a copy of {first}, which is still there")
+    stat = os.stat(directory / IDENTITY)
+    stable = {known.filesystem, _filesystem(directory)} <= _KEEP_INODES
+    if stable and known.inode != stat.st_ino:
+        raise _copied(pipeline, "a copy, or was restored from one")
+    if first != directory:
+        events.emit("pipeline.state_moved", pipeline=pipeline.name, before=str(first), now=str(directory))
+        _record(directory, replace(known, path=str(directory)))
+
+
+def _copied(pipeline: Pipeline, what: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f'the state directory of pipeline "{pipeline.name}" is {what}',
+        where=str(pipeline.state_path),
+        fix="Two copies that run would deliver events twice, or under offsets that sinks know already. Run the "
+        "original, or give this pipeline another state_dir. If the original will never run again, and nothing was "
+        "delivered from it since the copy was made, make this one the pipeline's own: "
+        f"tidemill adopt {pipeline.file} --pipeline {pipeline.name}",
+    )
+
+
+def _read(directory: Path) -> Identity | None:
+    try:
+        return Identity(**orjson.loads((directory / IDENTITY).read_bytes()))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    except (orjson.JSONDecodeError, TypeError):  # torn by a power cut while it was first written
+        return None
+
+
+def _record(directory: Path, identity: Identity) -> None:
+    """In place: the file must keep its inode. Durable."""
+    file = os.open(directory / IDENTITY, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        full = replace(identity, inode=os.fstat(file).st_ino, filesystem=_filesystem(directory))
+        content = orjson.dumps(asdict(full))
+        os.pwrite(file, content, 0)
+        os.ftruncate(file, len(content))
+        os.fsync(file)
+    finally:
+        os.close(file)
+    folder = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _filesystem(directory: Path) -> str:
+    """Its type, as the kernel names it; empty where that is not said."""
+    best, kind = -1, ""
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            mount, _, source = line.partition(" - ")
+            point = re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), mount.split(" ")[4])
+            if len(point) >= best and directory.is_relative_to(point):
+                best, kind = len(point), source.split(" ")[0]
+    return kind
+
+
+@contextmanager
+def _explained(pipeline: Pipeline) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the state directory cannot be used: {error.strerror or error}",
+            where=str(pipeline.state_path),
+            fix="The user that runs the pipeline must be able to create and write files there; state_dir in the "
+            "document chooses another place.",
+        ) from error
