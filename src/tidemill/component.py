@@ -264,7 +264,8 @@ class SinkConfig(Config):
 
 class CheckpointStore(Protocol):
     """Keeps checkpoints per pipeline. `save` is compare-and-set on `expect` (the version that was read, 0 for none)
-    and never moves backwards unless `force` says that an operator asked for it."""
+    and never moves backwards unless `force` says that an operator asked for it. A save may be repeated with the same
+    `expect` after an error, by the same `writer`: what it stored the first time is no conflict."""
 
     def load(self, pipeline: str) -> Checkpoint | None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,11 +15,19 @@ _PATIENCE = 30.0  # seconds, with whoever writes at the same time
 
 
 class SqliteFile:
-    """`schema` makes its tables if they are missing; `failure` turns what SQLite says into the owner's error."""
+    """`schema` makes its tables if they are missing; `failure` turns what SQLite says into the owner's error. `added`
+    are columns (table, name, declaration) that a file of an older version is given."""
 
-    def __init__(self, path: Path, schema: str, failure: Callable[[str], TidemillError]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        schema: str,
+        failure: Callable[[str], TidemillError],
+        *,
+        added: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
         self.path = path
-        self._schema, self._failure = schema, failure
+        self._schema, self._failure, self._added = schema, failure, added or {}
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
 
@@ -59,10 +67,24 @@ class SqliteFile:
             _log_ahead(db)
             db.execute("PRAGMA synchronous=FULL")  # in WAL mode, less may lose the last commits in a power cut
             db.executescript(self._schema)
+            self._add_columns(db)
         except BaseException:
             db.close()
             raise
         return db
+
+    def _add_columns(self, db: sqlite3.Connection) -> None:
+        if all(set(columns) <= _columns(db, table) for table, columns in self._added.items()):
+            return
+        db.execute("BEGIN IMMEDIATE")  # another process may be at the same
+        for table, columns in self._added.items():
+            for name in columns.keys() - _columns(db, table):
+                db.execute(f"ALTER TABLE {table} ADD COLUMN {name} {columns[name]}")
+        db.execute("COMMIT")
+
+
+def _columns(db: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
 
 
 def _log_ahead(db: sqlite3.Connection) -> None:

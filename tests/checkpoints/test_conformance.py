@@ -99,6 +99,37 @@ def test_force_does_not_overrule_the_comparison(opener: Opener) -> None:
         store.save("orders", at(9), expect=0, force=True)
 
 
+def test_a_save_whose_answer_was_lost_may_be_repeated(opener: Opener) -> None:
+    store = opener()
+    store.save("orders", replace(at(3), writer="a"), expect=0)
+    unanswered = store.save("orders", replace(at(7), writer="a"), expect=1)
+    again = store.save("orders", replace(at(7), writer="a"), expect=1)
+    assert (again, store.load("orders")) == (unanswered, unanswered)
+    # By then it may have more to say than the first time.
+    later = store.save("orders", replace(at(9), writer="a"), expect=1)
+    assert (later.offset, later.version) == (9, 3)
+    assert store.load("orders") == later
+
+
+def test_what_somebody_else_saved_meanwhile_is_a_conflict_also_with_the_same_content(opener: Opener) -> None:
+    store = opener()
+    store.save("orders", replace(at(3), writer="a"), expect=0)
+    saved = store.save("orders", replace(at(7), writer="b"), expect=1)
+    for writer in ("a", ""):
+        with pytest.raises(CheckpointConflict):
+            store.save("orders", replace(at(7), writer=writer), expect=1)
+    assert store.load("orders") == saved
+
+
+def test_where_the_transaction_of_a_checkpoint_begins_is_kept(opener: Opener) -> None:
+    store = opener()
+    assert store.save("orders", at(3), expect=0).begins == 3
+    store.save("orders", replace(at(7), base=4), expect=1)
+    found = opener().load("orders")
+    assert found is not None
+    assert (found.offset, found.begins) == (7, 4)
+
+
 def test_an_idle_pipeline_may_save_a_later_position_at_the_same_offset(opener: Opener) -> None:
     store = opener()
     store.save("orders", at(7), expect=0)

@@ -6,6 +6,7 @@ import fcntl
 import multiprocessing
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,62 @@ def test_the_ttl_of_clickhouse_removes_old_checkpoints_but_never_the_last() -> N
         server.start()
         assert store.load("orders") is not None
         store.close()
+
+
+def test_a_table_in_clickhouse_of_an_older_version_is_read_and_written_on() -> None:
+    with ClickHouse() as server:
+        server.query("CREATE DATABASE state")
+        server.query(
+            "CREATE TABLE state.tidemill_checkpoints (pipeline String, version UInt64, offset UInt64, position String, "
+            "saved_at String, note String, writer String, created DateTime DEFAULT now()) ENGINE = MergeTree ORDER BY "
+            "pipeline TTL created + INTERVAL 30 DAY GROUP BY pipeline SET offset = argMax(offset, version), position = "
+            "argMax(position, version), saved_at = argMax(saved_at, version), note = argMax(note, version), writer = "
+            "argMax(writer, version), version = max(version), created = max(created) "
+            "SETTINGS non_replicated_deduplication_window = 10000"
+        )
+        server.query(
+            "INSERT INTO state.tidemill_checkpoints (pipeline, version, offset, position, saved_at, note, writer) "
+            "VALUES ('orders', 1, 5, '0/5', 'then', '', 'w0')"
+        )
+        config = ClickHouseCheckpointsConfig(url=server.url, database="state")
+        with closing(ClickHouseCheckpoints(config)) as store:
+            assert store.load("orders") == Checkpoint(5, Position("0/5"), 1, "then", writer="w0")
+            saved = store.save("orders", Checkpoint(9, Position("0/8"), base=8), expect=1)
+            assert store.load("orders") == saved
+        # What its TTL rolls up keeps the newest of the new column, too.
+        server.query(
+            "INSERT INTO state.tidemill_checkpoints (pipeline, version, offset, position, base, created) "
+            "SELECT 'aged', number + 1, number, '', 7 - number, now() - INTERVAL 31 DAY FROM numbers(3)"
+        )
+        server.query("OPTIMIZE TABLE state.tidemill_checkpoints FINAL")
+        with closing(ClickHouseCheckpoints(config)) as store:
+            assert [(c.version, c.base) for c in store.history("aged")] == [(3, 5)]
+            assert store.load("orders") == saved
+
+
+def test_a_sqlite_file_of_an_older_version_is_read_and_written_on(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "checkpoints.sqlite")) as db:
+        db.execute(
+            'CREATE TABLE checkpoints (pipeline TEXT NOT NULL, version INTEGER NOT NULL, "offset" INTEGER NOT NULL, '
+            "position TEXT NOT NULL, saved_at TEXT NOT NULL, note TEXT NOT NULL, PRIMARY KEY (pipeline, version)) "
+            "WITHOUT ROWID"
+        )
+        db.execute("INSERT INTO checkpoints VALUES ('orders', 1, 5, '0/5', 'then', 'old')")
+        db.commit()
+    with closing(SqliteCheckpoints(SqliteConfig(), tmp_path)) as store:
+        assert store.load("orders") == Checkpoint(5, Position("0/5"), 1, "then", "old")
+        saved = store.save("orders", Checkpoint(9, Position("0/8"), base=8, writer="w"), expect=1)
+    with closing(SqliteCheckpoints(SqliteConfig(), tmp_path)) as store:
+        assert store.load("orders") == saved
+
+
+def test_a_checkpoint_file_of_an_older_version_is_read(tmp_path: Path) -> None:
+    store = FileCheckpoints(FileConfig(), tmp_path)
+    store.directory.mkdir(parents=True)
+    (store.directory / "orders.json").write_text(
+        '{"offset": 5, "position": "0/5", "version": 3, "saved_at": "then", "note": ""}'
+    )
+    found = store.load("orders")
+    assert found == Checkpoint(5, Position("0/5"), 3, "then")
+    assert found is not None
+    assert found.begins == 5

@@ -11,6 +11,7 @@ from tests.log.look import events, offsets
 from tests.support.blocks import make_block, make_change, make_table, position
 from tidemill.errors import BadAppend, ConfigError, LogError, LogFull, is_retryable
 from tidemill.log import BlockRef, LogConfig, LogReader, LogWriter, Tail, acknowledge
+from tidemill.log.local import LocalStore
 from tidemill.log.store import masked, open_store
 from tidemill.model.block import META
 from tidemill.model.change import Committed
@@ -102,6 +103,29 @@ def test_an_empty_log_begins_at_the_checkpoint(place: OpenStore) -> None:
     assert LogWriter.open(place(), SMALL, base=base).tail.offset == 502
 
 
+def test_a_log_that_was_lost_inside_a_transaction_gives_its_events_the_same_offsets_again(place: OpenStore) -> None:
+    """With respect_source_tx off, a checkpoint may stand inside a transaction; the source sends all of it again."""
+    before = LogWriter.open(place(), SMALL, base=Tail(100, position(1)))
+    before.append(make_change(3, 10, number=2))
+    reader = LogReader(place())
+    end = reader.plan(103, max_events=4, max_bytes=1 << 30, respect_tx=False)
+    mark = reader.mark_at(end)
+    assert (end, mark) == (107, Tail(103, position(2)))
+    was = {event["offset"]: (event["position"], event["ordinal"]) for event in events(reader)}
+    before.close()
+    for name in place().names():
+        place().remove(name)
+
+    writer = LogWriter.open(place(), SMALL, base=mark, delivered=end)
+    assert writer.tail == mark
+    writer.close()
+    writer = LogWriter.open(place(), SMALL, base=mark, delivered=end)  # once more, before the transaction came
+    writer.append(make_change(10, number=3))
+    found = {event["offset"]: (event["position"], event["ordinal"]) for event in events(LogReader(place()))}
+    assert found == {offset: was[offset] for offset in range(103, 113)}
+    writer.close()
+
+
 def test_transactions_without_events_move_the_position_and_leave_no_append(place: OpenStore) -> None:
     writer = LogWriter.open(place(), SMALL)
     writer.append(make_change(3))
@@ -119,6 +143,21 @@ def test_transactions_without_events_move_the_position_and_leave_no_append(place
     assert LogReader(place()).position_at(3) == position(9)
     assert LogReader(place()).tail() == Tail(4, position(12))
     writer.close()
+
+
+class AfterPowerFailure(LocalStore):
+    """A stand-in for a disk that keeps only what it was asked to write through."""
+
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        if durable:
+            super().replace(name, data)
+
+
+def test_where_a_stream_began_outlives_a_power_failure(tmp_path: Path) -> None:
+    writer = LogWriter.open(AfterPowerFailure(str(tmp_path)), SMALL)
+    writer.append(Committed((), 0, ((0, position(9)),)))
+    writer.close()
+    assert LogWriter.open(str(tmp_path), SMALL).tail == Tail(0, position(9))
 
 
 def test_the_position_at_an_offset_is_of_the_last_whole_transaction_before_it(place: OpenStore) -> None:

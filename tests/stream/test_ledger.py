@@ -12,7 +12,7 @@ import pytest
 from tests.support.blocks import make_change, position
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
 from tidemill.config.spec import CommitPolicy
-from tidemill.errors import ConfigError, LogCorrupt, LogError, is_retryable
+from tidemill.errors import CheckpointError, ConfigError, LogCorrupt, LogError, is_retryable
 from tidemill.log import LogConfig, LogReader, LogWriter, Tail
 from tidemill.model.delivery import Checkpoint
 from tidemill.stream import ledger as module
@@ -256,3 +256,61 @@ def test_room_for_a_sink_that_is_behind_is_bounded_by_its_setting(desk: Desk) ->
     go(ledger, "a", 7)
     assert desk.head() == 40
     assert ledger.position(ledger.policy.group_of("a")).offset == 70
+
+
+class Lossy(SqliteCheckpoints):
+    """A stand-in for a store whose answers to saves get lost, `lost` times, and that cannot be asked `deaf` times."""
+
+    lost = deaf = 0
+
+    def save(self, pipeline: str, checkpoint: Checkpoint, *, expect: int, force: bool = False) -> Checkpoint:
+        stored = super().save(pipeline, checkpoint, expect=expect, force=force)
+        if self.lost:
+            self.lost -= 1
+            raise CheckpointError("the connection broke before the answer came")
+        return stored
+
+    def load(self, pipeline: str) -> Checkpoint | None:
+        if self.deaf:
+            self.deaf -= 1
+            raise CheckpointError("the connection is broken")
+        return super().load(pipeline)
+
+
+def test_a_checkpoint_that_was_saved_without_an_answer_counts(desk: Desk, tmp_path: Path) -> None:
+    desk.store.close()
+    desk.store = store = Lossy(SqliteConfig(), state_dir=tmp_path)
+    desk.write(4)
+    ledger = desk.ledger(a=True, b=False)
+    go(ledger, "a", 1)
+    store.lost = 1
+    go(ledger, "a", 2)
+    assert desk.offset("p") == 20
+    go(ledger, "a", 3)
+    assert desk.offset("p") == 30
+
+
+def test_a_checkpoint_that_was_saved_without_an_answer_by_a_store_that_went_away_is_no_conflict_later(
+    desk: Desk, tmp_path: Path
+) -> None:
+    desk.store.close()
+    desk.store = store = Lossy(SqliteConfig(), state_dir=tmp_path)
+    desk.write(4)
+    ledger = desk.ledger(a=True)
+    go(ledger, "a", 1)
+    store.lost = store.deaf = 1
+    with pytest.raises(CheckpointError) as failed:
+        go(ledger, "a", 2)
+    assert is_retryable(failed.value)
+    assert ledger.begin(ledger.policy.groups[0]).offset == 10
+    go(ledger, "a", 3)
+    assert desk.offset("p") == 30
+
+
+def test_a_checkpoint_inside_a_transaction_says_where_the_transaction_begins(desk: Desk) -> None:
+    desk.write(2)
+    ledger = desk.ledger("quorum", 1, a=True, b=True)
+    ledger.advance(ledger.policy.group_of("a"), 14, position(1), base=10)
+    kept = desk.store.load("p")
+    assert kept is not None
+    assert (kept.offset, kept.position, kept.begins) == (14, position(1), 10)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from typing import TypeVar
 
@@ -55,7 +56,7 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     status.update(stage="setup")
     source = pipeline.build_source()
     schemas = SchemaRegistry(state / "registry.sqlite")
-    log = _patiently(lambda: LogWriter.open(pipeline.log_uri, spec.log, base=_checkpoint(pipeline)), stop, status)
+    log = _patiently(lambda: _open_log(pipeline), stop, status)
     if log is None:
         return
     known = read_told(state, log.tail.offset)
@@ -92,14 +93,13 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
         schemas.close()
 
 
-def _checkpoint(pipeline: Pipeline) -> Tail | None:
-    """Where an empty log begins: after what was delivered, so that offsets keep their meaning (invariant 5)."""
-    store = pipeline.build_checkpoints()
-    try:
+def _open_log(pipeline: Pipeline) -> LogWriter:
+    """An empty log begins where the source resumes after the checkpoint, so that offsets keep their meaning
+    (invariant 5)."""
+    with closing(pipeline.build_checkpoints()) as store:
         saved = store.load(pipeline.name)
-    finally:
-        store.close()
-    return Tail(saved.offset, saved.position) if saved else None
+    base = Tail(saved.begins, saved.position) if saved else None
+    return LogWriter.open(pipeline.log_uri, pipeline.spec.log, base=base, delivered=saved.offset if saved else None)
 
 
 def _patiently(step: Callable[[], Result], stop: threading.Event, status: StatusFile) -> Result | None:

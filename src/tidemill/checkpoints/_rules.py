@@ -12,12 +12,15 @@ from tidemill.model.delivery import Checkpoint
 def succeed(
     current: Checkpoint | None, checkpoint: Checkpoint, *, expect: int, force: bool, pipeline: str
 ) -> Checkpoint:
-    """The checkpoint as it is to be stored after `current`: numbered and dated, or `CheckpointConflict`.
+    """The checkpoint as it is to be stored after `current`: numbered and dated, or `CheckpointConflict`. It is
+    `current` itself where that is this very save, whose answer was lost: nothing is left to be written.
 
     The caller holds the store's lock between reading `current` and writing the answer.
     """
     version = current.version if current else 0
-    if version != expect:
+    if current and current.answers(checkpoint, expect):
+        return current
+    if version != expect and not (current and current.is_of_same_writer(checkpoint, expect)):
         raise CheckpointConflict(
             f"the checkpoint is at version {version}, not at {expect} as expected",
             where=f'pipeline "{pipeline}"',

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from tidemill.checkpoints._rules import succeed
 from tidemill.component import Component
 from tidemill.errors import CheckpointConflict, CheckpointError, DeliveryError
 from tidemill.model.delivery import Checkpoint
-from tidemill.model.position import Position
 from tidemill.sinks._clickhouse_client import ConnectionConfig, address, connect, explained, literal, quoted
 
-_COLUMNS = "offset, position, version, saved_at, note"
+_COLUMNS = "offset, position, version, saved_at, note, base, writer"
+_BASE = "base Int64 DEFAULT -1"  # none; argMax would leave a NULL out
+_VALUES = ("offset", "position", "saved_at", "note", "base", "writer")
 
 
 class ClickHouseCheckpointsConfig(ConnectionConfig):
@@ -48,23 +50,33 @@ class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
 
     def save(self, pipeline: str, checkpoint: Checkpoint, *, expect: int, force: bool = False) -> Checkpoint:
         with self._lock:
-            stored = succeed(self._newest(pipeline), checkpoint, expect=expect, force=force, pipeline=pipeline)
-            writer = uuid.uuid4().hex  # tells two writers of one version apart; no part of what is saved
-            texts = ", ".join(literal(t) for t in (stored.position, stored.saved_at, stored.note, writer))
+            newest = self._newest(pipeline)
+            own = replace(checkpoint, writer=checkpoint.writer or uuid.uuid4().hex)  # tells two of one version apart
+            stored = succeed(newest, own, expect=expect, force=force, pipeline=pipeline)
+            if stored is newest:
+                return stored
+            texts = ", ".join(literal(t) for t in (stored.position, stored.saved_at, stored.note, stored.writer))
             self._command(
-                f"INSERT INTO {self._name} (pipeline, version, offset, position, saved_at, note, writer) "
-                f"SELECT {literal(pipeline)}, {stored.version}, {stored.offset}, {texts}",
+                f"INSERT INTO {self._name} (pipeline, version, offset, base, position, saved_at, note, writer) "
+                f"SELECT {literal(pipeline)}, {stored.version}, {stored.offset}, "
+                f"{-1 if stored.base is None else stored.base}, {texts}",
                 insert_deduplication_token=f"{pipeline}/{stored.version}", async_insert=0, insert_deduplicate=1,
             )  # fmt: skip
             kept = self._query(
-                f"SELECT writer FROM {self._name} WHERE pipeline = {literal(pipeline)} AND version = {stored.version}"
+                f"SELECT writer, offset, position FROM {self._name} WHERE pipeline = {literal(pipeline)} "
+                f"AND version = {stored.version}"
             )
-        if [row[0] for row in kept] != [writer]:
-            raise CheckpointConflict(
-                f"another process saved version {stored.version} of the checkpoint", where=f'pipeline "{pipeline}"',
-                fix="Make sure that one process runs this pipeline. If rows were removed by hand, drop the table.",
+        if kept == [(stored.writer, stored.offset, stored.position)]:
+            return stored
+        if [row[0] for row in kept] == [stored.writer]:
+            raise CheckpointError(
+                f"an earlier save of version {stored.version} arrived only now", where=f'pipeline "{pipeline}"',
+                fix="It is saved again with the next version.",
             )  # fmt: skip
-        return stored
+        raise CheckpointConflict(
+            f"another process saved version {stored.version} of the checkpoint", where=f'pipeline "{pipeline}"',
+            fix="Make sure that one process runs this pipeline. If rows were removed by hand, drop the table.",
+        )  # fmt: skip
 
     def history(self, pipeline: str, limit: int = 20) -> list[Checkpoint]:
         """Newest first."""
@@ -85,9 +97,8 @@ class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
             f"SELECT {_COLUMNS} FROM {self._name} WHERE pipeline = {literal(pipeline)} "
             f"ORDER BY version DESC LIMIT {int(limit)}"
         )
-        return [
-            Checkpoint(offset, Position(position), version, at, note) for offset, position, version, at, note in rows
-        ]
+        found = [Checkpoint(*row) for row in rows]
+        return [replace(each, base=None) if each.base == -1 else each for each in found]
 
     def _query(self, statement: str) -> list[tuple[Any, ...]]:
         return list(self._ask(lambda client: client.query(statement).result_rows))
@@ -112,16 +123,22 @@ class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
 
     def _create(self, client: Any) -> None:
         client.command(f"CREATE DATABASE IF NOT EXISTS {quoted(self.config.database)}")
-        newest = ", ".join(f"{c} = argMax({c}, version)" for c in ("offset", "position", "saved_at", "note", "writer"))
+        newest = ", ".join(f"{c} = argMax({c}, version)" for c in _VALUES)
+        # Rolled up to the newest of those that are due: the last checkpoint outlives any pause.
+        ttl = (
+            f"TTL created + INTERVAL {self.config.keep_days} DAY GROUP BY pipeline SET {newest}, "
+            "version = max(version), created = max(created)"
+        )
         client.command(
             f"CREATE TABLE IF NOT EXISTS {self._name} (pipeline String, version UInt64, offset UInt64, "
-            "position String, saved_at String, note String, writer String, created DateTime DEFAULT now()) "
-            "ENGINE = MergeTree ORDER BY pipeline "
-            # Rolled up to the newest of those that are due: the last checkpoint outlives any pause.
-            f"TTL created + INTERVAL {self.config.keep_days} DAY GROUP BY pipeline SET {newest}, "
-            "version = max(version), created = max(created) "
+            "position String, saved_at String, note String, writer String, created DateTime DEFAULT now(), "
+            f"{_BASE}) ENGINE = MergeTree ORDER BY pipeline {ttl} "
             "SETTINGS non_replicated_deduplication_window = 10000"
         )
+        columns = {str(row[0]) for row in client.query(f"DESCRIBE TABLE {self._name}").result_rows}
+        if "base" not in columns:  # made by an older version
+            client.command(f"ALTER TABLE {self._name} ADD COLUMN IF NOT EXISTS {_BASE}")
+            client.command(f"ALTER TABLE {self._name} MODIFY {ttl}", settings={"materialize_ttl_after_modify": 0})
 
 
 component = ClickHouseCheckpoints

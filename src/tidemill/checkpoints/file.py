@@ -58,7 +58,9 @@ class FileCheckpoints(Component[FileConfig]):
         path = self._path(pipeline)
         try:
             with self._locked(pipeline):
-                stored = succeed(self.load(pipeline), checkpoint, expect=expect, force=force, pipeline=pipeline)
+                newest = self.load(pipeline)
+                stored = succeed(newest, checkpoint, expect=expect, force=force, pipeline=pipeline)
+                # Written again even where it is that already: an fsync may be what failed the last time.
                 _replace(path, orjson.dumps(asdict(stored), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
                 return stored
         except OSError as error:

@@ -33,7 +33,8 @@ class MemoryCheckpoints(Component[MemoryConfig]):
         with self._lock:
             saved = self._saved.setdefault(pipeline, [])
             stored = succeed(saved[-1] if saved else None, checkpoint, expect=expect, force=force, pipeline=pipeline)
-            saved.append(stored)
+            if not saved or saved[-1] is not stored:
+                saved.append(stored)
             del saved[: -self.config.keep]
             return stored
 

@@ -11,7 +11,6 @@ from tidemill.checkpoints._rules import succeed
 from tidemill.component import Component, Config
 from tidemill.errors import CheckpointError
 from tidemill.model.delivery import Checkpoint
-from tidemill.model.position import Position
 from tidemill.sqlitefile import SqliteFile
 
 _TABLE = """
@@ -22,9 +21,14 @@ CREATE TABLE IF NOT EXISTS checkpoints (
     position TEXT NOT NULL,
     saved_at TEXT NOT NULL,
     note     TEXT NOT NULL,
+    base     INTEGER,
+    writer   TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (pipeline, version)
 ) WITHOUT ROWID
 """
+_FIELDS = '"offset", position, version, saved_at, note, base, writer'
+_ADDED = {"checkpoints": {"base": "INTEGER", "writer": "TEXT NOT NULL DEFAULT ''"}}
+"""Columns that files of older versions lack."""
 
 
 class SqliteConfig(Config):
@@ -40,7 +44,7 @@ class SqliteCheckpoints(Component[SqliteConfig]):
     def __init__(self, config: SqliteConfig, state_dir: Path | None = None) -> None:
         super().__init__(config)
         self.path = config.path or (state_dir or Path(".tidemill")) / "checkpoints.sqlite"
-        self._file = SqliteFile(self.path, _TABLE, self._unusable)
+        self._file = SqliteFile(self.path, _TABLE, self._unusable, added=_ADDED)
 
     def load(self, pipeline: str) -> Checkpoint | None:
         newest = self.history(pipeline, 1)
@@ -50,10 +54,13 @@ class SqliteCheckpoints(Component[SqliteConfig]):
         with self._file.writing() as db:
             newest = _read(db, pipeline, 1)
             stored = succeed(newest[0] if newest else None, checkpoint, expect=expect, force=force, pipeline=pipeline)
+            if newest and stored is newest[0]:
+                return stored
             db.execute(
-                "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?)",
-                (pipeline, stored.version, stored.offset, stored.position, stored.saved_at, stored.note),
-            )
+                f"INSERT INTO checkpoints (pipeline, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (pipeline, stored.offset, stored.position, stored.version, stored.saved_at, stored.note, stored.base,
+                 stored.writer),
+            )  # fmt: skip
             db.execute(
                 "DELETE FROM checkpoints WHERE pipeline = ? AND version <= ?",
                 (pipeline, stored.version - self.config.keep),
@@ -78,11 +85,9 @@ class SqliteCheckpoints(Component[SqliteConfig]):
 
 def _read(db: sqlite3.Connection, pipeline: str, limit: int) -> list[Checkpoint]:
     rows = db.execute(
-        'SELECT "offset", position, version, saved_at, note FROM checkpoints'
-        " WHERE pipeline = ? ORDER BY version DESC LIMIT ?",
-        (pipeline, limit),
+        f"SELECT {_FIELDS} FROM checkpoints WHERE pipeline = ? ORDER BY version DESC LIMIT ?", (pipeline, limit)
     )
-    return [Checkpoint(offset, Position(position), version, at, note) for offset, position, version, at, note in rows]
+    return [Checkpoint(*row) for row in rows]
 
 
 component = SqliteCheckpoints

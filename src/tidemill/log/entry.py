@@ -123,10 +123,13 @@ class Entry:
     def refs(self, start: Offset, end: Offset) -> Iterator[BlockRef]:
         return (ref.clip(start, end) for ref in self.blocks if ref.overlaps(start, end))
 
-    def position_at(self, offset: Offset) -> Position:
-        """Of the last transaction that ends at or before `offset`."""
+    def mark_at(self, offset: Offset) -> Tail:
+        """The last place at or before `offset` at which the source can resume."""
         after = bisect.bisect_right(self.marks, offset - self.base, key=lambda mark: mark[0])
-        return self.marks[after - 1][1] if after else self.since
+        if not after:
+            return Tail(self.base, self.since)
+        events, position = self.marks[after - 1]
+        return Tail(self.base + events, position)
 
 
 def segment_name(base: Offset) -> str:

@@ -159,6 +159,8 @@ class LocalStore:
     def lock(self) -> None:
         with self._failing("cannot make the log's directory"):
             self._directory.mkdir(parents=True, exist_ok=True)
+            if self._fsync:
+                self._sync_parents()
             file = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,6 +197,16 @@ class LocalStore:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+    def _sync_parents(self) -> None:
+        """A new directory outlives a power failure only once its parents are on disk."""
+        for parent in self._directory.absolute().parents:
+            with suppress(OSError):  # not ours to read: then not ours to make either
+                directory = os.open(parent, os.O_RDONLY)
+                try:
+                    os.fsync(directory)
+                finally:
+                    os.close(directory)
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:

@@ -86,12 +86,16 @@ class LogReader:
             )
         return codec.load(buffer, ref.base, ref.constants, first=ref.first, last=ref.last)
 
-    def position_at(self, offset: Offset) -> Position:
-        """Where the source resumes when everything before `offset` was delivered: the last transaction's end."""
+    def mark_at(self, offset: Offset) -> Tail:
+        """Where the source resumes when everything before `offset` was delivered: the last transaction's end, which is
+        before `offset` where that is inside a transaction."""
         tail = self._check(offset)
         if offset == tail.offset:
-            return tail.position
-        return next(self.entries(offset)).position_at(offset)
+            return tail
+        return next(self.entries(offset)).mark_at(offset)
+
+    def position_at(self, offset: Offset) -> Position:
+        return self.mark_at(offset).position
 
     def entries(self, start: Offset = 0) -> Iterator[Entry]:
         """From the append that holds `start`, or from the head if that is later."""

@@ -39,8 +39,9 @@ class Recovered:
     segment: OpenSegment | None
 
 
-def recover(store: Store, base: Tail | None) -> Recovered:
-    """`base` is the checkpoint: where an empty log begins, and where no other may end before."""
+def recover(store: Store, base: Tail | None, delivered: Offset = 0) -> Recovered:
+    """`base` is the checkpoint: where an empty log begins, and where no other may end before. What was `delivered`
+    behind it comes again."""
     names = store.names()
     found, torn = _find_tail(store, [int(name[:-4]) for name in names if name.endswith(".idx")])
     resting = Bookmark(store, POSITION)
@@ -50,7 +51,7 @@ def recover(store: Store, base: Tail | None) -> Recovered:
         tail = max(known, key=lambda tail: tail.offset)
     else:
         tail = noted if noted is not None and noted.offset == found.tail.offset else found.tail
-    _refuse_to_go_back(store, tail, base)
+    _refuse_to_go_back(store, tail, base, delivered)
 
     # Nothing was touched until here, so that a log that is refused can still be looked at.
     for segment in torn:
@@ -114,10 +115,13 @@ def _remove_leftovers(store: Store) -> None:
             store.remove(name)
 
 
-def _refuse_to_go_back(store: Store, tail: Tail, base: Tail | None) -> None:
-    """Offsets that were delivered may never name other events (invariant 5)."""
-    delivered = [mark for mark in (base, Bookmark(store, ACKNOWLEDGED).get()) if mark is not None]
-    furthest = max((mark.offset for mark in delivered), default=0)
+def _refuse_to_go_back(store: Store, tail: Tail, base: Tail | None, delivered: Offset) -> None:
+    """Offsets that were delivered may never name other events (invariant 5). From `base` on the source sends the same
+    ones again, so what was delivered of a transaction that is not whole in the log is none of them."""
+    acknowledged = Bookmark(store, ACKNOWLEDGED).get()
+    furthest = base.offset if base else 0
+    if acknowledged is not None and acknowledged.offset > delivered:
+        furthest = max(furthest, acknowledged.offset)
     if furthest > tail.offset:
         raise LogCorrupt(
             f"the log ends at offset {tail.offset}, but events before {furthest} were delivered from it",

@@ -29,8 +29,8 @@ _HEAPS = 1024
 class LogWriter:
     """Made by `open`; close it, or let the process die: both leave a log that opens again."""
 
-    def __init__(self, store: Store, config: LogConfig, base: Tail | None) -> None:
-        recovered = recover(store, base)
+    def __init__(self, store: Store, config: LogConfig, base: Tail | None, delivered: Offset) -> None:
+        recovered = recover(store, base, delivered)
         self.tail = recovered.tail
         self._store = store
         self._config = config
@@ -40,19 +40,23 @@ class LogWriter:
         self._acknowledged = Bookmark(store, ACKNOWLEDGED)
         self._resting = Bookmark(store, POSITION)
         self._backlog = Backlog(config.max_bytes // _HEAPS)
-        delivered = self.acknowledged() or base
-        self._count_backlog(delivered.offset if delivered else 0)
+        acknowledged = self.acknowledged()
+        self._count_backlog(acknowledged.offset if acknowledged else delivered)
 
     @classmethod
-    def open(cls, uri: str | Store, config: LogConfig, *, base: Tail | None = None) -> LogWriter:
+    def open(
+        cls, uri: str | Store, config: LogConfig, *, base: Tail | None = None, delivered: Offset | None = None
+    ) -> LogWriter:
         """Takes the writer's lock, cuts a torn tail, removes spills of a dead process.
 
-        `base` is the checkpoint: an empty log begins there, and a log that ends before it is `LogCorrupt`.
+        `base` is the checkpoint: an empty log begins there, and a log that ends before it is `LogCorrupt`. Events from
+        `base` up to `delivered` were delivered, too, and come again under the same offsets: a checkpoint inside a
+        transaction (invariant 5).
         """
         store = open_store(uri, fsync=config.fsync)
         store.lock()
         try:
-            return cls(store, config, base)
+            return cls(store, config, base, max(delivered or 0, base.offset if base else 0))
         except BaseException:
             store.close()
             raise
@@ -182,7 +186,8 @@ class LogWriter:
 
     def _advance(self, through: Position) -> Entry:
         since = self.tail
-        self._resting.put(Tail(since.offset, through), durable=False)
+        # Durable: of a stream that has just begun, nothing else says where. `latest` would be another place by then.
+        self._resting.put(Tail(since.offset, through))
         self.tail = Tail(since.offset, through)
         return Entry(since.offset, 0, 0, self._written_at, False, ((0, through),), (), since.position)
 

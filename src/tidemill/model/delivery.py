@@ -83,7 +83,10 @@ class Receipt:
 class Checkpoint:
     """Everything before `offset` was delivered as the commit policy asks (invariant 1).
 
-    `position` is where the source resumes if the log is gone. `version` rises by one with each save.
+    `position` is where the source resumes if the log is gone, and `base` is the offset of the first event that it sends
+    then: less than `offset` inside a transaction, which comes again as a whole (`respect_source_tx: false`). None is
+    the offset itself. `version` rises by one with each save. `writer` is who saved it: a save whose answer was lost is
+    known by it.
     """
 
     offset: Offset
@@ -91,3 +94,20 @@ class Checkpoint:
     version: int = 0
     saved_at: str = ""
     note: str = ""
+    base: Offset | None = None
+    writer: str = ""
+
+    @property
+    def begins(self) -> Offset:
+        """Where a log begins that has nothing: the events before it never come again."""
+        return self.offset if self.base is None else self.base
+
+    def answers(self, wanted: Checkpoint, expect: int) -> bool:
+        """Whether this, found in a store, is what `wanted` asked for: the answer to that save was lost."""
+        same = (self.offset, self.position, self.begins) == (wanted.offset, wanted.position, wanted.begins)
+        return same and self.is_of_same_writer(wanted, expect)
+
+    def is_of_same_writer(self, wanted: Checkpoint, expect: int) -> bool:
+        """A later version than the writer of `wanted` knows of, but by its own hand: the answer to an earlier save was
+        lost. A writer has one save under way at a time."""
+        return self.version > expect and bool(wanted.writer) and self.writer == wanted.writer

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 import threading
 import time
+import uuid
+from contextlib import suppress
 from dataclasses import replace
 
 from tidemill.component import CheckpointStore
-from tidemill.errors import ConfigError, LogCorrupt, LogError
+from tidemill.errors import CheckpointConflict, CheckpointError, ConfigError, LogCorrupt, LogError
 from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Offset, Position
@@ -37,6 +39,7 @@ class Ledger:
         self._kept: dict[str, Checkpoint] = {}
         self._pipeline = Checkpoint(0, Position(""))
         self._opened = False
+        self._writer = uuid.uuid4().hex
         self._told = 0  # version of the pipeline's checkpoint that the log knows of
         self._trimmed_at = 0.0
         self._sizes: dict[Offset, int] = {}  # of the log's segments, for `trim`
@@ -89,12 +92,12 @@ class Ledger:
             self._save(group.key, Checkpoint(head, self._log.position_at(head), note=note))
             return self._kept[group.key]
 
-    def advance(self, group: Group, end: Offset, position: Position) -> Checkpoint:
+    def advance(self, group: Group, end: Offset, position: Position, base: Offset | None = None) -> Checkpoint:
         """Every sink of the group has everything before `end`. Saved, then the pipeline's checkpoint follows if the
-        policy says so (invariant 1), then the log is told (invariant 2)."""
+        policy says so (invariant 1), then the log is told (invariant 2). `base` as in `Checkpoint`."""
         with self._lock:
             before = self._kept[group.key].note
-            self._save(group.key, Checkpoint(end, position, note=before if lost_events(before) else ""))
+            self._save(group.key, Checkpoint(end, position, note=before if lost_events(before) else "", base=base))
             point("stream.checkpointed")
             self._commit()
             self._trim()
@@ -111,7 +114,23 @@ class Ledger:
             return self._kept.get(group.key, self._pipeline)
 
     def _save(self, key: str, checkpoint: Checkpoint) -> None:
-        self._kept[key] = self._store.save(key, checkpoint, expect=self._kept[key].version)
+        self._kept[key] = self._stored(key, checkpoint, self._kept[key].version)
+
+    def _stored(self, key: str, checkpoint: Checkpoint, expect: int) -> Checkpoint:
+        """Saves as this ledger. After an error nobody knows whether it is stored, so the store is looked at; a store
+        that cannot be asked either takes the next save of ours all the same (`checkpoints/_rules.py`)."""
+        own = replace(checkpoint, writer=self._writer)
+        try:
+            return self._store.save(key, own, expect=expect)
+        except CheckpointConflict:
+            raise
+        except CheckpointError as error:
+            with suppress(CheckpointError):
+                found = self._store.load(key)
+                if found is not None and found.answers(own, expect):
+                    warn("stream.checkpoint_answer_lost", pipeline=self.policy.pipeline, error=error.what)
+                    return found
+            raise
 
     def _commit(self) -> None:
         leading = self._kept.get(self.policy.pipeline)
@@ -121,8 +140,8 @@ class Ledger:
             reached = self.policy.reached({key: kept.offset for key, kept in self._kept.items()})
             if reached > self._pipeline.offset:
                 voter = next(kept for kept in self._kept.values() if kept.offset == reached)
-                self._pipeline = self._store.save(
-                    self.policy.pipeline, Checkpoint(reached, voter.position), expect=self._pipeline.version
+                self._pipeline = self._stored(
+                    self.policy.pipeline, Checkpoint(reached, voter.position, base=voter.base), self._pipeline.version
                 )
         # Also when nothing moved but the last word to the log failed: capture waits for it when the log is full. A log
         # that was moved away does not reach so far; capture begins it anew, from the checkpoint.

@@ -109,11 +109,12 @@ class StreamLoop:
         if self._is_old(attempt):
             return  # Spark died between our checkpoint and its own note of this batch
         point("stream.delivered")
-        position = self._log.position_at(attempt.end)
-        self._checkpoint = self._ledger.advance(self._group, attempt.end, position)  # Invariants 1 and 2
+        mark = self._log.mark_at(attempt.end)
+        # Invariants 1 and 2
+        self._checkpoint = self._ledger.advance(self._group, attempt.end, mark.position, base=mark.offset)
         self._on_batch(
             BatchReport(
-                number, attempt.start, attempt.end, position, attempt.lanes, time.monotonic() - began,
+                number, attempt.start, attempt.end, mark.position, attempt.lanes, time.monotonic() - began,
                 self._log.tail().offset - attempt.end, attempt.newest, attempt.receipts, retries, self._group.key,
                 kept.new, kept.dropped,
             )
