@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.log.conftest import OpenStore
@@ -133,4 +135,17 @@ def test_every_file_of_a_spilled_transaction_goes_with_it(place: OpenStore) -> N
     trim(place(), 15, SMALL)
     assert [name for name in place().names() if name.startswith(f"{0:020d}")] == []
     assert offsets(LogReader(place())) == [15]
+    writer.close()
+
+
+def test_the_tail_that_a_reader_sees_never_goes_back_while_its_segments_are_trimmed(tmp_path: Path) -> None:
+    config = LogConfig.model_validate({"segment_bytes": 1, "fsync": False})
+    writer = LogWriter.open(str(tmp_path), config)
+    writer.append(make_change(3))
+    reader = LogReader(str(tmp_path))
+    assert reader.tail().offset == 3
+    for _ in range(3):
+        writer.append(make_change(3))
+    trim(str(tmp_path), 12, config)
+    assert reader.tail().offset == 12
     writer.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import re
+import time
 import zlib
 from array import array
 from collections import OrderedDict
@@ -26,6 +27,7 @@ from tidemill.model.position import Offset, Position
 # Segments kept in memory: these many, and more only while they have few appends (objects have one each).
 _SEGMENTS = 2
 _APPENDS = 4096
+_LOOK_SECONDS = 0.25
 
 _HEADER = re.compile(rb"([0-9a-f]{8}) ([0-9]{1,12}) ")
 
@@ -153,6 +155,7 @@ class Index:
         self._store = store
         self._bases: list[Offset] = []
         self._cached: OrderedDict[Offset, SegmentIndex] = OrderedDict()
+        self._looked_at = 0.0
 
     def bases(self) -> list[Offset]:
         """Where segments begin, as the store lists them now."""
@@ -169,17 +172,28 @@ class Index:
                 last.refresh()
             # Offsets are dense: the name of the next segment is known before it exists.
             if not len(last) or self._store.size(index_name(last.end)) is None:
+                if self._was_trimmed(last) and self.bases():
+                    continue
                 break
             following = self.segment(last.end)
             if not len(following) and not following.refresh():
                 break
             self._bases.append(following.base)
         if last.position is None:
-            # A first record was torn; its segment does not count.
+            # A first record was torn, and its segment does not count; or it was trimmed behind our back.
             self._bases.pop()
             self._cached.pop(last.base, None)
-            return self.refresh(empty) if self._bases else empty
+            gone = self._store.size(index_name(last.base)) is None
+            return self.refresh(empty) if self._bases or (gone and self.bases()) else empty
         return Tail(last.end, last.position)
+
+    def _was_trimmed(self, last: SegmentIndex) -> bool:
+        """Whether what we take for the newest segment is gone: newer ones came, and this one went, between two looks.
+        Files that grow show it by their size; an object is looked at a few times a second."""
+        if self._store.appends or time.monotonic() - self._looked_at < _LOOK_SECONDS:
+            return False
+        self._looked_at = time.monotonic()
+        return self._store.size(index_name(last.base)) is None
 
     def segment(self, base: Offset) -> SegmentIndex:
         found = self._cached.get(base)

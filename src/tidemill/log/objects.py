@@ -1,7 +1,14 @@
 """The log in an object store, or any file system of pyarrow.fs: whole objects, never added to.
 
-An object store cannot refuse a second writer; the newest one wins, and the older one finds out before it makes
-its next append visible.
+An object store cannot refuse a second writer; the newest one wins, and the older one, woken from a partition or a
+SIGSTOP, finds out before it writes and again before it makes an append visible. Whatever it still writes cannot hurt:
+data and spills carry the writer's own id in their names, so that nobody writes over or removes another's.
+
+Only an index record has a name that two writers share, because readers look for the next one by name. pyarrow.fs has
+no conditional put. So a record is made only where none is, after a look at the lock, and read back. What is left is
+the time of one request: if the older writer has looked at the lock, the newer one takes over and publishes at the same
+offset, and only then the older one's record arrives, a reader may have seen either. Both find out by reading back; one
+stops with `LogTakenOver`. Who must close this window keeps the log in a directory, where the kernel holds the lock.
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from tidemill.errors import LogError
+from tidemill.errors import LogError, LogTakenOver
 from tidemill.log.store import LOCK
 
 # Objects carry whole seconds as their time of change, too coarse to see one by; they are read this often instead.
@@ -31,6 +38,7 @@ class ObjectStore:
         self._fs = filesystem
         self._path = path
         self._token = b""
+        self._id = ""
 
     def names(self) -> list[str]:
         with self._failing("cannot list the log"):
@@ -73,6 +81,24 @@ class ObjectStore:
                 self._remove(name)
                 raise
 
+    def own(self, name: str) -> str:
+        stem, dot, suffix = name.rpartition(".")
+        return f"{stem}-{self._id}{dot}{suffix}"
+
+    def publish(self, name: str, at: int, record: bytes) -> None:
+        """A record that is there already is an earlier attempt of ours, whose answer was lost, or another writer's: the
+        names of its data tell."""
+        if at:
+            raise ValueError("an object cannot be added to")
+        self.check_lock()
+        there = self.read(name)
+        if not there or self._id.encode() in there:
+            with self._failing(f"cannot write {name}"), self._fs.open_output_stream(self._at(name)) as file:
+                file.write(record)
+            there = self.read(name)
+        if there != record:
+            raise LogTakenOver(f"another writer has made {name}", where=self.label)
+
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
         with self._failing(f"cannot write {name}"), self._fs.open_output_stream(self._at(name)) as file:
             file.write(data)
@@ -103,7 +129,8 @@ class ObjectStore:
         pass
 
     def lock(self) -> None:
-        self._token = f"{os.getpid()} {uuid.uuid4()}".encode()
+        self._id = uuid.uuid4().hex[:12]
+        self._token = f"{os.getpid()} {self._id}".encode()
         with self._failing("cannot make the log's directory"):
             self._fs.create_dir(self._path, recursive=True)
         self.replace(LOCK, self._token)
@@ -112,8 +139,7 @@ class ObjectStore:
         holder = self.read(LOCK)
         if holder != self._token:
             who = holder.decode(errors="replace").split(" ")[0]
-            fix = "Only one capture may run per pipeline; the newest one goes on, this one stops."
-            raise LogError(f"another process (pid {who}) has taken over this log", where=self.label, fix=fix)
+            raise LogTakenOver(f"another process (pid {who}) has taken over this log", where=self.label)
 
     def close(self) -> None:
         pass

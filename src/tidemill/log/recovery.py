@@ -107,11 +107,16 @@ def _whole(store: Store, entry: Entry) -> bool:
 
 
 def _remove_leftovers(store: Store) -> None:
-    """Open transactions of a dead writer, data whose index record was never written, trimming cut short."""
+    """Open transactions of a dead writer, data whose index record was never written, trimming cut short.
+
+    In an object store the other writer may be alive and about to publish, so data at and behind the head stays: it goes
+    when the segment that begins there is trimmed."""
     names = store.names()
     indexed = {name[:20] for name in names if name.endswith(".idx")}
+    head = min(indexed, default="")
     for name in names:
-        if name.startswith(PREFIX) or (name.endswith(".seg") and name[:20] not in indexed):
+        unnamed = name.endswith(".seg") and name[:20] not in indexed and (store.appends or name[:20] < head)
+        if name.startswith(PREFIX) or unnamed:
             store.remove(name)
 
 

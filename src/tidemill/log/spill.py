@@ -64,6 +64,11 @@ class Spill:
         """Files and how long they are."""
 
     @property
+    def adopted(self) -> bool:
+        """Whether its files have the names of a segment."""
+        return any(not name.startswith(PREFIX) for name in self._pieces)
+
+    @property
     def bytes(self) -> int:
         return sum(ref.size for ref in self.refs)
 
@@ -143,9 +148,10 @@ class Spill:
         names = {}
         try:
             for number, old in enumerate(list(self._pieces)):
-                new = segment_name(base) if self._store.appends else f"{base:020d}-{number:06d}.seg"
-                self._store.move(old, new)
-                names[old] = new
+                new = segment_name(base) if self._store.appends else self._store.own(f"{base:020d}-{number:06d}.seg")
+                if new != old:
+                    self._store.move(old, new)
+                    names[old] = new
         except LogError:
             self._rename(names)
             self.disown()
@@ -163,7 +169,7 @@ class Spill:
         names = {}
         for number, old in enumerate(list(self._pieces)):
             if not old.startswith(PREFIX):
-                new = f"{self._label}.seg" if self._store.appends else f"{self._label}-{number:06d}.seg"
+                new = f"{self._label}.seg" if self._store.appends else self._piece(number)
                 self._store.move(old, new)
                 names[old] = new
         self._rename(names)
@@ -176,7 +182,10 @@ class Spill:
         if self._store.appends:
             name = f"{self._label}.seg"
             return name, self._pieces.get(name, 0)
-        return f"{self._label}-{len(self._pieces):06d}.seg", 0
+        return self._piece(len(self._pieces)), 0
+
+    def _piece(self, number: int) -> str:
+        return self._store.own(f"{self._label}-{number:06d}.seg")
 
 
 def _offsets(block: Block) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -40,6 +40,14 @@ class Store(Protocol):
     def view(self, name: str, at: int, size: int) -> pa.Buffer:
         """The range without copying it where that is possible; `LogError` when the file is gone or shorter."""
 
+    def own(self, name: str) -> str:
+        """What this writer calls a data file. In an object store no two writers use one name, so that none can write
+        over or remove what another one has published."""
+
+    def publish(self, name: str, at: int, record: bytes) -> None:
+        """`write` for an index record, by the holder of the lock only: `LogTakenOver` if that is somebody else, or if
+        somebody else has made an object of this name."""
+
     def write(self, name: str, at: int, buffers: Sequence[pa.Buffer | bytes]) -> None:
         """Makes the file end with these bytes from `at` on."""
 
@@ -61,7 +69,7 @@ class Store(Protocol):
         """Makes this process the log's only writer, or raises `LogError`."""
 
     def check_lock(self) -> None:
-        """Raises `LogError` if another writer has taken over."""
+        """Raises `LogTakenOver` if another writer has taken over."""
 
     def close(self) -> None: ...
 

@@ -69,18 +69,21 @@ class LogWriter:
         self._admit()
         base = self.tail.offset
         segment = self._writable(base)
-        name = segment_name(segment.base)
+        name = self._store.own(segment_name(segment.base))
         refs, buffers = place(change.blocks, name, segment.bytes, base, change.barrier)
+        order.check(refs, self._store.label)
         self._store.write(name, segment.bytes, buffers)
         try:
             return self._publish(segment, tuple(refs), change.events, change.marks, change.barrier)
         except BaseException:
             # What cannot be cut now lies behind the last indexed byte and is written over.
             with suppress(LogError):
-                self._store.cut(name, segment.bytes)
+                if not self._may_be_published(segment):
+                    self._store.cut(name, segment.bytes)
             raise
 
     def spill(self, piece: Spilled) -> None:
+        self._store.check_lock()
         self._admit()
         spill = self._spills.get(piece.transaction) or Spill(self._store, piece.transaction)
         spill.add(piece)
@@ -108,7 +111,7 @@ class LogWriter:
 
     def drop_spill(self, change: SpillAborted) -> None:
         spill = self._spills.pop(change.transaction, None)
-        if spill is not None:
+        if spill is not None and not (spill.adopted and self._may_be_published(OpenSegment(self.tail.offset))):
             spill.drop()
 
     def drop_spills(self) -> None:
@@ -148,13 +151,21 @@ class LogWriter:
         return now
 
     def _adopt(self, spill: Spill, change: SpillCommitted) -> Entry:
+        self._store.check_lock()
+        order.check(spill.refs, self._store.label)
         segment = OpenSegment(self.tail.offset)
         refs = spill.adopt(segment.base, Constants(change.position, change.tx_id, change.commit_time))
         try:
             return self._publish(segment, refs, spill.events, ((spill.events, change.through),), spill.barrier)
         except BaseException:
-            spill.disown()
+            if not self._may_be_published(segment):
+                spill.disown()
             raise
+
+    def _may_be_published(self, segment: OpenSegment) -> bool:
+        """In an object store a record may have arrived although its answer did not: then its data stays, and the same
+        append, tried again, writes both once more."""
+        return not self._store.appends and self._store.size(index_name(segment.base)) is not None
 
     def _publish(
         self,
@@ -165,14 +176,12 @@ class LogWriter:
         barrier: bool,
     ) -> Entry:
         """The moment of truth: one index record."""
-        order.check(refs, self._store.label)
         size = sum(ref.size for ref in refs)
         # Kept from going back, so that it can be searched by time.
         written_at = max(int(time.time() * 1000), self._written_at)
         entry = Entry(self.tail.offset, events, size, written_at, barrier, marks, refs, self.tail.position)
         record = pack(entry)
-        self._store.check_lock()
-        self._store.write(index_name(segment.base), segment.index_bytes, [record])
+        self._store.publish(index_name(segment.base), segment.index_bytes, record)
         if self._segment is not None and self._segment is not segment:
             self._store.release(index_name(self._segment.base))
             self._store.release(segment_name(self._segment.base))
@@ -185,6 +194,7 @@ class LogWriter:
         return entry
 
     def _advance(self, through: Position) -> Entry:
+        self._store.check_lock()
         since = self.tail
         # Durable: of a stream that has just begun, nothing else says where. `latest` would be another place by then.
         self._resting.put(Tail(since.offset, through))
