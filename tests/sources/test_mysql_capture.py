@@ -405,6 +405,33 @@ def _on_temporary(cursor: pymysql.cursors.Cursor) -> None:
         cursor.execute(statement)
 
 
+def test_a_table_that_is_dropped_or_not_there_yet_is_said_and_stops_nothing(
+    private: Server, shop: str, tmp_path: Path
+) -> None:
+    options = config(private.dsn(), f"{shop}.t", f"{shop}.later%", heartbeat_seconds=0.5, feedback_seconds=0.1)
+
+    def said(source: MysqlSource) -> list[tuple[str, str]]:
+        return [(notice.code, notice.subject) for notice in source.notices()]
+
+    source = MysqlSource(options)
+    with capturing(source, tmp_path) as running:
+        eventually(lambda: running.log.tail().position, running)
+        assert said(source) == [("pattern-unmatched", f"{shop}.later%")]
+        private.execute("CREATE TABLE later1 (id int PRIMARY KEY)", "INSERT INTO later1 VALUES (1)", "DROP TABLE t",
+                        database=shop)  # fmt: skip
+        eventually(lambda: said(source) == [("pattern-unmatched", f"{shop}.t")], running)
+        eventually(lambda: seen(running, f"{shop}.later1", 1), running)
+    again = MysqlSource(options)
+    with capturing(again, tmp_path) as running:
+        eventually(again.notices, running)
+        [notice] = again.notices()
+        assert notice.what == f'no table matches "{shop}.t" yet'
+        private.query(TABLE.format("t"), database=shop)
+        private.query("INSERT INTO t (id) VALUES (7)", database=shop)
+        eventually(lambda: seen(running, f"{shop}.t", 7), running)
+        assert not said(again)
+
+
 @pytest.mark.parametrize("metadata", ["FULL", "least"])
 def test_what_a_procedure_does_behind_a_drop_counts(private: Server, shop: str, metadata: str, tmp_path: Path) -> None:
     """Its statements have the flag of temporary tables then, and there are none."""

@@ -31,7 +31,7 @@ from tidemill.decoders._myddl import parse
 from tidemill.decoders._mydefault import kept
 from tidemill.decoders._myhistory import History
 from tidemill.decoders.gtid import Flavor
-from tidemill.errors import DecodeError
+from tidemill.errors import DecodeError, SetupError, SourceError
 from tidemill.model.change import Committed
 from tidemill.model.table import Column, Table
 from tidemill.sources import _my_server as facts
@@ -420,3 +420,41 @@ def test_a_history_of_an_earlier_version_knows_no_defaults() -> None:
     made = Column("n", mysqltypes.data_type("int"))
     with pytest.raises(DecodeError, match="its default is not known"):
         fill(Table("", "d", "t", (made,)), made, None)
+
+
+def test_a_catalog_with_bytes_that_are_no_text_is_read_all_the_same(private: Server, shop: str, tmp_path: Path) -> None:
+    """MariaDB lists ED A0 80, half of a surrogate pair, as it is: in defaults of bytes, and in names."""
+    private.query("CREATE TABLE a (id int PRIMARY KEY, v varbinary(9) DEFAULT x'41EDA08042')", database=shop)
+    private.query("CREATE TABLE b (id int PRIMARY KEY, v int)", database=shop)
+    halves = private.name == "MariaDB"
+    if halves:
+        with private.connect(shop) as db:
+            db.query(b"CREATE TABLE c (id int PRIMARY KEY, `v\xed\xa0\x80` int)")
+            db.query(b"CREATE TABLE d (id int PRIMARY KEY, v varchar(9) CHARACTER SET ucs2 DEFAULT x'0041D800')")
+            db.query(b"CREATE TABLE `e\xed\xa0\x80` (id int PRIMARY KEY)")
+    with connect(config(private.dsn())) as db:
+        found = {t.name: t for t in read_tables(db, facts.Server.read(db)) if t.database == shop}
+    assert found["a"].columns[1].default == "0x41EDA08042"
+    assert sorted(found) == (["a", "b", "c", "d", r"e\xed\xa0\x80"] if halves else ["a", "b"])
+    if halves:
+        assert found["c"].columns[1].name == r"v\xed\xa0\x80"
+        assert found["d"].columns[1].default is None, "it is not known"
+        with pytest.raises(SetupError, match=r"the name of \w+\.e\\xed\\xa0\\x80 is no UTF-8"):
+            MysqlSource(config(private.dsn(), f"{shop}.*")).setup()
+        with private.connect(shop) as connection:
+            connection.query(b"DROP TABLE `e\xed\xa0\x80`")
+    private.query("SET GLOBAL binlog_row_image = 'MINIMAL'")
+    try:
+        with captured(private, shop, tmp_path) as running:
+            private.execute("INSERT INTO a (id) VALUES (1)", "INSERT INTO b VALUES (1, 2)", database=shop)
+            eventually(lambda: len(running.rows()) == 2, running)
+            assert [row["after"] for row in running.rows()] == [{"id": 1, "v": b"A\xed\xa0\x80B"}, {"id": 1, "v": 2}]
+    finally:
+        private.query("SET GLOBAL binlog_row_image = 'FULL'")
+
+
+def test_an_answer_that_is_no_text_is_an_error_of_ours(private: Server) -> None:
+    if private.name == "MySQL":
+        pytest.skip("MySQL answers with question marks")
+    with connect(config(private.dsn())) as db, pytest.raises(SourceError, match=r"no UTF-8: b'A\\xed\\xa0\\x80'"):
+        db.value("SELECT CONVERT(_ucs2 x'0041D800' USING utf8mb4)")

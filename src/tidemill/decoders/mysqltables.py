@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
@@ -34,6 +34,7 @@ from tidemill.decoders._myrewind import rewind
 from tidemill.decoders._mysession import UNTOLD, Session
 from tidemill.decoders._myshape import difference
 from tidemill.decoders._mytarget import calls_nothing, target
+from tidemill.decoders._mytemporary import TableKey
 from tidemill.decoders._mywords import Kind, NotUnderstood, words
 from tidemill.decoders.binlog import DdlChange
 from tidemill.decoders.binlogplace import Place
@@ -77,7 +78,7 @@ class MysqlTables:
 
     `selected` says whether a table is captured. `fold`: the server compares names of tables in lower case. `identity`
     is what an UPDATE or DELETE brings of the old row (`model.table.Table`). `account` read the catalog, and is spelled
-    as a GRANT wants it.
+    as a GRANT wants it; empty for one that sees every table.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class MysqlTables:
         self._history = History(mariadb=flavor is Flavor.MARIADB, fold=fold)
         self._resolved: dict[TableMap, Table] = {}
         self._answered: tuple[Position, str, list[DdlChange]] = (Position(""), "", [])
+        self.statements = 0  # that changed the history
 
     def begin(self, place: Place, read: Callable[[], Catalog], *, fresh: bool) -> None:
         """The history as it was at `place`. The catalog is read only when there is none: at the first start (`fresh`),
@@ -119,6 +121,10 @@ class MysqlTables:
         elif catalog.since:
             self._rewind(catalog.since)
         self._schemas.keep_structures(place.text(), notes.everything(self._history))
+
+    def known(self) -> Iterable[TableKey]:
+        """Every table that there is by now, also those that are not captured."""
+        return self._history.tables.keys()
 
     def resolve(self, shape: TableMap, position: Position) -> Table | None:
         """The table that rows behind this TABLE_MAP belong to; None if it is not captured."""
@@ -189,6 +195,7 @@ class MysqlTables:
         if changed:
             self._schemas.keep_structures(position, changed)
             self._resolved.clear()
+            self.statements += 1
         return [self._change(effect, text, position) for effect in effects if self._selected(*effect.key)]
 
     def _not_understood(
@@ -294,11 +301,13 @@ class MysqlTables:
             what = f"{shape.full_name} is not as its history says: {found}"
         elif state is None or state == NEVER_LISTED:
             name = ".".join(f"`{part.replace('`', '``')}`" for part in (shape.database, shape.name))
+            grant = (
+                f"If it was there by then, the account may not see it. Run: GRANT SELECT ON {name} TO {self._account};"
+            )
             raise DecodeError(
                 f"the structure of {shape.full_name} is not known: the catalog did not show it when capture began",
                 where=self._at(position),
-                fix=f"If it was there by then, the account may not see it. Run: GRANT SELECT ON {name} TO"
-                f' {self._account}; and then "tidemill resync FILE", which begins anew with the catalog of today.',
+                fix=f"{grant} and then: {_RESYNC}" if self._account else _RESYNC,
             )
         else:
             what = f"the structure of {shape.full_name} is not known: {state.reason}"

@@ -25,7 +25,7 @@ from tidemill.sources import _my_server as facts
 from tidemill.sources._my_connect import Session
 from tidemill.sources._my_errors import GrantMissing
 from tidemill.sources._my_server import Server
-from tidemill.sources._my_tables import quoted
+from tidemill.sources._my_tables import name_of, quoted
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -48,16 +48,17 @@ def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Cata
 
 def read_databases(db: Session, left_out: Sequence[str] = SYSTEM) -> list[CatalogDatabase]:
     rows = db.rows(
-        "SELECT SCHEMA_NAME AS n, DEFAULT_CHARACTER_SET_NAME AS c FROM information_schema.SCHEMATA"
-        " WHERE SCHEMA_NAME NOT IN %s ORDER BY 1",
+        "SELECT CAST(SCHEMA_NAME AS BINARY) AS n, DEFAULT_CHARACTER_SET_NAME AS c FROM information_schema.SCHEMATA"
+        " WHERE SCHEMA_NAME NOT IN %s ORDER BY SCHEMA_NAME",
         [left_out],
     )
-    return [CatalogDatabase(row["n"], row["c"] or "") for row in rows]
+    return [CatalogDatabase(name_of(row["n"]), row["c"] or "") for row in rows]
 
 
 def read_tables(db: Session, server: Server, left_out: Sequence[str] = SYSTEM) -> list[CatalogTable]:
     """Three questions for all tables together: a question per table takes minutes on servers with many. Only of
-    defaults that the catalog does not print exactly, which are few, tables are asked themselves."""
+    defaults that the catalog does not print exactly, which are few, tables are asked themselves. What people wrote is
+    asked for as bytes: it need not be UTF-8 (`_shown`)."""
     mariadb = server.flavor is Flavor.MARIADB
     charsets = {
         row["c"]: row["s"]
@@ -65,40 +66,43 @@ def read_tables(db: Session, server: Server, left_out: Sequence[str] = SYSTEM) -
     }
     columns: dict[tuple[str, str], list[CatalogColumn]] = {}
     for row in db.rows(
-        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS c, COLUMN_TYPE AS type, CHARACTER_SET_NAME AS s,"
-        " IS_NULLABLE AS n, GENERATION_EXPRESSION AS g, EXTRA AS e, COLUMN_DEFAULT AS v FROM information_schema.COLUMNS"
+        "SELECT CAST(TABLE_SCHEMA AS BINARY) AS d, CAST(TABLE_NAME AS BINARY) AS t, CAST(COLUMN_NAME AS BINARY) AS c,"
+        " CAST(COLUMN_TYPE AS BINARY) AS type, CHARACTER_SET_NAME AS s, IS_NULLABLE AS n, EXTRA AS e,"
+        " CAST(GENERATION_EXPRESSION AS BINARY) AS g, CAST(COLUMN_DEFAULT AS BINARY) AS v"
+        " FROM information_schema.COLUMNS"
         " WHERE TABLE_SCHEMA NOT IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
         [left_out],
     ):
         extra = (row["e"] or "").upper()
         made = CatalogColumn(
-            row["c"], _text(row["type"]), row["s"] or "", nullable=row["n"] == "YES", generated=bool(row["g"]),
-            invisible="INVISIBLE" in extra, row_end=row["g"] == "ROW END", default=of_catalog(
-                None if row["v"] is None else _text(row["v"]), extra, mariadb=mariadb),
+            name_of(row["c"]), _shown(row["type"]), row["s"] or "", nullable=row["n"] == "YES",
+            generated=bool(row["g"]), invisible="INVISIBLE" in extra, row_end=row["g"] == b"ROW END",
+            default=of_catalog(None if row["v"] is None else _shown(row["v"]), extra, mariadb=mariadb),
         )  # fmt: skip
-        columns.setdefault((row["d"], row["t"]), []).append(made)
+        columns.setdefault((name_of(row["d"]), name_of(row["t"])), []).append(made)
     keys: dict[tuple[str, str], list[str]] = {}
     for row in db.rows(
-        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS c FROM information_schema.STATISTICS"
-        " WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA NOT IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX",
+        "SELECT CAST(TABLE_SCHEMA AS BINARY) AS d, CAST(TABLE_NAME AS BINARY) AS t, CAST(COLUMN_NAME AS BINARY) AS c"
+        " FROM information_schema.STATISTICS WHERE INDEX_NAME = 'PRIMARY' AND TABLE_SCHEMA NOT IN %s"
+        " ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX",
         [left_out],
     ):
-        keys.setdefault((row["d"], row["t"]), []).append(row["c"])
+        keys.setdefault((name_of(row["d"]), name_of(row["t"])), []).append(name_of(row["c"]))
     tables = db.rows(
-        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_COLLATION AS c, TABLE_TYPE AS k"
+        "SELECT CAST(TABLE_SCHEMA AS BINARY) AS d, CAST(TABLE_NAME AS BINARY) AS t, TABLE_COLLATION AS c,"
+        " TABLE_TYPE AS k"
         " FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"
-        " AND TABLE_SCHEMA NOT IN %s ORDER BY 1, 2",
+        " AND TABLE_SCHEMA NOT IN %s ORDER BY TABLE_SCHEMA, TABLE_NAME",
         [left_out],
     )
-    for row in tables:
-        listed = columns.get((row["d"], row["t"]), [])
-        if row["k"] == "SYSTEM VERSIONED" and not any(column.row_end for column in listed):
-            listed += implicit_period()
-            if primary := keys.get((row["d"], row["t"])):
-                primary.append(listed[-1].name)
     found = []
     for row in tables:
-        key = (row["d"], row["t"])
+        key = (name_of(row["d"]), name_of(row["t"]))
+        listed = columns.get(key, [])
+        if row["k"] == "SYSTEM VERSIONED" and not any(column.row_end for column in listed):
+            listed += implicit_period()
+            if primary := keys.get(key):
+                primary.append(listed[-1].name)
         exact = _exact(db, *key, columns.get(key, []), mariadb=mariadb)
         found.append(CatalogTable(*key, tuple(exact), tuple(keys.get(key, ())), charsets.get(row["c"], "")))
     return found
@@ -142,9 +146,12 @@ def _said(column: CatalogColumn) -> str:
     return f"UNIX_TIMESTAMP(DEFAULT({name}))" if "timestamp" in column.type else f"DEFAULT({name}) + 0e0"
 
 
-def _told(column: CatalogColumn, value: Any) -> str:
+def _told(column: CatalogColumn, value: Any) -> str | None:
     if column.charset:
-        return f"'{bytes.fromhex(value).decode()}'"
+        try:
+            return f"'{bytes.fromhex(value).decode()}'"
+        except UnicodeDecodeError:  # half of a surrogate pair: MariaDB takes it for a letter in UCS-2 and UTF-32
+            return None
     return f"0x{value}" if "binary" in column.type else f"@{value}"
 
 
@@ -191,6 +198,7 @@ def _statement(info: str) -> tuple[str, str] | None:
     return (used[1].replace("``", "`") if used else ""), text
 
 
-def _text(value: str | bytes) -> str:
-    # MySQL's COLUMN_TYPE is a mediumtext, which some versions send as bytes.
-    return value.decode() if isinstance(value, bytes) else value
+def _shown(value: bytes) -> str:
+    """MariaDB lists the bytes of a default as they are where it can take them for letters, and it takes halves of
+    surrogate pairs (ED A0 80) for such. Other bytes that are none it lists as question marks (`is_rounded`)."""
+    return value.decode(errors="replace").replace("\ufffd", "?")

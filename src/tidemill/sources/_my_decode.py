@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tidemill.component import Schemas
@@ -16,6 +16,7 @@ from tidemill.sources._my_connect import Session
 from tidemill.sources._my_errors import BinlogUnusable, from_stream
 from tidemill.sources._my_server import Server
 from tidemill.sources._my_stream import account
+from tidemill.sources._my_tables import sees_all
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -24,9 +25,19 @@ if TYPE_CHECKING:
 class StreamDecoder:
     """What the capture loop feeds."""
 
-    def __init__(self, decoder: BinlogDecoder, config: MysqlConfig) -> None:
+    def __init__(self, decoder: BinlogDecoder, tables: MysqlTables, config: MysqlConfig) -> None:
         self._decoder = decoder
+        self._tables = tables
         self._config = config
+
+    def known(self) -> Iterable[tuple[str, str]]:
+        """(database, table) of every table that there is at `place`, also of those that are not captured."""
+        return self._tables.known()
+
+    @property
+    def statements(self) -> int:
+        """Rises with every statement that may have changed `known`."""
+        return self._tables.statements
 
     @property
     def place(self) -> Place:
@@ -63,11 +74,11 @@ def decoder_of(
     tables = MysqlTables(
         schemas, config.selection(server), flavor=server.flavor, fold=server.ignores_case,
         identity="key" if server.setting("binlog_row_image").upper() == "MINIMAL" else "full", where=config.where,
-        account=account(db),
+        account="" if sees_all(db) else account(db),
     )  # fmt: skip
     tables.begin(place, lambda: catalog.read(db, server, place, config), fresh=fresh)
     decoder = BinlogDecoder(
         tables, flavor=server.flavor, began=place.text(), checksum=server.checksum, mark_events=mark_events,
         zero_dates=config.zero_dates,
     )  # fmt: skip
-    return StreamDecoder(decoder, config)
+    return StreamDecoder(decoder, tables, config)

@@ -114,7 +114,7 @@ def _gtid(server: Server, config: MysqlConfig) -> Check:
 
 def _tables(db: Session, server: Server, config: MysqlConfig) -> Iterator[Check]:
     try:
-        found = tables.find(db, config.selection(server))
+        found, unmatched = tables.find(db, config.selection(server))
         setup.check_select(db, found, config)
         bare = _without_key(db, found)
         children = [] if server.logs_cascades else _children(db, found)
@@ -122,6 +122,8 @@ def _tables(db: Session, server: Server, config: MysqlConfig) -> Iterator[Check]
         yield Check("tables", Outcome.FAIL, error.what, error.fix)
         return
     yield Check("tables", Outcome.PASS, f"{len(found)} found")
+    for pattern in unmatched:
+        yield Check("tables", Outcome.WARN, pattern.what, pattern.fix)
     if bare:
         yield Check(
             "keys", Outcome.WARN, f"no primary key on {_few(bare)}",

@@ -8,7 +8,6 @@ SetupError
 ├── BinlogOff              log_bin
 ├── FormatNotRows          binlog_format
 ├── GrantMissing           names the GRANT
-├── TableMissing
 ├── GtidOff                positions by GTID are asked for, and the server has none
 └── ServerIdTaken          another replica has our server_id
 PositionLost
@@ -25,9 +24,9 @@ from contextlib import contextmanager
 import pymysql
 
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
-from tidemill.sources._errors import RESYNC, LoginRefused, ServerTooOld, TableMissing, TlsFailed
+from tidemill.sources._errors import RESYNC, LoginRefused, ServerTooOld, TlsFailed
 
-__all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TableMissing", "TlsFailed"]  # as part of the tree above
+__all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of the tree above
 
 
 class OtherFlavor(SetupError):
@@ -151,6 +150,12 @@ def translated(where: str) -> Iterator[None]:
         raise from_server(code, message, where) from error
     except OSError as error:
         raise ConnectionLost(f"the connection broke: {error}", where=where) from error
+    except UnicodeDecodeError as error:
+        found = error.object[max(0, error.start - 20) : error.end + 20]
+        raise SourceError(
+            f"the server answered with bytes that are no UTF-8: {found!r}", where=where,
+            fix="A name or a definition in its catalog has them. Find it by HEX() in information_schema and change it.",
+        ) from error  # fmt: skip
 
 
 def _parts(error: Exception) -> tuple[int, str]:

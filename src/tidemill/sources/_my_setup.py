@@ -1,6 +1,6 @@
 """What a server must have before it can be captured, each check its own error. Nothing is changed at the server.
 
-flavour and version -> log_bin -> ROW format -> server_id is free -> privileges -> tables exist
+flavour and version -> log_bin -> ROW format -> server_id is free -> privileges -> tables can be read
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def prepare(db: Session, config: MysqlConfig) -> Prepared:
     check_binlog_privilege(db, server, config)
     check_server_id(db, server, config)
     check_replication_privilege(config)
-    found = tables.find(db, config.selection(server))
+    found, unmatched = tables.find(db, config.selection(server))
     check_select(db, found, config)
-    return Prepared(tuple(f"{d}.{t}" for d, t in found), f"{server.name} {server.version_text}", notes(server))
+    said = (*(pattern.what for pattern in unmatched), *notes(server))
+    return Prepared(tuple(f"{d}.{t}" for d, t in found), f"{server.name} {server.version_text}", said)
 
 
 def check_flavor(server: Server, config: MysqlConfig) -> None:
@@ -112,11 +113,12 @@ def check_server_id(db: Session, server: Server, config: MysqlConfig) -> None:
 
 
 def check_select(db: Session, found: list[tuple[str, str]], config: MysqlConfig) -> None:
-    """A column grant lets an account see a table in the catalog that it may not read."""
+    """A column grant lets an account see a table in the catalog that it may not read. The answer has no column's name,
+    which need not be UTF-8."""
     for database, table in found:
         name = f"{tables.quoted(database)}.{tables.quoted(table)}"
         try:
-            db.rows(f"SELECT * FROM {name} LIMIT 0")
+            db.rows(f"SELECT COUNT(*) AS n FROM (SELECT * FROM {name} LIMIT 0) AS q")
         except errors.GrantMissing as error:
             raise errors.GrantMissing(
                 f"the account may not read {database}.{table}: {error.what}", where=config.where,

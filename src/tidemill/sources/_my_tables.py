@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemill.decoders.mysqltables import SYSTEM
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, SetupError
 from tidemill.sources._my_connect import Session
-from tidemill.sources._my_errors import TableMissing
 from tidemill.sources._my_stream import account
 from tidemill.sources._patterns import Pattern
 
@@ -53,40 +52,86 @@ def _names(pattern: Pattern, database: str) -> bool:
     return (pattern.literal[0] or "").lower() == database.lower()
 
 
-def find(db: Session, selection: Selection) -> list[tuple[str, str]]:
-    """(database, table) of every base table that is meant, in order. A pattern that matches nothing is `TableMissing`:
-    silence would look like a quiet table."""
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A pattern that matches no table yet, and why that may be."""
+
+    pattern: Pattern
+    what: str
+    fix: str
+
+
+def find(db: Session, selection: Selection) -> tuple[list[tuple[str, str]], list[Unmatched]]:
+    """(database, table) of every base table that is meant, in order, and the patterns that match none: silence would
+    look like a quiet table, and an error would make a pipeline unstartable because a table was dropped."""
     rows = db.rows(
-        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_TYPE AS k FROM information_schema.TABLES"
-        " WHERE TABLE_SCHEMA NOT IN %s",
+        "SELECT CAST(TABLE_SCHEMA AS BINARY) AS d, CAST(TABLE_NAME AS BINARY) AS t, TABLE_TYPE AS k"
+        " FROM information_schema.TABLES WHERE TABLE_SCHEMA NOT IN %s",
         [("", *selection.left_out)],
     )
-    base = [(row["d"], row["t"]) for row in rows if row["k"] in ("BASE TABLE", "SYSTEM VERSIONED")]
-    for pattern in selection.patterns:
-        if any(pattern.matches(*name) for name in base):
-            continue
-        raise _missing(pattern, base, [(row["d"], row["t"]) for row in rows], db)
-    return sorted(name for name in base if selection(*name))
+    named = [((name_of(row["d"]), name_of(row["t"])), row["k"]) for row in rows]
+    base = [name for name, kind in named if kind in ("BASE TABLE", "SYSTEM VERSIONED")]
+    meant = sorted(name for name in base if selection(*name))
+    unreadable = {(name_of(row["d"]), name_of(row["t"])) for row in rows if not _is_text(row["d"] + row["t"])}
+    if lost := next((name for name in meant if name in unreadable), None):
+        raise SetupError(
+            f"the name of {lost[0]}.{lost[1]} is no UTF-8: its rows cannot be captured", where=db.where,
+            fix="Rename the table, or name others than it in `tables`.",
+        )  # fmt: skip
+    everything = [name for name, _ in named]
+    return meant, [
+        _unmatched(pattern, base, everything, db)
+        for pattern in selection.patterns
+        if not any(pattern.matches(*name) for name in base)
+    ]
 
 
-def _missing(
+def _unmatched(
     pattern: Pattern, base: Sequence[tuple[str, str]], all_kinds: Sequence[tuple[str, str]], db: Session
-) -> TableMissing:
+) -> Unmatched:
     other = next((name for name in all_kinds if pattern.matches(*name)), None)
     if other is not None:
-        return TableMissing(
-            f"{other[0]}.{other[1]} is no base table: the binlog does not have it", where=db.where,
-            fix="Name the tables behind it.",
-        )  # fmt: skip
+        what = f"{other[0]}.{other[1]} is no base table: the binlog does not have it"
+        return Unmatched(pattern, what, "Name the tables behind it in `tables`.")
     near = difflib.get_close_matches(pattern.text, [f"{d}.{t}" for d, t in base], n=1)
-    hint = f"Did you mean {near[0]}? " if near else ""
-    database, table = pattern.literal
-    name = f"{quoted(database) if database else '*'}.{quoted(table) if database and table else '*'}"
-    return TableMissing(
-        f'no table matches "{pattern.text}"', where=db.where,
-        fix=f"{hint}Create it first, or correct `tables`. If it is there, the account does not see it. Run:"
-        f" GRANT SELECT ON {name} TO {account(db)};",
-    )  # fmt: skip
+    unseen = ""
+    if not sees_all(db):
+        database, table = pattern.literal
+        name = f"{quoted(database) if database else '*'}.{quoted(table) if database and table else '*'}"
+        unseen = f" If it is there, the account does not see it. Run: GRANT SELECT ON {name} TO {account(db)};"
+    return Unmatched(pattern, nothing_matches(pattern), (f"Did you mean {near[0]}? " if near else "") + LATER + unseen)
+
+
+def nothing_matches(pattern: Pattern) -> str:
+    return f'no table matches "{pattern.text}" yet'
+
+
+LATER = "A table that is created later is captured from then on; if none will be, correct `tables`."
+
+
+def sees_all(db: Session) -> bool:
+    """Whether the account may read every table, so that no GRANT would show it more. By itself: roles are not asked."""
+    grantee = account(db)
+    return bool(
+        db.rows(
+            "SELECT 1 AS one FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'SELECT' AND GRANTEE = %s",
+            [grantee],
+        )
+    )
+
+
+def name_of(value: bytes) -> str:
+    """A name of the catalog. MariaDB takes halves of surrogate pairs for letters, which are no UTF-8: these are shown,
+    as \\xed\\xa0\\x80."""
+    return value.decode(errors="backslashreplace")
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def quoted(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -22,6 +22,7 @@ from tidemill.model.position import Position
 from tidemill.sources import _my_position as position
 from tidemill.sources import _my_server as facts
 from tidemill.sources import _my_setup as setup
+from tidemill.sources import _my_tables as tables
 from tidemill.sources._errors import as_value_error
 from tidemill.sources._my_connect import Dsn, Session, connect
 from tidemill.sources._my_decode import StreamDecoder, decoder_of
@@ -29,6 +30,7 @@ from tidemill.sources._my_doctor import examine
 from tidemill.sources._my_server import Server
 from tidemill.sources._my_stream import Stream
 from tidemill.sources._my_tables import Selection
+from tidemill.sources._patterns import Pattern
 
 _LAG_SECONDS = 5.0  # between questions about the end of the binlog
 
@@ -155,6 +157,10 @@ class MysqlSource(Component[MysqlConfig]):
         self._stream: Stream | None = None
         self._decoder: StreamDecoder | None = None
         self._side: Session | None = None  # for questions about the lag, beside the stream
+        self._patterns: tuple[Pattern, ...] = ()
+        self._absent: list[tables.Unmatched] = []
+        self._said: tuple[Notice, ...] = ()
+        self._said_at: tuple[StreamDecoder | None, int] = (None, 0)
         self._noted = ""
         self._noted_at = 0.0
         self._lag: tuple[float, int | None] = (-_LAG_SECONDS, None)
@@ -189,6 +195,8 @@ class MysqlSource(Component[MysqlConfig]):
             setup.check_server_id(db, server, config)
             known = position.further(*(position.parse(p, server, config) if p else None for p in (after, told)))
             place = position.resume(db, server, known, config) if known else position.first(db, server, config)
+            selection = config.selection(server)
+            self._patterns, (_, self._absent) = selection.patterns, tables.find(db, selection)
             # Before the stream begins, so that a table of the stream is at most younger than its catalog.
             self._decoder = decoder_of(db, server, place, schemas, config, fresh=known is None, mark_events=mark_events)
         self._stream = Stream(connect(config), server, place, config)
@@ -222,7 +230,19 @@ class MysqlSource(Component[MysqlConfig]):
         """Nothing to say: the server purges its binlog by its own rules, not by what replicas have read."""
 
     def notices(self) -> tuple[Notice, ...]:
-        return ()
+        decoder = self._decoder
+        if decoder is not None and self._said_at != (decoder, decoder.statements):
+            self._said = tuple(self._unmatched(list(decoder.known())))
+            self._said_at = (decoder, decoder.statements)
+        return self._said
+
+    def _unmatched(self, known: list[tuple[str, str]]) -> Iterator[Notice]:
+        """As the stream has come: a table that is created or dropped there changes what is said."""
+        for pattern in self._patterns:
+            if not any(pattern.matches(*name) for name in known):
+                found = next((u for u in self._absent if u.pattern == pattern), None)
+                what, fix = (found.what, found.fix) if found else (tables.nothing_matches(pattern), tables.LATER)
+                yield Notice("pattern-unmatched", pattern.text, what, fix)
 
     def lag_bytes(self) -> int | None:
         """Binlog from where the decoder is to the end, as of a few seconds ago."""
