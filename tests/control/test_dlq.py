@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import orjson
 import psycopg
+import pyarrow as pa
 import pytest
 
 from tests.config.conftest import PIPELINE
 from tests.stream import scribe
-from tests.support.blocks import make_change, position
+from tests.support.blocks import make_block, make_change, position
 from tests.support.components import register
 from tests.support.terminal import Terminal
 from tidemill import config, registry
-from tidemill.dlq import DeadLetters
+from tidemill.dlq import DeadLetters, Mark
 from tidemill.errors import Poisoned
 from tidemill.log import LogConfig, LogReader, LogWriter
+from tidemill.model.block import Block, Op
+from tidemill.model.change import Committed
 from tidemill.model.delivery import Checkpoint, Delivery
+from tidemill.stream.follow import Follower
 from tidemill.stream.quarantine import letters_of
 
 
@@ -195,3 +201,136 @@ def test_a_pipeline_without_dead_letters_says_how_to_have_them(tidemill: Termina
     answer = tidemill("dlq", "ls", path)
     assert answer.code == 2
     assert "dlq: {}" in answer.err
+
+
+class Rows:
+    """The pipeline with a PostgreSQL sink s that has been sent everything but its letters; `tell` reads its rows."""
+
+    def __init__(self, pipeline: config.Pipeline, dsn: str, directory: Path) -> None:
+        path = Path(pipeline.file)
+        scribes = f"{{type: scribe, config: {{id: s, directory: '{directory}'}}}}"
+        path.write_text(path.read_text().replace(scribes, f'{{type: postgres, config: {{id: s, dsn: "{dsn}"}}}}'))
+        (self.pipeline,) = config.load(path)
+        self.log = LogReader(pipeline.log_uri)
+        self.dsn = dsn
+
+    def append(self, *blocks: Block) -> None:
+        log = LogWriter.open(self.pipeline.log_uri, LogConfig.model_validate({"fsync": False}))
+        for number, block in enumerate(blocks):
+            log.append(Committed((block,), block.rows, ((block.rows, position(9 + number)),)))
+        log.close()
+
+    def deliver(self, start: int, end: int, *, without: set[int] = frozenset(), checkpoint: bool = True) -> None:  # type: ignore[assignment]
+        """As the stream does."""
+        blocks = [self.log.read(ref) for ref in self.log.refs(start, end)]
+        with closing(self.pipeline.build_sink(self.pipeline.spec.sinks[0])) as sink:
+            sink.write(Delivery("orders", "p", start, end, 0, 1, lambda: iter(blocks)).without(without))
+        if not checkpoint:
+            return
+        store, saved = DeadLetters(self.pipeline.dlq_path), self.pipeline.build_checkpoints()
+        follower = Follower(store, ["s"], "orders")
+        follower.begin(start)
+        follower.compare(self.log, start, end, {"s": without})
+        known = saved.load("orders")
+        assert known is not None
+        saved.save("orders", Checkpoint(end, position(9)), expect=known.version)
+        store.close()
+        saved.close()
+
+    def tell(self) -> dict[int, str | None]:
+        with psycopg.connect(self.dsn) as db:
+            return dict(db.execute("SELECT id, customer FROM orders WHERE id IN (3, 4, 17)").fetchall())
+
+
+@pytest.fixture
+def rows(pipeline: config.Pipeline, database: str, tmp_path: Path) -> Rows:
+    rows = Rows(pipeline, database, tmp_path)
+    rows.deliver(0, 20, without={3, 4, 17})
+    return rows
+
+
+def renamed(number: int) -> Block:
+    """A newer event of that row, with another customer."""
+    block = make_block(1, ops=Op.UPDATE, first_id=number)
+    after = block.batch.column("after")
+    names = [f.name for f in after.type]
+    arrays = [pa.array(["newer"]) if name == "customer" else after.field(name) for name in names]
+    at = block.batch.schema.get_field_index("after")
+    return Block(block.table, block.batch.set_column(at, "after", pa.StructArray.from_arrays(arrays, names)))
+
+
+def test_a_letter_never_puts_a_row_of_a_database_back_to_an_older_state(
+    tidemill: Terminal, rows: Rows, store: DeadLetters
+) -> None:
+    rows.append(renamed(3))
+    rows.deliver(20, 21)
+    listed = {
+        each["offset"]: each["superseded"]
+        for each in tidemill("dlq", "ls", rows.pipeline.file, "--json").json["letters"]
+    }
+    assert listed == {3: "wholly", 4: "", 17: ""}
+    assert "wholly by 20" in tidemill("dlq", "ls", rows.pipeline.file).out
+    answer = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--json")
+    assert answer.code == 0, "nobody had to be asked"
+    assert (answer.json["replayed"], answer.json["skipped"], answer.json["failed"]) == (2, 1, 0)
+    (skipped,) = [each["skipped"] for each in answer.json["letters"] if each["skipped"]]
+    assert skipped == "superseded: event 20 is newer"
+    assert rows.tell() == {3: "newer", 4: "customer 4 — Zürich", 17: "customer 17 — Zürich"}
+    told = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s")
+    assert "0 delivered, 0 failed, 1 skipped" in told.out
+    assert "dlq purge" in told.out
+    refused = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--superseded")
+    assert refused.code == 1
+    assert "Rows may go back" in refused.err
+    tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--superseded", "--yes")
+    assert rows.tell()[3] == "customer 3 — Zürich"
+    assert store.letters(sink="s") == []
+
+
+def test_sinks_that_hold_events_get_superseded_letters_too(
+    tidemill: Terminal, rows: Rows, store: DeadLetters, tmp_path: Path
+) -> None:
+    store.mark([Mark(letter.number, "wholly", 20, "") for letter in store.letters(sink="t")])
+    answer = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "t", "--yes", "--json")
+    assert (answer.json["replayed"], answer.json["skipped"]) == (1, 0)
+    assert written(tmp_path, "t") == [4]
+
+
+def test_a_newer_event_that_no_checkpoint_covers_yet_holds_a_letter_back(tidemill: Terminal, rows: Rows) -> None:
+    """Killed between the sink's commit and the checkpoint: the sink skips the batch when it comes again."""
+    rows.append(renamed(3))
+    rows.deliver(20, 21, checkpoint=False)
+    answer = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--json").json
+    assert (answer["replayed"], answer["skipped"]) == (2, 1)
+    rows.deliver(20, 21)
+    assert rows.tell()[3] == "newer"
+
+
+def test_letters_of_an_older_version_are_compared_with_what_the_log_still_has(
+    tidemill: Terminal, rows: Rows, store: DeadLetters
+) -> None:
+    rows.append(renamed(3))
+    rows.deliver(20, 21)
+    with closing(sqlite3.connect(store.path)) as db, db:
+        db.execute("DELETE FROM followed")
+    answer = tidemill("dlq", "replay", rows.pipeline.file, 1, 2, "--json").json
+    assert [each["skipped"] for each in answer["letters"]] == ["superseded: event 20 is newer", ""]
+    assert rows.tell() == {3: "newer", 4: "customer 4 — Zürich"}
+    Path(rows.pipeline.log_uri).rename(Path(rows.pipeline.log_uri).with_name("away"))
+    answer = tidemill("dlq", "replay", rows.pipeline.file, 3, "--json").json
+    assert "is not known" in answer["letters"][0]["skipped"]
+
+
+def test_a_letter_that_is_replayed_alone_supersedes_older_ones_of_its_row(
+    tidemill: Terminal, rows: Rows, store: DeadLetters
+) -> None:
+    rows.append(renamed(3))
+    blocks = [rows.log.read(ref) for ref in rows.log.refs(20, 21)]
+    delivery = Delivery("orders", "p", 20, 21, 0, 1, lambda: iter(blocks))
+    store.put(letters_of(Poisoned({20: "too large"}), delivery, "s"))
+    rows.deliver(20, 21, without={20})
+    newest = max(letter.number for letter in store.letters())
+    assert tidemill("dlq", "replay", rows.pipeline.file, newest, "--json").json["replayed"] == 1
+    answer = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--json").json
+    assert (answer["replayed"], answer["skipped"]) == (2, 1)
+    assert rows.tell()[3] == "newer"

@@ -23,6 +23,7 @@ from tidemill.control.runview import Lines
 from tidemill.control.servers.postgres import Postgres
 from tidemill.control.status import PipelineStatus, SinkStatus, State
 from tidemill.control.supervisor import PipelineRun
+from tidemill.dlq import DeadLetters
 from tidemill.errors import CheckpointConflict, PositionLost, Refused, TidemillError
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.delivery import Checkpoint, Receipt
@@ -38,6 +39,7 @@ class ScriptedStream:
     """A stream whose every look at `running` is a batch: delivered, tried in vain, or refused, as its sinks are."""
 
     outlook: ClassVar[Outlook] = {}
+    follows: ClassVar[bool] = False
 
     def __init__(
         self, group: Group, ledger: Ledger, source_id: str, log_uri: str, sinks: Sequence[tuple[str, dict[str, Any]]],
@@ -46,6 +48,7 @@ class ScriptedStream:
         assert [settings["id"] for _, settings in sinks] == list(group.sinks)
         self._group, self._ledger, self._log = group, ledger, LogReader(log_uri)
         self._on_batch, self._on_retry = on_batch, on_retry
+        type(self).follows = settings["follower"] is not None
         self._error: TidemillError | None = None
 
     def start(self) -> None:
@@ -468,3 +471,16 @@ def watch_until(run: PipelineRun, condition: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline, run.status
         run.watch()
         time.sleep(0.05)
+
+
+def test_letters_are_followed_also_after_dead_letters_were_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = Works(tmp_path, "{mode: all}")
+    follows = []
+    for _ in range(2):
+        works.run(monkeypatch, a=UP, b=UP, c=UP).stop()
+        follows.append(ScriptedStream.follows)
+        DeadLetters(works.pipeline.dlq_path).count()
+    assert follows == [False, True], "at first there never were any"
+    works.log.close()

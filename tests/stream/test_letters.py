@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,9 +11,10 @@ from tests.stream.conftest import Mill
 from tests.stream.test_restart import checkpoint, drive
 from tests.support.blocks import make_change
 from tidemill.config.spec import Batch
-from tidemill.dlq import DeadLetters, DlqConfig
+from tidemill.dlq import DeadLetters, DlqConfig, Mark
 from tidemill.errors import Refused
 from tidemill.stream.admission import ROWS_PER_LANE
+from tidemill.stream.follow import Follower
 
 
 @pytest.fixture
@@ -112,4 +114,26 @@ def test_letters_are_kept_before_the_rest_is_written_and_a_replay_keeps_the_same
     assert checkpoint(mill) == 50
     assert letters.letters() == before
     assert mill.offsets() == [offset for offset in range(50) if offset not in (7, 8)]
+    letters.close()
+
+
+def test_letters_that_newer_events_supersede_are_marked_before_the_checkpoint_covers_these(
+    mill: Mill, letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mill.log.append(make_change(10))
+    mill.log.append(make_change(4, number=2))  # the rows 0 to 3 again
+    mill.poison("s", 3, 7)
+    marked: list[int] = []
+    mark = letters.mark
+
+    def marking(marks: Sequence[Mark]) -> None:
+        mark(marks)
+        marked.append(checkpoint(mill))
+
+    monkeypatch.setattr(letters, "mark", marking)
+    mill.run(letters=letters, follower=Follower(letters, ("s",), "mill"), batch=Batch(max_events=10))
+    assert [(kept.offset, kept.superseded, kept.superseded_by) for kept in letters.letters()] == [
+        (3, "wholly", 13), (7, "", None)
+    ]  # fmt: skip
+    assert (marked, checkpoint(mill)) == ([10], 14)
     letters.close()

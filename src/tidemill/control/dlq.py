@@ -37,9 +37,19 @@ def ls(
         console.show_json({"pipeline": chosen.name, "count": counts, "letters": [_head(each) for each in letters]})
         return
     console.show_table(
-        ("id", "sink", "offset", "table", "op", "attempts", "since", "reason"),
+        ("id", "sink", "offset", "table", "op", "attempts", "since", "superseded", "reason"),
         [
-            (each.number, each.sink, each.offset, each.table, each.op, each.attempts, each.first_at, each.reason)
+            (
+                each.number,
+                each.sink,
+                each.offset,
+                each.table,
+                each.op,
+                each.attempts,
+                each.first_at,
+                _newer(each),
+                each.reason,
+            )
             for each in letters
         ],
     )
@@ -74,38 +84,58 @@ def replay(
     file: target.File,
     ids: Ids = None,
     sink: OfSink = None,
+    superseded: Annotated[
+        bool,
+        typer.Option("--superseded", help="Also those whose rows have newer events at the sink: the rows go back."),
+    ] = False,
     yes: console.Yes = False,
     pipeline: target.Which = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Write letters to their sink again, by offset. Those that arrive are removed. The pipeline must be stopped."""
-    from tidemill.control.redeliver import overtaken, redeliver
+    """Write letters to their sink again, by offset. Those that arrive are removed. The pipeline must be stopped.
+
+    A sink that holds rows is not sent letters that are superseded: newer events of their rows are there.
+    """
+    from tidemill.control.redeliver import holds_rows, overtaken, redeliver
 
     with _opened(file, pipeline) as (chosen, store):
         letters = _chosen(store, ids, sink)
-        late = overtaken(chosen, letters)
+        rows = {name: holds_rows(chosen, name) for name in {letter.sink for letter in letters}}
+        late = [letter for letter in overtaken(chosen, letters) if superseded or not rows[letter.sink]]
         if late and not yes:
             console.ask(
                 f"{len(late)} of {len(letters)} letters are older than what their sink has: each arrives behind later "
-                "events of its key. A sink that keeps versions keeps the newer row; any other goes back to the older",
+                "events of its key" + (". Rows may go back to an older state" if superseded else ""),
                 DeliveryError,
             )
-        outcomes = list(redeliver(chosen, store, letters))
+        outcomes = list(redeliver(chosen, store, letters, superseded=superseded))
     failed = [outcome for outcome in outcomes if outcome.error]
+    skipped = [outcome for outcome in outcomes if outcome.skipped]
+    replayed, untried = len(outcomes) - len(failed) - len(skipped), len(letters) - len(outcomes)
     if as_json:
         console.show_json(
             {
-                "pipeline": chosen.name, "replayed": len(outcomes) - len(failed), "failed": len(failed),
-                "untried": len(letters) - len(outcomes),
-                "letters": [{"id": o.letter.number, "sink": o.letter.sink, "error": o.error} for o in outcomes],
+                "pipeline": chosen.name, "replayed": replayed, "failed": len(failed), "skipped": len(skipped),
+                "untried": untried,
+                "letters": [
+                    {"id": o.letter.number, "sink": o.letter.sink, "error": o.error, "skipped": o.skipped}
+                    for o in outcomes
+                ],
             }
         )  # fmt: skip
     else:
-        for outcome in failed:
-            console.warn(f"{outcome.letter.number} ({outcome.letter.sink}, {outcome.letter.table}): {outcome.error}")
-        untried = len(letters) - len(outcomes)
-        rest = f", {untried} not tried because the sink is away" if untried else ""
-        console.say(f"{len(outcomes) - len(failed)} delivered, {len(failed)} failed{rest}")
+        for o in [*failed, *skipped]:
+            console.warn(
+                f"{o.letter.number} ({o.letter.sink}, {o.letter.table}): {o.error or f'not sent, {o.skipped}'}"
+            )
+        rest = f", {len(skipped)} skipped" if skipped else ""
+        rest += f", {untried} not tried because the sink is away" if untried else ""
+        console.say(f"{replayed} delivered, {len(failed)} failed{rest}")
+        if skipped:
+            console.say(
+                "The sink holds newer rows than the letters that were skipped. To let these go: tidemill dlq purge. To "
+                "put the rows back all the same: tidemill dlq replay --superseded"
+            )
     if failed:
         raise typer.Exit(1)
 
@@ -160,6 +190,10 @@ def _chosen(store: DeadLetters, ids: list[int] | None, sink: str | None) -> list
 def _unknown(numbers: list[int]) -> ConfigError:
     listed = ", ".join(map(str, numbers))
     return ConfigError(f"there is no such letter: {listed}", fix="tidemill dlq ls shows those that are there.")
+
+
+def _newer(letter: Letter) -> str:
+    return f"{letter.superseded} by {letter.superseded_by}" if letter.superseded else ""
 
 
 def _head(letter: Letter) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """Sends dead letters to their sink again, one event at a time, in the order of their offsets.
 
 The pipeline is stopped meanwhile: two writers would fence each other off or overtake each other. Later events of the
-same key are at the sink already, so a letter that arrives now stands behind them; where the sink keeps versions (made
-of the offset) the newer row stays.
+same key are at the sink already, so a letter that arrives now stands behind them. A sink that holds rows is not sent a
+letter whose row has newer events (stream/follow.py), unless the operator insists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -20,19 +20,23 @@ from tidemill.control.ownership import lock_stopped_pipeline
 from tidemill.control.positions import sink_positions
 from tidemill.dlq import DeadLetters, Letter
 from tidemill.errors import ConfigError, TidemillError, is_retryable
-from tidemill.log import codec
+from tidemill.log import LogReader, codec
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
+from tidemill.model.position import Offset
+from tidemill.stream.follow import Followed, followed, superseded_in
+from tidemill.stream.follow import superseded as superseded_by_log
 
 _SKIPPED = "the sink says that it has this event: if that is so, let the letter go with tidemill dlq purge"
 
 
 @dataclass(frozen=True, slots=True)
 class Redelivered:
-    """What became of one letter; `error` is empty if its sink has it now."""
+    """What became of one letter: its sink has it now, or there was an `error`, or it was `skipped` for a reason."""
 
     letter: Letter
     error: str = ""
+    skipped: str = ""
 
 
 def block_of(letter: Letter) -> Block:
@@ -41,27 +45,112 @@ def block_of(letter: Letter) -> Block:
 
 def overtaken(pipeline: Pipeline, letters: Sequence[Letter]) -> list[Letter]:
     """Those behind which their sink has had later events."""
-    reached = {at.sink: at.checkpoint.offset for at in sink_positions(pipeline) if at.checkpoint}
+    reached = _reached(pipeline)
     return [letter for letter in letters if reached.get(letter.sink, 0) > letter.offset + 1]
 
 
-def redeliver(pipeline: Pipeline, store: DeadLetters, letters: Sequence[Letter]) -> Iterator[Redelivered]:
+def holds_rows(pipeline: Pipeline, sink: str) -> bool:
+    """Whether the sink keeps the current row of a key, so that an older event would put it back."""
+    with closing(pipeline.build_sink(_spec(pipeline, sink))) as built:
+        return bool(getattr(built, "holds_rows", False))
+
+
+def redeliver(
+    pipeline: Pipeline, store: DeadLetters, letters: Sequence[Letter], *, superseded: bool = False
+) -> Iterator[Redelivered]:
     """Letters that arrive are removed, others stay with their new reason. A sink that is away is asked once; what else
-    there is for it stays as it is. Raises `AlreadyRunning` if the pipeline runs, `ConfigError` if it has not every sink
-    that letters are for; nothing is sent then."""
+    there is for it stays as it is. With `superseded` letters are sent although newer events of their rows are at the
+    sink. Raises `AlreadyRunning` if the pipeline runs, `ConfigError` if it has not every sink that letters are for;
+    nothing is sent then."""
     names = dict.fromkeys(letter.sink for letter in letters)
     specs = {name: _spec(pipeline, name) for name in names}
     with lock_stopped_pipeline(pipeline):
         for name, spec in specs.items():
+            mine = [letter for letter in letters if letter.sink == name]
+            reasons = {} if superseded or not holds_rows(pipeline, name) else _superseded(pipeline, store, name, mine)
+            yield from (
+                Redelivered(letter, skipped=reasons[letter.number]) for letter in mine if letter.number in reasons
+            )
+            sent = [letter for letter in mine if letter.number not in reasons]
+            waiting = _Waiting(store, name, without={letter.number for letter in sent})
             with closing(pipeline.build_sink(spec)) as sink:
-                for letter in (letter for letter in letters if letter.sink == name):
-                    outcome, away = _send(pipeline, store, sink, letter)
+                for letter in sent:
+                    outcome, away = _send(pipeline, store, sink, letter, waiting)
                     yield outcome
                     if away:
                         break
 
 
-def _send(pipeline: Pipeline, store: DeadLetters, sink: Sink, letter: Letter) -> tuple[Redelivered, bool]:
+def _superseded(pipeline: Pipeline, store: DeadLetters, sink: str, letters: Sequence[Letter]) -> dict[int, str]:
+    """Why these are not sent. The log is asked as well: a batch that was under way when the pipeline ended may be at
+    the sink although no checkpoint covers it, and it comes again; and letters of a version that did not follow them
+    are compared with as much as the log still has."""
+    log = LogReader(pipeline.log_uri)
+    head, tail = log.head(), log.tail().offset
+    reached = _reached(pipeline).get(sink, head)
+    reasons: dict[int, str] = {}
+    doubts: dict[int, str] = {}
+    begin = max(reached, head)
+    tables: dict[str, list[Followed]] = {}
+    for number in [letter.number for letter in letters]:
+        letter = store.letter(number)  # anew: it may have been marked while the operator was asked
+        entry = followed(store, letter) if letter is not None else None
+        if letter is None or entry is None:
+            continue
+        unknown = reached if letter.followed_from is None else letter.followed_from
+        if letter.superseded:
+            reasons[number] = _reason(letter.superseded == "wholly", letter.superseded_by or 0)
+        elif unknown > letter.offset + 1:
+            if not (head <= letter.offset + 1 and unknown <= tail):
+                doubts[number] = (
+                    f"whether its row has newer events is not known: not all before {unknown} were compared"
+                )
+            begin = min(begin, max(letter.offset, head))
+        tables.setdefault(letter.table, []).append(entry)
+    taken_out = {letter.offset for letter in store.letters(sink=sink)}
+    for entry in superseded_by_log(tables, log, begin, tail, {sink: taken_out}):
+        reasons.setdefault(entry.number, _reason(entry.wholly, entry.by or 0))
+    return doubts | reasons
+
+
+def _reason(wholly: bool, by: Offset) -> str:
+    if wholly:
+        return f"superseded: event {by} is newer"
+    return (
+        f"superseded in part: event {by} is newer, but did not bring all that the letter has. Copy the row from the "
+        "source yourself"
+    )
+
+
+def _reached(pipeline: Pipeline) -> dict[str, Offset]:
+    return {at.sink: at.checkpoint.offset for at in sink_positions(pipeline) if at.checkpoint}
+
+
+class _Waiting:
+    """Letters of a sink that stay where they are: what is sent now may be newer than they are."""
+
+    def __init__(self, store: DeadLetters, sink: str, *, without: Collection[int]) -> None:
+        self._store = store
+        self._tables: dict[str, list[Followed]] = {}
+        for letter, keys in store.open_letters([sink]):
+            if letter.number not in without:
+                self.add(letter, keys)
+
+    def add(self, letter: Letter, keys: str = "") -> None:
+        entry = followed(self._store, letter, keys)
+        if entry is not None:
+            self._tables.setdefault(letter.table, []).append(entry)
+
+    def passed(self, block: Block) -> None:
+        waiting = self._tables.get(block.table.full_name, ())
+        changed = {entry.number: entry for entry in superseded_in(block, waiting, {})}
+        if changed:
+            self._store.mark([entry.mark() for entry in changed.values()])
+
+
+def _send(
+    pipeline: Pipeline, store: DeadLetters, sink: Sink, letter: Letter, waiting: _Waiting
+) -> tuple[Redelivered, bool]:
     whole = store.letter(letter.number)
     if whole is None:
         return Redelivered(letter, "it is gone: somebody else replayed or purged it"), False
@@ -78,7 +167,9 @@ def _send(pipeline: Pipeline, store: DeadLetters, sink: Sink, letter: Letter) ->
         away = is_retryable(failure)
     if error:
         store.tried(letter.number, error)
+        waiting.add(letter)
     else:
+        waiting.passed(block)
         store.remove([letter.number])
     return Redelivered(letter, error), away
 

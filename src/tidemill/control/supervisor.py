@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from tidemill.control.streaming import GroupRun, described, explained
 from tidemill.dlq import DeadLetters
 from tidemill.errors import CheckpointConflict, SparkLost, TidemillError
 from tidemill.log.reader import LogReader
+from tidemill.stream.follow import Follower
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.policy import policy_of
@@ -46,6 +48,7 @@ class PipelineRun:
         self._policy = policy_of(pipeline)
         self._ledger = Ledger(self._policy, pipeline.build_checkpoints(), pipeline.log_uri, pipeline.spec.log)
         self._letters = DeadLetters(pipeline.dlq_path, pipeline.spec.dlq) if pipeline.spec.dlq.enabled else None
+        self._old_letters: DeadLetters | None = None
         self._groups = {g.key: GroupRun(g, self._ledger, self._new_stream) for g in self._policy.groups}
         self._log = LogReader(pipeline.log_uri)
         self._rate = Rate()
@@ -121,8 +124,9 @@ class PipelineRun:
             events.emit("pipeline.stopped", pipeline=self.pipeline.name, undelivered=waiting)
         if self.status.state is not State.RUNNING:
             self._ledger.close()
-            if self._letters is not None:
-                self._letters.close()
+            for letters in (self._letters, self._old_letters):
+                if letters is not None:
+                    letters.close()
 
     def _fail_after_delivery(self, error: TidemillError) -> None:
         """Capture gave up. The log may hold what no sink has yet: the streams go on until it is delivered."""
@@ -196,9 +200,17 @@ class PipelineRun:
             sharding=spec.sharding,
             lanes=spec.lanes,
             letters=self._letters,
+            follower=self._follower(group.sinks),
             on_batch=self._on_batch,
             on_retry=run.on_retry,
         )
+
+    def _follower(self, sinks: Sequence[str]) -> Follower | None:
+        """Letters are followed also while none are kept: dead letters may have been switched off since."""
+        kept = self._letters
+        if kept is None and self.pipeline.dlq_path.exists():
+            kept = self._old_letters = self._old_letters or DeadLetters(self.pipeline.dlq_path, self.pipeline.spec.dlq)
+        return Follower(kept, sinks, self.pipeline.name) if kept is not None else None
 
     def _on_batch(self, report: BatchReport) -> None:
         """From the thread of any group; the pipeline's own numbers follow its checkpoint."""

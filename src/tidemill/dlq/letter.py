@@ -15,7 +15,9 @@ class Letter:
     """`sink` and `event_id` together name it: a replayed batch makes the same letters again (invariant 4).
 
     `payload` is a block of one row as the log writes blocks, so that exactly this event can be delivered again.
-    `number`, `attempts` and the times are the store's: 0 and empty until it has the letter.
+    `number`, `attempts` and the times are the store's: 0 and empty until it has the letter. `superseded` is empty,
+    `partly` or `wholly`: its row has newer events at the sink, the last one at `superseded_by` (stream/follow.py).
+    `followed_from` is the offset from which events were compared with it; None where none were yet.
     """
 
     sink: str
@@ -32,6 +34,9 @@ class Letter:
     attempts: int = 1
     first_at: str = ""
     last_at: str = ""
+    superseded: str = ""
+    superseded_by: Offset | None = None
+    followed_from: Offset | None = None
 
 
 def pack(letters: Sequence[Letter]) -> bytes:

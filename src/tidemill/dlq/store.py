@@ -12,6 +12,7 @@ from typing import Any
 from tidemill.dlq.config import DlqConfig
 from tidemill.dlq.letter import Letter
 from tidemill.errors import DeadLettersFull, DeliveryError
+from tidemill.model.position import Offset
 from tidemill.sqlitefile import SqliteFile
 
 # The payload stands last: counting letters and bytes then never reads the pages it overflows to.
@@ -33,14 +34,23 @@ CREATE TABLE IF NOT EXISTS letters (
     bytes    INTEGER NOT NULL,
     payload  BLOB NOT NULL,
     UNIQUE (sink, event_id)
+);
+-- What became of a letter's keys since it was kept; letters of versions that did not follow them have no line.
+CREATE TABLE IF NOT EXISTS followed (
+    number        INTEGER PRIMARY KEY,
+    since         INTEGER NOT NULL,
+    superseded    TEXT NOT NULL DEFAULT '',
+    superseded_by INTEGER,
+    keys          TEXT NOT NULL DEFAULT ''
 )
 """
 _COLUMNS = (
     "number", "sink", "event_id", "source", "table", "op", "offset", "position", "ordinal", "reason", "attempts",
     "first_at", "last_at", "payload",
 )  # fmt: skip
-_WHOLE = ", ".join(f'"{name}"' for name in _COLUMNS)
-_HEAD = _WHOLE.replace('"payload"', "X''")
+_WHOLE = ", ".join(f'letters."{name}"' for name in _COLUMNS) + ", coalesce(superseded, ''), superseded_by, since"
+_HEAD = _WHOLE.replace('letters."payload"', "X''")
+_FROM = "letters LEFT JOIN followed ON followed.number = letters.number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,16 @@ class Kept:
 
     def __add__(self, more: Kept) -> Kept:
         return Kept(self.new + more.new, self.dropped + more.dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A letter is `superseded` (partly, wholly) by an event; `keys` is what its follower knows, for the next start."""
+
+    number: int
+    superseded: str
+    by: Offset
+    keys: str
 
 
 class DeadLetters:
@@ -70,7 +90,7 @@ class DeadLetters:
             new = tuple(letter for letter in _distinct(letters) if not _has(db, letter))
             dropped = self._make_room(db, new)
             for letter in new:
-                db.execute(
+                added = db.execute(
                     "INSERT INTO letters VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         letter.sink, letter.event_id, letter.source, letter.table, letter.op, letter.offset,
@@ -78,16 +98,17 @@ class DeadLetters:
                         len(letter.payload), letter.payload,
                     ),
                 )  # fmt: skip
+                db.execute("INSERT INTO followed (number, since) VALUES (?, ?)", (added.lastrowid, letter.offset))
         return Kept(tuple(replace(letter, payload=b"") for letter in new), dropped)
 
     def letters(
         self, *, sink: str | None = None, numbers: Collection[int] = (), limit: int | None = None
     ) -> list[Letter]:
         """In order of their offsets, without their payloads; all of them, or those of a sink or with these numbers."""
-        chosen = f" AND number IN ({', '.join('?' * len(numbers))})" if numbers else ""
+        chosen = f" AND letters.number IN ({', '.join('?' * len(numbers))})" if numbers else ""
         with self._file.connected() as db:
             rows = db.execute(
-                f'SELECT {_HEAD} FROM letters WHERE (? IS NULL OR sink = ?){chosen} ORDER BY "offset", sink LIMIT ?',
+                f'SELECT {_HEAD} FROM {_FROM} WHERE (? IS NULL OR sink = ?){chosen} ORDER BY "offset", sink LIMIT ?',
                 (sink, sink, *numbers, -1 if limit is None else limit),
             )
             return [_letter(row) for row in rows]
@@ -95,12 +116,46 @@ class DeadLetters:
     def letter(self, number: int) -> Letter | None:
         """One of them, whole."""
         with self._file.connected() as db:
-            row = db.execute(f"SELECT {_WHOLE} FROM letters WHERE number = ?", (number,)).fetchone()
+            row = db.execute(f"SELECT {_WHOLE} FROM {_FROM} WHERE letters.number = ?", (number,)).fetchone()
             return _letter(row) if row else None
 
     def remove(self, numbers: Collection[int]) -> int:
         with self._file.writing() as db:
-            return sum(db.execute("DELETE FROM letters WHERE number = ?", (number,)).rowcount for number in numbers)
+            return _delete(db, numbers)
+
+    def open_letters(self, sinks: Collection[str], after: int = 0) -> list[tuple[Letter, str]]:
+        """Those of these sinks that may yet be superseded (not wholly), without payloads, each with what its follower
+        left; of letters with a number above `after`."""
+        chosen = ", ".join("?" * len(sinks))
+        with self._file.connected() as db:
+            rows = db.execute(
+                f"SELECT coalesce(keys, ''), {_HEAD} FROM {_FROM} WHERE letters.number > ? AND sink IN ({chosen}) "
+                "AND coalesce(superseded, '') <> 'wholly' ORDER BY letters.number",
+                (after, *sinks),
+            )
+            return [(_letter(row), keys) for keys, *row in rows]
+
+    def follow(self, letters: Sequence[tuple[int, Offset, str]]) -> None:
+        """(number, since, keys) each; `since` counts only for a letter that was not followed before."""
+        with self._file.writing() as db:
+            db.executemany(
+                "INSERT INTO followed (number, since, keys) VALUES (?, ?, ?) "
+                "ON CONFLICT (number) DO UPDATE SET keys = excluded.keys",
+                letters,
+            )
+
+    def mark(self, marks: Sequence[Mark]) -> None:
+        """All of them, durable when it returns. Letters that are gone by now are left out."""
+        with self._file.writing() as db:
+            db.executemany(
+                "UPDATE followed SET superseded = ?, superseded_by = ?, keys = ? WHERE number = ?",
+                [(mark.superseded, mark.by, mark.keys, mark.number) for mark in marks],
+            )
+            db.executemany(  # of a letter that nobody follows yet
+                "INSERT OR IGNORE INTO followed (number, since, superseded, superseded_by, keys) "
+                'SELECT number, "offset", ?, ?, ? FROM letters WHERE number = ?',
+                [(mark.superseded, mark.by, mark.keys, mark.number) for mark in marks],
+            )
 
     def tried(self, number: int, reason: str) -> None:
         """Delivered again in vain."""
@@ -134,12 +189,12 @@ class DeadLetters:
                 "dlq.max_bytes.",
             )
         dropped = []
-        for weight, *row in db.execute(f"SELECT bytes, {_HEAD} FROM letters ORDER BY number"):
+        for weight, *row in db.execute(f"SELECT bytes, {_HEAD} FROM {_FROM} ORDER BY letters.number"):
             if there <= limits.max_letters and size <= limits.max_bytes:
                 break
             dropped.append(_letter(row))
             there, size = there - 1, size - weight
-        db.executemany("DELETE FROM letters WHERE number = ?", [(oldest.number,) for oldest in dropped])
+        _delete(db, [oldest.number for oldest in dropped])
         return tuple(dropped)
 
     def _unusable(self, error: str) -> DeliveryError:
@@ -155,12 +210,21 @@ def _has(db: sqlite3.Connection, letter: Letter) -> bool:
     return found.fetchone() is not None
 
 
+def _delete(db: sqlite3.Connection, numbers: Collection[int]) -> int:
+    for number in numbers:
+        db.execute("DELETE FROM followed WHERE number = ?", (number,))
+    return sum(db.execute("DELETE FROM letters WHERE number = ?", (number,)).rowcount for number in numbers)
+
+
 def _distinct(letters: Sequence[Letter]) -> list[Letter]:
     return list({(letter.sink, letter.event_id): letter for letter in letters}.values())
 
 
 def _letter(row: Sequence[Any]) -> Letter:
-    return Letter(**dict(zip(_COLUMNS, row, strict=True)))
+    *columns, superseded, by, since = row
+    return Letter(
+        **dict(zip(_COLUMNS, columns, strict=True)), superseded=superseded, superseded_by=by, followed_from=since
+    )
 
 
 def _now() -> str:

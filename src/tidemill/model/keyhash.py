@@ -10,13 +10,16 @@ from numba import njit
 from tidemill.model.block import Block
 
 
-def key_hashes(block: Block, key: tuple[str, ...]) -> np.ndarray | None:
-    """A uint64 per row from its key's values: the new ones, or the old ones where the row is gone.
+def key_hashes(
+    block: Block, key: tuple[str, ...], sides: tuple[str, ...] = ("after", "key", "before")
+) -> np.ndarray | None:
+    """A uint64 per row from its key's values: the new ones, or the old ones where the row is gone. `sides` is where
+    they are looked for, in this order.
 
     The same for the same values in any block, process or run. None if there is no key, or one of a kind that
     cannot be hashed.
     """
-    images = [image for image in (block.struct(side) for side in ("after", "key", "before")) if image is not None]
+    images = [image for image in (block.struct(side) for side in sides) if image is not None]
     hashes = np.zeros(block.rows, np.uint64)
     for name in key:
         found = [image[name] for image in images if name in image]

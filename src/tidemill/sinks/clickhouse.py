@@ -115,6 +115,7 @@ class ClickHouseSink(Component[ClickHouseConfig]):
 
     def __init__(self, config: ClickHouseConfig) -> None:
         super().__init__(config)
+        self.holds_rows = config.mode == "upsert"
         self._session: Session | None = None
 
     def write(self, delivery: Delivery) -> Receipt:

@@ -93,6 +93,7 @@ class PostgresSink(Component[PostgresSinkConfig]):
     )
     single_lane: ClassVar[bool] = False
     formats: ClassVar[frozenset[str]] = frozenset()
+    holds_rows: ClassVar[bool] = True
     tier = Tier.EFFECTIVELY_ONCE
     config: PostgresSinkConfig
 

@@ -103,6 +103,7 @@ class StarRocksSink(Component[StarRocksConfig]):
     )
     single_lane: ClassVar[bool] = False
     formats: ClassVar[frozenset[str]] = frozenset()
+    holds_rows: ClassVar[bool] = True
     config: StarRocksConfig
     tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
 

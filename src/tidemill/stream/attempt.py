@@ -76,6 +76,13 @@ class Attempt:
             for lane in sorted({receipt.lane for receipt in lost})
         }
 
+    def left_out_by_sink(self) -> dict[str, set[Offset]]:
+        """Events that a sink did not get although it has the batch."""
+        found: dict[str, set[Offset]] = {}
+        for (sink, _), offsets in self.left_out.items():
+            found.setdefault(sink, set()).update(offsets)
+        return found
+
     def error(self, sink: str) -> str:
         return next((r.error for r in self.receipts if r.sink == sink and not r.ok), "no receipt came back")
 

@@ -21,6 +21,7 @@ from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.stream import failures, pins, source
 from tidemill.stream.attempt import Attempt
+from tidemill.stream.follow import Follower
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.letterbox import Letterbox
 from tidemill.stream.patience import ENDLESS, Patience, Pauses
@@ -37,7 +38,8 @@ class StreamLoop:
 
     `sinks` are the group's, as (type, settings) pairs with plain values: each worker builds its own. The group's
     position in the ledger says where to begin; `spark_dir` may be lost at any time. `letters` are None where an event
-    that a sink will never take is to stop the group. `on_batch` is called after each checkpoint, `on_retry` with an
+    that a sink will never take is to stop the group; the `follower` knows which letters of its sinks there are already,
+    also then. `on_batch` is called after each checkpoint, `on_retry` with an
     error per sink before each new attempt; both in Spark's thread.
     """
 
@@ -55,6 +57,7 @@ class StreamLoop:
         sharding: Sharding | None = None,
         lanes: int | None = None,
         letters: DeadLetters | None = None,
+        follower: Follower | None = None,
         patience: Patience | None = None,
         on_batch: Callable[[BatchReport], None] = lambda report: None,
         on_retry: Callable[[Mapping[str, str]], None] = lambda errors: None,
@@ -73,11 +76,14 @@ class StreamLoop:
         self._error: TidemillError | None = None
         self._stopping = threading.Event()
         self._busy = threading.Lock()
+        self._follower = follower
         self._letters = Letterbox(letters, self._pipeline, self._stopping, on_retry) if letters else None
 
     def start(self) -> None:
         """Begins at the group's position and returns while the query starts."""
         self._checkpoint = self._ledger.begin(self._group)
+        if self._follower is not None:
+            self._follower.begin(self._checkpoint.offset)
         try:
             with reaching_spark():
                 self._query = self._start_query()
@@ -109,6 +115,7 @@ class StreamLoop:
         if self._is_old(attempt):
             return  # Spark died between our checkpoint and its own note of this batch
         point("stream.delivered")
+        self._note_superseded_letters(attempt)
         mark = self._log.mark_at(attempt.end)
         # Invariants 1 and 2
         self._checkpoint = self._ledger.advance(self._group, attempt.end, mark.position, base=mark.offset)
@@ -119,6 +126,13 @@ class StreamLoop:
                 kept.new, kept.dropped,
             )
         )  # fmt: skip
+
+    def _note_superseded_letters(self, attempt: Attempt) -> None:
+        """Durable before the checkpoint moves: a batch that is not covered comes again, and is compared again."""
+        if self._follower is not None:
+            self._follower.refresh(attempt.start)
+            self._follower.compare(self._log, attempt.start, attempt.end, attempt.left_out_by_sink())
+            point("stream.letters_compared")
 
     def _until_every_sink_has_it(self, frame: Any) -> tuple[Attempt, Kept, int]:
         """One job; then jobs for the (lane, sink) pairs that failed, until none is left."""

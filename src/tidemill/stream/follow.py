@@ -1,0 +1,258 @@
+"""Follows the keys of dead letters: a letter whose row has newer events at its sink is *superseded*.
+
+Sent again to a sink that holds rows, such a letter would put the row back to an older state (control/redeliver.py skips
+it). The driver compares each batch that every sink of a group has, before the checkpoint covers it, and only blocks of
+tables that have letters: by a hash of the key, a column at a time, then exactly where a hash is met. A batch that comes
+again finds the same.
+
+    wholly    every key of the letter has a newer event that carried all columns, or the table was emptied
+    partly    a newer event did not carry all columns (unchanged TOAST), or only one of two keys has one (the letter
+              changes its key), or the letter's key cannot be compared with those of newer events
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.dlq import DeadLetters, Letter, Mark
+from tidemill.log import LogReader, codec
+from tidemill.model.block import Block, Op, Side
+from tidemill.model.keyhash import key_hashes
+from tidemill.model.position import Offset
+from tidemill.telemetry.events import emit
+
+_NEW, _OLD = ("after", "key", "before"), ("key", "before", "after")
+_ROWS = [int(op) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.READ)]
+
+
+@dataclass(slots=True)
+class Key:
+    """One key of a letter; `by` is the newest event of it so far, `whole` whether one of them carried all columns."""
+
+    hash: int
+    text: str
+    by: Offset | None = None
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class Followed:
+    """A letter that may be superseded. `reach` says by what: events of its `keys`, any event of its table, or nothing
+    but a TRUNCATE (rows without a key)."""
+
+    number: int
+    sink: str
+    offset: Offset
+    reach: str
+    columns: tuple[str, ...] = ()
+    keys: list[Key] = field(default_factory=list)
+    by: Offset | None = None
+    wholly: bool = False
+
+    def to_json(self) -> str:
+        keys = [[key.hash, key.text, key.by, key.whole] for key in self.keys]
+        return orjson.dumps([self.reach, self.columns, keys, self.by]).decode()
+
+    @classmethod
+    def of(cls, number: int, sink: str, offset: Offset, keys: str) -> Followed:
+        reach, columns, found, by = orjson.loads(keys)
+        return cls(number, sink, offset, reach, tuple(columns), [Key(*key) for key in found], by)
+
+    @classmethod
+    def of_event(cls, number: int, sink: str, offset: Offset, block: Block) -> Followed:
+        """`block` is the letter's event alone."""
+        table, op = block.table, Op(block.batch.column("op")[0].as_py())
+        if op is Op.TRUNCATE:
+            return cls(number, sink, offset, "table")
+        if op in (Op.DDL, Op.MESSAGE) or not table.key:
+            return cls(number, sink, offset, "nothing")
+        found: dict[str, Key] = {}
+        for sides in (_NEW, _OLD):
+            hashes, columns = key_hashes(block, table.key, sides), _columns(block, table.key, sides)
+            if hashes is None or _odd_in_key(block):
+                return cls(number, sink, offset, "table")  # in doubt it is not sent over a newer row
+            text = _text(column[0] for column in columns)
+            found[text] = Key(int(hashes[0]), text)
+        return cls(number, sink, offset, "keys", table.key, list(found.values()))
+
+    def mark(self) -> Mark:
+        how = "wholly" if self.wholly else "partly"
+        return Mark(self.number, how, self.by or 0, self.to_json())
+
+
+class Follower:
+    """The letters of some sinks that may yet be superseded. One thread."""
+
+    def __init__(self, store: DeadLetters, sinks: Collection[str], pipeline: str) -> None:
+        self._store, self._sinks, self._pipeline = store, tuple(sinks), pipeline
+        self._tables: dict[str, list[Followed]] = {}
+        self._last = 0
+
+    def begin(self, reached: Offset) -> None:
+        """Reads them all. Letters from before letters were followed are followed from `reached` on."""
+        self._tables, self._last = {}, 0
+        self.refresh(reached)
+
+    def refresh(self, reached: Offset) -> None:
+        """Those that were kept since."""
+        new: list[Followed] = []
+        for letter, keys in self._store.open_letters(self._sinks, after=self._last):
+            self._last = letter.number
+            entry = followed(self._store, letter, keys)
+            if entry is not None:
+                self._tables.setdefault(letter.table, []).append(entry)
+                if not keys:
+                    new.append(entry)
+        if new:
+            self._store.follow([(entry.number, reached, entry.to_json()) for entry in new])
+
+    def compare(self, log: LogReader, start: Offset, end: Offset, left_out: Mapping[str, Collection[Offset]]) -> None:
+        """The group's sinks have the events from `start` to `end`, each without those `left_out` for it. What they
+        supersede is durable when it returns."""
+        changed = superseded(self._tables, log, start, end, left_out)
+        if not changed:
+            return
+        self._store.mark([entry.mark() for entry in changed])
+        self._tables = {
+            table: kept
+            for table, all_ in self._tables.items()
+            if (kept := [entry for entry in all_ if not entry.wholly])
+        }
+        emit("stream.letters_superseded", pipeline=self._pipeline, letters=len(changed), before=end)
+
+
+def followed(store: DeadLetters, letter: Letter, keys: str = "") -> Followed | None:
+    """The letter as its follower left it, or from its event; None if it was purged just now."""
+    if keys:
+        return Followed.of(letter.number, letter.sink, letter.offset, keys)
+    whole = store.letter(letter.number)
+    if whole is None:
+        return None
+    return Followed.of_event(letter.number, letter.sink, letter.offset, codec.load(pa.py_buffer(whole.payload)))
+
+
+def superseded(
+    tables: Mapping[str, Sequence[Followed]],
+    log: LogReader,
+    start: Offset,
+    end: Offset,
+    left_out: Mapping[str, Collection[Offset]],
+) -> list[Followed]:
+    """Those of the followed letters that events of the range supersede, changed accordingly."""
+    changed: dict[int, Followed] = {}
+    for ref in log.refs(start, end) if tables and start < end else ():
+        if ref.table in tables:
+            for entry in superseded_in(log.read(ref), tables[ref.table], left_out):
+                changed[entry.number] = entry
+    return list(changed.values())
+
+
+def superseded_in(
+    block: Block, entries: Sequence[Followed], left_out: Mapping[str, Collection[Offset]]
+) -> Iterator[Followed]:
+    """The same for one block of their table."""
+    offsets, ops = block.offsets(), block.batch.column("op").to_numpy()
+    emptied = offsets[(ops == int(Op.TRUNCATE)) | _drops(block, ops)]
+    rows = np.isin(ops, _ROWS)
+    if len(emptied):
+        for entry in entries:
+            if _supersede(entry, _got(emptied, entry, left_out), whole=True):
+                yield entry
+    if not rows.any():
+        return
+    by_hash: dict[int, list[tuple[Followed, Key]]] = {}
+    for entry in entries:
+        if entry.reach == "table" or (entry.reach == "keys" and entry.columns != block.table.key):
+            if _supersede(entry, _got(offsets[rows], entry, left_out), whole=False):
+                yield entry
+        elif entry.reach == "keys":
+            for key in entry.keys:
+                by_hash.setdefault(key.hash, []).append((entry, key))
+    if not by_hash:
+        return
+    watched = np.fromiter(by_hash, np.uint64, len(by_hash))
+    new = key_hashes(block, block.table.key, _NEW)
+    old = new if block.column("key") is None and block.column("before") is None else None
+    old = key_hashes(block, block.table.key, _OLD) if old is None else old
+    if new is None or old is None:
+        return
+    whole = _carries_all(block, ops)
+    # By its old key a row is met where the event moved it away from there: nothing of the letter is left at that key.
+    for hashes, sides, enough in ((new, _NEW, whole), (old, _OLD, whole | (new != old))):
+        met = np.flatnonzero(np.isin(hashes, watched) & rows)
+        for value in np.unique(hashes[met]):
+            at = met[hashes[met] == value]
+            for entry, key in by_hash[int(value)]:
+                newer = at[np.isin(offsets[at], _got(offsets[at], entry, left_out))]
+                newer = _exactly(block, newer, sides, key.text)
+                if len(newer):
+                    key.by = entry.by = int(offsets[newer[-1]])
+                    key.whole = key.whole or bool(enough[newer].any())
+                    entry.wholly = all(each.by is not None and each.whole for each in entry.keys)
+                    yield entry
+
+
+def _got(offsets: Any, entry: Followed, left_out: Mapping[str, Collection[Offset]]) -> Any:
+    """Those that the letter's sink has and that are newer. The letter's own event may have been taken by now."""
+    missing = np.array(sorted(left_out.get(entry.sink, ())), np.uint64)
+    return offsets[(offsets >= np.uint64(entry.offset)) & ~np.isin(offsets, missing)]
+
+
+def _supersede(entry: Followed, by: Any, *, whole: bool) -> bool:
+    if entry.wholly or not len(by):
+        return False
+    entry.by, entry.wholly = int(by[-1]), whole
+    return True
+
+
+def _exactly(block: Block, at: Any, sides: Sequence[str], text: str) -> Any:
+    """Different keys may have one hash; as a rule they have not, and then one comparison is enough for all rows."""
+    columns = [column.take(pa.array(at)) for column in _columns(block, block.table.key, sides)]
+    if all(len(column.unique()) == 1 for column in columns):
+        return at if len(at) and _text(column[0] for column in columns) == text else at[:0]
+    return at[[_text(row) == text for row in zip(*columns, strict=True)]] if len(at) else at
+
+
+def _columns(block: Block, key: tuple[str, ...], sides: Sequence[str]) -> list[pa.Array]:
+    images = [image for image in (block.struct(side) for side in sides) if image is not None]
+    found = [[image[name] for image in images if name in image] for name in key]
+    return [each[0] if len(each) == 1 else pc.coalesce(*each) for each in found if each]
+
+
+def _text(values: Iterable[pa.Scalar]) -> str:
+    return repr([value.as_py() for value in values])
+
+
+def _carries_all(block: Block, ops: Any) -> Any:
+    """Rows after which nothing of a letter's values can be missing: every column was sent, or the row is gone."""
+    unchanged = block.column("unchanged")
+    if unchanged is None:
+        return np.ones(block.rows, bool)
+    lengths = pc.fill_null(pc.list_value_length(unchanged), 0).to_numpy(zero_copy_only=False)
+    return (lengths == 0) | (ops == int(Op.DELETE))
+
+
+def _drops(block: Block, ops: Any) -> Any:
+    """Where the table itself was dropped. Any other statement leaves rows, and with them the letters' sense."""
+    found = np.zeros(block.rows, bool)
+    documents = block.column("ddl")
+    if documents is not None:
+        for row in np.flatnonzero(ops == int(Op.DDL)):
+            text = documents[int(row)].as_py()
+            found[row] = bool(text) and orjson.loads(text).get("kind") == "drop"
+    return found
+
+
+def _odd_in_key(block: Block) -> bool:
+    """A key with a value that its column's type cannot hold (NaN, infinity): the columns do not tell it."""
+    odd = block.column("odd")
+    values = odd[0].as_py() if odd is not None and odd[0].is_valid else None
+    names = [column.name for column in block.table.columns]
+    return any(names[each["column"]] in block.table.key and each["side"] in list(Side) for each in values or ())
