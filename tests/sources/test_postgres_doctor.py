@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from tests.sources.support import config, execute, opened, query
 from tidemill.component import Outcome, Resting
 from tidemill.control.servers.postgres import Postgres
+from tidemill.errors import SetupError
 from tidemill.model.position import Position
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
 
@@ -66,9 +67,41 @@ def test_what_would_stop_the_setup_fails(database: str) -> None:
     weak = database.replace("postgres@", f"{role}@")
     found = outcomes(PostgresSource(config(weak, "a", replica_identity="keep")))
     failed = {name for name, outcome in found.items() if outcome is Outcome.FAIL}
-    assert failed == {"privilege", "replica identity", "replication login"}
-    assert outcomes(PostgresSource(config(database, "missing")))["tables"] is Outcome.FAIL
+    assert failed == {"privilege", "replica identity", "replication login", "publication"}
+    assert outcomes(PostgresSource(config(database, "missing")))["tables"] is Outcome.WARN
     execute(database, f"DROP ROLE {role}")
+
+
+def test_a_role_that_may_not_make_the_publication_is_given_the_grants_that_let_it(database: str) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    owner, role = f"owner_{name}", f"role_{name}"
+    execute(database, f"CREATE ROLE {owner}", f"CREATE ROLE {role} LOGIN REPLICATION",
+            "CREATE TABLE a (id int PRIMARY KEY)", f"ALTER TABLE a OWNER TO {owner}")  # fmt: skip
+    source = PostgresSource(config(database.replace("postgres@", f"{role}@"), "a"))
+    try:
+        (check,) = (c for c in source.doctor() if c.name == "publication")
+        assert check.outcome is Outcome.FAIL
+        grants = check.fix.removeprefix("Run: ").split(". Or ")[0].split("; ")
+        assert len(grants) == 2
+        with pytest.raises(SetupError):
+            source.setup()
+        execute(database, *grants)
+        assert outcomes(source)["publication"] is Outcome.PASS
+        source.setup()
+        assert outcomes(source)["publication"] is Outcome.PASS
+    finally:
+        execute(database, f"DROP PUBLICATION IF EXISTS {source.config.publication_name}",
+                f"DROP OWNED BY {owner}, {role}", f"DROP ROLE {role}, {owner}")  # fmt: skip
+
+
+def test_what_a_publication_leaves_out_is_a_warning_and_one_that_is_gone_a_failure(database: str) -> None:
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY)",
+            "CREATE PUBLICATION mine FOR TABLE a WITH (publish = 'insert')")  # fmt: skip
+    source = PostgresSource(config(database, "a", publication="mine"))
+    assert outcomes(source)["publication"] is Outcome.WARN
+    execute(database, "DROP PUBLICATION mine")
+    assert outcomes(source)["publication"] is Outcome.PASS, "nothing was captured yet: it is made"
+    assert outcomes(source, Resting(Position("0/10"), None, 0.0))["publication"] is Outcome.FAIL
 
 
 def test_a_server_that_is_away_is_one_failed_check() -> None:

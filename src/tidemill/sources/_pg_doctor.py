@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from tidemill.component import Check, Outcome, Resting
-from tidemill.errors import ConfigError, TidemillError
+from tidemill.errors import TidemillError
 from tidemill.sources import _pg_errors as errors
 from tidemill.sources import _pg_setup as setup
-from tidemill.sources import _pg_slot, _pg_tables
+from tidemill.sources import _pg_slot
+from tidemill.sources._pg_checks import check_tables
 from tidemill.sources._pg_connect import Endpoint, connect, login
-from tidemill.sources._pg_tables import Found
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -32,7 +32,7 @@ def examine(config: PostgresConfig, resting: Resting | None = None) -> Iterator[
         yield _ask("version", f"PostgreSQL {_version(db)}", lambda: setup.check_version(db, config))
         yield _ask("wal_level", "logical", lambda: setup.check_wal_level(db, config))
         yield _ask("privilege", "the role may use replication", lambda: setup.check_privilege(db, config))
-        yield from _tables(db, config)
+        yield from check_tables(db, config, resting)
         yield from _slot(db, config, resting)
         yield from _settings(db)
         yield _stream(db, config)
@@ -62,68 +62,6 @@ def _connection(db: psycopg.Connection, config: PostgresConfig) -> Iterator[Chec
 def _version(db: psycopg.Connection) -> str:
     number = db.info.server_version
     return f"{number // 10000}.{number % 10000}"
-
-
-def _tables(db: psycopg.Connection, config: PostgresConfig) -> Iterator[Check]:
-    try:
-        with errors.translated(""):
-            found = _pg_tables.find(db, config.tables, "")
-            publication = setup.Publication.read(db, config.publication_name)
-            lacking = [f"{i.schema}.{i.name}" for i in setup.identities(db, found) if not i.usable]
-            toasted = _toasted(db, found)
-    except (TidemillError, ConfigError) as error:
-        yield Check("tables", Outcome.FAIL, error.what, error.fix)
-        return
-    yield Check("tables", Outcome.PASS, f"{len(found)} found")
-    yield _identity(config, lacking)
-    if toasted:
-        yield Check(
-            "large values", Outcome.WARN, f"an update that leaves them alone does not send them: {_few(toasted)}",
-            "Sinks with partial updates keep them; for whole rows always, ALTER TABLE ... REPLICA IDENTITY FULL.",
-        )  # fmt: skip
-    yield _publication(config, publication, found)
-
-
-def _identity(config: PostgresConfig, lacking: Sequence[str]) -> Check:
-    if not lacking:
-        return Check("replica identity", Outcome.PASS, "every table has one")
-    detail = f"none on {_few(lacking)}"
-    if config.replica_identity == "keep":
-        return Check("replica identity", Outcome.FAIL, detail, "Add a primary key, or set replica_identity: auto.")
-    fix = "The setup will set it to FULL, which logs whole rows; add a primary key to avoid that."
-    return Check("replica identity", Outcome.WARN, detail, fix)
-
-
-def _toasted(db: psycopg.Connection, found: Sequence[Found]) -> list[str]:
-    """Columns whose values may be stored out of line, in tables that log only the key of old rows."""
-    rows = db.execute(
-        """
-        SELECT n.nspname || '.' || c.relname || '.' || a.attname
-        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
-        WHERE c.oid = ANY (%s) AND c.relreplident IN ('d', 'i') AND a.attnum > 0 AND NOT a.attisdropped
-          AND a.attlen = -1 AND a.attstorage IN ('x', 'e') AND (a.atttypmod = -1 OR a.atttypmod > 2000) ORDER BY 1
-        """,
-        [[t.oid for t in found]],
-    )
-    return [name for (name,) in rows]
-
-
-def _publication(config: PostgresConfig, publication: setup.Publication | None, found: Sequence[Found]) -> Check:
-    name = config.publication_name
-    if publication is None:
-        return Check("publication", Outcome.PASS, f'"{name}" does not exist yet, the setup makes it')
-    missing = [t.full_name for t in found if not publication.has(t)]
-    if publication.via_root != config.publish_via_partition_root and any(t.kind == "p" for t in found):
-        fix = "ALTER PUBLICATION ... SET (publish_via_partition_root = ...), or change the configuration."
-        return Check("publication", Outcome.FAIL, f'"{name}" differs in publish_via_partition_root', fix)
-    if missing:
-        return Check("publication", Outcome.WARN, f'"{name}" lacks {_few(missing)}', "The setup will add them.")
-    if publication.missing_kinds:
-        kinds = ", ".join(publication.missing_kinds)
-        return Check(
-            "publication", Outcome.WARN, f'"{name}" leaves out {kinds}', "ALTER PUBLICATION ... SET (publish = ...)."
-        )
-    return Check("publication", Outcome.PASS, f'"{name}" has every table')
 
 
 def _slot(db: psycopg.Connection, config: PostgresConfig, resting: Resting | None) -> Iterator[Check]:
@@ -174,7 +112,3 @@ def _stream(db: psycopg.Connection, config: PostgresConfig) -> Check:
     except TidemillError as error:
         return Check("replication login", Outcome.FAIL, error.what, error.fix)
     return Check("replication login", Outcome.PASS, "accepted")
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -8,27 +8,31 @@ SetupError
 ├── NoFreeSlot             max_replication_slots
 ├── NoFreeSender           max_wal_senders
 ├── NoReplicationPrivilege
-├── TableMissing
 ├── NoReplicaIdentity
 ├── PublicationProblem
 ├── SlotMismatch           the slot is of another plugin or database
 ├── SlotInUse
 └── ServerBusy             a lock or an old transaction is in the way
 PositionLost
-└── SlotLost               the slot is gone, or the WAL it needs
+├── SlotLost               the slot is gone, or the WAL it needs
+└── PublicationLost        it was dropped, maybe made anew: what happened without it was left out
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import psycopg
 
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
-from tidemill.sources._errors import RESYNC, LoginRefused, ServerTooOld, TableMissing, TlsFailed
+from tidemill.sources._errors import RESYNC, LoginRefused, ServerTooOld, TlsFailed
 
-__all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TableMissing", "TlsFailed"]  # as part of the tree above
+if TYPE_CHECKING:
+    from tidemill.sources.postgres import PostgresConfig
+
+__all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of the tree above
 
 
 class WalLevelTooLow(SetupError):
@@ -71,6 +75,10 @@ class SlotLost(PositionLost):
     pass
 
 
+class PublicationLost(PositionLost):
+    pass
+
+
 # libpq gives no SQLSTATE for a refused connection, only the server's words.
 _LOGIN = ("authentication failed", "pg_hba.conf", "no password supplied", "is not permitted to log in",
           "FATAL:  role", "FATAL:  database")  # fmt: skip
@@ -103,13 +111,21 @@ def from_server(sqlstate: str, message: str, where: str) -> TidemillError:
     if any(words in message for words in lost) or (sqlstate == "42704" and "replication slot" in message):
         return SlotLost(message, where=where, fix=RESYNC)
     if sqlstate == "42704" and "publication" in message:
-        fix = f"It must have existed at the position being read. If it was dropped, changes were missed. {RESYNC}"
-        return PublicationProblem(message, where=where, fix=fix)
+        fix = f"It must have existed at the position being read: what happened without it was left out. {RESYNC}"
+        return PublicationLost(message, where=where, fix=fix)
     if sqlstate == "42501":
         return SetupError(message, where=where, fix="Grant the role what the message names.")
     if not sqlstate or sqlstate[:2] in ("08", "57"):  # connection exceptions; operator intervention (shutdown, kill)
         return ConnectionLost(message, where=where, fix="The connection is made again.")
     return SourceError(f"{message} (SQLSTATE {sqlstate})", where=where, fix="See the server's log for its context.")
+
+
+def publication_lost(config: PostgresConfig, what: str, when: str) -> PublicationLost:
+    return PublicationLost(
+        f'publication "{config.publication_name}" {what}: the server leaves out what happens without it',
+        where=f"{config.where}, {when}",
+        fix=RESYNC,
+    )
 
 
 IN_USE_FIX = (

@@ -1,8 +1,9 @@
 """Makes a database ready for capture, in order, each step its own error; what is ready already is left alone.
 
-    server and privileges -> tables exist -> REPLICA IDENTITY -> publication -> missing tables added -> slot
+    server and privileges -> REPLICA IDENTITY -> publication -> missing tables added -> slot
 
-The slot comes last: from its first moment on, all that it keeps can be decoded.
+The slot comes last: from its first moment on, all that it keeps can be decoded. Once there is a position nothing is
+made anew and no table is added here: that is the watch's (`_pg_watch`), which says what may be missing.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from psycopg import sql
 from tidemill.model.position import Position
 from tidemill.sources import _pg_errors as errors
 from tidemill.sources import _pg_slot
-from tidemill.sources import _pg_tables as tables
 from tidemill.sources._pg_lsn import format_lsn
+from tidemill.sources._pg_published import Published, Relation
 from tidemill.sources._pg_tables import Found
 
 if TYPE_CHECKING:
@@ -55,16 +56,17 @@ def prepare(db: psycopg.Connection, config: PostgresConfig, after: Position | No
         if slot is None:
             check_free_slot(db, config)
         check_privilege(db, config)
-        found = tables.find(db, config.tables, config.where)
-        publication = Publication.read(db, config.publication_name)
-        if publication is None and after is not None:
-            raise errors.PublicationProblem(
-                f'publication "{config.publication_name}" is gone',
-                where=f"{config.where}, last position {after}",
-                fix=f"Changes made without it cannot be read. {errors.RESYNC}",
+        published = Published.read(db, config)
+        if published.publication is None and after is not None:
+            raise errors.publication_lost(config, "is gone", f"last position {after}")
+        check_via_root(published, config)
+        if config.replica_identity != "keep":
+            did.extend(
+                set_identities(db, config, [u.found for u in published.units.values() if u.wanted and u.published])
             )
-        _identities(db, config, found, publication, did, notes)
-        _publish(db, config, found, publication, did, notes)
+        if after is None:
+            _publish(db, config, published, did)
+        _describe(db, published, notes)
         if slot is None:
             _pg_slot.create(db, config)
             did.append(f'created replication slot "{config.slot_name}"')
@@ -72,7 +74,7 @@ def prepare(db: psycopg.Connection, config: PostgresConfig, after: Position | No
         assert slot is not None
         _pg_slot.verify(db, slot, config)
         db.execute("SELECT pg_advisory_unlock_all()")
-    names = tuple(t.full_name for t in found)
+    names = tuple(sorted(unit.name for unit in published.units.values() if unit.wanted))
     return Prepared(names, config.slot_name, config.publication_name, format_lsn(slot.confirmed), tuple(did),
                     tuple(notes))  # fmt: skip
 
@@ -153,10 +155,9 @@ def identities(db: psycopg.Connection, found: Sequence[Found]) -> list[Identity]
     return [Identity(by_oid[root], schema, name, value, ok) for root, schema, name, value, ok in rows]
 
 
-def _identities(
-    db: psycopg.Connection, config: PostgresConfig, found: Sequence[Found], publication: Publication | None,
-    did: list[str], notes: list[str],
-) -> None:  # fmt: skip
+def set_identities(db: psycopg.Connection, config: PostgresConfig, found: Sequence[Found]) -> list[str]:
+    """What was done, so that updates and deletes go on working once the tables are published."""
+    did: list[str] = []
     for identity in identities(db, found):
         name = f"{identity.schema}.{identity.name}"
         statement = sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(
@@ -165,9 +166,6 @@ def _identities(
         text = statement.as_string(db)
         if config.replica_identity == "keep":
             if identity.usable:
-                continue
-            if publication and publication.has(identity.table):
-                notes.append(f"{name} has no replica identity: the server refuses its updates and deletes")
                 continue
             raise errors.NoReplicaIdentity(
                 f"{name} has no key and no replica identity: once published, its updates and deletes would fail",
@@ -179,77 +177,77 @@ def _identities(
         with errors.translated(config.where, errors.NoReplicaIdentity, f"Run as the table's owner: {text}"):
             db.execute(statement)
         did.append(f"set replica identity of {name} to full")
+    return did
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
-    all_tables: bool
-    via_root: bool
-    generated: bool
-    missing_kinds: tuple[str, ...]
-    tables: dict[int, str]
-    schemas: frozenset[str]
-
-    def has(self, table: Found) -> bool:
-        return self.all_tables or table.oid in self.tables or table.schema in self.schemas
-
-    @classmethod
-    def read(cls, db: psycopg.Connection, name: str) -> Publication | None:
-        version = db.info.server_version
-        generated = "pubgencols = 's'" if version >= 180000 else "false"
-        row = db.execute(
-            "SELECT oid, puballtables, pubviaroot, pubinsert, pubupdate, pubdelete, pubtruncate, "
-            f"{generated} FROM pg_publication WHERE pubname = %s".encode(),
-            [name],
-        ).fetchone()
-        if row is None:
-            return None
-        oid, everything, via_root, *kinds, stored = row
-        members = db.execute(
-            "SELECT c.oid, n.nspname || '.' || c.relname FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid"
-            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE r.prpubid = %s",
-            [oid],
-        ).fetchall()
-        schemas: list[tuple[str]] = []
-        if version >= 150000:
-            schemas = db.execute(
-                "SELECT n.nspname FROM pg_publication_namespace p JOIN pg_namespace n ON n.oid = p.pnnspid"
-                " WHERE p.pnpubid = %s",
-                [oid],
-            ).fetchall()
-        lacking = tuple(k for k, on in zip(("insert", "update", "delete", "truncate"), kinds, strict=True) if not on)
-        return cls(everything, via_root, stored, lacking, dict(members), frozenset(s for (s,) in schemas))
-
-
-def _publish(
-    db: psycopg.Connection, config: PostgresConfig, found: Sequence[Found], publication: Publication | None,
-    did: list[str], notes: list[str],
-) -> None:  # fmt: skip
-    name = sql.Identifier(config.publication_name)
-    if publication is None:
-        _change(db, config, sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})").format(
-            name, _listed(found), _options(db, config)))  # fmt: skip
-        did.append(f'created publication "{config.publication_name}" for {len(found)} tables')
+def check_via_root(published: Published, config: PostgresConfig) -> None:
+    publication = published.publication
+    if publication is None or publication.via_root == config.publish_via_partition_root:
         return
-    if publication.via_root != config.publish_via_partition_root and any(t.kind == "p" for t in found):
+    if any(unit.table.kind == "p" for unit in published.units.values()):
+        wanted = str(config.publish_via_partition_root).lower()
         raise errors.PublicationProblem(
-            f'publication "{config.publication_name}" has publish_via_partition_root = {publication.via_root},'
-            f" the configuration says {config.publish_via_partition_root}".lower(),
+            f'publication "{config.publication_name}" has publish_via_partition_root ='
+            f" {str(publication.via_root).lower()}, the configuration says {wanted}",
             where=config.where,
-            fix="ALTER PUBLICATION ... SET (publish_via_partition_root = ...), or change the configuration.",
-        )
-    missing = [t for t in found if not publication.has(t)]
-    if missing:
-        _change(db, config, sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, _listed(missing)))
-        did.append(f'added to publication "{config.publication_name}": {", ".join(t.full_name for t in missing)}')
-    wanted = {t.oid for t in found}
-    extra = [full_name for oid, full_name in publication.tables.items() if oid not in wanted]
+            fix=f"Run as its owner: {set_option(config, f'publish_via_partition_root = {wanted}')};"
+                " or change publish_via_partition_root of the source. Changes that came under the other names meanwhile"
+                f" are not captured under these: {errors.RESYNC}",
+        )  # fmt: skip
+
+
+def set_option(config: PostgresConfig, option: str) -> str:
+    """The statement that a person can run."""
+    return sql.SQL("ALTER PUBLICATION {} SET ({})").format(
+        sql.Identifier(config.publication_name), sql.SQL(option)
+    ).as_string()  # fmt: skip
+
+
+def _publish(db: psycopg.Connection, config: PostgresConfig, published: Published, did: list[str]) -> None:
+    lacking = [unit.found for unit in published.lacking]
+    did.extend(set_identities(db, config, lacking))
+    if published.publication is None:
+        _change(db, config, creation(db, config, lacking))
+        did.append(f'created publication "{config.publication_name}" for {len(lacking)} tables')
+    elif lacking:
+        _change(db, config, addition(config, lacking))
+        did.append(f'added to publication "{config.publication_name}": {", ".join(t.full_name for t in lacking)}')
+
+
+def include(db: psycopg.Connection, config: PostgresConfig, table: Found) -> None:
+    """A table that came later, alone, so that what keeps one out does not keep out the others."""
+    set_identities(db, config, [table])
+    _change(db, config, addition(config, [table]))
+
+
+def creation(db: psycopg.Connection, config: PostgresConfig, found: Sequence[Found]) -> sql.Composed:
+    tables = sql.SQL(" FOR TABLE {}").format(_listed(found)) if found else sql.SQL("")
+    return sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(
+        sql.Identifier(config.publication_name), tables, _options(db, config)
+    )
+
+
+def addition(config: PostgresConfig, found: Sequence[Found]) -> sql.Composed:
+    return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(config.publication_name), _listed(found))
+
+
+def _describe(db: psycopg.Connection, published: Published, notes: list[str]) -> None:
+    notes.extend(unmatched.what for unmatched in published.unmatched)
+    publication = published.publication
+    if publication is None:
+        return
+    extra = sorted(r.full_name for r in published.relations.values() if r.member and not _wanted(published, r))
     if extra:
-        notes.append(f"the publication has more tables, which are captured too: {', '.join(sorted(extra))}")
+        notes.append(f"the publication has more tables, which are captured too: {', '.join(extra)}")
     if publication.missing_kinds:
         notes.append(f"the publication leaves out: {', '.join(publication.missing_kinds)}")
     if db.info.server_version >= 180000 and not publication.generated:
         notes.append("the publication leaves out generated columns (publish_generated_columns = none)")
+
+
+def _wanted(published: Published, relation: Relation) -> bool:
+    unit = published.units.get(relation.oid)
+    return unit is None or unit.wanted
 
 
 def _options(db: psycopg.Connection, config: PostgresConfig) -> sql.Composable:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import psycopg
 
-from tidemill.sources._errors import TableMissing
 from tidemill.sources._patterns import Pattern
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
@@ -40,22 +39,32 @@ def parse(text: str) -> Pattern:
     return Pattern.parse(text, quote='"', default="public")
 
 
-def find(db: psycopg.Connection, patterns: Sequence[str], where: str) -> list[Found]:
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A pattern that matches no table yet, and why that may be."""
+
+    pattern: str
+    what: str
+    fix: str
+
+
+def find(db: psycopg.Connection, patterns: Sequence[str]) -> tuple[list[Found], list[Unmatched]]:
     """The tables to publish, in order of name, each once; partitions are replaced by the table they belong to.
 
-    No pattern at all means every table. A pattern that matches nothing is `TableMissing`: silence would look like
-    a quiet table.
+    No pattern at all means every table. A pattern that matches nothing is named: silence would look like a quiet table,
+    and an error would make a pipeline unstartable because a table was dropped.
     """
     relations = _relations(db)
     tables = [r for r in relations if r.kind in "rp" and r.persistence == "p"]
     by_oid = {r.oid: r for r in tables}
     chosen: dict[int, Found] = {}
+    unmatched: list[Unmatched] = []
     for pattern in [parse(text) for text in patterns] or [parse("*.*")]:
         matched = [by_oid.get(t.root, t) for t in tables if pattern.matches(t.schema, t.name)]
         if not matched:
-            raise _missing(pattern, relations, where)
+            unmatched.append(_unmatched(pattern, relations))
         chosen.update((table.oid, table) for table in matched)
-    return sorted(chosen.values(), key=lambda t: (t.schema, t.name))
+    return sorted(chosen.values(), key=lambda t: (t.schema, t.name)), unmatched
 
 
 def _relations(db: psycopg.Connection) -> list[Found]:
@@ -71,19 +80,18 @@ def _relations(db: psycopg.Connection) -> list[Found]:
     return [Found(*row) for row in rows]
 
 
-def _missing(pattern: Pattern, relations: Sequence[Found], where: str) -> TableMissing:
+def _unmatched(pattern: Pattern, relations: Sequence[Found]) -> Unmatched:
     other = next((r for r in relations if pattern.matches(r.schema, r.name)), None)
     if other is not None:
         reason = _KINDS.get(other.kind, "an unlogged table" if other.persistence == "u" else "a temporary table")
-        return TableMissing(
-            f"{other.full_name} is {reason}: PostgreSQL does not log its changes",
-            where=where,
-            fix="Name a plain table.",
-        )
+        what = f"{other.full_name} is {reason}: PostgreSQL does not log its changes"
+        return Unmatched(pattern.text, what, "Name a plain table in `tables`.")
     names = [r.full_name for r in relations if r.kind in "rp"]
     near = difflib.get_close_matches(pattern.text, names, n=1)
     hint = f"Did you mean {near[0]}? " if near else ""
-    return TableMissing(
-        f'no table matches "{pattern.text}"', where=where,
-        fix=f'{hint}Create it first, or correct `tables` (names are case-sensitive, a name alone is in "public").',
-    )  # fmt: skip
+    return Unmatched(
+        pattern.text,
+        f'no table matches "{pattern.text}" yet',
+        f"{hint}A table that is created later is captured from then on; if none will be, correct `tables`"
+        ' (names are case-sensitive, a name alone is in "public").',
+    )

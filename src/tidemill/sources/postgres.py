@@ -29,7 +29,7 @@ from tidemill.decoders.pgoutput import PgOutputDecoder
 from tidemill.errors import ConnectionLost
 from tidemill.model.position import Position
 from tidemill.model.table import Table
-from tidemill.sources import _pg_setup, _pg_slot
+from tidemill.sources import _pg_setup, _pg_slot, _pg_watch
 from tidemill.sources import _pg_stream as wire
 from tidemill.sources._errors import as_value_error
 from tidemill.sources._gulps import Pace
@@ -112,6 +112,11 @@ class PostgresConfig(Config):
         ge=0,
         description="Seconds to wait for a slot that our last connection still holds; by default wal_sender_timeout.",
     )
+    catalog_seconds: float = Field(
+        default=2,
+        gt=0,
+        description="Seconds between looks at the catalog for what the publication leaves out; more if they are slow.",
+    )
     gather_ms: float = Field(default=50, ge=0, description="How long a busy stream is gathered before it is decoded.")
 
     @field_validator("dsn")
@@ -164,6 +169,7 @@ class PostgresSource(Component[PostgresConfig]):
     def __init__(self, config: PostgresConfig) -> None:
         super().__init__(config)
         self.catalog = Catalog(lambda: connect(config), config.where)
+        self._watch = _pg_watch.Watch(config)
         self._stream: wire.Stream | None = None
         self._flushed = 0  # what the caller acknowledged
         self._confirmed = 0  # what the server already has as confirmed
@@ -186,7 +192,7 @@ class PostgresSource(Component[PostgresConfig]):
             return _pg_setup.prepare(db, self.config, after)
 
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
-        return ()
+        return _pg_watch.accept(schemas, subject)
 
     def renew(self, schemas: Schemas | None = None) -> Position:
         """A new slot in the place of the lost one; tables and publication as `setup` wants them."""
@@ -195,7 +201,12 @@ class PostgresSource(Component[PostgresConfig]):
             if slot is not None:
                 _pg_slot.wait_until_free(db, self.config)
                 db.execute("SELECT pg_drop_replication_slot(%s)", [self.config.slot_name])
-        return Position(self.setup().position)
+        begin = Position(self.setup().position)
+        if schemas is not None:
+            # What happens to the publication from here on counts, also before the pipeline starts again.
+            _pg_watch.keep(schemas, None)
+            self._watch.open(schemas)
+        return begin
 
     def open(
         self, after: Position | None, schemas: Schemas, *, told: Position | None = None, mark_events: int = 1000
@@ -203,6 +214,7 @@ class PostgresSource(Component[PostgresConfig]):
         """Connects (see `start`) and gives the decoder of this connection; tables are numbered as it meets them."""
 
         def describe(relation: Relation, type_names: dict[int, str]) -> Table:
+            self._watch.hint()
             table = self.catalog.describe(relation, type_names)
             if not table.key and (known := schemas.newest(table.full_name)) and known.key:
                 # With FULL the stream does not name the key, and the catalog may be ahead of it: a key renamed or
@@ -212,7 +224,9 @@ class PostgresSource(Component[PostgresConfig]):
             return schemas.register(table, after or self.began)
 
         self._decoder = PgOutputDecoder(describe, self.server_message, mark_events=mark_events)
+        self._watch.open(schemas)
         self.began = self.start(after, told)
+        self._watch.begin()
         return self._decoder
 
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
@@ -231,7 +245,7 @@ class PostgresSource(Component[PostgresConfig]):
         return format_lsn(target)
 
     def notices(self) -> tuple[Notice, ...]:
-        return ()
+        return self._watch.notices()
 
     def lag_bytes(self) -> int | None:
         """From what the server was told to what it says it has sent."""
@@ -276,6 +290,7 @@ class PostgresSource(Component[PostgresConfig]):
         Holds until the next call. Keeps the connection alive, so call it at least every few seconds (or `acknowledge`).
         """
         stream = self._streaming()
+        self._watch.check()
         self._report_if_due()
         view = stream.read(wait)
         if self.config.heartbeat_seconds and stream.quiet > self._silence:
@@ -329,6 +344,7 @@ class PostgresSource(Component[PostgresConfig]):
             self._stream.close()
             self._stream = None
         self.catalog.close()
+        self._watch.close()
 
     def doctor(self, resting: Resting | None = None) -> Iterable[Check]:
         return examine(self.config, resting)

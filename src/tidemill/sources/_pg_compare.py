@@ -1,0 +1,162 @@
+"""Two looks at a publication, and what became of its tables in between.
+
+Nothing is marked that is proven whole. A table that is published as soon as it is made (a publication for all tables or
+for its schema, a partition made as one) is whole from its birth; one that joined later is whole if its file was still
+empty afterwards: a row is in the file before it is in the WAL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tidemill.sources._pg_marks import DROPPED, INCOMPLETE, Mark
+from tidemill.sources._pg_published import Publication, Published, Relation, Unit
+
+
+class Rows(Protocol):
+    """What the tables themselves say, asked after the second look."""
+
+    def untouched(self, tables: list[int]) -> bool:
+        """No row was ever written to any of them, by anybody, committed or not."""
+
+    def written_at_birth(self, table: Relation) -> bool:
+        """The transaction that made the table may have written rows to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`before` was seen at `since`; `now` was in force at `until`. Both have a publication, the same one.
+    `ended` are marks of tables that were not published and are now, by name."""
+
+    before: Published
+    now: Published
+    since: str
+    until: str
+    rows: Rows
+    ended: Mapping[str, Mark]
+
+    def marks(self) -> Iterator[Mark]:
+        """What happened, in order of cause; the caller merges them."""
+        before, now = self.before.units, self.now.units
+        altered = _altered(self.before.publication, self.now.publication)
+        for oid, unit in now.items():
+            known = before.get(oid)
+            if altered and known and known.published and unit.published:
+                yield self._incomplete(unit.name, altered)
+            yield from self._appeared(unit) if known is None else self._kept(known, unit)
+        for oid, unit in before.items():
+            if unit.published and oid not in now:
+                yield self._gone(unit)
+
+    def _appeared(self, unit: Unit) -> Iterator[Mark]:
+        if not unit.published:
+            if not self._untouched(unit):
+                yield self._missing(unit)
+            return
+        newborn = unit.table.oid not in self.before.relations
+        if newborn and unit.routes & self.before.newborn_routes() & self.now.newborn_routes():
+            return
+        if not self._untouched(unit):
+            yield self._joined(unit)
+
+    def _kept(self, before: Unit, unit: Unit) -> Iterator[Mark]:
+        if before.name != unit.name and unit.published and not self._untouched(unit):
+            reason = f"it was called {before.name} until then, and its earlier rows stand under that name"
+            yield Mark(INCOMPLETE, unit.name, "", self.until, (reason,))
+        if before.published and not unit.published:
+            if unit.wanted:
+                yield self._missing(unit)
+        elif unit.published and not before.published:
+            if not self._untouched(unit):
+                yield self._joined(unit)
+        elif unit.published and not before.routes & unit.routes:
+            yield self._incomplete(unit.name, _rerouted(before.table, unit.table))
+        if before.published and unit.published:
+            yield from self._partitions(before, unit)
+
+    def _partitions(self, before: Unit, unit: Unit) -> Iterator[Mark]:
+        assert self.now.publication is not None
+        for leaf in sorted(unit.leaves.keys() | before.leaves.keys()):
+            was, links = before.leaves.get(leaf), unit.leaves.get(leaf)
+            if was == links:
+                continue
+            table = self.now.relations.get(leaf) or self.before.relations[leaf]
+            subject = unit.name if self.now.publication.via_root else table.full_name
+            if links is None:
+                how = "was detached" if leaf in self.now.relations else "was dropped"
+                yield self._incomplete(subject, f"partition {table.full_name} {how}, which deletes no rows elsewhere")
+            elif was is not None:
+                yield self._incomplete(subject, f"partition {table.full_name} was detached and attached again")
+            elif not self._whole(table, links):
+                yield self._incomplete(subject, f"partition {table.full_name} was attached with rows in it")
+
+    def _whole(self, leaf: Relation, links: tuple[str, ...]) -> bool:
+        """Every row of a new partition was written through the table, or as its partition."""
+        if self.rows.untouched([leaf.oid]):
+            return True
+        chain = [self.now.relations[int(link.split()[0])] for link in links]
+        born = all(self._linked_before(relation) or relation.link in (relation.born, leaf.born) for relation in chain)
+        return born and leaf.oid not in self.before.relations and not self.rows.written_at_birth(leaf)
+
+    def _linked_before(self, relation: Relation) -> bool:
+        known = self.before.relations.get(relation.oid)
+        return known is not None and known.link == relation.link
+
+    def _gone(self, unit: Unit) -> Mark:
+        table = self.now.relations.get(unit.table.oid)
+        if table is None:
+            reason = f"{unit.name} was dropped"
+        elif table.persistence != "p":
+            return Mark(INCOMPLETE, unit.name, self.since, "", ("it is not logged any more (SET UNLOGGED)",))
+        elif (root := self.now.relations.get(table.parent)) is not None:
+            reason = f"{unit.name} became a partition of {root.full_name}"
+        else:
+            reason = f"{table.full_name} left the publication, and `tables` does not name it"
+        return Mark(DROPPED, unit.name, self.since, self.until, (reason,))
+
+    def _joined(self, unit: Unit) -> Mark:
+        if (mark := self.ended.get(unit.name)) is not None:
+            return replace(mark, until=self.until)
+        return Mark(INCOMPLETE, unit.name, "", self.until, ("it had rows when it came into the publication",))
+
+    def _missing(self, unit: Unit) -> Mark:
+        return Mark(INCOMPLETE, unit.name, self.since, "", ("it was not in the publication",))
+
+    def _incomplete(self, table: str, reason: str) -> Mark:
+        return Mark(INCOMPLETE, table, self.since, self.until, (reason,))
+
+    def _untouched(self, unit: Unit) -> bool:
+        return self.rows.untouched(list(unit.leaves) if unit.table.kind == "p" else [unit.table.oid])
+
+
+def _altered(before: Publication | None, now: Publication | None) -> str:
+    """What happened to the publication as a whole, in words; empty if nothing that matters did."""
+    assert before is not None
+    assert now is not None
+    if before.kinds != now.kinds:
+        return f"the publication had {_listed(before.kinds)} before, and {_listed(now.kinds)} since"
+    if before.altered == now.altered or (before.owner, before.via_root) != (now.owner, now.via_root):
+        return ""
+    if before.generated != now.generated:
+        return ""  # columns come or go, which the stream itself says
+    return "the publication was altered and altered back"
+
+
+def _rerouted(before: Relation, now: Relation) -> str:
+    if (before.filter, before.columns) == (now.filter, now.columns):
+        return "it was taken out of the publication and put back"
+    changed = [
+        f"{what} {f'is {after} since' if after else 'was removed'}"
+        for what, earlier, after in (
+            ("the row filter", before.filter, now.filter),
+            ("the column list", ", ".join(before.columns), ", ".join(now.columns)),
+        )
+        if earlier != after
+    ]
+    return " and ".join(changed)
+
+
+def _listed(kinds: tuple[str, ...]) -> str:
+    return ", ".join(kinds) or "nothing"

@@ -1,0 +1,72 @@
+"""Tables whose copy at the destinations is not the table any more, because of what happened to the publication.
+
+A mark stays, over restarts, until an operator has copied the table and accepts it (`tidemill resync FILE --table`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tidemill.component import Notice
+from tidemill.model.position import Position
+from tidemill.sources._pg_lsn import parse_lsn
+
+INCOMPLETE, DROPPED = "table-incomplete", "table-dropped"
+_REASONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something happened to `table` after `since` and before `until`, between two looks at the catalog. Without `since`
+    it is about everything before `until`; without `until` it goes on."""
+
+    code: str
+    table: str
+    since: str
+    until: str
+    reasons: tuple[str, ...]
+
+    def notice(self) -> Notice:
+        because = "; ".join(self.reasons)
+        accept = f'"tidemill resync FILE --table {self.table}"'
+        if self.code == DROPPED:
+            return Notice(
+                self.code,
+                self.table,
+                f"{because} ({self._when()}); destinations keep the rows that they have",
+                f"Remove them there if they should go, then stop the pipeline and accept it: {accept}.",
+            )
+        return Notice(
+            self.code,
+            self.table,
+            f"changes of {self.table} {self._when()} may be missing: {because}",
+            "Let the pipeline catch up and stop it, copy the table to the destinations yourself, then accept it:"
+            f" {accept}.",
+        )
+
+    def _when(self) -> str:
+        if not self.until:
+            return f"since {self.since}"
+        return f"between {self.since} and {self.until}" if self.since else f"before {self.until}"
+
+
+def merge(marks: Iterable[Mark]) -> tuple[Mark, ...]:
+    """One for each code and table, in order of table; the wider range and both reasons."""
+    found: dict[tuple[str, str], Mark] = {}
+    for mark in marks:
+        known = found.get((mark.table, mark.code))
+        found[mark.table, mark.code] = _joined(known, mark) if known else mark
+    return tuple(mark for _, mark in sorted(found.items()))
+
+
+def _joined(a: Mark, b: Mark) -> Mark:
+    """`b` is the later one: it says whether it still goes on."""
+    since = min((a.since, b.since), key=_lsn) if a.since and b.since else ""
+    until = max((a.until, b.until), key=_lsn) if b.until else ""
+    reasons = dict.fromkeys((*a.reasons, *b.reasons))
+    return replace(a, since=since, until=until, reasons=tuple(reasons)[-_REASONS:])
+
+
+def _lsn(text: str) -> int:
+    return parse_lsn(Position(text)) if text else 0

@@ -1,0 +1,241 @@
+"""What a publication delivers, as the catalog has it at one moment: a value that can be kept and compared.
+
+A walsender decodes each change with the catalog of that change's position, and leaves out what was not published then,
+without a word. So what is published, since when and without interruption, is known only to who looks (`_pg_watch`).
+Rows of pg_publication_rel and pg_publication_namespace never change: a table that was taken out and put back, or got
+another row filter or column list, has another row, with another oid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from tidemill.sources import _pg_tables
+from tidemill.sources._pg_tables import Found, Unmatched
+
+if TYPE_CHECKING:
+    from tidemill.sources.postgres import PostgresConfig
+
+KINDS = ("insert", "update", "delete", "truncate")
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """`altered` is the transaction that last changed the row: what was changed and changed back is seen by it.
+    `schemas` are those that are published as a whole, with the oid of the row that says so. `ours`: we may alter it."""
+
+    oid: int
+    altered: str
+    owner: int
+    all_tables: bool
+    via_root: bool
+    kinds: tuple[str, ...]
+    generated: bool
+    schemas: tuple[tuple[str, int], ...]
+    ours: bool
+
+    @property
+    def missing_kinds(self) -> tuple[str, ...]:
+        return tuple(kind for kind in KINDS if kind not in self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """`member` is the oid of its row in pg_publication_rel, 0 if it has none; `filter` and `columns` stand there.
+    `parent` is what it is a partition of; `link` the transaction that made it so, `born` the one that made the table.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    persistence: str
+    member: int
+    filter: str
+    columns: tuple[str, ...]
+    parent: int
+    link: str
+    born: str
+    ours: bool
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A table that is captured or should be: a plain one, or the root of a tree of partitions. `routes` are the
+    catalog rows by which it is published, none if it is not. `leaves` are the partitions that hold its rows, each with
+    the links that lead to it from the root."""
+
+    table: Relation
+    wanted: bool
+    routes: frozenset[str]
+    leaves: dict[int, tuple[str, ...]]
+
+    @property
+    def name(self) -> str:
+        return self.table.full_name
+
+    @property
+    def published(self) -> bool:
+        return bool(self.routes)
+
+    @property
+    def found(self) -> Found:
+        t = self.table
+        return Found(t.oid, t.schema, t.name, t.kind, t.persistence, t.oid)
+
+
+@dataclass(frozen=True)
+class Published:
+    """All tables of the database, and what the publication says of them; `publication` is None if there is none."""
+
+    publication: Publication | None
+    relations: dict[int, Relation]
+    patterns: tuple[str, ...]
+    unmatched: tuple[Unmatched, ...] = ()
+
+    @classmethod
+    def read(cls, db: psycopg.Connection, config: PostgresConfig) -> Published:
+        """By one snapshot."""
+        with db.transaction():
+            db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            publication = _publication(db, config.publication_name)
+            relations = list(_relations(db, publication.oid if publication else 0))
+            _, unmatched = _pg_tables.find(db, config.tables)
+        return cls(publication, {r.oid: r for r in relations}, config.tables, tuple(unmatched))
+
+    @cached_property
+    def units(self) -> dict[int, Unit]:
+        """Of tables that are wanted or published, by oid."""
+        patterns = [_pg_tables.parse(text) for text in self.patterns] or [_pg_tables.parse("*.*")]
+        logged = {r.oid: r for r in self.relations.values() if r.persistence == "p"}
+        wanted: set[int] = set()
+        leaves: dict[int, dict[int, tuple[str, ...]]] = {}
+        for relation in logged.values():
+            root, links = self._climb(relation)
+            if relation.kind == "r" and links:
+                leaves.setdefault(root.oid, {})[relation.oid] = links
+            if any(pattern.matches(relation.schema, relation.name) for pattern in patterns):
+                wanted.add(root.oid)
+        found = {}
+        for table in logged.values():
+            routes = frozenset(self._routes(table))
+            if table.parent not in self.relations and (routes or table.oid in wanted):
+                found[table.oid] = Unit(table, table.oid in wanted, routes, leaves.get(table.oid, {}))
+        return found
+
+    @property
+    def lacking(self) -> list[Unit]:
+        return [unit for unit in self.units.values() if unit.wanted and not unit.published]
+
+    def newborn_routes(self) -> frozenset[str]:
+        """By which a table is published from its first moment on."""
+        if self.publication is None:
+            return frozenset()
+        schemas = {f"schema {oid}" for _, oid in self.publication.schemas}
+        return frozenset(schemas | ({"all"} if self.publication.all_tables else set()))
+
+    def _routes(self, table: Relation) -> Iterator[str]:
+        if self.publication is not None:
+            if self.publication.all_tables:
+                yield "all"
+            for schema, oid in self.publication.schemas:
+                if schema == table.schema:
+                    yield f"schema {oid}"
+            if table.member:
+                yield f"table {table.member}"
+
+    def _climb(self, relation: Relation) -> tuple[Relation, tuple[str, ...]]:
+        links: list[str] = []
+        while (parent := self.relations.get(relation.parent)) is not None:
+            links.append(f"{relation.oid} {relation.link}")
+            relation = parent
+        return relation, tuple(links)
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            "publication": asdict(self.publication) if self.publication else None,
+            "relations": [list(asdict(r).values()) for r in self.relations.values()],
+            "patterns": self.patterns,
+        }
+
+    @classmethod
+    def of_data(cls, data: dict[str, Any]) -> Published:
+        """As it was kept: it knows the patterns of then, and not what they did not match."""
+        publication = None
+        if (kept := data["publication"]) is not None:
+            schemas = tuple((schema, oid) for schema, oid in kept["schemas"])
+            publication = Publication(**kept | {"kinds": tuple(kept["kinds"]), "schemas": schemas})
+        rows = [_relation(row) for row in data["relations"]]
+        return cls(publication, {r.oid: r for r in rows}, tuple(data["patterns"]))
+
+
+def _relation(row: list[Any]) -> Relation:
+    values = [*row[:_COLUMNS], tuple(row[_COLUMNS]), *row[_COLUMNS + 1 :]]
+    return Relation(*values)
+
+
+_COLUMNS = [field.name for field in fields(Relation)].index("columns")
+
+
+def _publication(db: psycopg.Connection, name: str) -> Publication | None:
+    version = db.info.server_version
+    generated = "pubgencols = 's'" if version >= 180000 else "false"
+    row = db.execute(
+        "SELECT oid, xmin::text, pubowner, puballtables, pubviaroot, pubinsert, pubupdate, pubdelete, pubtruncate,"
+        f" {generated}, pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s".encode(),
+        [name],
+    ).fetchone()
+    if row is None:
+        return None
+    oid, altered, owner, everything, via_root, *kinds, stored, ours = row
+    schemas: Sequence[tuple[str, int]] = ()
+    if version >= 150000:
+        schemas = db.execute(
+            "SELECT n.nspname, p.oid FROM pg_publication_namespace p JOIN pg_namespace n ON n.oid = p.pnnspid"
+            " WHERE p.pnpubid = %s ORDER BY 1",
+            [oid],
+        ).fetchall()
+    published = tuple(kind for kind, on in zip(KINDS, kinds, strict=True) if on)
+    return Publication(oid, altered, owner, everything, via_root, published, stored, tuple(schemas), ours)
+
+
+def _relations(db: psycopg.Connection, publication: int) -> Iterator[Relation]:
+    # The row of a system column is written with its table and never again: its transaction is the table's birth.
+    filtered = db.info.server_version >= 150000
+    limits = "coalesce(pg_get_expr(m.prqual, m.prrelid), ''), m.prattrs::int2[]" if filtered else "'', NULL::int2[]"
+    rows = db.execute(
+        f"""
+        SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, coalesce(m.oid, 0), {limits},
+               coalesce(i.inhparent, 0), coalesce(i.xmin::text, ''), coalesce(b.xmin::text, ''),
+               pg_has_role(c.relowner, 'USAGE')
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        LEFT JOIN pg_publication_rel m ON m.prrelid = c.oid AND m.prpubid = %s
+        LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND c.relispartition
+        LEFT JOIN pg_attribute b ON b.attrelid = c.oid AND b.attname = 'tableoid' AND c.relispartition
+        WHERE c.relkind IN ('r', 'p') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+        ORDER BY c.oid
+        """.encode(),
+        [publication],
+    ).fetchall()
+    names = _column_names(db, [row[0] for row in rows if row[7]])
+    for oid, schema, name, kind, persistence, member, condition, numbers, parent, link, born, ours in rows:
+        columns = tuple(names.get((oid, number), "?") for number in numbers or ())
+        yield Relation(
+            oid, schema, name, kind, persistence, member, condition, columns, parent, link, born, ours
+        )  # fmt: skip
+
+
+def _column_names(db: psycopg.Connection, tables: list[int]) -> dict[tuple[int, int], str]:
+    if not tables:
+        return {}
+    rows = db.execute("SELECT attrelid, attnum, attname FROM pg_attribute WHERE attrelid = ANY (%s)", [tables])
+    return {(table, number): name for table, number, name in rows}

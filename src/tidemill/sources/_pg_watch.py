@@ -1,0 +1,318 @@
+"""Watches what the publication delivers, because the stream does not say what it leaves out.
+
+The source opens it before it streams, and asks it now and then whether it may go on:
+
+    watch.open(schemas)     compares with what was last seen, also by an earlier process; raises what must stop us
+    watch.begin()           from now on a thread looks every few seconds, over a connection of its own
+    watch.check()           raises what the thread met, in the thread of the source
+    watch.notices()
+    watch.close()
+
+What was seen is kept together with the marks that follow from it, in one document: a crash between a change at the
+server and the document is a difference that the next look finds again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import orjson
+import psycopg
+from psycopg import sql
+
+from tidemill.component import Notice, Schemas
+from tidemill.errors import RegistryError, SetupError, TidemillError, is_retryable
+from tidemill.sources import _pg_errors as errors
+from tidemill.sources import _pg_setup, _pg_slot
+from tidemill.sources._pg_compare import Comparison
+from tidemill.sources._pg_connect import connect
+from tidemill.sources._pg_lsn import format_lsn, parse_lsn
+from tidemill.sources._pg_marks import Mark, merge
+from tidemill.sources._pg_notices import standing
+from tidemill.sources._pg_published import Published, Relation
+from tidemill.telemetry import events
+
+if TYPE_CHECKING:
+    from tidemill.sources.postgres import PostgresConfig
+
+SEEN, LOOKED = "postgres.publication", "postgres.looked"  # documents: what was seen; until when it was seen so
+_VERSION = 1
+_SHARE = 20  # a look may take one part in so many of the time
+_NOTE_SECONDS = 10.0
+_BLIND_SECONDS = 60.0
+_LOCK_SECONDS = 1.0  # a table that is locked for longer is added at a later look
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was published at `lsn`, and what is marked."""
+
+    published: Published
+    lsn: int
+    marks: tuple[Mark, ...]
+
+
+class Watch:
+    def __init__(self, config: PostgresConfig) -> None:
+        self._config = config
+        self._schemas: Schemas | None = None
+        self._seen: Seen | None = None
+        self._noted, self._noted_at = 0, 0.0
+        self._refused: dict[str, TidemillError] = {}
+        self._notices: tuple[Notice, ...] = ()
+        self._failure: TidemillError | None = None
+        self._db: psycopg.Connection | None = None
+        self._guard = threading.Lock()  # of the connection: who shuts it down must not meet a closed one
+        self._wake = threading.Event()
+        self._stop = threading.Event()  # one for each time it is opened: a thread that was left behind stays stopped
+        self._thread: threading.Thread | None = None
+        self.looks = 0  # that have ended well
+
+    def open(self, schemas: Schemas) -> None:
+        self._schemas, self._stop = schemas, threading.Event()
+        self._seen = recall(schemas.recall)
+        with connect(self._config) as db:
+            self._look(db, self._stop)
+
+    def begin(self) -> None:
+        self._failure = None
+        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="catalog", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def hint(self) -> None:
+        """The stream met a table anew: the catalog may have changed."""
+        self._wake.set()
+
+    def notices(self) -> tuple[Notice, ...]:
+        return self._notices
+
+    def close(self) -> None:
+        """A query under way is cut off, so that a server that does not answer holds up nothing."""
+        if self._thread is None:
+            return
+        self._stop.set()
+        self._wake.set()
+        with self._guard, contextlib.suppress(OSError):
+            if self._db is not None and not self._db.closed:
+                with socket.socket(fileno=os.dup(self._db.fileno())) as line:
+                    line.shutdown(socket.SHUT_RDWR)
+        self._thread.join(self._config.connect_timeout_seconds + 5)
+        self._thread = None
+
+    def _run(self, stop: threading.Event) -> None:
+        pause, last = self._config.catalog_seconds, time.monotonic()
+        while not stop.is_set():
+            self._wake.wait(pause)
+            self._wake.clear()
+            if stop.is_set():
+                break
+            began = time.monotonic()
+            try:
+                if self._db is None:
+                    self._db = connect(self._config)
+                self._look(self._db, stop)
+                last = time.monotonic()
+            except TidemillError as error:
+                self._hang_up()
+                if stop.is_set():
+                    break
+                if not is_retryable(error):
+                    self._failure = error
+                    break
+                self._look_failed(error, last)
+            pause = max(self._config.catalog_seconds, _SHARE * (time.monotonic() - began))
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        with self._guard:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def _look_failed(self, error: TidemillError, last: float) -> None:
+        events.warn("catalog.look_failed", error=error.what, where=error.where)
+        if time.monotonic() - last > _BLIND_SECONDS:
+            what = f"the catalog cannot be read since {int(time.monotonic() - last)} seconds: {error.what}"
+            blind = Notice("catalog-unwatched", self._config.publication_name, what, error.fix)
+            self._notices = (blind, *(n for n in self._notices if n.code != blind.code))
+
+    def _look(self, db: psycopg.Connection, stop: threading.Event) -> None:
+        config = self._config
+        with errors.translated(config.where):
+            lsn = _pg_slot.wal_end(db)
+            now = Published.read(db, config)
+            if self._seen is None:
+                if now.publication is None:
+                    raise errors.publication_lost(config, "is gone", "before it was first looked at")
+                self._keep(Seen(now, lsn, ()), stop)
+            seen = self._seen
+            assert seen is not None
+            self._must_be_the_same(seen, now)
+            _pg_setup.check_via_root(now, config)
+            if self._include(db, now):
+                lsn = _pg_slot.wal_end(db)
+                now = Published.read(db, config)
+                self._must_be_the_same(seen, now)
+            marks = seen.marks
+            if _differ(seen.published, now):
+                until = _pg_slot.wal_end(db)
+                marks = self._compare(db, seen, now, until)
+                self._identify_partitions(db, seen.published, now)
+                self._keep(Seen(now, lsn, marks), stop)
+            else:
+                self._note(lsn, stop)
+        self._notices = (*(mark.notice() for mark in marks), *standing(config, now, self._refused))
+        self.looks += 1
+
+    def _must_be_the_same(self, seen: Seen, now: Published) -> None:
+        known = seen.published.publication
+        if now.publication is None:
+            raise errors.publication_lost(self._config, "is gone", f"last seen at {format_lsn(seen.lsn)}")
+        if known is not None and known.oid != now.publication.oid:
+            when = f"last seen at {format_lsn(seen.lsn)}"
+            raise errors.publication_lost(self._config, "was dropped and made anew", when)
+
+    def _include(self, db: psycopg.Connection, now: Published) -> bool:
+        """Adds tables that are wanted, as the setup does at first. What cannot be added is said, and tried again."""
+        added = False
+        refused: dict[str, TidemillError] = {}
+        for unit in now.lacking:
+            if not (now.publication and now.publication.ours and unit.table.ours):
+                continue
+            try:
+                with errors.translated(self._config.where):
+                    db.execute("SELECT set_config('lock_timeout', %s, false)", [self._lock_milliseconds()])
+                    _pg_setup.include(db, self._config, unit.found)
+            except SetupError as error:
+                refused[unit.name] = error
+                continue
+            added = True
+            events.emit("catalog.table_added", table=unit.name, publication=self._config.publication_name)
+        self._refused = refused
+        return added
+
+    def _lock_milliseconds(self) -> str:
+        wanted = self._config.lock_timeout_seconds
+        return str(int(1000 * (min(wanted, _LOCK_SECONDS) if wanted else _LOCK_SECONDS)))
+
+    def _compare(self, db: psycopg.Connection, seen: Seen, now: Published, until: int) -> tuple[Mark, ...]:
+        published = {unit.name for unit in now.units.values() if unit.published}
+        ended = {mark.table: mark for mark in seen.marks if not mark.until and mark.table in published}
+        rows = _Rows(db)
+        found = Comparison(
+            seen.published, now, format_lsn(seen.lsn), format_lsn(until), rows, ended
+        ).marks()  # fmt: skip
+        new = list(found)
+        marks = merge([*(mark for mark in seen.marks if mark.until or mark.table not in ended), *new])
+        for mark in new:
+            events.warn(f"catalog.{mark.code.replace('-', '_')}", table=mark.table, since=mark.since, until=mark.until,
+                        reason="; ".join(mark.reasons))  # fmt: skip
+        return marks
+
+    def _identify_partitions(self, db: psycopg.Connection, before: Published, now: Published) -> None:
+        """A partition does not inherit the replica identity of its table; without one its updates fail."""
+        if self._config.replica_identity == "keep":
+            return
+        for unit in now.units.values():
+            known = before.units.get(unit.table.oid)
+            if (
+                unit.wanted
+                and unit.published
+                and unit.table.ours
+                and known
+                and unit.leaves.keys() - known.leaves.keys()
+            ):
+                with contextlib.suppress(SetupError):
+                    _pg_setup.set_identities(db, self._config, [unit.found])
+
+    def _keep(self, seen: Seen, stop: threading.Event) -> None:
+        assert self._schemas is not None
+        if not stop.is_set():
+            keep(self._schemas, seen)
+            self._seen, self._noted, self._noted_at = seen, seen.lsn, time.monotonic()
+
+    def _note(self, lsn: int, stop: threading.Event) -> None:
+        """All is as it was: a gap that a later look finds begins here."""
+        assert self._seen is not None
+        assert self._schemas is not None
+        self._seen = Seen(self._seen.published, lsn, self._seen.marks)
+        if lsn > self._noted and time.monotonic() - self._noted_at > _NOTE_SECONDS and not stop.is_set():
+            self._schemas.remember(LOOKED, format_lsn(lsn).encode())
+            self._noted, self._noted_at = lsn, time.monotonic()
+
+
+class _Rows:
+    def __init__(self, db: psycopg.Connection) -> None:
+        self._db = db
+
+    def untouched(self, tables: list[int]) -> bool:
+        # A table is made with a file of its own number; TRUNCATE gives it another one.
+        row = self._db.execute(
+            "SELECT bool_and(coalesce(pg_relation_size(t) = 0 AND pg_relation_filenode(t) = t, false))"
+            " FROM unnest(%s::oid[]) t",
+            [tables],
+        ).fetchone()
+        return not tables or bool(row and row[0])
+
+    def written_at_birth(self, table: Relation) -> bool:
+        # Its rows would be the first of the file.
+        statement = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE ctid < '(1,0)'::tid AND xmin = %s::text::xid)")
+        try:
+            row = self._db.execute(
+                statement.format(sql.Identifier(table.schema, table.name)), [table.born]
+            ).fetchone()  # fmt: skip
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable):
+            return True
+        return bool(row and row[0])
+
+
+def _differ(a: Published, b: Published) -> bool:
+    return (a.publication, a.relations, a.patterns) != (b.publication, b.relations, b.patterns)
+
+
+def recall(remembered: Callable[[str], bytes | None]) -> Seen | None:
+    """`remembered` is `Schemas.recall`, or as much of it as the doctor has. None before the first look."""
+    document, looked = remembered(SEEN), remembered(LOOKED)
+    if document is None:
+        return None
+    data = orjson.loads(document)
+    if data["version"] != _VERSION:
+        raise RegistryError(
+            "what was seen of the publication was noted by another version of Tidemill",
+            fix="Go on with that version, or accept a gap: tidemill resync FILE.",
+        )
+    marks = tuple(Mark(**mark | {"reasons": tuple(mark["reasons"])}) for mark in data["marks"])
+    lsn = max(parse_lsn(data["lsn"]), parse_lsn(looked.decode()) if looked else 0)
+    return Seen(Published.of_data(data["published"]), lsn, marks)
+
+
+def keep(schemas: Schemas, seen: Seen | None) -> None:
+    """Durable when it returns. None forgets everything."""
+    schemas.remember(LOOKED, None)
+    if seen is None:
+        schemas.remember(SEEN, None)
+        return
+    data = {"version": _VERSION, "lsn": format_lsn(seen.lsn), "published": seen.published.as_data(),
+            "marks": [asdict(mark) for mark in seen.marks]}  # fmt: skip
+    schemas.remember(SEEN, orjson.dumps(data))
+
+
+def accept(schemas: Schemas, table: str) -> tuple[Notice, ...]:
+    seen = recall(schemas.recall)
+    if seen is None:
+        return ()
+    accepted = [mark for mark in seen.marks if mark.table == table]
+    if accepted:
+        keep(schemas, Seen(seen.published, seen.lsn, tuple(m for m in seen.marks if m.table != table)))
+    return tuple(mark.notice() for mark in accepted)

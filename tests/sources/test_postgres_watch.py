@@ -1,0 +1,530 @@
+"""What happens to a publication while the stream stays healthy: each is noticed, and acted on, running or stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.sources.support import config, execute, query
+from tests.support.capturing import Running, capturing, eventually
+from tidemill.component import Notice
+from tidemill.control.servers.postgres import Postgres
+from tidemill.errors import PositionLost, SetupError, is_retryable
+from tidemill.model.block import Op
+from tidemill.schema.registry import SchemaRegistry
+from tidemill.sources._pg_errors import PublicationLost
+from tidemill.sources._pg_lsn import parse_lsn
+from tidemill.sources.postgres import PostgresSource
+
+
+class Watched:
+    """A pipeline that captures `tables` of a database, runs when it is told to, and is looked at every moment."""
+
+    def __init__(self, dsn: str, directory: Path, *tables: str, **options: Any) -> None:
+        self.dsn, self.directory = dsn, directory
+        self.config = config(dsn, *tables, **{"catalog_seconds": 0.1} | options)
+        self.source = PostgresSource(self.config)
+
+    @contextmanager
+    def running(self) -> Iterator[Running]:
+        self.source = PostgresSource(self.config)
+        with capturing(self.source, self.directory) as run:
+            eventually(lambda: self.source.began, run)
+            yield run
+
+    def notices(self, code: str = "") -> list[Notice]:
+        return [notice for notice in self.source.notices() if code in notice.code]
+
+    def notice(self, code: str, subject: str, words: str = "") -> Notice:
+        found = [n for n in self.notices(code) if n.subject == subject and words in n.what]
+        assert len(found) <= 1
+        return found[0] if found else eventually(lambda: self._notice(code, subject, words))
+
+    def _notice(self, code: str, subject: str, words: str) -> Notice | None:
+        return next((n for n in self.notices(code) if n.subject == subject and words in n.what), None)
+
+    def looked(self) -> None:
+        """What is so now has been seen: a look that began after this call has ended."""
+        seen = self.source._watch
+        before = seen.looks
+        eventually(lambda: seen.looks >= before + 2)
+
+    def execute(self, *statements: str) -> None:
+        execute(self.dsn, *statements)
+
+    def members(self) -> set[str]:
+        return {name for (name,) in query(self.dsn, "SELECT tablename FROM pg_publication_tables")}
+
+
+Make = Callable[..., Watched]
+
+
+@pytest.fixture
+def watched(database: str, tmp_path: Path) -> Make:
+    return lambda *tables, **options: Watched(database, tmp_path, *tables, **options)
+
+
+def ids(run: Running, table: str = "public.t") -> list[int]:
+    return [row["after"]["id"] for row in run.rows() if row["table"].endswith(table) and row["op"] == Op.INSERT]
+
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
+TREE = (
+    "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+    "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+)
+
+
+# The publication as a whole
+
+
+def test_a_publication_that_is_dropped_stops_the_pipeline_at_once(watched: Make) -> None:
+    it = watched("t")
+    it.execute(TABLE)
+    with it.running() as run:
+        it.execute(f"DROP PUBLICATION {it.config.publication_name}")
+        eventually(lambda: run.failure)
+    (error,) = run.failure
+    assert isinstance(error, PositionLost)
+    assert not is_retryable(error)
+    assert "tidemill resync" in error.fix
+    with pytest.raises(PublicationLost, match="gone"), it.running():
+        pass
+
+
+def test_a_publication_that_was_made_anew_is_another_one(watched: Make) -> None:
+    it = watched("t", publication="mine", catalog_seconds=3600)
+    it.execute(TABLE, "CREATE PUBLICATION mine FOR TABLE t")
+    with it.running():
+        pass
+    it.execute("DROP PUBLICATION mine", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION mine FOR TABLE t")
+    with pytest.raises(PublicationLost, match="made anew"), it.running():
+        pass
+
+
+def test_a_resync_looks_at_the_new_publication_with_new_eyes(watched: Make, tmp_path: Path) -> None:
+    it = watched("t")
+    it.execute(TABLE, "INSERT INTO t VALUES (1)")
+    with it.running():
+        it.execute("ALTER TABLE t RENAME TO u", TABLE)
+        it.notice("table-incomplete", "public.u")
+    it.execute(f"DROP PUBLICATION {it.config.publication_name}")
+    schemas = SchemaRegistry(tmp_path / "registry.sqlite")
+    source = PostgresSource(it.config)
+    source.renew(schemas)
+    assert source.notices() == ()
+    it.execute("INSERT INTO t VALUES (2)", f"ALTER PUBLICATION {it.config.publication_name} DROP TABLE t")
+    source.open(None, schemas)
+    source.close()
+    schemas.close()
+    assert [n.subject for n in source.notices()] == ["public.t"], "between the resync and the start"
+
+
+def test_kinds_that_are_no_longer_published_mark_every_table(watched: Make) -> None:
+    it = watched("t", "u")
+    it.execute(TABLE, "CREATE TABLE u (id int PRIMARY KEY)")
+    name = it.config.publication_name
+    with it.running():
+        it.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert, update')")
+        for table in ("public.t", "public.u"):
+            it.notice("table-incomplete", table, "insert, update since")
+        partial = it.notice("publication-partial", name)
+        assert "delete, truncate" in partial.what
+        it.execute(partial.fix.split(": ")[1].rstrip("."))
+        eventually(lambda: not it.notices("publication-partial"))
+        assert len(it.notices("table-incomplete")) == 2, "what was deleted meanwhile stays unknown"
+
+
+def test_a_publication_that_is_altered_and_altered_back_unseen_marks_its_tables(
+    watched: Make,
+) -> None:
+    it = watched("t", catalog_seconds=3600)
+    it.execute(TABLE)
+    with it.running():
+        pass
+    name = it.config.publication_name
+    every = "insert, update, delete, truncate"
+    it.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert')", "DELETE FROM t",
+               f"ALTER PUBLICATION {name} SET (publish = '{every}')")  # fmt: skip
+    with it.running():
+        it.notice("table-incomplete", "public.t", "altered back")
+
+
+def test_another_owner_of_the_publication_changes_nothing(watched: Make, database: str) -> None:
+    role = f"owner_{psycopg.conninfo.conninfo_to_dict(database)['dbname']}"
+    it = watched("t")
+    it.execute(TABLE, f"CREATE ROLE {role} SUPERUSER")
+    with it.running():
+        it.execute(f"ALTER PUBLICATION {it.config.publication_name} OWNER TO {role}")
+        it.looked()
+        assert it.notices() == []
+    it.execute(f"REASSIGN OWNED BY {role} TO postgres", f"DROP ROLE {role}")
+
+
+def test_a_publication_that_leaves_out_kinds_rows_or_columns_from_the_beginning_is_said_and_not_marked(
+    postgres: Postgres, watched: Make
+) -> None:
+    it = watched("t", publication="mine")
+    it.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b text)",
+               "CREATE PUBLICATION mine FOR TABLE t (id, a) WHERE (id > 10) WITH (publish = 'insert')")  # fmt: skip
+    with it.running():
+        it.looked()
+        assert {n.code for n in it.notices()} == {"publication-partial", "table-filtered"}
+        said = " ".join(n.what for n in it.notices())
+        assert "id > 10" in said
+        assert "id, a" in said
+        checks = [c for c in it.source.doctor() if c.name == "publication"]
+        assert [c.outcome for c in checks] == ["warn", "warn", "warn"]
+
+
+def test_partitions_that_suddenly_come_under_names_of_their_own_stop_the_pipeline(
+    watched: Make,
+) -> None:
+    it = watched("t")
+    it.execute(*TREE)
+    with it.running() as run:
+        it.execute(f"ALTER PUBLICATION {it.config.publication_name} SET (publish_via_partition_root = false)")
+        eventually(lambda: run.failure)
+    assert isinstance(run.failure[0], SetupError)
+    assert "publish_via_partition_root = true" in run.failure[0].fix
+
+
+# Tables that go out and in
+
+
+def test_a_table_that_is_taken_out_comes_back_and_is_marked(watched: Make) -> None:
+    it = watched("t")
+    it.execute(TABLE)
+    name = it.config.publication_name
+    with it.running() as run:
+        it.execute("INSERT INTO t VALUES (1)")
+        eventually(lambda: run.events == 1, run)
+        it.execute(f"ALTER PUBLICATION {name} DROP TABLE t", "INSERT INTO t VALUES (2)")
+        mark = it.notice("table-incomplete", "public.t", "taken out")
+        eventually(lambda: it.members() == {"t"})
+        it.looked()
+        it.execute("INSERT INTO t VALUES (3)")
+        eventually(lambda: 3 in ids(run), run)
+        assert "tidemill resync FILE --table public.t" in mark.fix
+        since, until = (parse_lsn(word) for word in mark.what.split() if word.count("/") == 1)
+        assert since < until
+
+
+def test_a_table_that_goes_out_and_in_between_two_looks_is_marked(watched: Make) -> None:
+    it = watched("t", catalog_seconds=3600)
+    it.execute(TABLE)
+    name = it.config.publication_name
+    with it.running():
+        pass
+    it.execute(f"ALTER PUBLICATION {name} DROP TABLE t", "INSERT INTO t VALUES (1)",
+               f"ALTER PUBLICATION {name} ADD TABLE t")  # fmt: skip
+    with it.running():
+        it.notice("table-incomplete", "public.t", "taken out of the publication and put back")
+
+
+def test_a_row_filter_and_a_column_list_that_come_later_mark_the_table(watched: Make) -> None:
+    it = watched("t")
+    it.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    name = it.config.publication_name
+    with it.running():
+        it.execute(f"ALTER PUBLICATION {name} SET TABLE t WHERE (id > 10)")
+        it.notice("table-incomplete", "public.t", "the row filter is (id > 10) since")
+        it.notice("table-filtered", "public.t", "id > 10")
+        it.execute(f"ALTER PUBLICATION {name} SET TABLE t (id)")
+        it.notice("table-incomplete", "public.t", "the column list is id since")
+        it.notice("table-filtered", "public.t", "columns")
+        it.execute(f"ALTER PUBLICATION {name} SET TABLE t")
+        eventually(lambda: not it.notices("table-filtered"))
+        it.notice("table-incomplete", "public.t", "the column list was removed")
+
+
+def test_a_table_that_is_dropped_and_made_again_is_captured_from_its_first_row(watched: Make) -> None:
+    it = watched("t")
+    it.execute(TABLE)
+    with it.running() as run:
+        it.execute("INSERT INTO t VALUES (1)")
+        eventually(lambda: run.events == 1, run)
+        it.execute("DROP TABLE t", TABLE)
+        eventually(lambda: it.members() == {"t"})
+        it.execute("INSERT INTO t VALUES (2)")
+        eventually(lambda: ids(run) == [1, 2], run)
+        it.notice("table-dropped", "public.t")
+        assert it.notices("table-incomplete") == []
+
+
+def test_a_table_that_is_made_again_with_rows_in_it_is_marked(watched: Make) -> None:
+    it = watched("t")
+    it.execute(TABLE)
+    with it.running() as run:
+        with psycopg.connect(it.dsn) as db:
+            db.execute("DROP TABLE t")
+            db.execute(TABLE.encode())
+            db.execute("INSERT INTO t VALUES (2)")
+        it.notice("table-incomplete", "public.t", "had rows")
+        it.execute("INSERT INTO t VALUES (3)")
+        eventually(lambda: 3 in ids(run), run)
+        assert ids(run) == [3]
+
+
+def test_a_table_that_was_dropped_is_said_and_the_pipeline_starts_without_it(watched: Make) -> None:
+    it = watched("t", "gone")
+    it.execute(TABLE, "CREATE TABLE gone (id int PRIMARY KEY)")
+    with it.running():
+        it.execute("DROP TABLE gone")
+        it.notice("table-dropped", "public.gone")
+        it.notice("pattern-unmatched", "gone")
+    with it.running() as run:
+        it.notice("table-dropped", "public.gone")
+        it.execute("INSERT INTO t VALUES (1)")
+        eventually(lambda: ids(run) == [1], run)
+
+
+def test_a_pipeline_that_matches_nothing_yet_waits_and_captures_the_first_row(watched: Make) -> None:
+    it = watched("shop.*")
+    with it.running() as run:
+        it.notice("pattern-unmatched", "shop.*")
+        it.execute("CREATE SCHEMA shop", "CREATE TABLE shop.a (id int PRIMARY KEY)")
+        eventually(lambda: it.members() == {"a"})
+        it.looked()
+        assert it.notices() == []
+        it.execute("INSERT INTO shop.a VALUES (1)")
+        eventually(lambda: ids(run, "shop.a") == [1], run)
+
+
+def test_a_new_table_without_a_key_gets_an_identity_before_it_is_published(watched: Make) -> None:
+    it = watched("public.*")
+    with it.running() as run:
+        it.execute("CREATE TABLE n (id int)")
+        eventually(lambda: it.members() == {"n"})
+        it.execute("INSERT INTO n VALUES (1)", "UPDATE n SET id = 2", "DELETE FROM n")
+        eventually(lambda: run.events >= 3, run)
+        assert it.notices() == []
+
+
+def test_a_table_that_joins_with_rows_while_the_pipeline_is_down_is_marked(watched: Make) -> None:
+    it = watched("public.*")
+    it.execute(TABLE)
+    with it.running():
+        pass
+    it.execute("CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)",
+               "CREATE TABLE empty (id int PRIMARY KEY)")  # fmt: skip
+    with it.running():
+        it.looked()
+        assert [(n.code, n.subject) for n in it.notices()] == [("table-incomplete", "public.u")]
+        assert it.members() == {"t", "u", "empty"}
+
+
+def test_a_table_that_was_written_and_truncated_before_it_joined_is_marked(watched: Make) -> None:
+    it = watched("public.*")
+    with it.running():
+        pass
+    it.execute(TABLE, "INSERT INTO t VALUES (1)", "TRUNCATE t")
+    with it.running():
+        it.notice("table-incomplete", "public.t")
+
+
+def test_a_publication_of_all_tables_has_a_new_one_from_its_first_row(watched: Make) -> None:
+    it = watched("public.*", publication="mine")
+    it.execute(TABLE, "CREATE PUBLICATION mine FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    with it.running() as run:
+        it.looked()
+        with psycopg.connect(it.dsn) as db:
+            db.execute("CREATE TABLE u (id int PRIMARY KEY)")
+            db.execute("INSERT INTO u VALUES (1)")
+        eventually(lambda: ids(run, "public.u") == [1], run)
+        it.looked()
+        assert it.notices() == []
+        it.execute("CREATE UNLOGGED TABLE v (id int PRIMARY KEY)", "INSERT INTO v VALUES (1)")
+        it.looked()
+        it.execute("ALTER TABLE v SET LOGGED")
+        it.notice("table-incomplete", "public.v")
+
+
+def test_a_table_that_is_moved_into_a_published_schema_is_marked(watched: Make) -> None:
+    it = watched("shop.*", publication="mine")
+    it.execute("CREATE SCHEMA shop", "CREATE TABLE moved (id int PRIMARY KEY)", "INSERT INTO moved VALUES (1)",
+               "CREATE PUBLICATION mine FOR TABLES IN SCHEMA shop WITH (publish_via_partition_root)")  # fmt: skip
+    with it.running():
+        it.execute("CREATE TABLE shop.born (id int PRIMARY KEY)", "INSERT INTO shop.born VALUES (1)")
+        it.looked()
+        assert it.notices("table") == []
+        it.execute("ALTER TABLE moved SET SCHEMA shop")
+        it.notice("table-incomplete", "shop.moved")
+        it.execute(
+            "ALTER PUBLICATION mine DROP TABLES IN SCHEMA shop", "ALTER PUBLICATION mine ADD TABLES IN SCHEMA shop"
+        )
+        it.notice("table-incomplete", "shop.born")
+
+
+def test_a_renamed_table_is_marked_under_its_new_name(watched: Make) -> None:
+    it = watched("t")
+    it.execute(TABLE, "INSERT INTO t VALUES (1)")
+    with it.running() as run:
+        it.execute("ALTER TABLE t RENAME TO u", "INSERT INTO u VALUES (2)")
+        it.notice("table-incomplete", "public.u", "it was called public.t")
+        eventually(lambda: ids(run, "public.u") == [2], run)
+
+
+# Partitions
+
+
+def test_a_partition_that_is_made_as_one_is_no_gap_with_rows_or_without(watched: Make) -> None:
+    it = watched("t")
+    it.execute(*TREE)
+    with it.running():
+        pass
+    it.execute("CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (10) TO (20)", "INSERT INTO t VALUES (11)",
+               "CREATE TABLE t3 PARTITION OF t FOR VALUES FROM (20) TO (30) PARTITION BY RANGE (id)",
+               "CREATE TABLE t3a PARTITION OF t3 DEFAULT", "INSERT INTO t VALUES (21)")  # fmt: skip
+    with it.running() as run:
+        eventually(lambda: sorted(ids(run)) == [11, 21], run)
+        it.looked()
+        assert it.notices() == []
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["step by step", "in one transaction"])
+def test_a_partition_that_is_attached_with_rows_marks_the_table(watched: Make, together: bool) -> None:
+    it = watched("t")
+    it.execute(*TREE)
+    with it.running():
+        with psycopg.connect(it.dsn, autocommit=not together) as db:
+            db.execute("CREATE TABLE t2 (LIKE t INCLUDING ALL)")
+            db.execute("INSERT INTO t2 VALUES (11)")
+            db.execute("ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (10) TO (20)")
+        it.notice("table-incomplete", "public.t", "t2 was attached with rows")
+
+
+def test_a_partition_that_is_attached_empty_is_no_gap(watched: Make) -> None:
+    it = watched("t")
+    it.execute(*TREE)
+    with it.running() as run:
+        it.execute("CREATE TABLE t2 (LIKE t INCLUDING ALL)")
+        it.execute("ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (10) TO (20)")
+        it.looked()
+        it.execute("INSERT INTO t VALUES (11)")
+        eventually(lambda: ids(run) == [11], run)
+        assert it.notices() == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [("ALTER TABLE t DETACH PARTITION t1", "was detached"), ("DROP TABLE t1", "was dropped")],
+)
+def test_a_partition_that_leaves_marks_the_table(watched: Make, statement: str, words: str) -> None:
+    it = watched("t")
+    it.execute(*TREE, "INSERT INTO t VALUES (1)")
+    with it.running():
+        it.execute(statement)
+        it.notice("table-incomplete", "public.t", words)
+
+
+def test_a_partition_that_is_detached_and_attached_between_two_looks_marks_the_table(
+    watched: Make,
+) -> None:
+    it = watched("t")
+    it.execute(*TREE, "INSERT INTO t VALUES (1)")
+    with it.running():
+        pass
+    it.execute("ALTER TABLE t DETACH PARTITION t1", "INSERT INTO t1 VALUES (2)",
+               "ALTER TABLE t ATTACH PARTITION t1 FOR VALUES FROM (0) TO (10)")  # fmt: skip
+    with it.running():
+        it.notice("table-incomplete", "public.t", "detached and attached again")
+
+
+# Who may do what, and the way out
+
+
+def test_a_publication_of_somebody_else_is_watched_and_its_owner_told_what_to_run(
+    database: str, tmp_path: Path
+) -> None:
+    role = f"reader_{psycopg.conninfo.conninfo_to_dict(database)['dbname']}"
+    execute(database, TABLE, f"CREATE ROLE {role} LOGIN REPLICATION",
+            "CREATE PUBLICATION mine FOR TABLE t WITH (publish_via_partition_root = true)")  # fmt: skip
+    it = Watched(database.replace("postgres@", f"{role}@"), tmp_path, "public.*", publication="mine")
+    with it.running() as run:
+        execute(database, "CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)")
+        told = it.notice("table-unpublished", "public.u")
+        it.looked()
+        assert [c.outcome for c in it.source.doctor() if c.name == "publication"] == ["fail"]
+        execute(database, told.fix.split(": ")[1].split(". ")[0])
+        eventually(lambda: not it.notices("table-unpublished"))
+        it.notice("table-incomplete", "public.u", "between")
+        execute(database, "INSERT INTO u VALUES (2)")
+        eventually(lambda: ids(run, "public.u") == [2], run)
+    execute(database, f"DROP ROLE {role}")
+
+
+def test_marks_survive_restarts_until_somebody_accepts_them(watched: Make, tmp_path: Path) -> None:
+    it = watched("t", "u")
+    it.execute(TABLE, "CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)")
+    with it.running():
+        it.execute("DROP TABLE t", f"ALTER PUBLICATION {it.config.publication_name} DROP TABLE u")
+        it.notice("table-incomplete", "public.u")
+        it.notice("table-dropped", "public.t")
+    with it.running():
+        assert {n.subject for n in it.notices("table")} == {"public.t", "public.u"}
+    schemas = SchemaRegistry(tmp_path / "registry.sqlite")
+    assert it.source.accept("public.x", schemas) == ()
+    assert [n.code for n in it.source.accept("public.u", schemas)] == ["table-incomplete"]
+    schemas.close()
+    with it.running():
+        it.looked()
+        assert {n.subject for n in it.notices("table")} == {"public.t"}
+
+
+def test_a_process_that_was_killed_after_it_added_a_table_still_marks_it(watched: Make, tmp_path: Path) -> None:
+    it = watched("public.*")
+    it.execute(TABLE)
+    with it.running():
+        pass
+    # As it did, and no longer could write down:
+    it.execute("CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)",
+               f"ALTER PUBLICATION {it.config.publication_name} ADD TABLE u")  # fmt: skip
+    with it.running():
+        it.notice("table-incomplete", "public.u")
+
+
+def test_a_state_directory_from_before_there_was_a_watch_is_taken_as_it_is(watched: Make, tmp_path: Path) -> None:
+    it = watched("public.*")
+    it.execute(TABLE)
+    with it.running():
+        pass
+    schemas = SchemaRegistry(tmp_path / "registry.sqlite")
+    schemas.remember("postgres.publication", None)
+    schemas.close()
+    it.execute("CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)")
+    with it.running():
+        it.looked()
+        assert [(n.code, n.subject) for n in it.notices()] == [("table-incomplete", "public.u")]
+
+
+def test_a_table_that_is_locked_is_added_when_the_lock_is_gone(watched: Make) -> None:
+    it = watched("public.*")
+    with it.running():
+        it.execute(TABLE)
+        with psycopg.connect(it.dsn) as other:
+            other.execute("CREATE TABLE u (id int PRIMARY KEY)")
+            other.commit()
+            other.execute("LOCK TABLE u IN SHARE MODE")
+            it.looked()
+            other.commit()
+        eventually(lambda: it.members() == {"t", "u"})
+
+
+def test_a_look_that_waits_for_ever_does_not_hold_up_the_stream_or_its_end(watched: Make) -> None:
+    it = watched("t")
+    it.execute(TABLE)
+    with it.running() as run, psycopg.connect(it.dsn) as other:
+        it.looked()
+        other.execute("LOCK TABLE pg_catalog.pg_publication_rel IN ACCESS EXCLUSIVE MODE")
+        looks = it.source._watch.looks
+        it.execute("SELECT pg_logical_emit_message(true, 'x', 'y')")
+        eventually(lambda: run.events == 1, run)
+        assert it.source._watch.looks <= looks + 1
+        run.stop.set()
+        eventually(lambda: it.source._watch._thread is None)
