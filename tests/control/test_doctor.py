@@ -135,7 +135,7 @@ def test_a_real_database_is_examined(tidemill: Terminal, tmp_path: Path, databas
         f"metadata: {{name: real}}\nspec: {{source: {source}, sinks: {sinks}, state_dir: {tmp_path}/state}}\n"
     )
     answer = tidemill("doctor", file, "--json")
-    assert answer.code == 3  # the table is missing
+    assert answer.code == 0, "a table that is not there yet is waited for"
     checks = [check for check in answer.json["checks"] if check["name"].startswith("source postgres")]
-    assert {"pass", "fail"} <= {check["outcome"] for check in checks}
-    assert any("nowhere" in check["detail"] + check["fix"] for check in checks if check["outcome"] == "fail")
+    assert {"pass", "warn"} <= {check["outcome"] for check in checks}
+    assert any("nowhere" in check["detail"] + check["fix"] for check in checks if check["outcome"] == "warn")

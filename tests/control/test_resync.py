@@ -9,9 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.capture.test_loop import capturing, query
+from tests.support.capturing import capturing as capturing_any
 from tests.support.capturing import eventually
 from tidemill.control.resync import app
 from tidemill.errors import PositionLost, SourceError
+from tidemill.log import LogReader
+from tidemill.sources.postgres import PostgresConfig, PostgresSource
 
 DOCUMENT = """
 metadata: {{name: shop}}
@@ -61,3 +64,25 @@ def test_a_lost_slot_stops_capture_until_somebody_accepts_the_gap(
 def test_nothing_is_accepted_without_being_asked(document: Path) -> None:
     with pytest.raises(SourceError, match="never captured"):
         CliRunner().invoke(app, [str(document)], catch_exceptions=False)
+
+
+def test_what_is_said_of_a_table_is_accepted_by_name_and_the_position_stays(
+    database: str, document: Path, tmp_path: Path
+) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    state = tmp_path / "state" / "shop"
+    state.mkdir(parents=True)
+    config = PostgresConfig(id="test", dsn=database, tables=("public.t",))
+    for statement in ("DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)"):
+        source = PostgresSource(config)
+        with capturing_any(source, state, log=tmp_path / "log") as running:
+            eventually(lambda source=source: source.began, running)  # type: ignore[misc]
+        query(database, statement)
+    tail = LogReader(str(tmp_path / "log")).tail()
+    answer = CliRunner().invoke(app, [str(document), "--table", "public.t", "--yes"], catch_exceptions=False)
+    assert "accepted: table-dropped public.t" in answer.output
+    again = CliRunner().invoke(
+        app, [str(document), "--table", "public.t", "--yes", "--json"], catch_exceptions=False
+    )  # fmt: skip
+    assert orjson.loads(again.output)["accepted"] == []
+    assert LogReader(str(tmp_path / "log")).tail() == tail

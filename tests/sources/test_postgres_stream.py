@@ -404,7 +404,7 @@ def test_the_first_change_after_a_silence_is_not_held_back(postgres18: Postgres)
         ('C55000\0Mcannot read from logical replication slot "x"', PositionLost),
         ('C55000\0Mcan no longer access replication slot "x"', PositionLost),
         ('C42704\0Mreplication slot "x" does not exist', PositionLost),
-        ('C42704\0Mpublication "x" does not exist', errors.PublicationProblem),
+        ('C42704\0Mpublication "x" does not exist', errors.PublicationLost),
         ('C55006\0Mreplication slot "x" is active for PID 1', errors.SlotInUse),
         ("CXX000\0Msomething else", SourceError),
     ],

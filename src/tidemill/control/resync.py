@@ -87,10 +87,8 @@ def resync(
 def _accept(chosen: Pipeline, table: str, *, yes: bool, as_json: bool) -> None:
     """The source forgets what it says of `table`; nothing else changes. What somebody copied is their affair."""
     from tidemill.errors import SourceError
-    from tidemill.log.writer import LogWriter
     from tidemill.schema.registry import SchemaRegistry
 
-    log = LogWriter.open(chosen.log_uri, chosen.spec.log)  # only one process has it: the pipeline is stopped
     schemas = SchemaRegistry(chosen.state_path / "registry.sqlite", create=False)
     try:
         if not yes:
@@ -100,7 +98,6 @@ def _accept(chosen: Pipeline, table: str, *, yes: bool, as_json: bool) -> None:
         source.close()
     finally:
         schemas.close()
-        log.close()
     if as_json:
         console.show_json({"pipeline": chosen.name, "accepted": [asdict(notice) for notice in cleared]})
         return
