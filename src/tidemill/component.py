@@ -254,6 +254,20 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A destination as an address that is the same however it is written: no credentials, hosts in order, absolute
+    paths. One that ends with a slash holds everything below it. Templates stand as they are: the same template is the
+    same place only in one pipeline. With `per_pipeline` other pipelines may write there."""
+
+    address: str
+    per_pipeline: bool = False
+
+    def overlaps(self, other: Place) -> bool:
+        a, b = self.address, other.address
+        return a == b or (a.endswith("/") and b.startswith(a)) or (b.endswith("/") and a.startswith(b))
+
+
 class SinkConfig(Config):
     """Fields every sink has; each sink's model extends it."""
 
@@ -261,6 +275,11 @@ class SinkConfig(Config):
     required: bool = Field(
         default=True, description="Whether the checkpoint waits for this sink (commit policy `required`)."
     )
+
+    def occupies(self) -> tuple[Place, ...]:
+        """What no second sink may write to; two sinks that occupy one place are refused before anything starts. Nothing
+        where several writers do no harm. Connects to nothing."""
+        return ()
 
 
 class CheckpointStore(Protocol):

@@ -12,6 +12,7 @@ from typing import Any, cast
 from tidemill import registry
 from tidemill.component import CheckpointStore, Component, Sink
 from tidemill.config.document import read
+from tidemill.config.occupied import Loaded, clashes
 from tidemill.config.problem import DocumentError, Problem
 from tidemill.config.resolve import resolve
 from tidemill.config.secrets import masked
@@ -89,6 +90,7 @@ def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = N
 def load_all(paths: Sequence[str | os.PathLike[str]], environment: Mapping[str, str] | None = None) -> list[Pipeline]:
     """Several files as one set: mistakes of all of them are reported together, and names are unique across them."""
     pipelines: list[Pipeline] = []
+    loaded: list[Loaded] = []
     problems: list[Problem] = []
     for path in paths:
         try:
@@ -128,6 +130,8 @@ def load_all(paths: Sequence[str | os.PathLike[str]], environment: Mapping[str, 
                     )
                 )
             pipelines.append(pipeline)
+            loaded.append((document, name, spec))
+    problems += clashes(loaded)
     if problems:
         raise DocumentError.of(problems)
     return pipelines

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, SinkConfig
+from tidemill.component import Check, Component, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.sinks._clickhouse_client import ConnectionConfig, address, connect
@@ -25,6 +25,7 @@ from tidemill.sinks._clickhouse_history import History
 from tidemill.sinks._clickhouse_tables import VERSION, Mode, Tables
 from tidemill.sinks._clickhouse_types import JsonType, NullArrays
 from tidemill.sinks._lines import WINDOW, windows
+from tidemill.sinks._places import hosts
 from tidemill.sinks._routing import of_a_table
 
 _WINDOW = 4 * WINDOW  # typed columns are a fraction of the text that others make of a row
@@ -86,6 +87,13 @@ class ClickHouseConfig(ConnectionConfig, SinkConfig):
         if taken := [f"{name} ({_OURS[name]})" for name in settings if name in _OURS]:
             raise ValueError(f"the sink sets these itself, leave them out: {', '.join(taken)}")
         return settings
+
+    def occupies(self) -> tuple[Place, ...]:
+        if self.shared_tables:
+            return ()
+        port = self.port or (8443 if self.secure or self.url.startswith("https:") else 8123)
+        server = hosts([self.url.rpartition("@")[2] or self.host], port)
+        return (Place(f"clickhouse://{server}/{self.database}.{self.table}"),)
 
     @field_validator("database", "table")
     @classmethod

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from tidemill.component import Check, Component, Format, Outcome, SinkConfig
+from tidemill.component import Check, Component, Format, Outcome, Place, SinkConfig
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
@@ -27,6 +27,7 @@ from tidemill.sinks._filejournal import Journal
 from tidemill.sinks._filenotes import Share
 from tidemill.sinks._filestore import Store
 from tidemill.sinks._lines import Encoding, FileWriter
+from tidemill.sinks._places import folder
 
 _COMPRESS_INSIDE = ("avro", "arrow", "parquet")
 
@@ -53,6 +54,9 @@ class FilesConfig(EncodedSinkConfig):
         if self.schema_registry is not None:
             raise ValueError("schema_registry is for single events; a file has its schema inside. Remove it.")
         return no_headers(self)
+
+    def occupies(self) -> tuple[Place, ...]:
+        return (folder(self.path),)
 
     @property
     def outer_compression(self) -> str | None:

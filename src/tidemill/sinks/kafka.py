@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, SinkConfig
+from tidemill.component import Check, Component, Place, SinkConfig
 from tidemill.errors import ConfigError, Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
@@ -31,6 +31,7 @@ from tidemill.sinks._kafka_limits import largest_message
 from tidemill.sinks._kafka_positions import ensure_topic, read_back
 from tidemill.sinks._kafka_sending import Sending
 from tidemill.sinks._librdkafka import KafkaFailure, Messages, Producer
+from tidemill.sinks._places import hosts
 
 log = logging.getLogger("tidemill.sinks.kafka")
 
@@ -97,6 +98,12 @@ class KafkaConfig(EncodedSinkConfig):
             if name in _OURS:
                 raise ValueError(f'"{name}" is set by the sink: {_OURS[name]}. Remove it.')
         return settings
+
+    def occupies(self) -> tuple[Place, ...]:
+        """Transactions of one pipeline that both bring an event bring it twice; other pipelines bring other events."""
+        if not self.exactly_once:
+            return ()
+        return (Place(f"kafka://{hosts(self.brokers.split(','), 9092)}/{self.topic}", per_pipeline=True),)
 
     def client_settings(self) -> dict[str, str]:
         """librdkafka's settings: ours below, the user's over them, the guarantees on top."""

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tidemill.component import Check, Component, SinkConfig
+from tidemill.component import Check, Component, Place, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned
 from tidemill.formats import _cloudevents as cloudevents
 from tidemill.model.block import Block
@@ -33,6 +33,7 @@ from tidemill.sinks._encoding import EncodedSinkConfig, encoder
 from tidemill.sinks._inorder import event_ids, groups
 from tidemill.sinks._nats_client import Client
 from tidemill.sinks._nats_errors import check
+from tidemill.sinks._places import hosts
 from tidemill.sinks._routing import documents, names, parsed
 from tidemill.sinks._tls import TlsConfig
 
@@ -96,6 +97,9 @@ class NatsConfig(EncodedSinkConfig):
         if (self.user is None) != (self.password is None):
             raise ValueError("user and password belong together. Give both or none.")
         return self
+
+    def occupies(self) -> tuple[Place, ...]:
+        return (Place(f"nats://{hosts(self.servers, 4222)}/{self.stream}"),) if self.exclusive else ()
 
     @property
     def where(self) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Config, Format, SinkConfig
+from tidemill.component import Check, Component, Config, Format, Place, SinkConfig
 from tidemill.errors import DeliveryError
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
@@ -25,6 +25,7 @@ from tidemill.sinks._pgsink_connection import PostgresTarget, address, connect, 
 from tidemill.sinks._pgsink_positions import PlanChanged, Positions
 from tidemill.sinks._pgstream_client import Claimed, Client, Group, Message
 from tidemill.sinks._pgstream_send import Sending
+from tidemill.sinks._places import database
 from tidemill.sinks._routing import parsed
 from tidemill.telemetry.events import warn
 
@@ -60,6 +61,12 @@ class PgstreamConfig(EncodedSinkConfig, PostgresTarget):
     @classmethod
     def _stream_parses(cls, text: str) -> str:
         return parsed(text)
+
+    def occupies(self) -> tuple[Place, ...]:
+        """An event is in a stream once, whichever sink of the pipeline brings it."""
+        where = database(self.dsn)
+        place = Place(f"pgstream://{where}/{self.queue_schema}/{self.stream}", per_pipeline=True)
+        return (place,) if where else ()
 
 
 class PgstreamSink(Component[PgstreamConfig]):

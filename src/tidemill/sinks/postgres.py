@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, SinkConfig
+from tidemill.component import Check, Component, Place, SinkConfig
 from tidemill.errors import ConfigError, Poisoned
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
@@ -29,6 +29,7 @@ from tidemill.sinks._pgsink_connection import address, connect, explained, is_ab
 from tidemill.sinks._pgsink_positions import PlanChanged, Positions, StateConfig, Taking
 from tidemill.sinks._pgsink_tables import CREATE_STATE, Rules, Tables, Target
 from tidemill.sinks._pgsink_windows import Window, Windows
+from tidemill.sinks._places import database
 
 if TYPE_CHECKING:
     from tidemill.sinks._pgsink_connection import Connection
@@ -71,6 +72,11 @@ class PostgresSinkConfig(StateConfig):
         if not all(part.is_constant for part in parts):
             raise ValueError("a table's name cannot depend on a row; use source.database, source.schema, source.table")
         return value
+
+    def occupies(self) -> tuple[Place, ...]:
+        name = self.table if len(split(self.table)) == 2 else f"public.{self.table}"
+        where = database(self.dsn)
+        return (Place(f"postgresql://{where}/{name}"),) if where else ()
 
 
 def split(template: str) -> list[Template]:

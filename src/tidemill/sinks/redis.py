@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tidemill.component import Check, Component, Format, SinkConfig
+from tidemill.component import Check, Component, Format, Place, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery, Receipt, Tier
@@ -29,6 +29,7 @@ from tidemill.model.template import Template
 from tidemill.sinks import _redis_commands as commands
 from tidemill.sinks._encoding import EncodedSinkConfig, encoder, no_headers
 from tidemill.sinks._inorder import event_ids, groups
+from tidemill.sinks._places import hosts
 from tidemill.sinks._redis_clients import Address, Client
 from tidemill.sinks._redis_errors import Overtaken, explained
 from tidemill.sinks._redis_letter import append
@@ -73,6 +74,13 @@ class RedisConfig(EncodedSinkConfig):
     @model_validator(mode="after")
     def _documents_only(self) -> RedisConfig:
         return no_headers(self)
+
+    def occupies(self) -> tuple[Place, ...]:
+        """Ids are offsets and must rise: a second writer's entries are refused, or taken for repeated ones."""
+        scheme, _, rest = self.uri.partition("://")
+        place, _, path = rest.rpartition("@")[2].partition("?")[0].partition("/")
+        where = f"/{path}" if scheme == "unix" else f"{hosts(place.split(','), 6379)}/{path or '0'}"
+        return (Place(f"redis://{where}/{self.stream}"),)
 
     @property
     def where(self) -> str:

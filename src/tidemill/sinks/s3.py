@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tidemill.component import Check, Component, SinkConfig
+from tidemill.component import Check, Component, Place, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
@@ -27,6 +27,7 @@ from tidemill.model.position import Offset
 from tidemill.model.template import Template
 from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder, no_headers
 from tidemill.sinks._inorder import event_ids
+from tidemill.sinks._places import bucket
 from tidemill.sinks._routing import names, parsed
 from tidemill.sinks._s3_errors import explained
 from tidemill.sinks._s3_manifests import Manifests, Reached
@@ -91,6 +92,9 @@ class S3Config(EncodedSinkConfig):
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ValueError("access_key_id and secret_access_key belong together. Give both or none.")
         return no_headers(self)
+
+    def occupies(self) -> tuple[Place, ...]:
+        return (bucket(self.bucket, self.prefix, self.endpoint or ""),)
 
     @property
     def outer_compression(self) -> str | None:

@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from tidemill.component import Check, Component, SinkConfig
+from tidemill.component import Check, Component, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.sinks._lines import windows
+from tidemill.sinks._places import hosts
 from tidemill.sinks._routing import of_a_table
 from tidemill.sinks._starrocks_http import StreamLoads
 from tidemill.sinks._starrocks_tables import Tables, explained
@@ -78,6 +79,9 @@ class StarRocksConfig(SinkConfig):
     @classmethod
     def _names_a_table(cls, text: str) -> str:
         return of_a_table(text)
+
+    def occupies(self) -> tuple[Place, ...]:
+        return (Place(f"starrocks://{hosts([self.url], 8030)}/{self.database}.{self.table}"),)
 
     def tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca_file or None)
