@@ -24,7 +24,7 @@ from tidemill.log import LogReader, codec
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
-from tidemill.stream.follow import Followed, followed, superseded_in
+from tidemill.stream.follow import Watched, followed, superseded_in
 from tidemill.stream.follow import superseded as superseded_by_log
 
 _SKIPPED = "the sink says that it has this event: if that is so, let the letter go with tidemill dlq purge"
@@ -91,7 +91,7 @@ def _superseded(pipeline: Pipeline, store: DeadLetters, sink: str, letters: Sequ
     reasons: dict[int, str] = {}
     doubts: dict[int, str] = {}
     begin = max(reached, head)
-    tables: dict[str, list[Followed]] = {}
+    tables: dict[str, Watched] = {}
     for number in [letter.number for letter in letters]:
         letter = store.letter(number)  # anew: it may have been marked while the operator was asked
         entry = followed(store, letter) if letter is not None else None
@@ -106,7 +106,7 @@ def _superseded(pipeline: Pipeline, store: DeadLetters, sink: str, letters: Sequ
                     f"whether its row has newer events is not known: not all before {unknown} were compared"
                 )
             begin = min(begin, max(letter.offset, head))
-        tables.setdefault(letter.table, []).append(entry)
+        tables.setdefault(letter.table, Watched()).add(entry)
     taken_out = {letter.offset for letter in store.letters(sink=sink)}
     for entry in superseded_by_log(tables, log, begin, tail, {sink: taken_out}):
         reasons.setdefault(entry.number, _reason(entry.wholly, entry.by or 0))
@@ -131,7 +131,7 @@ class _Waiting:
 
     def __init__(self, store: DeadLetters, sink: str, *, without: Collection[int]) -> None:
         self._store = store
-        self._tables: dict[str, list[Followed]] = {}
+        self._tables: dict[str, Watched] = {}
         for letter, keys in store.open_letters([sink]):
             if letter.number not in without:
                 self.add(letter, keys)
@@ -139,10 +139,10 @@ class _Waiting:
     def add(self, letter: Letter, keys: str = "") -> None:
         entry = followed(self._store, letter, keys)
         if entry is not None:
-            self._tables.setdefault(letter.table, []).append(entry)
+            self._tables.setdefault(letter.table, Watched()).add(entry)
 
     def passed(self, block: Block) -> None:
-        waiting = self._tables.get(block.table.full_name, ())
+        waiting = self._tables.get(block.table.full_name, Watched())
         changed = {entry.number: entry for entry in superseded_in(block, waiting, {})}
         if changed:
             self._store.mark([entry.mark() for entry in changed.values()])

@@ -87,12 +87,54 @@ class Followed:
         return Mark(self.number, how, self.by or 0, self.to_json())
 
 
+class Watched:
+    """The letters of one table that may yet be superseded, found by the hashes of their keys."""
+
+    def __init__(self) -> None:
+        self._keyed: dict[tuple[str, ...], dict[int, list[tuple[Followed, Key]]]] = {}  # by the key's columns
+        self._hashes: dict[tuple[str, ...], Any] = {}
+        self._others: list[Followed] = []
+        self.entries: dict[int, Followed] = {}
+
+    def add(self, entry: Followed) -> None:
+        self.entries[entry.number] = entry
+        if entry.reach != "keys":
+            self._others.append(entry)
+        for key in entry.keys:
+            self._keyed.setdefault(entry.columns, {}).setdefault(key.hash, []).append((entry, key))
+        self._hashes.pop(entry.columns, None)
+
+    def discard(self, entry: Followed) -> None:
+        """Its hashes stay among those that are looked for, and find nothing."""
+        del self.entries[entry.number]
+        if entry.reach != "keys":
+            self._others.remove(entry)
+        for key in entry.keys:
+            self._keyed[entry.columns][key.hash].remove((entry, key))
+
+    def of_key(self, hashed: int, columns: tuple[str, ...]) -> list[tuple[Followed, Key]]:
+        return self._keyed[columns][hashed]
+
+    def hashes(self, columns: tuple[str, ...]) -> Any:
+        if columns not in self._hashes:
+            found = self._keyed.get(columns, {})
+            self._hashes[columns] = np.fromiter(found, np.uint64, len(found))
+        return self._hashes[columns]
+
+    def without_this_key(self, columns: tuple[str, ...]) -> Iterator[Followed]:
+        """Letters that any row event supersedes: their keys cannot be compared with one of these columns."""
+        yield from (entry for entry in self._others if entry.reach == "table")
+        for other, found in self._keyed.items():
+            if other != columns:
+                yield from (entry for entries in found.values() for entry, _ in entries)
+
+
 class Follower:
     """The letters of some sinks that may yet be superseded. One thread."""
 
     def __init__(self, store: DeadLetters, sinks: Collection[str], pipeline: str) -> None:
         self._store, self._sinks, self._pipeline = store, tuple(sinks), pipeline
-        self._tables: dict[str, list[Followed]] = {}
+        self._tables: dict[str, Watched] = {}
         self._last = 0
 
     def begin(self, reached: Offset) -> None:
@@ -107,7 +149,7 @@ class Follower:
             self._last = letter.number
             entry = followed(self._store, letter, keys)
             if entry is not None:
-                self._tables.setdefault(letter.table, []).append(entry)
+                self._tables.setdefault(letter.table, Watched()).add(entry)
                 if not keys:
                     new.append(entry)
         if new:
@@ -120,11 +162,12 @@ class Follower:
         if not changed:
             return
         self._store.mark([entry.mark() for entry in changed])
-        self._tables = {
-            table: kept
-            for table, all_ in self._tables.items()
-            if (kept := [entry for entry in all_ if not entry.wholly])
-        }
+        for table, watched in list(self._tables.items()):
+            for entry in changed:
+                if entry.wholly and entry.number in watched.entries:
+                    watched.discard(entry)
+            if not watched.entries:
+                del self._tables[table]
         emit("stream.letters_superseded", pipeline=self._pipeline, letters=len(changed), before=end)
 
 
@@ -139,13 +182,14 @@ def followed(store: DeadLetters, letter: Letter, keys: str = "") -> Followed | N
 
 
 def superseded(
-    tables: Mapping[str, Sequence[Followed]],
+    tables: Mapping[str, Watched],
     log: LogReader,
     start: Offset,
     end: Offset,
     left_out: Mapping[str, Collection[Offset]],
 ) -> list[Followed]:
-    """Those of the followed letters that events of the range supersede, changed accordingly."""
+    """Those of the followed letters that events of the range supersede, changed accordingly; not those of which this
+    was known."""
     changed: dict[int, Followed] = {}
     for ref in log.refs(start, end) if tables and start < end else ():
         if ref.table in tables:
@@ -154,49 +198,50 @@ def superseded(
     return list(changed.values())
 
 
-def superseded_in(
-    block: Block, entries: Sequence[Followed], left_out: Mapping[str, Collection[Offset]]
-) -> Iterator[Followed]:
+def superseded_in(block: Block, watched: Watched, left_out: Mapping[str, Collection[Offset]]) -> Iterator[Followed]:
     """The same for one block of their table."""
+    key_columns = block.table.key
     offsets, ops = block.offsets(), block.batch.column("op").to_numpy()
     emptied = offsets[(ops == int(Op.TRUNCATE)) | _drops(block, ops)]
     rows = np.isin(ops, _ROWS)
     if len(emptied):
-        for entry in entries:
+        for entry in watched.entries.values():
             if _supersede(entry, _got(emptied, entry, left_out), whole=True):
                 yield entry
     if not rows.any():
         return
-    by_hash: dict[int, list[tuple[Followed, Key]]] = {}
-    for entry in entries:
-        if entry.reach == "table" or (entry.reach == "keys" and entry.columns != block.table.key):
-            if _supersede(entry, _got(offsets[rows], entry, left_out), whole=False):
-                yield entry
-        elif entry.reach == "keys":
-            for key in entry.keys:
-                by_hash.setdefault(key.hash, []).append((entry, key))
-    if not by_hash:
+    for entry in watched.without_this_key(key_columns):
+        if entry.by is None and _supersede(entry, _got(offsets[rows], entry, left_out), whole=False):
+            yield entry
+    hashes = watched.hashes(key_columns)
+    new = key_hashes(block, key_columns, _NEW) if len(hashes) else None
+    if new is None:
         return
-    watched = np.fromiter(by_hash, np.uint64, len(by_hash))
-    new = key_hashes(block, block.table.key, _NEW)
-    old = new if block.column("key") is None and block.column("before") is None else None
-    old = key_hashes(block, block.table.key, _OLD) if old is None else old
-    if new is None or old is None:
+    same = block.column("key") is None and block.column("before") is None
+    old = new if same else key_hashes(block, key_columns, _OLD)
+    if old is None:
         return
     whole = _carries_all(block, ops)
     # By its old key a row is met where the event moved it away from there: nothing of the letter is left at that key.
-    for hashes, sides, enough in ((new, _NEW, whole), (old, _OLD, whole | (new != old))):
-        met = np.flatnonzero(np.isin(hashes, watched) & rows)
-        for value in np.unique(hashes[met]):
-            at = met[hashes[met] == value]
-            for entry, key in by_hash[int(value)]:
+    for found, sides, enough in ((new, _NEW, whole), (old, _OLD, whole | (new != old))):
+        met = np.flatnonzero(np.isin(found, hashes) & rows)
+        for value in np.unique(found[met]):
+            at = met[found[met] == value]
+            for entry, key in watched.of_key(int(value), key_columns):
                 newer = at[np.isin(offsets[at], _got(offsets[at], entry, left_out))]
                 newer = _exactly(block, newer, sides, key.text)
-                if len(newer):
-                    key.by = entry.by = int(offsets[newer[-1]])
-                    key.whole = key.whole or bool(enough[newer].any())
-                    entry.wholly = all(each.by is not None and each.whole for each in entry.keys)
+                if len(newer) and _supersede_key(entry, key, int(offsets[newer[-1]]), whole=bool(enough[newer].any())):
                     yield entry
+
+
+def _supersede_key(entry: Followed, key: Key, by: Offset, *, whole: bool) -> bool:
+    """Whether that says more than was known."""
+    if entry.wholly or (key.by is not None and (key.whole or not whole)):
+        return False
+    key.by = entry.by = by
+    key.whole = whole
+    entry.wholly = all(each.whole for each in entry.keys)
+    return True
 
 
 def _got(offsets: Any, entry: Followed, left_out: Mapping[str, Collection[Offset]]) -> Any:
