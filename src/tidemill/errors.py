@@ -18,6 +18,7 @@
     ├── CheckpointError      the checkpoint store
     │   └── CheckpointConflict   someone else moved it
     ├── SparkLost            the JVM that runs the stream is gone
+    ├── StreamError          a stream did not start, or a job of it was lost; no sink is to blame
     └── DeliveryError        a sink did not take a batch
         ├── DeadLettersFull  there is no room for what a sink will never take
         └── Refused          ... and never will: retrying is pointless
@@ -125,6 +126,10 @@ class SparkLost(TidemillError):
     pass
 
 
+class StreamError(TidemillError):
+    pass
+
+
 class DeliveryError(TidemillError):
     pass
 
@@ -174,6 +179,7 @@ _RETRYABLE: dict[type[BaseException], bool] = {
     CheckpointConflict: False,
     CheckpointError: True,
     SparkLost: False,  # the session died with it; a new process has a new one
+    StreamError: True,
     Refused: False,
     DeliveryError: True,
     ConnectionError: True,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tidemill.errors import TidemillError
+from tidemill.privatefiles import make_directory, open_file, tighten
 
 _PATIENCE = 30.0  # seconds, with whoever writes at the same time
 
@@ -61,7 +63,11 @@ class SqliteFile:
                 self._db = None
 
     def _open(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path.parent, ours=False)
+        os.close(open_file(self.path, os.O_RDWR | os.O_CREAT))  # before SQLite, which gives -wal and -shm its mode
+        for beside in ("-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                tighten(self.path.with_name(self.path.name + beside))
         db = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
         try:
             _log_ahead(db)

@@ -98,7 +98,7 @@ def test_a_run_that_cannot_be_set_up_ends_with_the_reason_and_code_3(postgres18_
     with running(document(tmp_path, postgres18_dsn, "public.missing")) as process:
         out, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 3, error.decode()[-2000:]
-    answer = orjson.loads(out[out.index(b'{\n  "error"') :])["error"]
+    answer = orjson.loads(out.splitlines()[-1])["error"]
     assert "missing" in answer["what"]
     assert answer["fix"]
 
@@ -115,7 +115,7 @@ def test_a_sink_that_refuses_ends_the_run_with_its_name_and_reason(postgres18_ds
             db.execute("INSERT INTO t VALUES (1)")
             out, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, error.decode()[-2000:]
-    answer = orjson.loads(out[out.index(b'{\n  "error"') :])["error"]
+    answer = orjson.loads(out.splitlines()[-1])["error"]
     assert 'sink "files" refused' in answer["what"]
     assert answer["fix"]
 
@@ -161,6 +161,6 @@ def test_a_killed_jvm_ends_the_run_with_its_reason_and_a_fix(postgres18_dsn: str
             jvm.kill()
             out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    answer = orjson.loads(out[out.index(b'{\n  "error"') :])["error"]
+    answer = orjson.loads(out.splitlines()[-1])["error"]
     assert answer["kind"] == "SparkLost"
     assert "start the pipeline again" in answer["fix"]

@@ -90,7 +90,7 @@ class ScriptedStream:
 class NoCapture:
     restarts = 0
 
-    def __init__(self, pipeline: config.Pipeline) -> None:
+    def __init__(self, pipeline: config.Pipeline, said: Path | None = None) -> None:
         pass
 
     def watch(self) -> None:

@@ -12,7 +12,7 @@ from tests.support.blocks import make_block, make_change, make_table, position
 from tidemill.errors import BadAppend, ConfigError, LogError, LogFull, is_retryable
 from tidemill.log import BlockRef, LogConfig, LogReader, LogWriter, Tail, acknowledge
 from tidemill.log.local import LocalStore
-from tidemill.log.store import masked, open_store
+from tidemill.log.store import masked_uri, open_store
 from tidemill.model.block import META
 from tidemill.model.change import Committed
 from tidemill.model.position import Position
@@ -262,4 +262,4 @@ def test_a_uri_that_nothing_understands_is_a_configuration_error_without_its_sec
     with pytest.raises(ConfigError) as caught:
         open_store("nowhere://user:hunter2@host/path?secret=1")
     assert "hunter2" not in caught.value.where
-    assert masked("s3://key:hunter2@bucket/a?region=x") == "s3://bucket/a"
+    assert masked_uri("s3://key:hunter2@bucket/a?region=x") == "s3://bucket/a"

@@ -15,7 +15,7 @@ import pytest
 from tests.stream.conftest import Mill
 from tests.support.blocks import make_change, make_table, position
 from tidemill.config.spec import Batch, Sharding
-from tidemill.errors import DeliveryError, LogError, Refused, is_retryable
+from tidemill.errors import DeliveryError, LogError, Refused, StreamError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.stream.admission import ROWS_PER_LANE
@@ -252,7 +252,7 @@ def test_a_batch_that_hangs_in_the_driver_does_not_hold_up_a_stop_for_ever(mill:
 
 def test_a_directory_that_spark_cannot_have_is_an_error_worth_a_retry(mill: Mill) -> None:
     mill.spark_dir.write_text("a file")
-    with pytest.raises(DeliveryError, match="the stream did not start") as raised:
+    with pytest.raises(StreamError, match="the stream did not start") as raised:
         mill.loop().start()
     assert is_retryable(raised.value)
     assert raised.value.where == str(mill.spark_dir)

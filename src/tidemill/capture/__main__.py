@@ -10,7 +10,6 @@ import os
 import pickle
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
@@ -25,6 +24,7 @@ from tidemill.errors import TidemillError, is_retryable
 from tidemill.log.entry import Tail
 from tidemill.log.writer import LogWriter
 from tidemill.model.position import Offset, Position
+from tidemill.privatefiles import make_directory
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
 
@@ -37,7 +37,7 @@ def main() -> int:
     call_on_signal(stop.set)
     pipeline: Pipeline = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
-    pipeline.state_path.mkdir(parents=True, exist_ok=True)
+    make_directory(pipeline.state_path)
     status = StatusFile(pipeline.state_path)
     try:
         run(pipeline, stop, status)
@@ -60,6 +60,7 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     if log is None:
         return
     known = read_told(state, log.tail.offset)
+    resumed = bool(log.tail.position or known)
     _patiently(lambda: source.setup(log.tail.position or known), stop, status)
     ahead = spec.log.max_bytes
     if spec.batch.max_inflight is not None:
@@ -77,7 +78,7 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
         )  # fmt: skip
 
     def streaming() -> None:
-        status.update(stage="cdc", error={}, notices=notices(), streaming_since=status.streaming_since or time.time())
+        status.streaming(source.began, resumed=resumed, notices=notices())
 
     def told(position: Position, offset: Offset) -> None:
         write_told(state, position, offset)

@@ -16,6 +16,7 @@ import orjson
 
 from tidemill.errors import LogError, TidemillError
 from tidemill.model.position import Offset, Position
+from tidemill.privatefiles import replace_file
 from tidemill.telemetry import events
 
 _STATUS, _TOLD = "capture.json", "told.json"
@@ -26,7 +27,8 @@ _INTERVAL = 0.25
 class CaptureStatus:
     """`stage` is init, setup, cdc, stopped or failed. `error` is the last trouble, empty when all is well.
     `notices` are the source's: the stream goes on, but somebody must know.
-    `streaming_since` is when this process first had a stream, seconds since 1970, 0 before that."""
+    `streaming_since` is when this process first had a stream, seconds since 1970, 0 before that; `began` is the
+    source's position where that was, after which it `resumed` if the pipeline had run before."""
 
     pid: int
     stage: str = "init"
@@ -38,6 +40,8 @@ class CaptureStatus:
     notices: tuple[dict[str, str], ...] = ()
     exit_code: int = 0
     streaming_since: float = 0.0
+    began: str = ""
+    resumed: bool = False
     time: float = 0.0
 
 
@@ -55,16 +59,19 @@ class StatusFile:
         if now or self._status.stage != stage or self._status.time - self._written > _INTERVAL:
             self._written = self._status.time
             try:
-                _replace(self._path, orjson.dumps(asdict(self._status)))
+                replace_file(self._path, orjson.dumps(asdict(self._status)), durable=False)
             except OSError as error:  # a full disk must not end capture because it cannot say that the disk is full
                 events.warn("capture.status_not_written", error=error.strerror)
 
     def count(self, events: int) -> int:
         return self._status.events + events
 
-    @property
-    def streaming_since(self) -> float:
-        return self._status.streaming_since
+    def streaming(self, position: Position, *, resumed: bool, notices: tuple[dict[str, str], ...]) -> None:
+        """There is a stream; where and when counts for the first one of this process."""
+        first: dict[str, Any] = {}
+        if not self._status.streaming_since:
+            first = {"streaming_since": time.time(), "began": position, "resumed": resumed}
+        self.update(stage="cdc", error={}, notices=notices, **first)
 
     def trouble(self, error: TidemillError) -> None:
         self.update(now=True, error={"what": error.what, "where": error.where, "fix": error.fix})
@@ -93,7 +100,7 @@ def read_told(directory: Path, logged: Offset) -> Position | None:
 def write_told(directory: Path, position: Position, offset: Offset) -> None:
     """`offset`: everything before it was delivered, or durably logged, when `position` was told."""
     try:
-        _replace(directory / _TOLD, orjson.dumps({"position": position, "offset": offset}), durable=True)
+        replace_file(directory / _TOLD, orjson.dumps({"position": position, "offset": offset}))
     except OSError as error:
         raise LogError(
             f"cannot note what the source is told: {error.strerror}",
@@ -105,19 +112,3 @@ def write_told(directory: Path, position: Position, offset: Offset) -> None:
 def forget_told(directory: Path) -> None:
     """After a resync: the new slot was told nothing."""
     (directory / _TOLD).unlink(missing_ok=True)
-
-
-def _replace(path: Path, content: bytes, *, durable: bool = False) -> None:
-    draft = path.with_suffix(".new")
-    with draft.open("wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    draft.replace(path)
-    if durable:  # the rename, too, must be on disk
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)

@@ -22,6 +22,7 @@ from tidemill.checkpoints._rules import succeed
 from tidemill.component import Component, Config
 from tidemill.errors import CheckpointError
 from tidemill.model.delivery import Checkpoint
+from tidemill.privatefiles import make_directory, open_file, replace_file
 
 
 class FileConfig(Config):
@@ -61,7 +62,7 @@ class FileCheckpoints(Component[FileConfig]):
                 newest = self.load(pipeline)
                 stored = succeed(newest, checkpoint, expect=expect, force=force, pipeline=pipeline)
                 # Written again even where it is that already: an fsync may be what failed the last time.
-                _replace(path, orjson.dumps(asdict(stored), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+                replace_file(path, orjson.dumps(asdict(stored), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
                 return stored
         except OSError as error:
             raise _unreachable(path, error) from error
@@ -81,10 +82,10 @@ class FileCheckpoints(Component[FileConfig]):
     @contextmanager
     def _locked(self, pipeline: str) -> Iterator[None]:
         """Compare-and-set between processes. The lock has its own file: a replaced file takes its lock along."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory, ours=self.config.path is None)
         path = self._path(pipeline).with_suffix(".lock")
         give_up = time.monotonic() + self.lock_seconds
-        with path.open("w") as lock:
+        with open(open_file(path, os.O_WRONLY | os.O_CREAT), "w") as lock:
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,21 +99,6 @@ class FileCheckpoints(Component[FileConfig]):
                         ) from error
                     time.sleep(0.01)
             yield
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """A reader sees the old content or the new, never a part; a crash leaves the one or the other."""
-    fresh = path.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _unreachable(path: Path, error: OSError) -> CheckpointError:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from tidemill.capture.backoff import Backoff
 from tidemill.capture.status import CaptureStatus, read_status
 from tidemill.config.pipeline import Pipeline
 from tidemill.errors import SourceError, TidemillError
+from tidemill.privatefiles import open_file
 from tidemill.telemetry import events
 
 _STOP_SECONDS = 20.0
@@ -19,8 +22,8 @@ _STOP_SECONDS = 20.0
 class CaptureProcess:
     """A process that was killed is started again, with backoff; one that gave up says why."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
+    def __init__(self, pipeline: Pipeline, said: Path | None = None) -> None:
+        self._pipeline, self._said = pipeline, said
         self._process: subprocess.Popen[bytes] | None = None
         self._backoff = Backoff()
         self._start_at = 0.0
@@ -31,7 +34,14 @@ class CaptureProcess:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        process = subprocess.Popen([sys.executable, "-m", "tidemill.capture"], stdin=subprocess.PIPE)
+        # Standard output is for what `run` prints.
+        said = os.dup(2) if self._said is None else open_file(self._said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tidemill.capture"], stdin=subprocess.PIPE, stdout=said, stderr=said
+            )
+        finally:
+            os.close(said)
         assert process.stdin is not None
         try:
             pickle.dump(self._pipeline, process.stdin)

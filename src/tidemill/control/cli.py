@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from typer.main import get_command
 
 from tidemill import __version__
 from tidemill.control import console
-from tidemill.errors import TidemillError
+from tidemill.errors import EnvironmentProblem, TidemillError
 
 COMMANDS = {
     "demo": "Watch it work: a database, a small shop, events that arrive.",
@@ -81,6 +82,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         get_command(app).main(args=given, prog_name="tidemill")
-    except TidemillError as error:
-        console.show_error(error, as_json="--json" in given)
-        raise SystemExit(error.exit_code) from None
+    except (TidemillError, OSError) as error:
+        problem = error if isinstance(error, TidemillError) else _of_the_system(error)
+        console.show_error(problem, as_json="--json" in given)
+        raise SystemExit(problem.exit_code) from None
+
+
+def _of_the_system(error: OSError) -> TidemillError:
+    """A file that cannot be read or written: the system says why, and its name where. Anything else is a fault of ours,
+    and keeps its traceback."""
+    if error.filename is None:
+        raise error
+    return EnvironmentProblem(
+        f"{error.strerror or type(error).__name__}",
+        where=str(error.filename),
+        fix=f"User {os.getuid()} needs the right to use it, and room on that disk.",
+    )

@@ -65,9 +65,10 @@ def ask(consequence: str, refusal: type[TidemillError]) -> None:
 
 
 def show_error(error: TidemillError, *, as_json: bool) -> None:
-    """What, where, fix: to standard error; as JSON to standard output, where a program reads its answer."""
+    """What, where, fix: to standard error; as JSON to standard output, where a program reads its answer: one line, as
+    everything that `run` prints."""
     if as_json:
-        show_json({"error": _as_data(error)})
+        sys.stdout.write(orjson.dumps({"error": _as_data(error)}, default=str).decode() + "\n")
         return
     out = Console(stderr=True, soft_wrap=True)
     out.print(Text(f"error: {error.what}", style="bold red"))

@@ -15,11 +15,12 @@ from typing import Any
 
 from tidemill.capture.status import read_status, read_told
 from tidemill.component import Check, Outcome, Resting
-from tidemill.config import Pipeline, mask_dsn
+from tidemill.config import Pipeline
 from tidemill.config.notes import notes
 from tidemill.control.console import human_bytes
 from tidemill.errors import TidemillError
 from tidemill.log import LogReader
+from tidemill.log.store import masked_uri
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.stream.policy import policy_of
 
@@ -98,13 +99,14 @@ def log(subject: Pipeline) -> Check:
         return directory("change log", Path(uri), wanted=subject.spec.log.max_bytes + behind)
     from pyarrow import fs
 
-    shown = mask_dsn(uri)
+    shown = masked_uri(uri)
 
     try:
         system, path = fs.FileSystem.from_uri(uri)
         info = system.get_file_info(path)
     except Exception as error:  # noqa: BLE001  every file system has errors of its own
-        return Check("change log", Outcome.FAIL, f"{shown}: {error}", "Check the URI and the credentials for it.")
+        reason = str(error).replace(uri, shown)
+        return Check("change log", Outcome.FAIL, f"{shown}: {reason}", "Check the URI and the credentials for it.")
     found = "is there" if info.type != fs.FileType.NotFound else "will be made"
     return Check("change log", Outcome.PASS, f"{shown} {found}")
 

@@ -81,10 +81,10 @@ def cat(
 @app.command()
 def stats(log: Target, pipeline: target.Which = None, as_json: console.AsJson = False) -> None:
     """Count what the log holds, by table, and what is not delivered yet."""
-    from tidemill.config import mask_dsn
     from tidemill.control.move import delivered as delivered_mark
     from tidemill.control.positions import sink_positions
     from tidemill.log.reader import LogReader
+    from tidemill.log.store import masked_uri
 
     uri, _ = target.log_of(log, pipeline)
     reader = LogReader(uri)
@@ -104,7 +104,7 @@ def stats(log: Target, pipeline: target.Which = None, as_json: console.AsJson = 
     delivered = delivered_mark(uri)
     reached = max(delivered.offset, head) if delivered else head
     summary: dict[str, Any] = {
-        "uri": mask_dsn(uri) if "://" in uri else uri,
+        "uri": masked_uri(uri),
         "head": head,
         "tail": tail.offset,
         "position": tail.position,

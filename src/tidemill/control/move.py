@@ -21,7 +21,7 @@ from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
 from tidemill.log.delivered import acknowledge
 from tidemill.log.entry import Tail
 from tidemill.log.reader import LogReader
-from tidemill.log.store import open_store
+from tidemill.log.store import masked_uri, open_store
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Offset, Position
 
@@ -84,7 +84,7 @@ def plan(
     if offset is None or not head <= offset <= tail.offset:
         raise CheckpointError(
             f"the log does not have offset {offset}: it holds {head} to {tail.offset}",
-            where=pipeline.log_uri,
+            where=masked_uri(pipeline.log_uri),
             fix="Choose an offset in that range, or raise log.retention_seconds to keep more for the next time.",
         )
     before = _transaction_before(reader, offset)
@@ -92,7 +92,7 @@ def plan(
         # Invariant 3: a batch never begins inside a source transaction.
         raise CheckpointError(
             f"offset {offset} is inside a source transaction",
-            where=pipeline.log_uri,
+            where=masked_uri(pipeline.log_uri),
             fix=f"That transaction begins at {before}.",
         )
     return Move(key, sink, current, Tail(offset, reader.position_at(offset)))
@@ -104,7 +104,7 @@ def _afresh(
     if not empty:
         raise ConfigError(
             "--position is only for an empty log: this one knows the position of each offset",
-            where=pipeline.log_uri,
+            where=masked_uri(pipeline.log_uri),
             fix="Leave --position out, or move the log's directory away first.",
         )
     # A sink that the checkpoint does not wait for may be ahead of it.
@@ -113,7 +113,9 @@ def _afresh(
     if offset is not None and offset < used:
         # Invariant 5: sinks that know an offset would take the new event for the old one.
         raise CheckpointError(
-            f"offsets before {used} already name other events", where=pipeline.log_uri, fix="Leave the offset out."
+            f"offsets before {used} already name other events",
+            where=masked_uri(pipeline.log_uri),
+            fix="Leave the offset out.",
         )
     return Move(pipeline.name, None, current, Tail(used if offset is None else offset, to), afresh=True)
 

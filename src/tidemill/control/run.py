@@ -95,25 +95,28 @@ def _run_held(
     quiet: bool,
 ) -> list[TidemillError]:
     from tidemill.control.supervisor import PipelineRun
+    from tidemill.privatefiles import make_state_directory, open_file
     from tidemill.sinks import stdout
     from tidemill.stream.session import close_session
     from tidemill.telemetry import events
 
-    if quiet:
-        for pipeline in pipelines:
-            pipeline.state_path.mkdir(parents=True, exist_ok=True)
-        events.configure(stream=(pipelines[0].state_path / "events.log").open("a"))
+    for pipeline in pipelines:
+        make_state_directory(pipeline.state_path)
+    here = pipelines[0].state_path
+    said = here / "events.log" if quiet else None
+    if said is not None:
+        events.configure(stream=os.fdopen(open_file(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a"))
     else:
         events.configure()
     stdout.announce()
-    spark = _session(pipelines)
+    spark = _session(pipelines, here / "spark.log")
     runs: list[PipelineRun] = []
     hurry = hurry or threading.Event()
     # While capture connects and the queries start; a stop must not have to wait for it.
     warming = threading.Thread(target=_warm, args=(spark,), name="warm-up")
     try:
         for pipeline in pipelines:
-            runs.append(PipelineRun(pipeline, spark))
+            runs.append(PipelineRun(pipeline, spark, said=said))
             runs[-1].start()
         warming.start()
         while not stop.wait(_WATCH_SECONDS):
@@ -135,7 +138,7 @@ def _run_held(
     return [each.error for each in runs if each.error is not None]
 
 
-def _session(pipelines: Sequence[Pipeline]) -> SparkSession:
+def _session(pipelines: Sequence[Pipeline], said: Path) -> SparkSession:
     """One for all of them; pipelines that ask for different clusters need different processes."""
     from tidemill.stream.policy import policy_of
     from tidemill.stream.session import create_session
@@ -156,7 +159,7 @@ def _session(pipelines: Sequence[Pipeline]) -> SparkSession:
                     fix="They share one Spark session: agree on a value, or run them in processes of their own.",
                 )
     master, more = slots(masters[0], sum(len(policy_of(pipeline).groups) - 1 for pipeline in pipelines))
-    return create_session("tidemill", master=master, conf=more | conf)
+    return create_session("tidemill", master=master, conf=more | conf, said=said)
 
 
 def slots(master: str, beside: int) -> tuple[str, dict[str, str]]:

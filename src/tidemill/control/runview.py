@@ -24,6 +24,7 @@ class LiveTable:
 
     def __init__(self) -> None:
         self._live = Live(console=Console(), refresh_per_second=8, transient=False)
+        self._began: set[str] = set()
 
     def __enter__(self) -> LiveTable:
         self._live.start()
@@ -35,6 +36,10 @@ class LiveTable:
         self._live.stop()
 
     def show(self, statuses: list[PipelineStatus]) -> None:
+        for status in statuses:
+            if status.began and status.name not in self._began:
+                self._began.add(status.name)
+                self._live.console.print(Text(_began(status)))
         self._live.update(_table(statuses))
 
 
@@ -49,13 +54,20 @@ class Lines:
         now = time.monotonic()
         for status in statuses:
             looks = (
-                status.state, status.stage, status.error.get("what", ""), *(sink.state for sink in status.sinks),
+                status.began, status.state, status.stage, status.error.get("what", ""),
+                *(sink.state for sink in status.sinks),
                 *(f"{notice['code']} {notice['subject']}" for notice in status.notices),
             )  # fmt: skip
             at, before = self._shown.get(status.name, (0.0, ()))
             if looks != before or now - at >= self._interval:
                 self._shown[status.name] = (now, looks)
+                if status.began and before[:1] != (status.began,) and not self._as_json:
+                    print(_began(status), flush=True)
                 print(orjson.dumps(asdict(status)).decode() if self._as_json else _line(status), flush=True)
+
+
+def _began(status: PipelineStatus) -> str:
+    return f"{status.name} {'resumes after' if status.resumed else 'begins at'} {status.began}"
 
 
 def _table(statuses: list[PipelineStatus]) -> Table:

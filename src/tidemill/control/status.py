@@ -45,9 +45,10 @@ class SinkStatus:
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
     """Lag in three measures: `lag_bytes` of the source's own log, `lag_events` captured but not delivered as the commit
-    policy asks, and `lag_seconds` since the commit of the newest delivered change while anything waits (0 when nothing
-    does). `letters_dropped` dead letters had to go for newer ones in this run. `notices` need somebody's
-    eyes although everything runs: {code, subject, what, fix}."""
+    policy asks, and `lag_seconds` since the commit of the oldest change that waits in the log (0 when none does).
+    `began` is the source's position at which this run began to capture, or after which it `resumed`.
+    `letters_dropped` dead letters had to go for newer ones in this run. `notices` need somebody's eyes although
+    everything runs: {code, subject, what, fix}."""
 
     name: str
     state: State
@@ -60,6 +61,8 @@ class PipelineStatus:
     batch_seconds: float = 0.0
     batches: int = 0
     position: str = ""
+    began: str = ""
+    resumed: bool = False
     capture_restarts: int = 0
     letters_dropped: int = 0
     sinks: tuple[SinkStatus, ...] = ()

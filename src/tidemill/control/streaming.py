@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tidemill.capture.backoff import Backoff
 from tidemill.control.status import SinkState, SinkStatus
-from tidemill.errors import DeliveryError, TidemillError, is_retryable
+from tidemill.errors import DeliveryError, StreamError, TidemillError, is_retryable
 from tidemill.model.position import Offset
 from tidemill.stream.ledger import Ledger, lost_events
 from tidemill.stream.loop import StreamLoop
@@ -48,7 +48,8 @@ class GroupRun:
 
     @property
     def failing(self) -> bool:
-        return any(sink.state is not SinkState.OK for sink in self._sinks.values())
+        """It does not get on, whoever is to blame."""
+        return bool(self.trouble) or any(sink.state is not SinkState.OK for sink in self._sinks.values())
 
     def watch(self) -> None:
         """Called again and again."""
@@ -58,7 +59,7 @@ class GroupRun:
             if self._stream is not None:
                 if not self._stream.running:
                     self._stream.await_end(0.1)  # raises what ended it
-                    raise DeliveryError(
+                    raise StreamError(
                         "the stream ended by itself",
                         where=f"pipeline {self._ledger.policy.pipeline}",
                         fix="It is started again; if that repeats, look at Spark's log.",
@@ -75,8 +76,9 @@ class GroupRun:
                 raise
             wait = self._backoff.next()
             self._start_at = time.monotonic() + wait
-            self.trouble = described(failure)
-            self.on_retry(dict.fromkeys(self.group.sinks, failure.what))
+            self.on_trouble(failure)
+            if isinstance(failure, DeliveryError):
+                self.on_retry(dict.fromkeys(self.group.sinks, failure.what))
             events.warn(
                 "stream.restarted", pipeline=self._ledger.policy.pipeline, sinks=",".join(self.group.sinks),
                 error=failure.what, after_seconds=round(wait, 1),
@@ -117,6 +119,10 @@ class GroupRun:
             for name, sink in self._sinks.items():
                 state = SinkState.FAILING if name in errors else SinkState.OK
                 self._sinks[name] = replace(sink, state=state, error=errors.get(name, ""))
+
+    def on_trouble(self, problem: TidemillError) -> None:
+        """Of the stream itself: its sinks are as they were."""
+        self.trouble = described(problem)
 
     def on_batch(self, report: BatchReport) -> None:
         self._backoff.reset()

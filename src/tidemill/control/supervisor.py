@@ -12,17 +12,20 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.capture.status import CaptureStatus
 from tidemill.config.pipeline import Pipeline
 from tidemill.config.secrets import revealed
 from tidemill.control.capturing import CaptureProcess
+from tidemill.control.lag import Lag
 from tidemill.control.status import PipelineStatus, Rate, SinkStatus, State
 from tidemill.control.streaming import GroupRun, described, explained
 from tidemill.dlq import DeadLetters
 from tidemill.errors import CheckpointConflict, SparkLost, TidemillError
 from tidemill.log.reader import LogReader
+from tidemill.privatefiles import make_directory
 from tidemill.stream.follow import Follower
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
@@ -41,9 +44,10 @@ _STANDSTILL_SECONDS = 30.0
 class PipelineRun:
     """`start`, then `watch` again and again, then `stop`. For one thread; batches report from Spark's."""
 
-    def __init__(self, pipeline: Pipeline, spark: SparkSession) -> None:
+    def __init__(self, pipeline: Pipeline, spark: SparkSession, *, said: Path | None = None) -> None:
+        """`said`: the file for what the capture process says; by default our own standard error."""
         self.pipeline = pipeline
-        self._capture = CaptureProcess(pipeline)
+        self._capture = CaptureProcess(pipeline, said)
         self._spark = spark
         self._policy = policy_of(pipeline)
         self._ledger = Ledger(self._policy, pipeline.build_checkpoints(), pipeline.log_uri, pipeline.spec.log)
@@ -54,7 +58,7 @@ class PipelineRun:
         self._rate = Rate()
         self._offset: int | None = None  # the pipeline's checkpoint as the last report left it
         self._last_tail = 0
-        self._newest_commit = 0.0
+        self._lag = Lag(self._log)
         self._moved: tuple[int, float] = (-1, 0.0)  # the groups' offsets together, and since when they are that
         self._changing = threading.Lock()  # batches report from Spark's threads
         self.status = PipelineStatus(pipeline.name, State.CREATED, sinks=self._sinks(0))
@@ -163,7 +167,7 @@ class PipelineRun:
 
     def _begin(self) -> None:
         if self.status.state is State.CREATED:
-            self.pipeline.state_path.mkdir(parents=True, exist_ok=True)
+            make_directory(self.pipeline.state_path)
             self._change(state=State.RUNNING)
             events.emit("pipeline.started", pipeline=self.pipeline.name)
 
@@ -203,6 +207,7 @@ class PipelineRun:
             follower=self._follower(group.sinks),
             on_batch=self._on_batch,
             on_retry=run.on_retry,
+            on_trouble=run.on_trouble,
         )
 
     def _follower(self, sinks: Sequence[str]) -> Follower | None:
@@ -226,7 +231,6 @@ class PipelineRun:
             if moved <= 0:
                 return
             self._rate.add(moved)
-            self._newest_commit = report.newest_commit or self._newest_commit
             self.status = replace(
                 self.status,
                 events=self.status.events + moved,
@@ -238,14 +242,19 @@ class PipelineRun:
     def _measure(self, capture: CaptureStatus | None) -> None:
         tail = self._tail()
         waiting = self._waiting(tail)
-        lag = max(0.0, time.time() - self._newest_commit) if waiting and self._newest_commit else 0.0
         trouble = next((g.trouble for g in self._groups.values() if g.trouble and g.group.votes), {})
+        if capture and capture.began and not self.status.began:
+            events.emit(
+                "pipeline.resumed" if capture.resumed else "pipeline.began", pipeline=self.pipeline.name,
+                position=capture.began,
+            )  # fmt: skip
+            self._change(began=capture.began, resumed=capture.resumed)
         self._change(
             stage=capture.stage if capture else "init",
             events_per_second=self._rate.per_second(),
             lag_bytes=capture.lag_bytes if capture else None,
             lag_events=waiting,
-            lag_seconds=lag,
+            lag_seconds=self._lag.seconds(tail - waiting, tail),
             capture_restarts=self._capture.restarts,
             sinks=self._sinks(tail),
             error=(capture.error if capture else {}) or trouble,

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidemill.errors import LogCorrupt, LogError
 from tidemill.log.store import LOCK
+from tidemill.privatefiles import make_directory, open_file, sync_directory, tighten
 
 # A mapped file keeps its disk space when it is trimmed, so only few stay mapped.
 _MAPS = 2
@@ -98,7 +99,7 @@ class LocalStore:
                 if self._fsync:
                     os.fdatasync(file)
                     if new:
-                        self._sync_directory()
+                        sync_directory(self._directory)
             except BaseException:
                 self._uncut.add(name)
                 with suppress(OSError):
@@ -116,7 +117,7 @@ class LocalStore:
         with self._failing(f"cannot write {name}"):
             passing = self._directory / f"{name}.tmp"
             try:
-                file = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+                file = open_file(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
                 try:
                     _write_all(file, 0, [memoryview(data)])
                     if durable and self._fsync:
@@ -129,7 +130,7 @@ class LocalStore:
                     os.unlink(passing)
                 raise
             if durable and self._fsync:
-                self._sync_directory()
+                sync_directory(self._directory)
 
     def cut(self, name: str, size: int) -> None:
         if size == 0:
@@ -149,7 +150,7 @@ class LocalStore:
             if old in self._files:
                 self._files[new] = self._files.pop(old)
             if self._fsync:
-                self._sync_directory()
+                sync_directory(self._directory)
 
     def remove(self, name: str) -> None:
         self.release(name)
@@ -164,10 +165,10 @@ class LocalStore:
 
     def lock(self) -> None:
         with self._failing("cannot make the log's directory"):
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory)
             if self._fsync:
                 self._sync_parents()
-            file = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            file = open_file(self._directory / LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -180,6 +181,9 @@ class LocalStore:
         with suppress(OSError):
             os.pwrite(file, str(os.getpid()).encode(), 0)
         self._lock = file
+        for name in self.names():  # of a version that left them open to everybody
+            with suppress(FileNotFoundError):
+                tighten(self._directory / name)
 
     def check_lock(self) -> None:
         """The kernel keeps the lock while the process lives."""
@@ -194,25 +198,14 @@ class LocalStore:
 
     def _open(self, name: str) -> int:
         if name not in self._files:
-            self._files[name] = os.open(self._directory / name, os.O_RDWR | os.O_CREAT, 0o666)
+            self._files[name] = open_file(self._directory / name, os.O_RDWR | os.O_CREAT)
         return self._files[name]
-
-    def _sync_directory(self) -> None:
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
     def _sync_parents(self) -> None:
         """A new directory outlives a power failure only once its parents are on disk."""
         for parent in self._directory.absolute().parents:
             with suppress(OSError):  # not ours to read: then not ours to make either
-                directory = os.open(parent, os.O_RDONLY)
-                try:
-                    os.fsync(directory)
-                finally:
-                    os.close(directory)
+                sync_directory(parent)
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:

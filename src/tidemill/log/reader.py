@@ -23,6 +23,7 @@ from tidemill.model.position import Offset, Position
 class LogReader:
     def __init__(self, uri: str | Store) -> None:
         self._store = open_store(uri)
+        self.label = self._store.label  # for messages
         self._index = Index(self._store)
         self._resting = Bookmark(self._store, POSITION)
 

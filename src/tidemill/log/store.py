@@ -6,7 +6,6 @@ and when they raise `LogError` the file is as it was before, so the same call ma
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
@@ -87,12 +86,19 @@ def open_store(uri: str | Store, *, fsync: bool = True) -> Store:
         filesystem, path = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowException, ValueError, OSError) as error:
         fix = "Give a directory, or a URI that pyarrow.fs understands: file://, s3://, gs://, hdfs://."
-        raise ConfigError(f"the change log's URI cannot be opened: {error}", where=masked(uri), fix=fix) from error
+        # Arrow quotes the URI that it does not understand.
+        reason = str(error).replace(uri, masked_uri(uri))
+        raise ConfigError(f"the change log's URI cannot be opened: {reason}", where=masked_uri(uri), fix=fix) from None
     if isinstance(filesystem, pafs.LocalFileSystem):
         return LocalStore(path, fsync=fsync)
-    return ObjectStore(filesystem, path, label=masked(uri))
+    return ObjectStore(filesystem, path, label=masked_uri(uri))
 
 
-def masked(uri: str) -> str:
-    """Without user, password and options, any of which may be a secret."""
-    return re.sub(r"\?.*$", "", re.sub(r"//[^/]*@", "//", uri))
+def masked_uri(uri: str) -> str:
+    """Without user, password and options, any of which may be a secret. A password may hold a "/" or an "@" that nobody
+    escaped, and hiding a little too much is the better mistake. A plain path stays as it is."""
+    if "://" not in uri:
+        return uri
+    scheme, _, rest = uri.partition("://")
+    place = rest.partition("?")[0]
+    return f"{scheme}://{place.rpartition('@')[2]}"

@@ -1,6 +1,7 @@
 """LOOP TWO: the change log, through Spark, into the sinks (loop.py); and the log as Spark tables (rowview.py).
 
-session    a Spark session whose small batches are cheap; daemon is the parent of its Python workers
+session    a Spark session whose small batches are cheap; gateway starts its Java, daemon is the parent of its Python
+           workers, early/ lets a planning process start slowly
 source     the streaming source: its rows are receipts; plan is what travels to the tasks
 admission  when a batch is worth taking, where it ends, how many lanes it gets
 lanes      which rows go to which lane

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tidemill.errors import DeliveryError, LogError, TidemillError
+from tidemill.errors import LogError, StreamError, TidemillError
 from tidemill.model.position import Offset
 
 # Which call and which task it was helps nobody.
@@ -26,18 +26,22 @@ def reason(error: BaseException) -> str:
     return first[:300] + (f" ({causes[-1][:300]})" if causes and causes[-1].partition(": ")[2] not in first else "")
 
 
-def job_failed(error: Exception, pipeline: str, checkpoint: Offset) -> DeliveryError:
+# A Python process that Java started and did not hear of: the machine is busy, or has no memory for it.
+_NO_WORKER = "Python worker failed to connect back"
+
+
+def job_failed(error: Exception, pipeline: str, checkpoint: Offset) -> StreamError:
     """Sinks' errors come as receipts; this is a worker that was killed, or an executor lost."""
-    return DeliveryError(
+    return StreamError(
         f"a Spark job failed: {reason(error)}",
         where=f'pipeline "{pipeline}", checkpoint {checkpoint}',
         fix="Nothing is lost: start the pipeline again. If it repeats, look at memory and Spark's log.",
     )
 
 
-def not_started(error: Exception, directory: Path) -> DeliveryError:
+def not_started(error: Exception, directory: Path) -> StreamError:
     what = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
-    return DeliveryError(
+    return StreamError(
         f"the stream did not start: {what}",
         where=str(directory),
         fix="Check the directory's permissions and the free space; it is tried again.",
@@ -46,6 +50,12 @@ def not_started(error: Exception, directory: Path) -> DeliveryError:
 
 def outside_a_batch(error: BaseException, pipeline: str) -> TidemillError:
     """What ended the query while no batch ran: mostly the log could not be read while planning."""
+    if _NO_WORKER in str(error):
+        return StreamError(
+            "the stream did not start: its planning process did not come up within a minute",
+            where=f'pipeline "{pipeline}"',
+            fix="No sink is to blame, and it is tried again. If it repeats, the machine has too little CPU or memory.",
+        )
     lines = [line.strip() for line in str(error).splitlines()]
     ours = next((line for line in reversed(lines) if line.startswith("tidemill.errors.")), "")
     what = ours.partition(": ")[2] or first_line(error)

@@ -78,7 +78,7 @@ class Ledger:
             if group.leads:
                 raise LogCorrupt(
                     f"the checkpoint is at offset {kept.offset}, but the log begins at {head}: what is between is gone",
-                    where=f'pipeline "{self.policy.pipeline}", {self._log_uri}',
+                    where=f'pipeline "{self.policy.pipeline}", {self._log.label}',
                     fix="Is this the log that the checkpoint belongs to? To go on without these events: "
                     f"tidemill checkpoints set FILE {head}",
                 )

@@ -39,8 +39,8 @@ class StreamLoop:
     `sinks` are the group's, as (type, settings) pairs with plain values: each worker builds its own. The group's
     position in the ledger says where to begin; `spark_dir` may be lost at any time. `letters` are None where an event
     that a sink will never take is to stop the group; the `follower` knows which letters of its sinks there are already,
-    also then. `on_batch` is called after each checkpoint, `on_retry` with an
-    error per sink before each new attempt; both in Spark's thread.
+    also then. `on_batch` is called after each checkpoint, `on_retry` before each new attempt with an error per sink,
+    `on_trouble` where a job was lost and no sink is to blame: all in Spark's thread.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class StreamLoop:
         patience: Patience | None = None,
         on_batch: Callable[[BatchReport], None] = lambda report: None,
         on_retry: Callable[[Mapping[str, str]], None] = lambda errors: None,
+        on_trouble: Callable[[TidemillError], None] = lambda problem: None,
     ) -> None:
         self._group, self._ledger = group, ledger
         self._pipeline, self._source_id, self._log_uri = ledger.policy.pipeline, source_id, log_uri
@@ -70,7 +71,7 @@ class StreamLoop:
         self._asked = 1 if single_lane(kind for kind, _ in sinks) else self._sharding.count or lanes
         self._lanes = self._asked or cores(spark)
         self._patience = patience or (Patience() if group.leads else ENDLESS)
-        self._on_batch, self._on_retry = on_batch, on_retry
+        self._on_batch, self._on_retry, self._on_trouble = on_batch, on_retry, on_trouble
         self._log = LogReader(log_uri)
         self._query: Any = None
         self._error: TidemillError | None = None
@@ -142,8 +143,8 @@ class StreamLoop:
             try:
                 attempt = self._next(frame, attempt)
             except Exception as error:  # noqa: BLE001  whatever Spark says of a job that it lost
-                problem = failures.job_failed(error, self._pipeline, self._checkpoint.offset)
-                errors = dict.fromkeys(self._group.sinks, problem.what)
+                problem: TidemillError = failures.job_failed(error, self._pipeline, self._checkpoint.offset)
+                errors = {}
             else:
                 if attempt.letters and self._letters is not None:
                     kept += self._letters.keep(attempt.letters)  # before the rest is written, see batch.py
@@ -161,7 +162,10 @@ class StreamLoop:
                 raise problem
             warn("stream.retrying", **self._who(), sinks=",".join(errors), pause=round(pauses.next, 1),
                  error=failures.first_line(problem))  # fmt: skip
-            self._on_retry(errors)
+            if errors:
+                self._on_retry(errors)
+            else:
+                self._on_trouble(problem)
             pauses.take()
             if self._stopping.is_set():
                 raise problem
@@ -241,7 +245,7 @@ class StreamLoop:
         """While a sink was away the log may have been trimmed below its batch; started again, it says what it lost."""
         head = self._log.head()
         if offset < head:
-            raise LogError(f"the log begins at {head} by now, the batch under way at {offset}", where=self._log_uri)
+            raise LogError(f"the log begins at {head} by now, the batch under way at {offset}", where=self._log.label)
 
 
 def single_lane(types: Iterable[str]) -> bool:

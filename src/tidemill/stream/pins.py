@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from tidemill.model.position import Offset
+from tidemill.privatefiles import make_directory, replace_file
 
 _BEGIN = "begin.json"
 _QUERY = "query"
@@ -31,10 +32,8 @@ def settle(directory: Path, checkpoint: Offset) -> tuple[Path, Offset]:
     if begin is None or not agrees(query, begin, checkpoint):
         clear(directory)
         begin = checkpoint
-        directory.mkdir(parents=True, exist_ok=True)
-        temporary = directory / f"{_BEGIN}.new"
-        temporary.write_bytes(orjson.dumps({"offset": begin}))
-        temporary.replace(directory / _BEGIN)
+        make_directory(directory)
+        replace_file(directory / _BEGIN, orjson.dumps({"offset": begin}))
     return query, begin
 
 

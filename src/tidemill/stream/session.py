@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tidemill.config.secrets import sounds_secret
 from tidemill.errors import EnvironmentProblem, SparkLost
+from tidemill.privatefiles import make_directory
+from tidemill.stream.gateway import ensure_java
 from tidemill.stream.source import BlockSource, warm_workers
 
 _FILE_MANAGER = (
@@ -30,6 +31,8 @@ _QUIET = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
     "spark.sql.catalogImplementation": "in-memory",
+    # What Spark shows of its settings (UI, event log). Its own list leaves out `credential`, `private`, `passphrase`.
+    "spark.redaction.regex": "(?i)secret|pass(word|wd|phrase)|token|credential|private|(access|api|account)[._-]?key",
 }
 
 # Measured in ADR 0010: together they take a tiny batch from about 280 ms to about 100 ms.
@@ -51,10 +54,13 @@ _CHEAP = {
     "spark.locality.wait": "0",
 }
 
+# Hadoop gives every file that Spark writes a mode, whatever the umask. They are as private as ours.
+_PRIVATE = {"spark.hadoop.fs.permissions.umask-mode": "077"}
+
 # Spark would wait for ever for the thread of a query that is to end; that may wait for a disk that does not answer.
 _IMPATIENT = {"spark.sql.streaming.stopTimeout": "30s"}
 
-_HADOOP = "spark.hadoop."
+_EARLY = str(Path(__file__).with_name("early"))
 
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -70,10 +76,12 @@ def create_session(
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
     scratch: Path | None = None,
+    said: Path | None = None,
 ) -> Any:
     """The process's session, made on the first call. `conf` wins over our settings.
 
-    `scratch` is where Spark spills and keeps temporary files; by default a temporary directory of its own.
+    `scratch` is where Spark spills and keeps temporary files; by default a temporary directory of its own. `said` is
+    the file for what Java and the Python processes under it write; by default our own standard output and error.
     """
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -83,13 +91,12 @@ def create_session(
         "spark.pyspark.driver.python": sys.executable,
         **_QUIET,
         **_CHEAP,
+        **_PRIVATE,
         **_IMPATIENT,
         **(_LOCAL if runs_here(master) else {}),
         **_places(scratch),
         **(conf or {}),
     }
-    # PySpark hands settings to Java on its command line, which everybody on the machine can read.
-    secrets = {key: settings.pop(key) for key in list(settings) if key.startswith(_HADOOP) and sounds_secret(key)}
     quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
     # Java goes on without the thread that found no memory, and whoever waits for that thread waits for ever.
     honest = "-XX:+ExitOnOutOfMemoryError"
@@ -97,24 +104,26 @@ def create_session(
     # spark.pyspark.python reaches tasks, but the streaming source's own process follows the environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in (settings | {"spark.driver.extraJavaOptions": options}).items():
-        builder = builder.config(key, value)
+    settings["spark.driver.extraJavaOptions"] = options
     # py4j prints a traceback of everything that it also raises; the loop and `reaching_spark` say what that means.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
+        ensure_java({"spark.master": master, "spark.app.name": name, **settings}, said)
+        for key, value in settings.items():  # Java is there: they do not pass by its command line
+            builder = builder.config(key, value)
         spark = builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise EnvironmentProblem(
             "Spark did not start",
             where=f"master {master}",
-            fix="Java 17 or newer must be on the PATH or in JAVA_HOME; its own words stand above. Try: tidemill doctor",
+            fix="Java 17 or newer must be on the PATH or in JAVA_HOME; its own words stand "
+            + (f"in {said}." if said else "above.")
+            + " Try: tidemill doctor",
         ) from error
     if threading.current_thread() is threading.main_thread():
         # PySpark puts its own handler there, which ends the process with the batch under way.
         signal.signal(signal.SIGINT, on_interrupt)
-    for key, value in secrets.items():
-        spark.sparkContext._jsc.hadoopConfiguration().set(key.removeprefix(_HADOOP), value)
     register_source(spark)
     return spark
 
@@ -125,13 +134,15 @@ def register_source(spark: Any, source: Any = BlockSource) -> None:
     Every stream that starts writes into the environment of its source's function, in a thread of its own, while jobs
     serialise it (PythonStreamingSourceRunner, Spark 4.3). In the HashMap that PySpark would make of it two streams that
     start at once may lose an entry and count it all the same: from then on no job of the session can be read.
+    With it goes the path of `early/`, so that a slow start of the planning process is only slow.
     """
     if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the map is made elsewhere
         spark.dataSource.register(source)
         return
     context = spark.sparkContext
     plain = context.environment
-    context.environment = context._jvm.java.util.concurrent.ConcurrentHashMap(plain)
+    path = os.pathsep.join(filter(None, (_EARLY, plain.get("PYTHONPATH"))))
+    context.environment = context._jvm.java.util.concurrent.ConcurrentHashMap(plain | {"PYTHONPATH": path})
     try:
         spark.dataSource.register(source)
     finally:
@@ -179,5 +190,5 @@ def warm_up(spark: Any) -> None:
 def _places(scratch: Path | None) -> dict[str, str]:
     if scratch is None:
         return {}
-    scratch.mkdir(parents=True, exist_ok=True)
+    make_directory(scratch)
     return {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}

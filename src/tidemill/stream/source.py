@@ -51,10 +51,10 @@ _SQL = {
 def options(plan: Plan, begin: Offset, batch: Batch, sharding: Sharding, count: int, *, asked: bool) -> dict[str, str]:
     """For the stream; `asked` says that the number of lanes is somebody's wish.
 
-    Spark hides the value of an option whose name says `secret`: sinks' settings are in the plan.
+    Spark hides the value of an option whose name says `secret`: sinks' settings and the log's URI are in the plan.
     """
     admission = {
-        "log": plan.log, "begin": begin, "count": count, "asked": asked, "by": spread_by(sharding),
+        "begin": begin, "count": count, "asked": asked, "by": spread_by(sharding),
         "max_events": batch.max_events, "max_bytes": batch.max_bytes, "max_ms": batch.max_ms,
         "respect_tx": batch.respect_source_tx,
     }  # fmt: skip
@@ -107,7 +107,7 @@ class BlockStream(DataSourceStreamReader):
         if self._log is None:
             with contextlib.suppress(ValueError):  # not the main thread
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self._log = LogReader(orjson.loads(self._admission)["log"])
+            self._log = LogReader(Plan.from_json(self._plan).log)
         rule = orjson.loads(self._admission)
         return admit(self._log, rule, start, wait=_IDLE_WAIT)
 

@@ -1,0 +1,87 @@
+"""Files and directories that only their owner may read: log, registry, checkpoints, dead letters hold rows.
+
+Everything that Tidemill keeps for itself is made here. What sinks write is the user's data and follows the umask.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from tidemill.errors import EnvironmentProblem
+
+_OTHERS = 0o077
+
+
+def make_directory(path: Path, *, ours: bool = True) -> None:
+    """Makes it and what is missing above it. With `ours`, one that is there and open to others is tightened. A
+    directory that the user named may hold more than our files, and stays as it is."""
+    for place in reversed([place for place in (path, *path.parents) if not place.exists()]):
+        with suppress(FileExistsError):
+            place.mkdir(0o700)
+    path.mkdir(exist_ok=True)  # says what it is, if it is no directory
+    if ours:
+        tighten(path)
+
+
+def open_file(path: Path, flags: int) -> int:
+    """A descriptor; the file is made if `flags` say so, and tightened if it was there."""
+    file = os.open(path, flags, 0o600)
+    try:
+        tighten(file)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def tighten(target: int | Path) -> None:
+    """Takes away what others may do with it, where that is ours to do. A directory with a sticky bit, such as /tmp, is
+    everybody's."""
+    mode = os.stat(target).st_mode
+    if mode & _OTHERS and not mode & stat.S_ISVTX:
+        with suppress(PermissionError):  # somebody else's, or a file system that cannot be written
+            os.chmod(target, stat.S_IMODE(mode) & ~_OTHERS)
+
+
+def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """A reader sees the old content or the new, never a part. With `durable` it is on disk when this returns, name
+    included; without, a power cut may leave an old or an empty file."""
+    draft = path.with_suffix(".new")
+    file = open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(file, left) :]
+        if durable:
+            os.fsync(file)
+    finally:
+        os.close(file)
+    draft.replace(path)
+    if durable:
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def make_state_directory(path: Path) -> None:
+    """`make_directory`, and writes a file in it: a read-only mount is met here, before anything is started."""
+    try:
+        make_directory(path)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the state directory cannot be used: {error.strerror or error}",
+            where=str(path),
+            fix=f"Give user {os.getuid()} the right to write there and room on that disk, or set another state_dir.",
+        ) from error
