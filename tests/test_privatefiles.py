@@ -12,11 +12,11 @@ import pytest
 from tests.support.blocks import make_change
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
-from tidemill.errors import EnvironmentProblem, RegistryError
+from tidemill.errors import RegistryError
 from tidemill.log import LogConfig, LogWriter
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
-from tidemill.privatefiles import make_directory, make_state_directory, replace_file
+from tidemill.privatefiles import make_directory, replace_file
 from tidemill.sqlitefile import SqliteFile
 
 
@@ -85,18 +85,3 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert path.read_bytes() == b"short"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("place", ["file/state", "file"])
-def test_a_state_directory_that_cannot_be_made_is_a_problem_of_the_environment(tmp_path: Path, place: str) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(EnvironmentProblem, match="the state directory cannot be used") as raised:
-        make_state_directory(tmp_path / place)
-    assert raised.value.where == str(tmp_path / place)
-    assert "state_dir" in raised.value.fix
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="/proc stands for a directory that nobody can write in")
-def test_a_state_directory_that_cannot_be_written_in_is_met_before_anything_starts() -> None:
-    with pytest.raises(EnvironmentProblem, match="the state directory cannot be used"):
-        make_state_directory(Path("/proc/self/task"))

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
-
-from tidemill.errors import EnvironmentProblem
 
 _OTHERS = 0o077
 
@@ -71,17 +68,3 @@ def sync_directory(path: Path) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
-
-
-def make_state_directory(path: Path) -> None:
-    """`make_directory`, and writes a file in it: a read-only mount is met here, before anything is started."""
-    try:
-        make_directory(path)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the state directory cannot be used: {error.strerror or error}",
-            where=str(path),
-            fix=f"Give user {os.getuid()} the right to write there and room on that disk, or set another state_dir.",
-        ) from error

@@ -134,3 +134,22 @@ def test_a_reader_that_goes_away_leaves_no_traceback() -> None:
     command = f"{sys.executable} -c 'from tidemill.control.cli import main; main([\"schema\"])' | head -n 1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+@pytest.mark.parametrize("command", ["run", "resync"])
+def test_a_state_directory_that_cannot_be_written_is_explained_on_one_line(
+    tidemill: Terminal, file: Path, tmp_path: Path, command: str
+) -> None:
+    """A place below a file stands for a read-only mount: root may write everywhere else."""
+    (tmp_path / "state").write_bytes(b"")
+    answer = tidemill(command, file, "--json", *(["--yes"] if command == "resync" else []))
+    assert (answer.code, answer.err, len(answer.out.splitlines())) == (3, "", 1)
+    assert str(tmp_path / "state") in answer.json["error"]["where"]
+    assert answer.json["error"]["fix"]
+
+
+def test_a_file_of_the_system_that_cannot_be_used_is_no_traceback(tidemill: Terminal, tmp_path: Path) -> None:
+    answer = tidemill("schema", "--output", tmp_path / "missing" / "schema.json")
+    assert answer.code == 3, answer.err
+    assert answer.err.splitlines()[0] == "error: No such file or directory"
+    assert "schema.json" in answer.err

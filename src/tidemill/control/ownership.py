@@ -31,6 +31,7 @@ from tidemill.config import Pipeline
 from tidemill.errors import AlreadyRunning, EnvironmentProblem
 from tidemill.log.local import LocalStore
 from tidemill.log.store import open_store
+from tidemill.privatefiles import make_directory, open_file
 from tidemill.telemetry import events
 
 LOCK, IDENTITY = "run.lock", "identity.json"
@@ -45,8 +46,8 @@ def lock_pipeline(pipeline: Pipeline, *, adopt: bool = False) -> Iterator[None]:
     pipeline's own directory."""
     directory = pipeline.state_path
     with _explained(pipeline):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        make_directory(directory)
+        file = open_file(directory / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         with _explained(pipeline):
             _take(file, pipeline)
@@ -152,7 +153,7 @@ def _read(directory: Path) -> Identity | None:
 
 def _record(directory: Path, identity: Identity) -> None:
     """In place: the file must keep its inode. Durable."""
-    file = os.open(directory / IDENTITY, os.O_RDWR | os.O_CREAT, 0o600)
+    file = open_file(directory / IDENTITY, os.O_RDWR | os.O_CREAT)
     try:
         full = replace(identity, inode=os.fstat(file).st_ino, filesystem=_filesystem(directory))
         content = orjson.dumps(asdict(full))

@@ -95,13 +95,11 @@ def _run_held(
     quiet: bool,
 ) -> list[TidemillError]:
     from tidemill.control.supervisor import PipelineRun
-    from tidemill.privatefiles import make_state_directory, open_file
+    from tidemill.privatefiles import open_file
     from tidemill.sinks import stdout
     from tidemill.stream.session import close_session
     from tidemill.telemetry import events
 
-    for pipeline in pipelines:
-        make_state_directory(pipeline.state_path)
     here = pipelines[0].state_path
     said = here / "events.log" if quiet else None
     if said is not None:
