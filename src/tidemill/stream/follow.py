@@ -116,9 +116,10 @@ class Watched:
         return self._keyed[columns][hashed]
 
     def hashes(self, columns: tuple[str, ...]) -> Any:
+        """Sorted."""
         if columns not in self._hashes:
             found = self._keyed.get(columns, {})
-            self._hashes[columns] = np.fromiter(found, np.uint64, len(found))
+            self._hashes[columns] = np.sort(np.fromiter(found, np.uint64, len(found)))
         return self._hashes[columns]
 
     def without_this_key(self, columns: tuple[str, ...]) -> Iterator[Followed]:
@@ -221,10 +222,11 @@ def superseded_in(block: Block, watched: Watched, left_out: Mapping[str, Collect
     old = new if same else key_hashes(block, key_columns, _OLD)
     if old is None:
         return
-    whole = _carries_all(block, ops)
+    whole, moved = _carries_all(block, ops), rows & (new != old)
     # By its old key a row is met where the event moved it away from there: nothing of the letter is left at that key.
-    for found, sides, enough in ((new, _NEW, whole), (old, _OLD, whole | (new != old))):
-        met = np.flatnonzero(np.isin(found, hashes) & rows)
+    for found, sides, of, enough in ((new, _NEW, rows, whole), (old, _OLD, moved, moved)):
+        met = np.flatnonzero(of)
+        met = met[_among(found[met], hashes)]
         for value in np.unique(found[met]):
             at = met[found[met] == value]
             for entry, key in watched.of_key(int(value), key_columns):
@@ -232,6 +234,11 @@ def superseded_in(block: Block, watched: Watched, left_out: Mapping[str, Collect
                 newer = _exactly(block, newer, sides, key.text)
                 if len(newer) and _supersede_key(entry, key, int(offsets[newer[-1]]), whole=bool(enough[newer].any())):
                     yield entry
+
+
+def _among(found: Any, wanted: Any) -> Any:
+    """As `np.isin`, which sorts both: the many are looked up in the few, which are sorted already."""
+    return wanted[np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)] == found
 
 
 def _supersede_key(entry: Followed, key: Key, by: Offset, *, whole: bool) -> bool:
