@@ -166,6 +166,18 @@ def test_a_directory_restored_from_a_copy_is_refused_where_inodes_tell(
             pass
 
 
+def test_an_inode_number_that_is_used_again_is_another_file(
+    pipeline: config.Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "_filesystem", lambda directory: "ext4")
+    monkeypatch.setattr(ownership, "_generation", lambda file: 1)
+    with lock_pipeline(pipeline):
+        pass
+    monkeypatch.setattr(ownership, "_generation", lambda file: 2)
+    with pytest.raises(EnvironmentProblem, match="restored"), lock_pipeline(pipeline):
+        pass
+
+
 def test_the_same_directory_under_two_names_is_no_copy(pipeline: config.Pipeline, tmp_path: Path) -> None:
     with lock_pipeline(pipeline):
         pass

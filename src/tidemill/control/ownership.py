@@ -5,10 +5,10 @@ process ends, however it ends. `identity.json` tells a copy of the directory fro
 deliver the same events, or give the same offsets to different ones (invariant 5).
 
 A copy is recognised by two signs. The directory that the record names is another one, and has the same record: both
-are there. Or the record's file has another inode than it had when it was written: it was copied or restored. Neither
-sign changes when a directory is renamed, or when its volume is mounted by another machine or container. File systems
-that may give a file another inode after a mount (FUSE, 9p, overlays) have only the first sign; a copy of a whole volume
-keeps both.
+are there. Or the record's file has another inode than it had when it was written (or another generation of it: numbers
+are used again): it was copied or restored. Neither sign changes when a directory is renamed, or when its volume is
+mounted by another machine or container. File systems that may give a file another inode after a mount (FUSE, 9p,
+overlays) have only the first sign; a copy of a whole volume keeps both.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import fcntl
 import os
 import re
 import socket
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +36,7 @@ from tidemill.privatefiles import make_directory, open_file
 from tidemill.telemetry import events
 
 LOCK, IDENTITY = "run.lock", "identity.json"
+_FS_IOC_GETVERSION = 0x80087601  # linux/fs.h
 # Where a file keeps its inode for as long as it lives, whoever mounts the volume.
 _KEEP_INODES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "nfs", "nfs4"})
 
@@ -85,6 +87,7 @@ class Identity:
     path: str
     inode: int = 0
     filesystem: str = ""
+    generation: int = 0
 
 
 def _take(file: int, pipeline: Pipeline) -> None:
@@ -122,9 +125,11 @@ def _check_identity(pipeline: Pipeline) -> None:
     twin = _read(first) if first != directory else None
     if twin is not None and twin.id == known.id and not os.path.samefile(first, directory):
         raise _copied(pipeline, f"a copy of {first}, which is still there")
-    stat = os.stat(directory / IDENTITY)
+    with (directory / IDENTITY).open("rb") as file:
+        inode, generation = os.fstat(file.fileno()).st_ino, _generation(file.fileno())
     stable = {known.filesystem, _filesystem(directory)} <= _KEEP_INODES
-    if stable and known.inode != stat.st_ino:
+    reborn = bool(known.generation and generation and known.generation != generation)
+    if stable and (known.inode != inode or reborn):
         raise _copied(pipeline, "a copy, or was restored from one")
     if first != directory:
         events.emit("pipeline.state_moved", pipeline=pipeline.name, before=str(first), now=str(directory))
@@ -155,7 +160,8 @@ def _record(directory: Path, identity: Identity) -> None:
     """In place: the file must keep its inode. Durable."""
     file = open_file(directory / IDENTITY, os.O_RDWR | os.O_CREAT)
     try:
-        full = replace(identity, inode=os.fstat(file).st_ino, filesystem=_filesystem(directory))
+        inode, generation = os.fstat(file).st_ino, _generation(file)
+        full = replace(identity, inode=inode, generation=generation, filesystem=_filesystem(directory))
         content = orjson.dumps(asdict(full))
         os.pwrite(file, content, 0)
         os.ftruncate(file, len(content))
@@ -167,6 +173,16 @@ def _record(directory: Path, identity: Identity) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _generation(file: int) -> int:
+    """Of the inode, where the file system says it (ext4, xfs, btrfs, f2fs): another one with each use of the number."""
+    answer = bytearray(8)
+    try:
+        fcntl.ioctl(file, _FS_IOC_GETVERSION, answer)
+    except OSError:
+        return 0
+    return int.from_bytes(answer[:4], sys.byteorder)
 
 
 def _filesystem(directory: Path) -> str:
