@@ -522,9 +522,35 @@ def test_a_look_that_waits_for_ever_does_not_hold_up_the_stream_or_its_end(watch
     with it.running() as run, psycopg.connect(it.dsn) as other:
         it.looked()
         other.execute("LOCK TABLE pg_catalog.pg_publication_rel IN ACCESS EXCLUSIVE MODE")
-        looks = it.source._watch.looks
         it.execute("SELECT pg_logical_emit_message(true, 'x', 'y')")
         eventually(lambda: run.events == 1, run)
-        assert it.source._watch.looks <= looks + 1
         run.stop.set()
         eventually(lambda: it.source._watch._thread is None)
+
+
+def test_a_catalog_that_cannot_be_read_for_a_while_does_not_end_a_healthy_stream(watched: Make) -> None:
+    it = watched("t", lock_timeout_seconds=0.1)
+    it.execute(TABLE)
+    with it.running() as run:
+        it.looked()
+        with psycopg.connect(it.dsn) as other:
+            other.execute("LOCK TABLE pg_catalog.pg_publication_rel IN ACCESS EXCLUSIVE MODE")
+            failed = it.source._watch.failed_looks
+            eventually(lambda: it.source._watch.failed_looks > failed + 1, run)
+            it.execute("SELECT pg_logical_emit_message(true, 'x', 'y')")
+            eventually(lambda: run.events == 1, run)
+        it.execute("CREATE TABLE u (id int PRIMARY KEY)")
+        it.looked()
+        assert not run.failure
+
+
+def test_marks_of_many_tables_are_accepted_by_a_pattern(watched: Make, tmp_path: Path) -> None:
+    it = watched("public.*")
+    it.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("stage_1", "stage_2", "kept")))
+    with it.running():
+        it.execute("DROP TABLE stage_1, stage_2, kept")
+        it.notice("table-dropped", "public.kept")
+    schemas = SchemaRegistry(tmp_path / "registry.sqlite")
+    assert [n.subject for n in it.source.accept("public.stage%", schemas)] == ["public.stage_1", "public.stage_2"]
+    assert [n.subject for n in it.source.accept("public.kept", schemas)] == ["public.kept"]
+    schemas.close()

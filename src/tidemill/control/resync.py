@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 app = console.commands()
 
-Table = Annotated[str | None, typer.Option("--table", help="Accept what is said of this table only: schema.name.")]
+Table = Annotated[
+    str | None, typer.Option("--table", help="Accept what is said of this table: schema.name or a pattern.")
+]
 
 
 @app.command()

@@ -109,7 +109,11 @@ class Published:
             db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             publication = _publication(db, config.publication_name)
             relations = list(_relations(db, publication.oid if publication else 0))
-            _, unmatched = _pg_tables.find(db, config.tables)
+            names = [(r.schema, r.name) for r in relations if r.persistence == "p"]
+            patterns = [_pg_tables.parse(text) for text in config.tables or ("*.*",)]
+            unmatched: Sequence[Unmatched] = ()
+            if not all(any(pattern.matches(*name) for name in names) for pattern in patterns):
+                _, unmatched = _pg_tables.find(db, config.tables)  # which also looks for views and near names
         return cls(publication, {r.oid: r for r in relations}, config.tables, tuple(unmatched))
 
     @cached_property
@@ -163,7 +167,7 @@ class Published:
     def as_data(self) -> dict[str, Any]:
         return {
             "publication": asdict(self.publication) if self.publication else None,
-            "relations": [list(asdict(r).values()) for r in self.relations.values()],
+            "relations": [[getattr(r, name) for name in _FIELDS] for r in self.relations.values()],
             "patterns": self.patterns,
         }
 
@@ -183,7 +187,8 @@ def _relation(row: list[Any]) -> Relation:
     return Relation(*values)
 
 
-_COLUMNS = [field.name for field in fields(Relation)].index("columns")
+_FIELDS = tuple(field.name for field in fields(Relation))
+_COLUMNS = _FIELDS.index("columns")
 
 
 def _publication(db: psycopg.Connection, name: str) -> Publication | None:

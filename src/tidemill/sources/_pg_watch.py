@@ -28,7 +28,7 @@ import psycopg
 from psycopg import sql
 
 from tidemill.component import Notice, Schemas
-from tidemill.errors import RegistryError, SetupError, TidemillError, is_retryable
+from tidemill.errors import PositionLost, RegistryError, SetupError, SourceError, TidemillError
 from tidemill.sources import _pg_errors as errors
 from tidemill.sources import _pg_setup, _pg_slot
 from tidemill.sources._pg_compare import Comparison
@@ -37,6 +37,7 @@ from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources._pg_marks import Mark, merge
 from tidemill.sources._pg_notices import standing
 from tidemill.sources._pg_published import Published, Relation
+from tidemill.sources._pg_tables import parse
 from tidemill.telemetry import events
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 SEEN, LOOKED = "postgres.publication", "postgres.looked"  # documents: what was seen; until when it was seen so
 _VERSION = 1
+_STOPS = (PositionLost, errors.PublicationProblem)  # a login that is refused, or a lock, does not end a healthy stream
 _SHARE = 20  # a look may take one part in so many of the time
 _NOTE_SECONDS = 10.0
 _BLIND_SECONDS = 60.0
@@ -64,6 +66,7 @@ class Watch:
         self._config = config
         self._schemas: Schemas | None = None
         self._seen: Seen | None = None
+        self._last: Published | None = None
         self._noted, self._noted_at = 0, 0.0
         self._refused: dict[str, TidemillError] = {}
         self._notices: tuple[Notice, ...] = ()
@@ -73,13 +76,17 @@ class Watch:
         self._wake = threading.Event()
         self._stop = threading.Event()  # one for each time it is opened: a thread that was left behind stays stopped
         self._thread: threading.Thread | None = None
-        self.looks = 0  # that have ended well
+        self.looks = self.failed_looks = 0
 
     def open(self, schemas: Schemas) -> None:
+        self.close()
         self._schemas, self._stop = schemas, threading.Event()
         self._seen = recall(schemas.recall)
-        with connect(self._config) as db:
-            self._look(db, self._stop)
+        try:
+            with connect(self._config) as db:
+                self._look(db, self._stop)
+        except errors.ServerBusy as error:  # a lock on the catalog passes; it is no reason to give up a stream
+            raise SourceError(error.what, where=error.where, fix=error.fix) from error
 
     def begin(self) -> None:
         self._failure = None
@@ -127,7 +134,7 @@ class Watch:
                 self._hang_up()
                 if stop.is_set():
                     break
-                if not is_retryable(error):
+                if isinstance(error, _STOPS):
                     self._failure = error
                     break
                 self._look_failed(error, last)
@@ -141,6 +148,7 @@ class Watch:
                 self._db = None
 
     def _look_failed(self, error: TidemillError, last: float) -> None:
+        self.failed_looks += 1
         events.warn("catalog.look_failed", error=error.what, where=error.where)
         if time.monotonic() - last > _BLIND_SECONDS:
             what = f"the catalog cannot be read since {int(time.monotonic() - last)} seconds: {error.what}"
@@ -151,7 +159,7 @@ class Watch:
         config = self._config
         with errors.translated(config.where):
             lsn = _pg_slot.wal_end(db)
-            now = Published.read(db, config)
+            now = self._read(db)
             if self._seen is None:
                 if now.publication is None:
                     raise errors.publication_lost(config, "is gone", "before it was first looked at")
@@ -162,7 +170,7 @@ class Watch:
             _pg_setup.check_via_root(now, config)
             if self._include(db, now):
                 lsn = _pg_slot.wal_end(db)
-                now = Published.read(db, config)
+                now = self._read(db)
                 self._must_be_the_same(seen, now)
             marks = seen.marks
             if _differ(seen.published, now):
@@ -174,6 +182,14 @@ class Watch:
                 self._note(lsn, stop)
         self._notices = (*(mark.notice() for mark in marks), *standing(config, now, self._refused))
         self.looks += 1
+
+    def _read(self, db: psycopg.Connection) -> Published:
+        """As a rule nothing has changed, and then what was made of the last look need not be made again."""
+        now = Published.read(db, self._config)
+        if now != self._last:
+            self._last = now
+        assert self._last is not None
+        return self._last
 
     def _must_be_the_same(self, seen: Seen, now: Published) -> None:
         known = seen.published.publication
@@ -309,10 +325,12 @@ def keep(schemas: Schemas, seen: Seen | None) -> None:
 
 
 def accept(schemas: Schemas, table: str) -> tuple[Notice, ...]:
+    """`table` is a name as notices have it, or a pattern as in `tables`."""
     seen = recall(schemas.recall)
     if seen is None:
         return ()
-    accepted = [mark for mark in seen.marks if mark.table == table]
+    pattern = parse(table)
+    accepted = [m for m in seen.marks if m.table == table or pattern.matches(*m.table.split(".", 1))]
     if accepted:
-        keep(schemas, Seen(seen.published, seen.lsn, tuple(m for m in seen.marks if m.table != table)))
+        keep(schemas, Seen(seen.published, seen.lsn, tuple(m for m in seen.marks if m not in accepted)))
     return tuple(mark.notice() for mark in accepted)
