@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -179,7 +181,8 @@ def test_transactions_that_the_server_lacks_mean_another_server(private: Server)
     settings = config(private.dsn(), "shop.t", failover_wait_seconds=0.2)
     with opened(settings) as source:
         began = source.began
-    more = f"{began},{UUID}:1-5" if private.name == "MySQL" else f"{began},77-1-5"
+    known, _, _ = began.partition("#")
+    more = f"{known},{UUID}:1-5" if private.name == "MySQL" else f"{known},77-1-5"
     with pytest.raises(errors.OtherServer) as caught:
         resume(settings, Place.parse(more, _flavor(private)).text())
     assert "replica" in caught.value.fix
@@ -217,6 +220,103 @@ def test_a_start_position_by_file_stays_a_file(private: Server) -> None:
     with opened(config(private.dsn(), "shop.t", start_position=f"{file}:4")) as source:
         assert source.began.startswith(f"{file}:4@")
         events(source, row)
+
+
+def read_to_the_end(server: Server, settings: MysqlConfig, after: str | None = None) -> str:
+    """The position behind a row that is written now."""
+    with opened(settings, after) as source:
+        decoder = source._decoder
+        assert decoder is not None
+        insert(server)
+        end = time.monotonic() + 20
+        while decoder.place.is_at(Place.parse(source.began, _flavor(server))) or not decoder.idle:
+            assert time.monotonic() < end, "the row does not come"
+            list(decoder.feed(source.read(0.1)))
+            source.consumed(decoder.consumed)
+        return decoder.place.text()
+
+
+def next_second(server: Server) -> None:
+    """Binlog files tell when they were made by the second."""
+    (now,) = server.query("SELECT UNIX_TIMESTAMP()")[0]
+    while server.query("SELECT UNIX_TIMESTAMP()")[0][0] == now:
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+@pytest.mark.parametrize("captured", ["nothing", "a row"])
+def test_numbers_that_a_reset_gives_out_again_are_no_place_to_go_on(
+    private: Server, positions: str, captured: str
+) -> None:
+    reset = "RESET BINARY LOGS AND GTIDS" if private.name == "MySQL" else "RESET MASTER"
+    settings = config(private.dsn(), "shop.t", positions=positions, failover_wait_seconds=0.2)
+    private.query(reset)
+    insert(private)
+    if captured == "nothing":
+        with opened(settings) as source:
+            here = str(source.began)
+    else:
+        here = read_to_the_end(private, settings)
+    resume(settings, here)
+    next_second(private)
+    private.query(reset)
+    for _ in range(5):
+        insert(private)
+    with pytest.raises(errors.OtherServer, match="another history") as caught:
+        resume(settings, here)
+    assert "RESET" in caught.value.fix
+    assert "copy the tables" in caught.value.fix
+    again = read_to_the_end(private, settings, MysqlSource(settings).renew())
+    resume(settings, again)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+def test_a_server_that_was_put_back_to_an_earlier_state_is_noticed(kind: str, positions: str, tmp_path: Path) -> None:
+    with private_server(kind) as server:
+        server.query("CREATE DATABASE shop")
+        server.query(TABLE, database="shop")
+        settings = config(server.dsn(), "shop.t", positions=positions, failover_wait_seconds=0.2)
+        earlier = read_to_the_end(server, settings)
+        server.stop()
+        shutil.copytree(server.data, tmp_path / "backup")
+        server.start()
+        restarted = read_to_the_end(server, settings, earlier)
+        server.stop()
+        shutil.rmtree(server.data)
+        shutil.copytree(tmp_path / "backup", server.data)
+        time.sleep(1)  # the server is down: nothing else tells that the second is another one
+        server.start()
+        for _ in range(5):
+            insert(server)
+        with pytest.raises(errors.OtherServer, match="another history"):
+            resume(settings, restarted)
+        resume(settings, earlier)
+
+
+def test_a_mariadb_of_the_same_server_id_is_another_server() -> None:
+    with private_server("mariadb") as one, private_server("mariadb") as two:
+        for server in (one, two):
+            server.query("CREATE DATABASE shop")
+            server.query(TABLE, database="shop")
+            next_second(server)
+        settings = config(one.dsn(), "shop.t", failover_wait_seconds=0.2)
+        two.query("FLUSH BINARY LOGS")
+        here = read_to_the_end(one, settings)
+        for _ in range(5):
+            insert(two)
+        with pytest.raises(errors.OtherServer, match="same server_id"):
+            resume(config(two.dsn(), "shop.t", id=settings.id), here)
+
+
+def test_a_position_of_an_earlier_version_goes_on_without_a_witness(private: Server) -> None:
+    for positions in ("gtid", "file"):
+        settings = config(private.dsn(), "shop.t", positions=positions)
+        here = Place.parse(read_to_the_end(private, settings), _flavor(private))
+        here.seen, here.created = None, 0
+        assert "#" not in here.text()
+        assert "/" not in here.text()
+        assert read_to_the_end(private, settings, here.text()) != here.text()
 
 
 @pytest.mark.parametrize("kind", KINDS)

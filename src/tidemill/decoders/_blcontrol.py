@@ -104,6 +104,8 @@ class Control:
         if found.checksum and zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
             raise self._stream.broken(scanning.BAD_CHECKSUM)
         self._stream.state[scanning.CHECKSUM] = found.checksum
+        if created := int.from_bytes(event[:4], "little"):
+            self._stream.place.created = created
         if found.started:
             self._tables.server_started(found.started, self._stream.place.text())
         self._stream.known.forget()
@@ -126,6 +128,8 @@ class Control:
             raise DecodeError("a ROTATE event names no place in a file")
         state[scanning.LOG_POS] = offset
         state[scanning.FILE] = stream.names.number(Name(f"{file}:"))
+        if file != stream.place.file:
+            stream.place.created = 0  # until its first event is read, which follows
         stream.place.file, stream.place.offset = file, offset
 
     def _table_map(self, body: bytes) -> None:

@@ -29,13 +29,13 @@ class Progress:
             starts, stops = np.append(0, breaks).tolist(), np.append(breaks, len(name)).tolist()
             for start, stop in zip(starts, stops, strict=True):
                 self._done(int(name[start]), int(number[start]), int(number[stop - 1]))
-        self._place.offset = int(notes.tx_end[last - 1])
+        self._place.end_transaction(int(notes.tx_end[last - 1]))
 
     def finish(self, transaction: Transaction) -> None:
         """A transaction that ended outside of `scan`."""
         if transaction.name or self._place.gtids is not None:
             self._done(transaction.name, transaction.number, transaction.number)
-        self._place.offset = int(self._stream.state[scanning.LOG_POS])
+        self._place.end_transaction(int(self._stream.state[scanning.LOG_POS]))
 
     def position(self, transaction: Transaction | None) -> Position:
         if transaction is not None and transaction.name:

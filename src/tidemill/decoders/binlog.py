@@ -44,7 +44,7 @@ class BinlogDecoder:
 
     `began` is where the stream begins; `place` is how far whole transactions have come. `mark_events` is how far apart
     the places are at which a batch may end. `checksum` is what the session asked for; what counts is what each binlog
-    file says of itself.
+    file says of itself. `server` is whose binlog it is (`Place.server`).
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class BinlogDecoder:
         *,
         flavor: Flavor,
         began: Position,
+        server: str = "",
         checksum: bool = True,
         mark_events: int = 1000,
         zero_dates: Literal["keep", "null"] = "keep",
@@ -60,6 +61,7 @@ class BinlogDecoder:
         capacity: int = 1 << 17,
     ) -> None:
         self.place = Place.parse(began, flavor)
+        self.place.server = self.place.server or server
         self.consumed = 0
         self._spill_bytes = spill_bytes
         self._stream = Stream(self.place, checksum=checksum, null_zero_dates=zero_dates == "null", capacity=capacity)

@@ -3,7 +3,14 @@
     3e11fa47-…:1-77                   a GTID set: any server that has it can go on
     0-1-270                           the same in MariaDB's form
     empty                             the GTID set with nothing in it: from the very beginning
-    binlog.000003:1547@3e11fa47-…     file and byte, and whose file it is (server_uuid; MariaDB: server_id)
+    binlog.000003:1547/1700000000@3e11fa47-…
+                                      file and byte, when the file was made (seconds since 1970) and whose it is
+                                      (server_uuid; MariaDB: server_id)
+    3e11fa47-…:1-77#binlog.000003:1547/1700000000@3e11fa47-…
+                                      a GTID set, and the place where its last transaction was read
+
+The same numbers are given out twice by a server whose binlog was reset or that was put back to an earlier state; a file
+made at another second tells. Each part after the first may be missing: earlier versions, and people, write less.
 
 The decoder moves a `Place` along; the source begins with one and judges whether a server can go on from it. No I/O.
 """
@@ -11,19 +18,33 @@ The decoder moves a `Place` along; the source begins with one and judges whether
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill.decoders.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids, parse_gtids
 from tidemill.errors import ConfigError
 from tidemill.model.position import Position
 
 _EMPTY = "empty"
-_FILE = re.compile(r"([^:@/]+\.[0-9]{6,}):([0-9]+)(?:@([0-9a-fA-F-]*))?")
+_FILE = re.compile(r"([^:@/#]+\.[0-9]{6,}):([0-9]+)(?:/([0-9]+))?(?:@([0-9a-fA-F-]*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Where a server had what was read last: its file, made at `created`, up to a byte."""
+
+    file: str
+    offset: int
+    created: int
+    server: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}" + (f"/{self.created}" if self.created else "") + f"@{self.server}"
 
 
 @dataclass(slots=True)
 class Place:
     """`gtids` is None where positions are file and byte. `file` and `offset` are kept in both kinds: for the lag.
+    `created` is when the file was made, 0 if that is not known; `seen` is where the last transaction of `gtids` ended.
 
     At the end of a transaction the decoder adds its id (`gtids.add`) and sets `offset` to the end of its last event;
     ROTATE sets `file` and `offset`. Only then is `text()` a position to resume at.
@@ -34,19 +55,23 @@ class Place:
     file: str = ""
     offset: int = 4  # the first event stands after the magic number
     server: str = ""
+    created: int = 0
+    seen: Witness | None = None
 
     @classmethod
     def parse(cls, text: str, flavor: Flavor) -> Place:
         """`ConfigError` if it is neither kind."""
         text = text.strip()
         if found := _FILE.fullmatch(text):
-            return cls(flavor, None, found[1], max(4, int(found[2])), found[3] or "")
-        if text == _EMPTY:
-            return cls(flavor, MysqlGtids() if flavor is Flavor.MYSQL else MariadbGtids())
+            return cls(flavor, None, found[1], max(4, int(found[2])), found[4] or "", int(found[3] or 0))
+        gtids, _, last = text.partition("#")
+        seen = _witness(last)
+        if gtids == _EMPTY:
+            return cls(flavor, MysqlGtids() if flavor is Flavor.MYSQL else MariadbGtids(), seen=seen)
         try:
-            if not text:
+            if not gtids:
                 raise ConfigError("a position is not empty text", fix=f'Write "{_EMPTY}" for the very beginning.')
-            return cls(flavor, parse_gtids(text, flavor))
+            return cls(flavor, parse_gtids(gtids, flavor), seen=seen)
         except ConfigError as error:
             raise ConfigError(
                 f'"{text[:80]}" is not a position of {"MySQL" if flavor is Flavor.MYSQL else "MariaDB"}',
@@ -54,10 +79,37 @@ class Place:
             ) from error
 
     def copy(self) -> Place:
-        return Place(self.flavor, self.gtids.copy() if self.gtids is not None else None, self.file, self.offset,
-                     self.server)  # fmt: skip
+        return replace(self, gtids=self.gtids.copy() if self.gtids is not None else None)
+
+    @property
+    def witness(self) -> Witness | None:
+        """What the server must still have, for this position to mean what it meant."""
+        if self.gtids is None:
+            return Witness(self.file, self.offset, self.created, self.server) if self.server else None
+        return self.seen
+
+    def end_transaction(self, offset: int) -> None:
+        """The last transaction ended at this byte of `file`."""
+        self.offset = offset
+        if self.gtids is not None and self.created and self.server:
+            self.seen = Witness(self.file, offset, self.created, self.server)
+
+    def is_at(self, other: Place) -> bool:
+        """Whether the same transactions stand before both."""
+        if self.gtids is not None:
+            return self.gtids == other.gtids
+        return other.gtids is None and (self.file, self.offset) == (other.file, other.offset)
 
     def text(self) -> Position:
-        if self.gtids is not None:
-            return Position(str(self.gtids) or _EMPTY)
-        return Position(f"{self.file}:{self.offset}@{self.server}")
+        if self.gtids is None:
+            return Position(str(Witness(self.file, self.offset, self.created, self.server)))
+        return Position((str(self.gtids) or _EMPTY) + (f"#{self.seen}" if self.seen else ""))
+
+
+def _witness(text: str) -> Witness | None:
+    found = _FILE.fullmatch(text)
+    if not text:
+        return None
+    if not found:
+        raise ConfigError(f'"{text[:80]}" is not a place in a binlog', fix="Leave out what follows #.")
+    return Witness(found[1], int(found[2]), int(found[3] or 0), found[4] or "")

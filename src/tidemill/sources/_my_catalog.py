@@ -39,7 +39,7 @@ def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Cata
     at = position.now(db, server, config)
     named, whole = server.full_metadata, server.setting("binlog_row_image").upper() == "FULL"
     since: list[tuple[str, str]] | None = []
-    if place.text() != at.text():
+    if not place.is_at(at):
         much = named and whole and place.file != at.file
         nowhere = place.file == at.file and place.offset > at.offset  # the stream will be refused
         since = None if much or nowhere else list(statements(db, server, place))

@@ -78,7 +78,7 @@ def decoder_of(
     )  # fmt: skip
     tables.begin(place, lambda: catalog.read(db, server, place, config), fresh=fresh)
     decoder = BinlogDecoder(
-        tables, flavor=server.flavor, began=place.text(), checksum=server.checksum, mark_events=mark_events,
-        zero_dates=config.zero_dates,
+        tables, flavor=server.flavor, began=place.text(), server=server.identity, checksum=server.checksum,
+        mark_events=mark_events, zero_dates=config.zero_dates,
     )  # fmt: skip
     return StreamDecoder(decoder, tables, config)

@@ -6,16 +6,19 @@ A GTID set can go on at any server that has it, a file and a byte only at the se
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import GtidSet, MariadbGtids, MysqlGtids
+from tidemill.decoders.binlogplace import Place, Witness
+from tidemill.decoders.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
 from tidemill.errors import ConfigError, PositionLost, SetupError
 from tidemill.model.position import Position
 from tidemill.sources import _my_errors as errors
 from tidemill.sources import _my_server as facts
 from tidemill.sources._my_connect import Session
 from tidemill.sources._my_server import Server
+from tidemill.sources._my_stream import created
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -39,11 +42,18 @@ def now(db: Session, server: Server, config: MysqlConfig) -> Place:
     return Place(server.flavor, None, end.name, end.size, server.identity)
 
 
+def witnessed(place: Place, server: Server, config: MysqlConfig) -> Place:
+    """A place at the end of the binlog, with what tells later that the server is still the one it was."""
+    made = created(config, place.file)
+    seen = Witness(place.file, place.offset, made, server.identity)
+    return replace(place, created=made, seen=seen if place.gtids is not None else None)
+
+
 def first(db: Session, server: Server, config: MysqlConfig) -> Place:
     """Where a source without a position begins: everything that is still there, from now on, or a place named."""
     match config.start_position:
         case "latest":
-            return now(db, server, config)
+            return witnessed(now(db, server, config), server, config)
         case "earliest":
             if by_gtid(server, config):
                 return Place(server.flavor, facts.purged(db, server))
@@ -113,7 +123,42 @@ def resume(db: Session, server: Server, place: Place, config: MysqlConfig) -> Pl
             where=f"{config.where}, last position {_short(str(place.gtids))}",
             fix=f"{errors.RESYNC} Raise binlog_expire_logs_seconds to keep more.",
         )
-    return place
+    check_history(db, server, place, config)
+    return replace(place, server=server.identity)
+
+
+def check_history(db: Session, server: Server, place: Place, config: MysqlConfig) -> None:
+    """Whether the server still has the binlog that was read. One that was reset, or put back to an earlier state, gives
+    out the same names and numbers again, and what it wrote under them since would be passed over in silence. Its files
+    tell: they were made at another second, or are shorter. A server of another identity has files of its own; there
+    only the GTIDs count, which nobody else gives out."""
+    witness = place.witness
+    if witness is None or witness.server != server.identity:
+        return
+    at, files = f"{witness.file}:{witness.offset}", facts.binlog_files(db)
+    size = next((file.size for file in files if file.name == witness.file), None)
+    base = witness.file.rpartition(".")[0]
+    if size is None:
+        numbers = [_number(file.name) for file in files if file.name.rpartition(".")[0] == base]
+        if not numbers or min(numbers) > _number(witness.file):
+            return  # purged, or called otherwise by now: whether something is missing was judged by GTIDs
+        what = f"{at}, where we read last, is in no file that the server has"
+    elif size < witness.offset:
+        what = f"{at}, where we read last, is beyond the end of that file, {size}"
+    elif witness.created and (made := created(config, witness.file)) != witness.created:
+        what = f"{witness.file}, where we read last, was made at {_utc(witness.created)}, and this one at {_utc(made)}"
+    else:
+        return
+    raise errors.OtherServer(
+        f"the server has another history than the one that was captured: {what}", where=config.where,
+        fix="Its binlog was reset (RESET BINARY LOGS AND GTIDS, RESET MASTER), it was restored from a backup, or it is"
+        f" another server with the same {'server_uuid' if server.flavor is Flavor.MYSQL else 'server_id'}. Check the"
+        f" dsn. {errors.RESYNC}",
+    )  # fmt: skip
+
+
+def _utc(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _wait_for(db: Session, server: Server, wanted: GtidSet, config: MysqlConfig) -> GtidSet:
@@ -151,7 +196,8 @@ def _resume_file(db: Session, server: Server, place: Place, config: MysqlConfig)
             where=config.where,
             fix=errors.RESYNC,
         )
-    return Place(server.flavor, None, place.file, place.offset, server.identity)
+    check_history(db, server, place, config)
+    return replace(place, server=server.identity)
 
 
 def _minus(left: GtidSet, right: GtidSet) -> str:

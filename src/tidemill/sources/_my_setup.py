@@ -14,12 +14,11 @@ from tidemill.sources import _my_server as facts
 from tidemill.sources import _my_tables as tables
 from tidemill.sources._my_connect import Session, connect
 from tidemill.sources._my_server import Server
-from tidemill.sources._my_stream import account, register, replica_name
+from tidemill.sources._my_stream import account, probe_id, register, replica_name
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
 
-_PROBE_ID = 4_050_000_000  # above all numbers that are made from an id
 _OLDEST = {Flavor.MYSQL: (8, 0, 0), Flavor.MARIADB: (10, 6, 0)}
 
 
@@ -95,7 +94,7 @@ def check_replication_privilege(config: MysqlConfig) -> None:
     """Asked on a connection of its own, by doing it: grants may come through roles. Under another number than ours,
     which a running stream, or a replica that we are about to find, may hold."""
     with connect(config) as session:
-        register(session, config, _PROBE_ID + config.replica_id % 200_000_000)
+        register(session, config, probe_id())
 
 
 def check_server_id(db: Session, server: Server, config: MysqlConfig) -> None:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import struct
 import uuid
 from typing import TYPE_CHECKING
@@ -18,16 +19,18 @@ from pymysql.constants import COMMAND
 
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
-from tidemill.errors import ConnectionLost
+from tidemill.errors import ConnectionLost, SourceError
 from tidemill.sources import _my_errors as errors
 from tidemill.sources._gulps import Gulps, Pace
-from tidemill.sources._my_connect import Session
+from tidemill.sources._my_connect import Session, connect
 from tidemill.sources._my_server import Server
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
 
 _THROUGH_GTID = 4  # a flag of COM_BINLOG_DUMP_GTID
+_NON_BLOCKING = 1  # a flag of COM_BINLOG_DUMP: end where the binlog ends
+_EVENT_TYPE, _FORMAT_DESCRIPTION = 4, 15
 _LARGEST_PACKET = 0xFFFFFF
 _OUR_UUIDS = uuid.UUID("6e1f3c1c-2b5c-5d0e-9a6b-0f5a3a7d2c11")
 _WRITE_TIMEOUT_SECONDS = 3600
@@ -74,8 +77,8 @@ class Stream:
         """Tells the server what we can take. Old and new words for the same: each server reads the ones it knows."""
         period = int(config.heartbeat_seconds * 1_000_000_000)
         own = uuid.uuid5(_OUR_UUIDS, f"{config.id}/{config.replica_id}")
-        for name, value in (("binlog_checksum", "@@GLOBAL.binlog_checksum"), ("heartbeat_period", str(period))):
-            self._session.execute(f"SET @master_{name} = {value}, @source_{name} = {value}")
+        _agree_on_checksums(self._session)
+        self._session.execute(f"SET @master_heartbeat_period = {period}, @source_heartbeat_period = {period}")
         self._session.execute(f"SET @slave_uuid = '{own}', @replica_uuid = '{own}'")
         # While a sink is down we do not read, and the server must not take that for a dead replica.
         self._session.execute(f"SET SESSION net_write_timeout = {_WRITE_TIMEOUT_SECONDS}")
@@ -115,6 +118,36 @@ def register(session: Session, config: MysqlConfig, server_id: int) -> None:
             f"the account may not read the binlog: {error.what}", where=config.where,
             fix=f"Run: GRANT REPLICATION SLAVE ON *.* TO {account(session)};",
         ) from error  # fmt: skip
+
+
+def created(config: MysqlConfig, file: str) -> int:
+    """When a binlog file was made, seconds since 1970: its first event says so. Read as a replica of another number
+    reads it, on a connection of its own, and no further."""
+    with connect(config) as session:
+        _agree_on_checksums(session)
+        body = struct.pack("<IHI", 4, _NON_BLOCKING, probe_id()) + file.encode()
+        try:
+            with errors.translated(session.where):
+                session.connection._execute_command(COMMAND.COM_BINLOG_DUMP, body)
+                for _ in range(5):  # a ROTATE that names the file, then the event
+                    event = session.connection._read_packet().get_all_data()[1:]
+                    if len(event) > _EVENT_TYPE and event[_EVENT_TYPE] == _FORMAT_DESCRIPTION:
+                        return int.from_bytes(event[:4], "little")
+        finally:
+            session.connection._force_close()
+    raise SourceError(f"the server does not send the head of its binlog file {file}", where=config.where)
+
+
+def probe_id() -> int:
+    """A number of no replica, above all that are made from an id; another one each time, since the server ends the
+    connection of a replica whose number comes again."""
+    return 4_050_000_000 + secrets.randbelow(200_000_000)
+
+
+def _agree_on_checksums(session: Session) -> None:
+    """A server with checksums refuses a reader that does not say that it knows them."""
+    session.execute("SET @master_binlog_checksum = @@GLOBAL.binlog_checksum, @source_binlog_checksum ="
+                    " @@GLOBAL.binlog_checksum")  # fmt: skip
 
 
 def account(session: Session) -> str:

@@ -178,7 +178,8 @@ class MysqlSource(Component[MysqlConfig]):
         """The end of the binlog now. The server holds nothing for us, so there is nothing to forget there."""
         with connect(self.config) as db:
             setup.prepare(db, self.config)
-            return position.now(db, Server.read(db), self.config).text()
+            server = Server.read(db)
+            return position.witnessed(position.now(db, server, self.config), server, self.config).text()
 
     def open(
         self, after: Position | None, schemas: Schemas, *, told: Position | None = None, mark_events: int = 1000
