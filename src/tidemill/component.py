@@ -91,6 +91,9 @@ class Schemas(Protocol):
     def newest(self, name: str) -> Table | None:
         """The last registered version of a table."""
 
+    def versions(self, name: str) -> list[Table]:
+        """Every registered version of a table, oldest first."""
+
     def structures(self) -> list[Structure]:
         """Every note that was kept, oldest first."""
 

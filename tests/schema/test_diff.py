@@ -62,9 +62,33 @@ def test_a_rename_of_columns_that_are_not_there_counts_for_nothing() -> None:
     assert found == Diff(added=(Column("x", INT),))
 
 
-def test_a_swap_of_names_is_read_as_two_changes_of_type_or_as_nothing() -> None:
-    """Both names are in both versions: nothing tells which values are meant, so the values stay with their names."""
+def test_columns_that_exchange_their_names_keep_their_values() -> None:
     swapped = _with(ID, Column("total", TEXT), Column("note", INT), renamed=(("note", "total"), ("total", "note")))
-    found = diff(OLD, swapped)
-    assert (found.added, found.dropped, found.renamed) == ((), (), ())
-    assert {new.name for _, new in found.changed} == {"note", "total"}
+    assert diff(OLD, swapped) == Diff(renamed=((NOTE, swapped.columns[1]), (TOTAL, swapped.columns[2])))
+
+
+def test_a_new_column_may_have_the_name_that_another_one_gave_up() -> None:
+    remark, note = Column("remark", TEXT), Column("note", INT)
+    found = diff(OLD, _with(ID, remark, TOTAL, note, renamed=(("note", "remark"),)))
+    assert found == Diff(renamed=((NOTE, remark),), added=(note,))
+
+
+def test_what_the_source_knows_a_column_by_tells_more_than_its_name() -> None:
+    def known(name: str, number: int) -> Column:
+        return Column(name, TEXT, origin=f"16384.{number}")
+
+    old = _with(known("id", 1), known("a", 2), known("b", 3))
+    assert diff(old, _with(known("id", 1), known("b", 2), known("a", 3))).renamed == (
+        (known("a", 2), known("b", 2)),
+        (known("b", 3), known("a", 3)),
+    )
+    again = diff(old, _with(known("id", 1), known("a", 2), known("b", 4)))
+    assert again == Diff(replaced=((known("b", 3), known("b", 4)),))
+    # Long ago "a" was "c", and a column of that name is there again: that is not the one.
+    late = diff(old, _with(known("id", 1), known("a", 2), known("c", 5), renamed=(("c", "a"),)))
+    assert (late.added, late.dropped, late.renamed) == ((known("c", 5),), (known("b", 3),), ())
+
+
+def test_another_table_of_the_same_name_goes_by_the_names_of_its_columns() -> None:
+    old = _with(*(replace(c, origin=f"1.{n}") for n, c in enumerate(OLD.columns)))
+    assert not diff(old, _with(*(replace(c, origin=f"2.{n}") for n, c in enumerate(OLD.columns))))

@@ -39,11 +39,14 @@ Sink = ClickHouseSink | PostgresSink | StarRocksSink
 
 
 class Destination:
-    """`sink` is a new worker; `rows` is what a reader of the table sees."""
+    """`sink` is a new worker; `rows` is what a reader of the table sees; `run` is for who mends it by hand."""
 
-    def __init__(self, sink: Callable[..., Sink], rows: Callable[[str, str], list[dict[str, Any]]]) -> None:
+    def __init__(
+        self, sink: Callable[..., Sink], rows: Callable[[str, str], list[dict[str, Any]]], run: Callable[[str], object]
+    ) -> None:
         self._make = sink
         self._rows = rows
+        self.run = run
         self._opened: list[Sink] = []
 
     def sink(self, **options: Any) -> Sink:
@@ -78,7 +81,10 @@ def _clickhouse(server: ClickHouse, database: str) -> Destination:
         url = f"http://127.0.0.1:{server.port}"
         return ClickHouseSink(ClickHouseConfig(**{"id": "s", "url": url, "database": database} | options))
 
-    return Destination(sink, lambda columns, table: server.query(f"SELECT {columns} FROM {database}.{table} FINAL"))
+    def rows(columns: str, table: str) -> list[dict[str, Any]]:
+        return server.query(f"SELECT {columns} FROM {database}.{table} FINAL")
+
+    return Destination(sink, rows, server.query)
 
 
 def _starrocks(server: StarRocks, database: str) -> Destination:
@@ -91,10 +97,10 @@ def _starrocks(server: StarRocks, database: str) -> Destination:
         found = server.query(f"SELECT {columns} FROM `{database}`.`{table}`")
         return [{k: int(v) if k == "id" else v for k, v in row.items()} for row in found]
 
-    return Destination(sink, rows)
+    return Destination(sink, rows, server.query)
 
 
-def _postgres(dsn: str, db: psycopg.Connection[Any]) -> Destination:
+def postgres_destination(dsn: str, db: psycopg.Connection[Any]) -> Destination:
     def sink(**options: Any) -> Sink:
         return PostgresSink(PostgresSinkConfig(**{"id": "s", "dsn": dsn, "table": "${source.table}"} | options))
 
@@ -102,7 +108,7 @@ def _postgres(dsn: str, db: psycopg.Connection[Any]) -> Destination:
         with db.cursor(row_factory=psycopg.rows.dict_row) as cursor:
             return cursor.execute(f"SELECT {columns} FROM {table}".encode()).fetchall()
 
-    return Destination(sink, rows)
+    return Destination(sink, rows, lambda statement: db.execute(statement.encode()))
 
 
 @pytest.fixture(params=["clickhouse", "starrocks", "postgres"])
@@ -111,7 +117,7 @@ def there(request: pytest.FixtureRequest) -> Iterator[Destination]:
     if request.param == "postgres":
         server: Postgres = request.getfixturevalue("postgres18")
         with server.database(name) as dsn, session(dsn) as db:
-            made = _postgres(dsn, db)
+            made = postgres_destination(dsn, db)
             yield made
             made.close()
         return

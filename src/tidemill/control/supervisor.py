@@ -20,6 +20,7 @@ from tidemill.config.pipeline import Pipeline
 from tidemill.config.secrets import revealed
 from tidemill.control.capturing import CaptureProcess
 from tidemill.control.lag import Lag
+from tidemill.control.notices import SinkNotices
 from tidemill.control.status import PipelineStatus, Rate, SinkStatus, State
 from tidemill.control.streaming import GroupRun, described, explained
 from tidemill.dlq import DeadLetters
@@ -56,6 +57,7 @@ class PipelineRun:
         self._groups = {g.key: GroupRun(g, self._ledger, self._new_stream) for g in self._policy.groups}
         self._log = LogReader(pipeline.log_uri)
         self._rate = Rate()
+        self._notices = SinkNotices(pipeline.state_path / "notices.json")
         self._offset: int | None = None  # the pipeline's checkpoint as the last report left it
         self._last_tail = 0
         self._lag = Lag(self._log)
@@ -221,6 +223,8 @@ class PipelineRun:
         """From the thread of any group; the pipeline's own numbers follow its checkpoint."""
         group = self._groups[report.group]
         group.on_batch(report)
+        for receipt in report.receipts:
+            self._notices.take(receipt.sink, receipt.notices, self.pipeline.name)
         with self._changing:
             if report.dropped:
                 dropped = self.status.letters_dropped + len(report.dropped)
@@ -258,7 +262,7 @@ class PipelineRun:
             capture_restarts=self._capture.restarts,
             sinks=self._sinks(tail),
             error=(capture.error if capture else {}) or trouble,
-            notices=tuple(capture.notices) if capture else self.status.notices,
+            notices=(*(capture.notices if capture else ()), *self._notices.standing()),
         )
 
     def _sinks(self, tail: int) -> tuple[SinkStatus, ...]:

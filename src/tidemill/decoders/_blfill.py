@@ -22,7 +22,7 @@ from tidemill.decoders import mysqltypes
 from tidemill.decoders._bltexts import inet6_text
 from tidemill.decoders._mydefault import COMPUTED, NONE
 from tidemill.errors import DecodeError
-from tidemill.model.table import Column, Table
+from tidemill.model.table import Column, Initial, Table
 
 _SIZE = re.compile(r"\((\d+)")
 _DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
@@ -55,6 +55,22 @@ def fill(table: Table, column: Column, default: str | None) -> Fill:
         raise DecodeError(
             f'an INSERT into {table.full_name} came without column "{column.name}", and its default {why}', fix=_FIX
         ) from error
+
+
+def initial(column: Column, default: str | None) -> Initial | None:
+    """The value that the rows which were there got with an ADD COLUMN of this default: the same that an INSERT gets
+    which does not name the column, also where sql_mode is strict."""
+    if default is None:
+        return None
+    try:
+        found = _fill(column, default)
+        if found.odd:
+            return Initial(unknown=f"their value is {found.odd}, which is none of the type's")
+        return Initial(pa.scalar(found.value, column.type.arrow))
+    except _Unsure as error:
+        return Initial(unknown=f"the default {error}")
+    except (ValueError, ArithmeticError, pa.ArrowException):
+        return Initial(unknown=f"the default is no {column.type.native} as it stands")
 
 
 def _fill(column: Column, default: str | None) -> Fill:

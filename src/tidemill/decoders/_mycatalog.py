@@ -18,6 +18,8 @@ class CatalogColumn:
     `type` is COLUMN_TYPE as it stands there (`int(10) unsigned`, `enum('a','b')`); `charset` is CHARACTER_SET_NAME,
     empty for what has none. `generated` means GENERATION_EXPRESSION is not empty, `invisible` that EXTRA says so.
     `default` is in the form of `_mydefault`; columns are not told apart by it, since one value has several forms.
+    `initial`, in the same form, is what the rows that were there got when a statement added the column; None where no
+    statement did, or that cannot be told.
     `row_end`: it says since when a row is an old version (MariaDB's system versioning); `implicit`: it is one of the
     two columns of that which the server adds by itself behind all others and does not list.
     """
@@ -31,6 +33,7 @@ class CatalogColumn:
     default: str | None = field(default=None, compare=False)
     row_end: bool = field(default=False, compare=False)
     implicit: bool = field(default=False, compare=False)
+    initial: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

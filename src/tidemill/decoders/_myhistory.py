@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tidemill.decoders import _mystatements as sql
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogTable
 from tidemill.decoders._mycolumn import Definition, canonical, implicit_period, widened
+from tidemill.decoders._mydefault import kept
 from tidemill.decoders._mysession import UNTOLD, Session
 from tidemill.decoders._mytemporary import TableKey, Temporary
 from tidemill.decoders._mywords import NotUnderstood
@@ -276,6 +277,7 @@ class _Alteration:
                 made = replace(made, name=change.name, invisible=change.invisible, default=change.default)
             elif change is not None:
                 made = change.settle(self._charset)
+                made = replace(made, initial=column.initial) if made == replace(column, name=made.name) else made
             if made.name != column.name:
                 renames[column.name] = made.name
             if isinstance(change, Definition) and (change.first or change.after):
@@ -283,7 +285,7 @@ class _Alteration:
             else:
                 columns.append(made)
         for old, wish in self._placed:
-            _insert(columns, wish, moving[old] if old else wish.settle(self._charset))
+            _insert(columns, wish, moving[old] if old else _added(wish.settle(self._charset)))
         columns += self._period(columns)
         if len({c.name.lower() for c in columns}) < len(columns):
             raise _Conflict("it would have two columns of one name")
@@ -301,6 +303,11 @@ class _Alteration:
         if self._versioning and not any(c.row_end for c in columns):
             return implicit_period()
         return [c for c in self._table.columns if c.implicit and self._versioning is None]
+
+
+def _added(column: CatalogColumn) -> CatalogColumn:
+    """The default of the statement that adds a column is the value of all rows that are there; a later one is not."""
+    return replace(column, initial=kept(column))
 
 
 def _insert(columns: list[CatalogColumn], wish: Definition, column: CatalogColumn) -> None:

@@ -51,6 +51,15 @@ def convert(column: Cells, kind: DataType) -> tuple[pa.Array, Mask | None]:
     return _CONVERTERS.get(arrow.id, _through_text)(column, arrow)
 
 
+def value_of(text: str | None, kind: DataType) -> tuple[pa.Scalar, bool]:
+    """One value from its text; second, whether the type cannot hold it."""
+    raw = (text or "").encode()
+    data = np.frombuffer(bytearray(raw + bytes(words.ROOM)), np.uint8)
+    where = np.zeros(1, np.int64), np.array([len(raw)], np.int64)
+    array, odd = convert(Cells(data, *where, np.array([cells.NULL if text is None else cells.TEXT], np.uint8)), kind)
+    return array[0], odd is not None and bool(odd[0])
+
+
 def texts(column: Cells) -> pa.Array:
     """The values as PostgreSQL printed them. The server converts to UTF-8; a SQL_ASCII database may not comply."""
     offsets, data = _copied(column)

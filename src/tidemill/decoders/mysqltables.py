@@ -23,6 +23,7 @@ from tidemill.decoders import _blmap as m
 from tidemill.decoders import _mynotes as notes
 from tidemill.decoders import _mystatements as sql
 from tidemill.decoders import mysqltypes
+from tidemill.decoders._blfill import initial
 from tidemill.decoders._blmap import TableMap
 from tidemill.decoders._mycatalog import CatalogColumn, CatalogDatabase, CatalogTable
 from tidemill.decoders._mychanges import changes, safe_text
@@ -337,7 +338,8 @@ class MysqlTables:
         for j, column in enumerate(state.columns):
             kind = mysqltypes.data_type(column.type, column.charset, self._flavor)
             nullable = column.nullable if shape is None else shape.nullable[j]
-            columns.append(Column(column.name, kind, nullable=nullable, generated=column.generated))
+            made_of = Column(column.name, kind, nullable=nullable, generated=column.generated)
+            columns.append(replace(made_of, initial=initial(made_of, column.initial)))
         made = Table(
             state.database, state.database, state.name, tuple(columns), state.key, self._identity, renamed=state.renamed
         )

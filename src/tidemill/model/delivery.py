@@ -61,7 +61,8 @@ class Delivery:
 class Receipt:
     """A sink's word on one delivery. `error` empty means: durable at the destination.
 
-    `skipped` counts events the destination already had (a replay met by an effectively-once sink).
+    `skipped` counts events the destination already had (a replay met by an effectively-once sink). `notices` is what
+    the sink has to say of its tables although it took everything, packed: {table: [notice]}; empty for nothing.
     """
 
     sink: str
@@ -73,6 +74,7 @@ class Receipt:
     write_seconds: float = 0.0
     error: str = ""
     retryable: bool = True
+    notices: str = ""
 
     @property
     def ok(self) -> bool:

@@ -70,15 +70,21 @@ class SchemaRegistry:
 
         Idempotent: a structure that was registered before, even with others in between, is the same version with
         the same sequence and keeps its first position. So a replay gives every event the numbers it had. What it says
-        of renamed columns is against the structure before it, and that may be another one this time.
+        of renamed and added columns is against the structures before it, and those may be others this time.
         """
         wanted = table.with_fingerprint()
         with self._file.connected() as db:
             if found := _find(db, "name = ? AND fingerprint = ?", wanted.full_name, wanted.fingerprint):
-                return _as_it_came(found.table, wanted)
+                came = _as_it_came(found.table, wanted)
+                if came.to_json() == found.table.to_json():
+                    return came
         with self._file.writing() as db:  # of two processes with the same news, one finds the other's row
             found = _find(db, "name = ? AND fingerprint = ?", wanted.full_name, wanted.fingerprint)
-            return _as_it_came(found.table, wanted) if found else _insert(db, wanted, position)
+            if found is None:
+                return _insert(db, wanted, position)
+            came = _as_it_came(found.table, wanted)
+            db.execute("UPDATE versions SET document = ? WHERE sequence = ?", (came.to_json(), came.sequence))
+            return came
 
     def get(self, name: str, version: int) -> Registration | None:
         with self._file.connected() as db:
@@ -96,6 +102,9 @@ class SchemaRegistry:
     def newest(self, name: str) -> Table | None:
         found = self.latest(name)
         return found.table if found else None
+
+    def versions(self, name: str) -> list[Table]:
+        return [found.table for found in self.history(name)]
 
     def history(self, name: str) -> list[Registration]:
         """Every version of the table, oldest first."""
@@ -152,7 +161,14 @@ class SchemaRegistry:
 
 
 def _as_it_came(known: Table, wanted: Table) -> Table:
-    return replace(known, renamed=wanted.renamed) if wanted.renamed else known
+    """The known version, with what is told of its columns now. What is not told any more stays as it was, for the same
+    columns."""
+    columns = tuple(
+        was if now.initial is None and now.origin in ("", was.origin)
+        else replace(was, origin=now.origin or was.origin, initial=now.initial)
+        for was, now in zip(known.columns, wanted.columns, strict=True)
+    )  # fmt: skip
+    return replace(known, renamed=wanted.renamed or known.renamed, columns=columns)
 
 
 def _insert(db: sqlite3.Connection, table: Table, position: Position) -> Table:

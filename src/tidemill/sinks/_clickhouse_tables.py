@@ -1,8 +1,9 @@
 """The tables at the destination: created from the source's structure, followed as it changes, checked if they exist.
 
-What the source called a column's type stands in the column's comment, so that every worker sees what was applied, and
-columns that someone else added are left alone. Statements are idempotent; when two lanes make the same change at once,
-the one that comes second looks again and finds nothing left to do.
+What the source called a column's type, and what it knows the column by, stand in the column's comment, so that every
+worker sees what was applied, and columns that someone else added are left alone. So does what rows could not follow.
+Statements are idempotent; when two lanes make the same change at once, the one that comes second looks again and finds
+nothing left to do.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from tidemill.component import Notice
 from tidemill.errors import Refused
 from tidemill.model.table import Column, Table
-from tidemill.model.types import DataType, JsonForm
 from tidemill.schema.diff import diff
 from tidemill.sinks._clickhouse_client import code_of, explain, explained, literal, quoted
+from tidemill.sinks._clickhouse_comments import COMMENT, exchanged, native, noted, pseudo, rename, text
+from tidemill.sinks._clickhouse_initial import expression
 from tidemill.sinks._clickhouse_types import JsonType, Kind, NullArrays, holds, kind_of, parse, union
+from tidemill.sinks._following import added, is_known, notices, replaced, swapped
 
 Mode = Literal["upsert", "changelog"]
 
@@ -36,7 +40,6 @@ CHANGELOG_COLUMNS = {
 }
 BEFORE, AFTER = "before_", "after_"
 
-_COMMENT = "source: "
 _STRUCTURE = re.compile(r"tidemill: structure (\d+) since (\d+) of the log at (\d+)")
 _WINDOW = re.compile(r"\b(non_)?replicated_deduplication_window = (\d+)")
 _ATTEMPTS = 5
@@ -58,14 +61,16 @@ class Name:
 @dataclass(frozen=True, slots=True)
 class Found:
     """A table as the server has it. `kinds` are the columns that can be written; `natives` what the source called
-    those that we made; `sequence` is the structure last applied, `since` the offset it came with; `deduplicates` tells
-    whether tokens are heeded."""
+    those that we made, `origins` what it knows them by, `said` what their rows could not follow; `sequence` is the
+    structure last applied, `since` the offset it came with; `deduplicates` tells whether tokens are heeded."""
 
     engine: str
     engine_full: str
     sorting_key: tuple[str, ...]
     kinds: dict[str, Kind]
     natives: dict[str, str]
+    origins: dict[str, str] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
     sequence: int = 0
     since: int = 0
     deduplicates: bool = True
@@ -81,6 +86,7 @@ class Destination:
     deduplicates: bool = True
     older: bool = False
     missing: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +108,14 @@ class Tables:
     null_arrays: NullArrays
     base: int = 0
     shared: bool = False  # other tables of other structures may be written there too
+    sink: str = ""
+    _looked_at: set[str] = field(default_factory=set)  # since `notices` was asked
     _known: dict[tuple[Name, str], tuple[object, Destination]] = field(default_factory=dict)
 
     def destination(self, name: Name, table: Table) -> Destination | None:
         """What is known; None if this structure is not the one that `follow` met last."""
         structure, destination = self._known.get((name, table.full_name), (None, None))
-        return destination if structure == _identity(table) else None
+        return destination if structure == table.lineage else None
 
     def make(self, name: Name, table: Table, since: int) -> None:
         """Creates the table if it does not exist; `Refused` if what exists cannot take the rows at all."""
@@ -135,8 +143,15 @@ class Tables:
         if destination.kinds != found.kinds:
             self._known = {key: known for key, known in self._known.items() if key[0] != name}
         if not destination.older:
-            self._known[name, table.full_name] = _identity(table), destination
+            self._known[name, table.full_name] = table.lineage, destination
+            self._looked_at.add(table.full_name)
         return destination
+
+    def notices(self) -> dict[str, tuple[Notice, ...]]:
+        """What is to be said of tables, and of those that were looked at since the last time that there is nothing."""
+        looked_at, self._looked_at = self._looked_at, set()
+        known = [(table, destination.notices) for (_, table), (_, destination) in self._known.items()]
+        return {table: said for table, said in known if said or table in looked_at}
 
     def wanted(self, table: Table) -> dict[str, tuple[Kind, Column]]:
         """The destination's columns for a structure, without those that are ours."""
@@ -159,13 +174,16 @@ class Tables:
             {"d": name.database, "t": name.table},
         ).result_rows  # fmt: skip
         engine, full, comment = rows[0]
+        noted_columns = {column: f for column, _, note, _ in columns if (f := COMMENT.fullmatch(note))}
         noted = _STRUCTURE.match(comment)
         # A log that began anew numbers structures anew.
         sequence, since = (int(noted[1]), int(noted[2])) if noted and int(noted[3]) == self.base else (0, 0)
         return Found(
             engine, full, tuple(column for column, _, _, sorts in columns if sorts),
             {column: parse(kind) for column, kind, _, _ in columns},
-            {column: note.removeprefix(_COMMENT) for column, _, note, _ in columns if note.startswith(_COMMENT)},
+            {column: found[1] for column, found in noted_columns.items()},
+            {column: found[2] for column, found in noted_columns.items() if found[2]},
+            {column: found[3] for column, found in noted_columns.items() if found[3]},
             sequence,
             since,
             _deduplicates(engine, full),
@@ -173,6 +191,13 @@ class Tables:
 
     def _kind(self, column: Column, *, key: bool) -> Kind:
         return kind_of(column, key=key, json_type=self.json_type, null_arrays=self.null_arrays)
+
+    def _origin(self, column: Column) -> str:
+        """A table that keeps one structure keeps what its columns are known by: of several there would be several."""
+        return column.origin if self._keeps_one_structure else ""
+
+    def _note(self, column: Column) -> str:
+        return text(native(column), self._origin(column))
 
     def _stamp(self, table: Table, since: int) -> str:
         return f"tidemill: structure {table.sequence} since {since} of the log at {self.base}"
@@ -198,7 +223,9 @@ class Tables:
 
     def creation(self, name: Name, table: Table, since: int) -> str:
         ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS
-        columns = [f"{quoted(n)} {kind} COMMENT {literal(_note(c))}" for n, (kind, c) in self.wanted(table).items()]
+        columns = [
+            f"{quoted(n)} {kind} COMMENT {literal(self._note(c))}" for n, (kind, c) in self.wanted(table).items()
+        ]
         columns += [f"{quoted(n)} {kind}" for n, kind in ours.items()]
         if self.mode == "upsert":
             engine = f"ReplacingMergeTree({VERSION}, {IS_DELETED})"
@@ -227,7 +254,10 @@ class Tables:
             if not plan.statements:
                 break
             found = self._alter(name, table, plan, since)
-        return Destination(name, found.kinds, found.deduplicates)
+        plain = {c: text(found.natives[c], found.origins.get(c, "")) for c in found.said}
+        clear = {c: f"ALTER TABLE {name} COMMENT COLUMN {quoted(c)} {literal(t)}" for c, t in plain.items()}
+        said = notices(self.sink, table, name.plain, found.said, clear)
+        return Destination(name, found.kinds, found.deduplicates, notices=said)
 
     def _alter(self, name: Name, table: Table, plan: Plan, since: int) -> Found:
         from clickhouse_connect.driver.exceptions import ClickHouseError
@@ -281,17 +311,20 @@ class Tables:
         actions: list[str] = []
         problems: list[str] = []
         kinds = dict(found.kinds)
-        change = diff(_noted(found), self._as_noted(table, wanted))
+        change = diff(noted(found.natives, found.origins), self._as_noted(table, wanted, found))
+        said: dict[str, str] = {}
         if self._keeps_one_structure:  # a changelog keeps the column under both names, as the events had it
-            for was, now in change.renamed:
-                if was.name in kinds and now.name not in kinds:
-                    kinds[now.name] = kinds.pop(was.name)
-                    actions.append(f"RENAME COLUMN IF EXISTS {quoted(was.name)} TO {quoted(now.name)}")
+            stuck = rename([(was.name, now.name) for was, now in change.renamed], kinds, actions)
+            if found.sequence not in (0, table.sequence):
+                stuck += exchanged(table, found.natives, found.origins)
+            said = {now: swapped(was, since) for was, now in stuck}
+            said |= {now.name: replaced(since) for _, now in change.replaced}
+            said = said if said and self._occupied(name) else {}
         for column, (kind, source) in wanted.items():
             if column not in kinds:
-                actions.append(f"ADD COLUMN IF NOT EXISTS {quoted(column)} {kind} COMMENT {literal(_note(source))}")
+                actions.append(self._add(name, column, kind, source, since))
             else:
-                actions += self._modify(column, kind, source, kinds[column], found, problems)
+                actions += self._modify(column, kind, source, kinds[column], found, said.get(column, ""), problems)
         if self.mode == "upsert":
             actions += self._drop([c.name for c in change.dropped], kinds)
         if not self.shared and (actions or found.sequence != table.sequence):
@@ -299,10 +332,36 @@ class Tables:
         # One at a time: ClickHouse does not mix RENAME with other actions on the same column.
         return Plan(tuple(f"ALTER TABLE {name} {action}" for action in actions), tuple(problems))
 
+    def _add(self, name: Name, column: str, kind: Kind, source: Column, since: int) -> str:
+        """With what rows that are there have in it at the source, or with a word that this is not known."""
+        default = why = ""
+        if self.mode == "upsert" and not (is_known(source) and not source.initial.value.is_valid):  # type: ignore[union-attr]
+            if is_known(source) and self.shared:
+                why = "the table is shared, so a default would count for the rows of others too"
+            elif is_known(source):
+                found = expression(source, kind)
+                default = f" DEFAULT {found}" if found else ""
+                why = "" if found is not None else f"{kind} does not take the value that they have at the source"
+            if not default and self._occupied(name):
+                # A zero would look like a value.
+                kind = kind if kind.element is not None else replace(kind, nullable=True)
+                said = added(source, since, "NULL" if kind.nullable else "[]", why)
+                return (
+                    f"ADD COLUMN IF NOT EXISTS {quoted(column)} {kind} "
+                    f"COMMENT {literal(text(native(source), self._origin(source), said))}"
+                )
+        return f"ADD COLUMN IF NOT EXISTS {quoted(column)} {kind}{default} COMMENT {literal(self._note(source))}"
+
+    def _occupied(self, name: Name) -> bool:
+        with explained(self.where):
+            return bool(self.client.query(f"SELECT 1 FROM {name} LIMIT 1").result_rows)
+
     def _modify(
-        self, column: str, kind: Kind, source: Column, there: Kind, found: Found, problems: list[str]
+        self, column: str, kind: Kind, source: Column, there: Kind, found: Found, said: str, problems: list[str]
     ) -> Iterator[str]:
-        native, note = found.natives.get(column), _note(source).removeprefix(_COMMENT)
+        there_native, note = found.natives.get(column), native(source)
+        origin = self._origin(source)
+        comment = literal(text(note, origin, said or found.said.get(column, "")))
         into: Kind | None = None
         if there.digits >= 0 and not there.in_utc and getattr(source.type.arrow, "tz", "") is None:
             problems.append(
@@ -310,7 +369,7 @@ class Tables:
             )
             return
         destructive = self.destructive and not self.shared
-        if destructive and native is not None and native != note:
+        if destructive and there_native is not None and there_native != note:
             into = kind
         elif not holds(there, kind):
             into = union(there, kind)
@@ -320,9 +379,9 @@ class Tables:
                 problems.append(f'"{column}" is {there}, the source has {source.type.native}, which is {kind}')
                 return
         if into is not None and into != there:
-            yield f"MODIFY COLUMN {quoted(column)} {into} COMMENT {literal(_COMMENT + note)}"
-        elif native is not None and native != note:
-            yield f"COMMENT COLUMN {quoted(column)} {literal(_COMMENT + note)}"
+            yield f"MODIFY COLUMN {quoted(column)} {into} COMMENT {comment}"
+        elif there_native is not None and (there_native != note or found.origins.get(column, "") != origin or said):
+            yield f"COMMENT COLUMN {quoted(column)} {comment}"
 
     def _drop(self, columns: list[str], kinds: dict[str, Kind]) -> Iterator[str]:
         for column in columns:
@@ -333,18 +392,11 @@ class Tables:
                 kind = replace(kinds[column], nullable=True)
                 yield f"MODIFY COLUMN {quoted(column)} {kind}"
 
-    def _as_noted(self, table: Table, wanted: dict[str, tuple[Kind, Column]]) -> Table:
-        columns = tuple(_pseudo(name, _note(c).removeprefix(_COMMENT)) for name, (_, c) in wanted.items())
-        return Table("", "", "", columns, renamed=table.renamed)
-
-
-def _identity(table: Table) -> object:
-    """Of a structure as it came: one that comes back may say what was renamed for it."""
-    return table.fingerprint, table.renamed
-
-
-def _note(column: Column) -> str:
-    return f"{_COMMENT}{column.type.native}{'' if column.nullable else ' not null'}"
+    def _as_noted(self, table: Table, wanted: dict[str, tuple[Kind, Column]], found: Found) -> Table:
+        columns = tuple(pseudo(name, native(c), self._origin(c)) for name, (_, c) in wanted.items())
+        # Without origins nothing tells whether columns that exchanged their names have done so here.
+        renamed = tuple((was, now) for was, now in table.renamed if now not in found.kinds)
+        return Table("", "", "", columns, renamed=renamed)
 
 
 def _deduplicates(engine: str, full: str) -> bool:
@@ -352,14 +404,3 @@ def _deduplicates(engine: str, full: str) -> bool:
     replicated = engine.startswith(("Replicated", "Shared"))
     windows = {not plain: int(size) for plain, size in _WINDOW.findall(full)}
     return windows.get(replicated, int(replicated)) > 0
-
-
-def _noted(found: Found) -> Table:
-    """The columns we made, under the types the source had for them: what the next structure is compared with."""
-    return Table("", "", "", tuple(_pseudo(name, native) for name, native in found.natives.items()))
-
-
-def _pseudo(name: str, native: str) -> Column:
-    import pyarrow as pa
-
-    return Column(name, DataType(native, pa.null(), JsonForm.STRING))

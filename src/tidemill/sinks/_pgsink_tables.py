@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
 
+from tidemill.component import Notice
 from tidemill.errors import Refused
 from tidemill.model.position import Offset
 from tidemill.model.table import Column, Table
-from tidemill.schema.diff import diff
+from tidemill.schema.diff import Diff, diff
+from tidemill.sinks._following import MARK, added, is_known, notices, replaced
 from tidemill.sinks._pgsink_exact import Doubt, doubt
+from tidemill.sinks._pgsink_text import plain
 from tidemill.sinks._pgsink_types import target_type, widens
 from tidemill.telemetry.events import emit
 
@@ -30,6 +34,7 @@ _LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer names off, and two could bec
 
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '', a.attidentity = 'a',
+    coalesce(col_description(a.attrelid, a.attnum), ''),
     (WITH RECURSIVE base(kind, modifier, depth) AS (
         SELECT a.atttypid, a.atttypmod, 0
         UNION ALL
@@ -66,6 +71,7 @@ class Target:
     counted: tuple[int, ...] = ()  # of them: GENERATED ALWAYS AS IDENTITY, which an INSERT may set and an UPDATE never
     doubts: tuple[Doubt, ...] = ()  # columns that may not keep a value as it is
     domains: Mapping[int, str] = field(default_factory=dict)  # what they are made of
+    notices: tuple[Notice, ...] = ()
     stage: str = ""
     optimistic: bool = True  # whether new rows may be tried as new rows
 
@@ -91,6 +97,7 @@ class Rules:
     destructive: bool
     types: Mapping[str, str]
     append: bool  # tables without a key
+    sink: str = ""
 
 
 class Tables:
@@ -113,7 +120,7 @@ class Tables:
         if not found:
             self._create(table, schema, name)
         elif self._needs_change(table, found, known, since < last):
-            self._change(table, schema, name, found, known)
+            self._change(table, schema, name, found, known, since)
         self._remember(schema, name, table, since)
         return self._target(table, schema, name, self._columns(schema, name))
 
@@ -121,7 +128,7 @@ class Tables:
         if not found:
             return True
         if known is not None and known.fingerprint and known.fingerprint == table.fingerprint:
-            return any(c.name not in found for c in table.columns)
+            return any(c.name not in found for c in table.columns) or (not before and _replaced(known, table))
         # An older version whose events were `before` those of the known one: its columns are there, and it changes
         # nothing. One that comes later is a structure that came back, under the number it had.
         replayed = before and known is not None and known.version > table.version
@@ -153,26 +160,33 @@ class Tables:
         )
         emit("sink.table_created", table=f"{schema}.{name}", columns=len(table.columns))
 
-    def _change(self, table: Table, schema: str, name: str, found: Mapping[str, _Found], known: Table | None) -> None:
+    def _change(
+        self, table: Table, schema: str, name: str, found: Mapping[str, _Found], known: Table | None, since: Offset
+    ) -> None:
         from psycopg import sql
 
         target = sql.Identifier(schema, name)
-        changes = diff(known, table) if known is not None else None
+        changes = diff(known, table) if known is not None else Diff()
         there = dict(found)
-        steps: list[tuple[str, sql.Composed]] = []
-        for old, new in changes.renamed if changes else ():
-            if old.name in there and new.name not in there:
-                rename = sql.SQL("RENAME COLUMN {} TO {}").format(sql.Identifier(old.name), sql.Identifier(new.name))
-                steps.append(("renamed", rename))
-                there[new.name] = there.pop(old.name)
+        steps = self._renames([(old.name, new.name) for old, new in changes.renamed], there)
+        comments = {new.name: replaced(since) for _, new in changes.replaced if new.name in there}
+        occupied = self._db.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(target)).fetchone() is not None
         for column in table.columns:
-            if column.name not in there:
-                # Rows that are there already have no value for it, so it cannot be NOT NULL.
-                kind = sql.SQL(target_type(column.type, self._rules.types))
-                steps.append(("added", sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(column.name), kind)))
-            else:
-                steps += self._alter(column, there[column.name], known, table, schema, name)
-        for column in changes.dropped if changes else ():
+            if column.name in there:
+                steps += self._alter(column, there[column.name], known, changes, table, schema, name)
+                continue
+            # Rows that are there already may have no value for it, so it cannot be NOT NULL.
+            kind = sql.SQL(target_type(column.type, self._rules.types))
+            value, trouble = self._initial(column)
+            add = sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(column.name), kind)
+            if value is not None:
+                add = sql.SQL("{} DEFAULT {}::{}").format(add, sql.Literal(value), kind)
+            steps.append(("added", add))
+            if value is not None:  # of the rows that are there; all others bring theirs
+                steps.append(("filled", sql.SQL("ALTER COLUMN {} DROP DEFAULT").format(sql.Identifier(column.name))))
+            elif not is_known(column) or trouble:
+                comments[column.name] = added(column, since, why=trouble)
+        for column in changes.dropped:
             if column.name not in there:
                 continue
             if self._rules.destructive:
@@ -187,18 +201,62 @@ class Tables:
         for what, step in steps:
             self._db.execute(sql.SQL("ALTER TABLE {} {}").format(target, step))
             emit("sink.table_changed", table=f"{schema}.{name}", change=what)
+        for noted, comment in comments.items() if occupied and self._rules.create else ():
+            text = "\n".join(filter(None, [there[noted].comment if noted in there else "", comment]))
+            self._db.execute(self._comment(schema, name, noted, text))
+
+    def _renames(self, pairs: list[tuple[str, str]], there: dict[str, _Found]) -> list[tuple[str, sql.Composed]]:
+        """All at once: a column that takes a name which another one gives up goes by a third name in between."""
+        from psycopg import sql
+
+        given_up = {old for old, _ in pairs}
+        pairs = [(old, new) for old, new in pairs if old in there and (new not in there or new in given_up)]
+        detours = {old: f"tidemill_renamed_{n}" for n, (old, new) in enumerate(pairs) if new in there}
+        moved = {new: there[old] for old, new in pairs}
+        for old, _ in pairs:
+            del there[old]
+        there |= moved
+        hops = list(detours.items())
+        hops += [(old, new) for old, new in pairs if old not in detours]
+        hops += [(detours[old], new) for old, new in pairs if old in detours]
+        return [
+            ("renamed", sql.SQL("RENAME COLUMN {} TO {}").format(sql.Identifier(old), sql.Identifier(new)))
+            for old, new in hops
+        ]
+
+    def _initial(self, column: Column) -> tuple[str | None, str]:
+        """The text of what rows that are there have in a new column; None for NULL and where that is not known. Second,
+        why it cannot be had here."""
+        import psycopg
+        from psycopg import sql
+
+        if column.initial is None or column.initial.value is None or not column.initial.value.is_valid:
+            return None, ""
+        value = plain(pa.repeat(column.initial.value, 1)).cast(pa.large_binary())[0].as_py().decode()
+        kind = sql.SQL(target_type(column.type, self._rules.types))
+        try:
+            with self._db.transaction():  # a savepoint
+                self._db.execute(sql.SQL("SELECT {}::{}").format(sql.Literal(value), kind))
+        except psycopg.Error:
+            return None, "the column's type at the destination does not take the value that they have at the source"
+        return value, ""
+
+    def _comment(self, schema: str, name: str, column: str, text: str | None) -> sql.Composed:
+        from psycopg import sql
+
+        return sql.SQL("COMMENT ON COLUMN {} IS {}").format(sql.Identifier(schema, name, column), sql.Literal(text))
 
     def _alter(
-        self, column: Column, found: _Found, known: Table | None, table: Table, schema: str, name: str
+        self, column: Column, found: _Found, known: Table | None, changes: Diff, table: Table, schema: str, name: str
     ) -> list[tuple[str, sql.Composed]]:
         """Only what the source changed is changed: a type that the user chose for the target stays."""
         from psycopg import sql
 
         at = sql.Identifier(column.name)
         steps: list[tuple[str, sql.Composed]] = []
+        renames = {new.name: old for old, new in changes.renamed}
         was = {c.name: c for c in known.columns} if known else {}
-        renames = {new: old for old, new in table.renamed}
-        before = was.get(column.name) or was.get(renames.get(column.name, ""))
+        before = renames.get(column.name) or was.get(column.name)
         if found.not_null and column.nullable and column.name not in table.key and before and not before.nullable:
             steps.append(("nullable", sql.SQL("ALTER COLUMN {} DROP NOT NULL").format(at)))
         if before is None or before.type == column.type:
@@ -255,7 +313,12 @@ class Tables:
         kinds = {n: found[c.name] for n, c in enumerate(table.columns)}
         doubts = (doubt(n, target_type(table.columns[n].type), kinds[n].base) for n in numbers)
         domains = {n: kind.base for n, kind in kinds.items() if kind.base != kind.kind}
-        return Target(schema, name, table, numbers, key, counted, tuple(d for d in doubts if d), domains)
+        said = {column: kind.comment for column, kind in found.items() if MARK in kind.comment}
+        clear = {column: self._comment(schema, name, column, None).as_string(self._db) for column in said}
+        return Target(
+            schema, name, table, numbers, key, counted, tuple(d for d in doubts if d), domains,
+            notices(self._rules.sink, table, f"{schema}.{name}", said, clear),
+        )  # fmt: skip
 
     def _definition(self, column: Column, table: Table) -> sql.Composed:
         from psycopg import sql
@@ -317,7 +380,14 @@ class _Found:
     not_null: bool
     generated: bool  # computed from other columns: not ours to write
     counted: bool  # GENERATED ALWAYS AS IDENTITY
+    comment: str
     base: str  # the kind, or what it is a domain of
+
+
+def _replaced(known: Table, table: Table) -> bool:
+    """Whether the same structure is of other columns than it was."""
+    then, now = ([c.origin for c in t.columns] for t in (known, table))
+    return all(then) and all(now) and then != now and bool(diff(known, table))
 
 
 def _names(names: tuple[str, ...]) -> sql.Composed:

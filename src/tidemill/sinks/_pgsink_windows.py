@@ -97,4 +97,4 @@ class Windows:
 
 
 def _shape(table: Table) -> object:
-    return table.fingerprint, table.renamed
+    return table.lineage

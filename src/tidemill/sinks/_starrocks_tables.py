@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidemill.component import Notice
 from tidemill.errors import DeliveryError, Refused
-from tidemill.model.table import Table
+from tidemill.model.table import Column, Table
+from tidemill.sinks._following import CODE, MARK, added, is_known, notices
 from tidemill.sinks._starrocks_rows import AUDIT, IS_DELETED, VERSION
-from tidemill.sinks._starrocks_types import holds, kinds_of
+from tidemill.sinks._starrocks_types import default, holds, kinds_of
 
 _REFUSED = {1044, 1045, 1064, 1142, 1227, 5203}  # access denied, syntax; 5203 is StarRocks' own "access denied"
 _KEYS_PER_QUERY = 1000
@@ -40,6 +42,7 @@ class Destination:
     name: Name
     kinds: dict[str, str]
     extra: bool
+    notices: tuple[Notice, ...] = ()
 
 
 def quoted(name: str) -> str:
@@ -61,13 +64,23 @@ class Tables:
     create: bool
     properties: dict[str, str]
     timeout: float
-    _known: dict[Name, tuple[object, Destination]] = field(default_factory=dict)
+    sink: str = ""
+    _looked_at: set[str] = field(default_factory=set)  # since `notices` was asked
+    _known: dict[Name, tuple[tuple[object, ...], Destination]] = field(default_factory=dict)
 
-    def destination(self, name: Name, table: Table) -> Destination:
-        """Where the table's rows are loaded. Makes what is missing, whenever another structure comes."""
+    def destination(self, name: Name, table: Table, since: int) -> Destination:
+        """Where the table's rows are loaded. Makes what is missing, whenever another structure comes, whose rows begin
+        at offset `since`."""
         if not self.knows(name, table):
-            self._known[name] = _identity(table), self._prepare(name, table)
+            self._known[name] = _identity(table), self._prepare(name, table, since)
+            self._looked_at.add(table.full_name)
         return self._known[name][1]
+
+    def notices(self) -> dict[str, tuple[Notice, ...]]:
+        """What is to be said of tables, and of those that were looked at since the last time that there is nothing."""
+        looked_at, self._looked_at = self._looked_at, set()
+        known = [(str(table), destination.notices) for (table, *_), destination in self._known.values()]
+        return {table: said for table, said in known if said or table in looked_at}
 
     def knows(self, name: Name, table: Table) -> bool:
         """Whether this structure came last. One that comes back may have to be followed back."""
@@ -110,6 +123,14 @@ class Tables:
             cursor.execute(statement)
             return list(cursor.fetchall())
 
+    def comments(self, name: Name) -> dict[str, str]:
+        """Of columns where they say something of ours."""
+        rows = self.run(
+            "SELECT column_name, column_comment FROM information_schema.columns WHERE table_schema = "
+            f"{literal(name.database)} AND table_name = {literal(name.table)}"
+        )
+        return {column: comment for column, comment in rows if MARK in (comment or "")}
+
     def describe(self, name: Name) -> dict[str, tuple[str, bool]]:
         """Column -> (type, whether it is in the primary key)."""
         rows = self.run(
@@ -118,7 +139,7 @@ class Tables:
         )
         return {column: (kind, key == "PRI") for column, kind, key in rows}
 
-    def _prepare(self, name: Name, table: Table) -> Destination:
+    def _prepare(self, name: Name, table: Table, since: int) -> Destination:
         if not table.key:
             raise Refused(
                 f"{table.full_name} has no key, which a primary key table needs", where=self.where,
@@ -142,10 +163,12 @@ class Tables:
             self._create(name, table, wanted)
             there = self.describe(name)
         self._check(name, table, there)
-        self._rename(name, table, there)
+        stuck = self._rename(name, table, there)
+        columns = {c.name: c for c in table.columns}
         for column, kind in {**wanted, **AUDIT}.items():
             if column not in there:
-                self._add(name, column, kind)
+                more = self._initial(name, columns[column], kind, since, stuck) if column in columns else ""
+                self._add(name, column, kind, more)
         there = self.describe(name)
         unfit = [
             f'"{column}" is {there[column][0]}, the source needs {kind}'
@@ -158,7 +181,42 @@ class Tables:
                 fix="Change them with ALTER TABLE ... MODIFY COLUMN; SHOW ALTER TABLE COLUMN says how far that is.",
             )  # fmt: skip
         kinds = {column: _loaded(there[column][0], kind) for column, kind in wanted.items()}
-        return Destination(name, kinds, extra=bool(there.keys() - wanted.keys() - AUDIT.keys()))
+        said = self.comments(name)
+        clear = {c: f"ALTER TABLE {name} MODIFY COLUMN {quoted(c)} COMMENT ''" for c in said}
+        found = notices(self.sink, table, name.plain, said, clear) + self._exchanged(name, table)
+        return Destination(name, kinds, bool(there.keys() - wanted.keys() - AUDIT.keys()), found)
+
+    def _initial(self, name: Name, column: Column, kind: str, since: int, stuck: dict[str, str]) -> str:
+        """What ADD COLUMN says of the rows that are there: their value, or in a comment that it is not known."""
+        if column.name in stuck:
+            why = f'it was "{stuck[column.name]}" before, and this version of StarRocks cannot rename a column'
+        elif not is_known(column):
+            why = ""
+        else:
+            fits, value = default(column, kind)
+            if fits:
+                return "" if value is None else f" DEFAULT {literal(value)}"
+            why = f"StarRocks has no DEFAULT for {kind} that is the value which they have at the source"
+        if not self.run(f"SELECT 1 FROM {name} LIMIT 1"):
+            return ""
+        return f" COMMENT {literal(added(column, since, why=why))}"
+
+    def _exchanged(self, name: Name, table: Table) -> tuple[Notice, ...]:
+        """Columns that took each other's names: there is nothing here that could rename both at once, nor tell whether
+        it was done."""
+        olds = {was for was, _ in table.renamed}
+        both = [now for was, now in table.renamed if now in olds]
+        if not both:
+            return ()
+        return (
+            Notice(
+                CODE, table.full_name,
+                f'sink "{self.sink}", {name.plain}: {", ".join(both)} exchanged their names at the source. Rows that '
+                "did not change since have their values in the columns of the names before.",
+                "Copy the values of these columns from the source yourself. The next change of the table's structure "
+                "at the source ends this notice.",
+            ),
+        )  # fmt: skip
 
     def _create(self, name: Name, table: Table, wanted: dict[str, str]) -> None:
         statement = self.creation(name, table, wanted)
@@ -199,17 +257,23 @@ class Tables:
                 where=self.where, fix="StarRocks cannot change a primary key: fill a new table.",
             )  # fmt: skip
 
-    def _rename(self, name: Name, table: Table, there: dict[str, tuple[str, bool]]) -> None:
-        columns = {c.name for c in table.columns}
+    def _rename(self, name: Name, table: Table, there: dict[str, tuple[str, bool]]) -> dict[str, str]:
+        """Answers what could not be renamed: new name -> old name. StarRocks before 3.3.2 has no statement for it."""
+        columns, stuck = {c.name for c in table.columns}, {}
         for old, new in table.renamed:
-            if old in there and old not in columns and new in columns and new not in there:
-                with self._unless_done(name, new):
-                    self.run(f"ALTER TABLE {name} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
-                there[new] = there.pop(old)
+            if old in there and new in columns and new not in there:
+                try:
+                    with self._unless_done(name, new):
+                        self.run(f"ALTER TABLE {name} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+                except Refused:
+                    stuck[new] = old
+                else:
+                    there[new] = there.pop(old)
+        return stuck
 
-    def _add(self, name: Name, column: str, kind: str) -> None:
+    def _add(self, name: Name, column: str, kind: str, more: str) -> None:
         with self._unless_done(name, column):
-            self.run(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {kind} NULL")
+            self.run(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {kind} NULL{more}")
         # Without fast schema evolution this is a job; loads that name the column fail until it is done.
         deadline = time.monotonic() + self.timeout
         while column not in self.describe(name):
@@ -236,9 +300,9 @@ def _loaded(there: str, wanted: str) -> str:
     return there.upper() if is_text else wanted
 
 
-def _identity(table: Table) -> object:
+def _identity(table: Table) -> tuple[object, ...]:
     """Of a structure as it came: one that comes back may say what was renamed for it."""
-    return table.full_name, table.fingerprint, table.renamed
+    return table.full_name, table.lineage
 
 
 def text_of(value: Any) -> str:

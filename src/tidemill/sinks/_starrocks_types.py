@@ -5,6 +5,7 @@ The reference page is made of `RULES`.
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import Any
 
@@ -120,6 +121,24 @@ def form_of(values: pa.Array, kind: str) -> JsonForm:
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         return JsonForm.BASE64
     return JsonForm.STRING
+
+
+def default(column: Column, kind: str) -> tuple[bool, str | None]:
+    """What rows that are there have in a new column, as its DEFAULT; None for NULL. First, whether there can be one."""
+    assert column.initial is not None
+    assert column.initial.value is not None
+    if not column.initial.value.is_valid:
+        return True, None
+    if kind == "JSON" or kind.startswith("ARRAY"):
+        return False, None
+    verdicts = Verdicts()
+    given = pa.repeat(column.initial.value, 1)
+    value = fit(given, None, column, kind, np.zeros(1, np.uint64), np.ones(1, bool), verdicts)[0].as_py()
+    if verdicts.reasons:
+        return False, None
+    if isinstance(value, bool):
+        return True, str(int(value))
+    return True, base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def fit(

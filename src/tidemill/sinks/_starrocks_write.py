@@ -65,7 +65,7 @@ class Writing:
         name = Name(self._database.constant(table, source), self._table.constant(table, source))
         if not self._session.tables.knows(name, table):
             self._flush(name)  # rows of the structure before this one go into the table as it was
-        destination = self._session.tables.destination(name, table)
+        destination = self._session.tables.destination(name, table, int(block.offsets()[0]))
         pending = self._pending.get(name)
         if pending is not None and pending.table.fingerprint != table.fingerprint:
             self._flush(name)

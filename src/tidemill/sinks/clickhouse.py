@@ -24,6 +24,7 @@ from tidemill.sinks._clickhouse_client import ConnectionConfig, address, connect
 from tidemill.sinks._clickhouse_history import History
 from tidemill.sinks._clickhouse_tables import VERSION, Mode, Tables
 from tidemill.sinks._clickhouse_types import JsonType, NullArrays
+from tidemill.sinks._following import packed
 from tidemill.sinks._lines import WINDOW, windows
 from tidemill.sinks._places import hosts
 from tidemill.sinks._routing import of_a_table
@@ -148,7 +149,7 @@ class ClickHouseSink(Component[ClickHouseConfig]):
         encoding = time.perf_counter() - began - writing.waited
         return Receipt(
             self.config.id, delivery.lane, writing.events - writing.skipped, writing.bytes, writing.skipped,
-            encode_seconds=encoding, write_seconds=writing.waited,
+            encode_seconds=encoding, write_seconds=writing.waited, notices=packed(session.tables.notices()),
         )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:
@@ -170,7 +171,7 @@ class ClickHouseSink(Component[ClickHouseConfig]):
                 client,
                 Tables(
                     client, where, config.mode, config.create_tables, config.allow_destructive_ddl, config.json_type,
-                    config.null_arrays, config.offset_base, config.shared_tables,
+                    config.null_arrays, config.offset_base, config.shared_tables, config.id,
                 ),
                 History(client, config.id, config.offset_base, config.shared_tables, version, where),
                 {},

@@ -24,6 +24,7 @@ from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.model.template import Template
 from tidemill.sinks._ahead import ahead
+from tidemill.sinks._following import packed
 from tidemill.sinks._pgsink_apply import Applier, TooMany
 from tidemill.sinks._pgsink_connection import address, connect, explained, is_about_structure
 from tidemill.sinks._pgsink_positions import PlanChanged, Positions, StateConfig, Taking
@@ -109,6 +110,7 @@ class PostgresSink(Component[PostgresSinkConfig]):
         self._where = f'sink "{config.id}", {address(config.dsn)}'
         self._db: Connection | None = None
         self._targets: dict[str, Target] = {}  # of each source table: the structure that came last
+        self._looked_at: set[str] = set()  # tables whose target was looked at since the last receipt
 
     def write(self, delivery: Delivery) -> Receipt:
         began = time.perf_counter()
@@ -123,7 +125,13 @@ class PostgresSink(Component[PostgresSinkConfig]):
         return Receipt(
             self.config.id, delivery.lane, work.windows.events, work.applier.bytes, taking.skipped,
             encode_seconds=work.encode_seconds, write_seconds=total - work.encode_seconds,
+            notices=self._notices(),
         )  # fmt: skip
+
+    def _notices(self) -> str:
+        looked_at, self._looked_at = self._looked_at, set()
+        known = self._targets.items()
+        return packed({name: target.notices for name, target in known if target.notices or name in looked_at})
 
     def _with_a_second_look(self, delivery: Delivery) -> tuple[_Work, Taking]:
         """What is known of a table may be of yesterday: somebody may have changed or dropped it since."""
@@ -175,17 +183,18 @@ class PostgresSink(Component[PostgresSinkConfig]):
             schema, name = self._rendered(table, source)
             rules = Rules(
                 self.config.create_tables, self.config.allow_destructive_ddl, self.config.types,
-                self.config.keyless == "append",
+                self.config.keyless == "append", self.config.id,
             )  # fmt: skip
             found = Tables(db, self.config.state_schema, rules, self._where).follow(table, schema, name, since)
             self._targets[table.full_name] = found
+            self._looked_at.add(table.full_name)
         return found
 
     def knows(self, table: Table) -> bool:
         found = self._targets.get(table.full_name)
         if found is None:
             return False
-        return (found.table.fingerprint, found.table.renamed) == (table.fingerprint, table.renamed)
+        return found.table.lineage == table.lineage
 
     def hope(self) -> None:
         """After a replay new rows are new again."""

@@ -19,6 +19,7 @@ from pydantic import Field, SecretStr, field_validator
 from tidemill.component import Check, Component, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.sinks._following import packed
 from tidemill.sinks._lines import windows
 from tidemill.sinks._places import hosts
 from tidemill.sinks._routing import of_a_table
@@ -133,8 +134,9 @@ class StarRocksSink(Component[StarRocksConfig]):
         waited = session.loads.seconds
         encoding = time.perf_counter() - began - waited
         return Receipt(
-            self.config.id, delivery.lane, writing.events, writing.bytes, encode_seconds=encoding, write_seconds=waited
-        )
+            self.config.id, delivery.lane, writing.events, writing.bytes, encode_seconds=encoding, write_seconds=waited,
+            notices=packed(session.tables.notices()),
+        )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:
         from tidemill.sinks._starrocks_doctor import examine
@@ -160,8 +162,9 @@ class StarRocksSink(Component[StarRocksConfig]):
                 autocommit=True, ssl=config.tls() if config.mysql_tls else None,
             )  # fmt: skip
         tables = Tables(
-            connection, where, config.create_tables, dict(config.table_properties), config.request_timeout_seconds
-        )
+            connection, where, config.create_tables, dict(config.table_properties), config.request_timeout_seconds,
+            config.id,
+        )  # fmt: skip
         loads = StreamLoads(
             config.url, config.user, config.password.get_secret_value(), where, config.connect_timeout_seconds,
             config.request_timeout_seconds, config.tls() if config.url.startswith("https") else None, config.backend,

@@ -16,6 +16,7 @@ from tidemill.decoders._pgmessages import Relation, RelationColumn
 from tidemill.errors import ConnectionLost
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType
+from tidemill.sources._pg_connect import SESSION
 from tidemill.sources._pg_errors import translated
 
 _IDENTITY = {"d": "key", "i": "key", "f": "full", "n": "nothing"}
@@ -37,6 +38,7 @@ class _Attribute:
     not_null: bool
     generated: bool
     primary: bool
+    number: int
 
 
 class Catalog:
@@ -47,6 +49,7 @@ class Catalog:
         self._where = where
         self._db: psycopg.Connection | None = None
         self._types: dict[tuple[int, int], _Type | None] = {}
+        self._files: dict[int, dict[int, int]] = {}
 
     def describe(self, relation: Relation, type_names: Mapping[int, str]) -> Table:
         """The table, not yet numbered. `type_names` are the names that Type messages gave, for types dropped since."""
@@ -65,8 +68,17 @@ class Catalog:
         if self._db is None:
             self._db = self._connect()
         with translated(self._where):
+            files = self.storage(relation.oid)
             known = self._attributes(relation.oid)
-            columns = tuple(self._column(c, relation, known.get(c.name), type_names) for c in relation.columns)
+            sent = {c.name for c in relation.columns}
+            self._files.pop(relation.oid, None)
+            if sent == {name for name, attribute in known.items() if name in sent or not attribute.generated}:
+                self._files[relation.oid] = files
+            numbers = _numbers(relation, known)
+            columns = tuple(
+                replace(self._column(c, relation, known.get(c.name), type_names), origin=numbers.get(c.name, ""))
+                for c in relation.columns
+            )
         return Table(
             self._db.info.dbname, relation.schema, relation.name, columns, _key(relation, known), _identity(relation)
         )
@@ -107,13 +119,58 @@ class Catalog:
         assert self._db is not None
         rows = self._db.execute(
             """
-            SELECT a.attname, a.attnotnull, a.attgenerated <> '', coalesce(a.attnum = ANY (i.indkey), false)
+            SELECT a.attname, a.attnotnull, a.attgenerated <> '', coalesce(a.attnum = ANY (i.indkey), false), a.attnum
             FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
-            WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+            WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
             """,
             [relation],
         )
-        return {name: _Attribute(not_null, generated, primary) for name, not_null, generated, primary in rows}
+        return {name: _Attribute(*rest) for name, *rest in rows}
+
+    def storage_then(self, relation: int) -> dict[int, int] | None:
+        """`storage` as it was when the relation was described, if the catalog had its columns and no others: what they
+        were added with is older. None where the catalog was ahead of the stream."""
+        return self._files.get(relation)
+
+    def storage(self, relation: int) -> dict[int, int]:
+        """The file of each table that holds the relation's rows: itself, or its partitions. A table that is written
+        anew gets another one."""
+        assert self._db is not None
+        with translated(self._where):
+            rows = self._db.execute(
+                """
+                SELECT c.oid, pg_relation_filenode(c.oid) FROM pg_class c
+                WHERE c.relkind IN ('r', 'm') AND (c.oid = %(oid)s OR c.oid IN (
+                    SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf))
+                """,
+                {"oid": relation},
+            ).fetchall()
+        return {int(oid): int(file) for oid, file in rows if file is not None}
+
+    def missing(self, tables: list[int], column: str) -> dict[int, str]:
+        """What rows from before the column was added have in it, as text, by table. None where it is NULL, or where the
+        table was written anew since: pg_attribute.attmissingval."""
+        assert self._db is not None
+        with translated(self._where):
+            for name in ("DateStyle", "IntervalStyle", "TimeZone", "extra_float_digits", "bytea_output", "lc_monetary"):
+                self._db.execute("SELECT set_config(%s, %s, false)", [name, SESSION[name]])
+            rows = self._db.execute(
+                "SELECT attrelid, (attmissingval::text::text[])[1] FROM pg_attribute "
+                "WHERE attrelid = ANY (%s) AND attname = %s AND atthasmissing AND NOT attisdropped",
+                [tables, column],
+            ).fetchall()
+        return {int(oid): text for oid, text in rows}
+
+
+def _numbers(relation: Relation, known: Mapping[str, _Attribute]) -> dict[str, str]:
+    """What the columns are known by, if the catalog has exactly these, in this order, and at most later ones besides.
+    Otherwise it is ahead of the stream, and a name may be another column's by now."""
+    names = [c.name for c in relation.columns]
+    if not names or not set(names) <= known.keys():
+        return {}
+    last = max(known[name].number for name in names)
+    found = [n for n, a in known.items() if a.number <= last and (n in names or not a.generated)]
+    return {name: f"{relation.oid}.{known[name].number}" for name in names} if found == names else {}
 
 
 def _key(relation: Relation, known: Mapping[str, _Attribute]) -> tuple[str, ...]:

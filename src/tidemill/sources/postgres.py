@@ -37,6 +37,7 @@ from tidemill.sources._pg_catalog import Catalog
 from tidemill.sources._pg_connect import Endpoint, connect, login
 from tidemill.sources._pg_doctor import examine
 from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
+from tidemill.sources._pg_lineage import remember, trace
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources._pg_tables import parse as parse_pattern
 
@@ -221,7 +222,9 @@ class PostgresSource(Component[PostgresConfig]):
                 # dropped since was still the key of this row (invariant 6).
                 names = {column.name for column in table.columns}
                 table = replace(table, key=known.key) if set(known.key) <= names else table
-            return schemas.register(table, after or self.began)
+            known = schemas.register(trace(table, relation.oid, self.catalog, schemas), after or self.began)
+            remember(relation.oid, self.catalog, schemas)
+            return known
 
         self._decoder = PgOutputDecoder(describe, self.server_message, mark_events=mark_events)
         self._watch.open(schemas)

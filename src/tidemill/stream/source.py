@@ -36,7 +36,7 @@ RECEIPTS = pa.schema(
     [
         ("sink", pa.string()), ("lane", pa.int32()), ("events", pa.int64()), ("bytes", pa.int64()),
         ("skipped", pa.int64()), ("encode_seconds", pa.float64()), ("write_seconds", pa.float64()),
-        ("error", pa.string()), ("retryable", pa.bool_()),
+        ("error", pa.string()), ("retryable", pa.bool_()), ("notices", pa.string()),
         # The batch they belong to; `newest` is the latest commit time met; `letters` are packed as in dlq/letter.py.
         ("start", pa.int64()), ("end", pa.int64()), ("lanes", pa.int32()), ("by", pa.string()),
         ("newest", pa.float64()), ("letters", pa.binary()),

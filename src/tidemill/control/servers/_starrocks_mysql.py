@@ -14,7 +14,7 @@ import sqlite3
 import struct
 from typing import Any
 
-from tidemill.control.servers._starrocks_store import Column, Store
+from tidemill.control.servers._starrocks_store import Column, Rejected, Store, convert
 
 _CAPABILITIES = 0x00000001 | 0x00000008 | 0x00000200 | 0x00008000 | 0x00080000  # long password, db, 4.1, secure, plugin
 _COM_QUIT, _COM_INIT_DB, _COM_QUERY, _COM_PING = 1, 2, 3, 14
@@ -29,10 +29,14 @@ _CREATE = re.compile(
     rf"CREATE TABLE IF NOT EXISTS {_TABLE} \((.*)\)\s+PRIMARY KEY \((.*?)\)\s+DISTRIBUTED BY HASH\((.*?)\)", re.S | re.I
 )
 _COLUMN = re.compile(rf"^\s*{_NAME} (.+?) (NOT NULL|NULL)(?: COMMENT .*)?$", re.I)
-_ADD = re.compile(rf"ALTER TABLE {_TABLE} ADD COLUMN {_NAME} (.+?) NULL", re.I)
-_RENAME = re.compile(rf"ALTER TABLE {_TABLE} RENAME COLUMN {_NAME} TO {_NAME}", re.I)
+_TEXT = r"'((?:[^'\\]|\\.|'')*)'"
+_ADD = re.compile(
+    rf"^ALTER TABLE {_TABLE} ADD COLUMN {_NAME} (.+?) NULL(?: DEFAULT {_TEXT})?(?: COMMENT {_TEXT})?$", re.I | re.S
+)
+_RENAME = re.compile(rf"^ALTER TABLE {_TABLE} RENAME COLUMN {_NAME} TO {_NAME}$", re.I)
+_COMMENT = re.compile(rf"^ALTER TABLE {_TABLE} MODIFY COLUMN {_NAME} COMMENT {_TEXT}$", re.I | re.S)
 _ROWS = re.compile(rf"^(SELECT|DELETE) .*?FROM {_TABLE}", re.I | re.S)
-_STRING = re.compile(r"'((?:[^'\\]|\\.|'')*)'", re.S)
+_STRING = re.compile(_TEXT, re.S)
 
 
 class SqlError(Exception):
@@ -48,6 +52,8 @@ def run(store: Store, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]
         return [], []
     if statement.lower() in ("select 1", "select current_version()"):
         return ["version"], [("1" if statement.endswith("1") else "3.3.0-standin",)]
+    if (found := _COLUMNS.search(statement)) and "column_comment" in statement:
+        return ["column_name", "column_comment"], store.comments(found[1], found[2])
     if found := _COLUMNS.search(statement):
         rows = [(c.name, c.type.lower(), "PRI" if c.key else "") for c in store.columns(found[1], found[2])]
         return ["column_name", "column_type", "column_key"], rows
@@ -60,10 +66,17 @@ def run(store: Store, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]
     if found := _ADD.search(statement):
         if any(c.name == found[3] for c in store.columns(found[1], found[2])):
             raise SqlError(1060, f"Duplicate column name '{found[3]}'")
-        store.add(found[1], found[2], Column(found[3], found[4].upper(), True, False))
+        column = Column(found[3], found[4].upper(), True, False)
+        store.add(found[1], found[2], column, _default(column, found[5]), _plain(found[6] or ""))
         return [], []
     if found := _RENAME.search(statement):
+        columns = {c.name: c for c in store.columns(found[1], found[2])}
+        if found[3] not in columns or columns[found[3]].key or found[4] in columns:
+            raise SqlError(1064, f"Getting analyzing error: column {found[3]} cannot be renamed to {found[4]}")
         store.rename(found[1], found[2], found[3], found[4])
+        return [], []
+    if found := _COMMENT.search(statement):
+        store.comment(found[1], found[2], found[3], _plain(found[4]))
         return [], []
     if found := _ROWS.match(statement):
         if not store.columns(found[2], found[3]):
@@ -95,9 +108,28 @@ def _create(store: Store, found: re.Match[str]) -> tuple[list[str], list[tuple[A
     return [], []
 
 
+def _default(column: Column, text: str | None) -> Any:
+    """As the analyzer takes it: a constant of a scalar type, or an error."""
+    if text is None:
+        return None
+    base = column.type.partition("(")[0]
+    if base == "JSON" or base.startswith("ARRAY"):
+        raise SqlError(1064, f"Invalid default value for '{column.name}': {base} has none")
+    value: Any = _plain(text)
+    try:
+        if base == "BOOLEAN":
+            value = {"1": True, "0": False, "true": True, "false": False}[value.lower()]
+        return convert(float(value) if base in ("FLOAT", "DOUBLE") else value, column)
+    except (Rejected, ValueError, KeyError) as error:
+        raise SqlError(1064, f"Invalid default value for '{column.name}'") from error
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text.replace("''", "'"), flags=re.S)
+
+
 def _literal(text: str) -> str:
-    plain = re.sub(r"\\(.)", r"\1", text.replace("''", "'"), flags=re.S)
-    return "'" + plain.replace("'", "''") + "'"
+    return "'" + _plain(text).replace("'", "''") + "'"
 
 
 class Connection(socketserver.BaseRequestHandler):

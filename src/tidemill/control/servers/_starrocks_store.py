@@ -21,6 +21,7 @@ import orjson
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS _columns (db TEXT, tbl TEXT, pos INTEGER, name TEXT, type TEXT, nullable INTEGER,
                                      pk INTEGER);
+CREATE TABLE IF NOT EXISTS _comments (db TEXT, tbl TEXT, name TEXT, comment TEXT, PRIMARY KEY (db, tbl, name));
 CREATE TABLE IF NOT EXISTS _labels (db TEXT, label TEXT, state TEXT, txn INTEGER, PRIMARY KEY (db, label));
 """
 _INTEGERS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64, "LARGEINT": 128}
@@ -90,7 +91,17 @@ class Store:
             key = ", ".join(_quoted(c.name) for c in columns if c.key)
             connection.execute(f"CREATE TABLE {_quoted(f'{db}.{table}')} ({body}, PRIMARY KEY ({key}))")
 
-    def add(self, db: str, table: str, column: Column) -> None:
+    def comments(self, db: str, table: str) -> list[tuple[str, str]]:
+        with self._lock:
+            found = "SELECT name, comment FROM _comments WHERE db = ? AND tbl = ?"
+            return self._db.execute(found, (db, table)).fetchall()
+
+    def comment(self, db: str, table: str, column: str, comment: str) -> None:
+        with self._lock:
+            self._db.execute("INSERT OR REPLACE INTO _comments VALUES (?, ?, ?, ?)", (db, table, column, comment))
+
+    def add(self, db: str, table: str, column: Column, default: Any = None, comment: str = "") -> None:
+        """`default`: what the rows that are there have in it."""
         with self.transaction() as connection:
             position = len(self.columns(db, table))
             connection.execute(
@@ -98,11 +109,20 @@ class Store:
                 (db, table, position, column.name, column.type, column.nullable),
             )
             connection.execute(f"ALTER TABLE {_quoted(f'{db}.{table}')} ADD COLUMN {_quoted(column.name)}")
+            if default is not None:
+                connection.execute(f"UPDATE {_quoted(f'{db}.{table}')} SET {_quoted(column.name)} = ?", (default,))
+            if comment:
+                connection.execute(
+                    "INSERT OR REPLACE INTO _comments VALUES (?, ?, ?, ?)", (db, table, column.name, comment)
+                )
 
     def rename(self, db: str, table: str, old: str, new: str) -> None:
         with self.transaction() as connection:
             connection.execute(
                 "UPDATE _columns SET name = ? WHERE db = ? AND tbl = ? AND name = ?", (new, db, table, old)
+            )
+            connection.execute(
+                "UPDATE _comments SET name = ? WHERE db = ? AND tbl = ? AND name = ?", (new, db, table, old)
             )
             connection.execute(f"ALTER TABLE {_quoted(f'{db}.{table}')} RENAME COLUMN {_quoted(old)} TO {_quoted(new)}")
 

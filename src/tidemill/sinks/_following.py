@@ -1,0 +1,74 @@
+"""Rows that cannot follow a change of the source's structure: what sinks that keep tables write down about them.
+
+The stream brings rows that change. What an ADD COLUMN or a RENAME COLUMN did to all other rows a sink has to do itself,
+and where it cannot it says so: in the column's comment, in the same statement or transaction as the change, so that
+neither can be without the other. Whoever opens the table reads it there, and so does every worker, which passes it on
+with its receipts. It stands until somebody has mended the rows and takes the comment away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import orjson
+
+from tidemill.component import Notice
+from tidemill.model.position import Offset
+from tidemill.model.table import Column, Table
+
+MARK = "tidemill: "
+CODE = "rows-left-behind"
+NOT_TOLD = "the source does not tell what they have there"
+
+
+def added(column: Column, since: Offset, keep: str = "NULL", why: str = "") -> str:
+    """For a column that is new, where it is not known what the rows that are there have in it, or cannot be written."""
+    why = why or (column.initial.unknown if column.initial is not None else "") or NOT_TOLD
+    return f"{MARK}rows that did not change since offset {since} keep {keep} here: {why}"
+
+
+def replaced(since: Offset) -> str:
+    return (
+        f"{MARK}rows that did not change since offset {since} keep the values of an earlier column of this name here: "
+        "it was dropped at the source, and added again"
+    )
+
+
+def swapped(was: str, since: Offset) -> str:
+    """For a column that took over the name of another one, where the destination cannot rename both at once."""
+    return (
+        f'{MARK}rows that did not change since offset {since} have this column\'s values in "{was}": columns exchanged '
+        "their names at the source, and the destination cannot follow that in one step"
+    )
+
+
+def is_known(column: Column) -> bool:
+    return column.initial is not None and column.initial.value is not None
+
+
+def notices(
+    sink: str, table: Table, target: str, comments: Mapping[str, str], clear: Mapping[str, str]
+) -> tuple[Notice, ...]:
+    """Of the columns whose comment says something. `clear`: the statement that takes a column's comment away."""
+    found = []
+    for column, comment in comments.items():
+        _, mark, said = comment.rpartition(MARK)
+        if mark:
+            found.append(
+                Notice(
+                    CODE, table.full_name, f'sink "{sink}", {target}, column "{column}": {said}.',
+                    f"Copy the values of {_names(table)} and {column} from the source into those rows yourself. Then "
+                    f"run {clear[column]} at the destination, and start the pipeline again.",
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def _names(table: Table) -> str:
+    return ", ".join(table.key) or "the key"
+
+
+def packed(found: Mapping[str, tuple[Notice, ...]]) -> str:
+    """For a receipt: what is to be said of each table; of one that has nothing, that it has nothing any more."""
+    return orjson.dumps({table: [asdict(n) for n in each] for table, each in found.items()}).decode() if found else ""

@@ -1,0 +1,86 @@
+"""Which column is which over time, and what old rows have in a new one: what state sinks need to follow the source.
+
+The stream names columns, and says nothing else about them. The catalog knows them by attribute number, which stays when
+a column is renamed, and keeps the value that rows from before an ADD COLUMN have in it. Both are asked for when a
+relation is announced, and kept with the version in the schema registry: a later restart, or a table that was written
+anew since, changes nothing of what was found out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+import orjson
+
+from tidemill.component import Schemas
+from tidemill.decoders._pgcolumns import value_of
+from tidemill.model.table import Column, Initial, Table
+
+_AHEAD = "the catalog was ahead of the stream when the column was met"
+_REWRITTEN = (
+    "the table was written anew since, so that each row may have its own (a default that is computed for each row, an"
+    " identity column), or the catalog no longer tells (VACUUM FULL, CLUSTER, another type)"
+)
+_GENERATED = "each row has its own, computed from its other columns"
+
+
+class Catalog(Protocol):
+    def storage_then(self, relation: int) -> dict[int, int] | None: ...
+
+    def storage(self, relation: int) -> dict[int, int]: ...
+
+    def missing(self, tables: list[int], column: str) -> dict[int, str]: ...
+
+
+def trace(table: Table, relation: int, catalog: Catalog, schemas: Schemas) -> Table:
+    """The table with what is known of its columns' past. Call `remember` once it is registered."""
+    mine = f"{relation}."
+    versions = [v for v in schemas.versions(table.full_name) if any(c.origin.startswith(mine) for c in v.columns)]
+    if not versions:
+        return table  # met for the first time: nothing to compare with
+    latest = {c.name: c for c in versions[-1].columns}
+    columns = tuple(c if c.origin or c.name not in latest else replace(c, origin=latest[c.name].origin)
+                    for c in table.columns)  # fmt: skip
+    names: dict[str, dict[str, None]] = {}  # all that a column was called, in the order of the versions
+    for column in (c for version in versions for c in version.columns if c.origin):
+        names.setdefault(column.origin, {})[column.name] = None
+    return replace(
+        table,
+        columns=tuple(
+            c if c.origin in names else replace(c, initial=_initial(c, relation, catalog, schemas)) for c in columns
+        ),
+        renamed=tuple((was, c.name) for c in columns for was in names.get(c.origin, {}) if was != c.name),
+    )
+
+
+def remember(relation: int, catalog: Catalog, schemas: Schemas) -> None:
+    """Where the table's rows are now: the next new column is compared with it."""
+    files = catalog.storage_then(relation)
+    if files is None:
+        return
+    document = orjson.dumps({str(oid): file for oid, file in sorted(files.items())})
+    if schemas.recall(_name(relation)) != document:
+        schemas.remember(_name(relation), document)
+
+
+def _initial(column: Column, relation: int, catalog: Catalog, schemas: Schemas) -> Initial:
+    if column.generated:
+        return Initial(unknown=_GENERATED)
+    document = schemas.recall(_name(relation))
+    if not column.origin or document is None:
+        return Initial(unknown=_AHEAD)
+    before = {int(oid): file for oid, file in orjson.loads(document).items()}
+    now = catalog.storage(relation)
+    # Tables that were there before the column: partitions that came since brought it with them.
+    shared = [oid for oid in before if oid in now]
+    missing = catalog.missing(shared, column.name)
+    told = {missing.get(oid) for oid in shared}
+    if any(oid not in missing and before[oid] != now[oid] for oid in shared) or len(told) != 1:
+        return Initial(unknown=_REWRITTEN)
+    value, odd = value_of(told.pop(), column.type)
+    return Initial(unknown="their value is none of the type's that is kept here") if odd else Initial(value)
+
+
+def _name(relation: int) -> str:
+    return f"storage of {relation}"

@@ -1,0 +1,340 @@
+"""What an ADD COLUMN or a RENAME COLUMN at the source did to rows that never change again is done at the target, too.
+
+A real database is captured into a log, and the log delivered to each sink that keeps tables: a row that was untouched
+by the change of structure is the same on both sides in the end, or the sink says which rows are not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.sinks.test_state_sinks import Destination, clickhouse_server, postgres_destination, starrocks_server, there
+from tests.sources import mysupport, support
+from tests.support.capturing import capturing, eventually
+from tests.support.changes import delivery
+from tests.support.origin import session
+from tidemill.component import Source
+from tidemill.control.servers.mysqlfamily import Server
+from tidemill.control.servers.postgres import Postgres
+from tidemill.log import LogReader
+from tidemill.model.block import Block
+from tidemill.model.delivery import Receipt
+from tidemill.sinks.postgres import PostgresSink
+from tidemill.sinks.starrocks import StarRocksSink
+from tidemill.sources.mysql import MysqlSource
+from tidemill.sources.postgres import PostgresSource
+
+__all__ = ["clickhouse_server", "starrocks_server", "there"]  # fixtures
+
+_names = itertools.count(1)
+Rows = list[tuple[Any, ...]]
+
+
+class Origin:
+    """A source database. Each `do` is captured by a capture of its own, as after a restart, and ends in a row of the
+    table `t` that tells where it ends."""
+
+    def __init__(
+        self, source: Callable[[], Source], run: Callable[[str], object], rows: Callable[[str], Rows], path: Path
+    ) -> None:
+        self._source, self._run, self.rows, self._path = source, run, rows, path
+        self._delivered = 0
+
+    def run(self, *statements: str) -> None:
+        for statement in statements:
+            self._run(statement)
+
+    def begin(self) -> None:
+        """A binlog is captured from wherever it is when the capture connects."""
+        with capturing(self._source(), self._path) as running:
+            eventually(lambda: running.log.tail().position, running)
+
+    def do(self, *statements: str, mark: str = ") VALUES ({})") -> None:
+        with capturing(self._source(), self._path) as running:
+            before = running.events
+            self.run(*statements)
+            number = 1000 + next(_names)
+            self._run(f"INSERT INTO t (id{', ' if mark[0] != ')' else ''}{mark.format(number)}")
+            eventually(lambda: running.events > before and _id_of(running.rows(last=1)[0]) == number, running)
+
+    def blocks(self) -> list[Block]:
+        """What was captured since the last time."""
+        log = LogReader(str(self._path / "log"))
+        start, self._delivered = self._delivered, log.tail().offset
+        return [log.read(ref) for ref in log.refs(start, self._delivered)]
+
+
+def _id_of(row: dict[str, Any]) -> int:
+    return int((row["after"] or {}).get("id", 0))
+
+
+@pytest.fixture
+def postgres_origin(postgres18: Postgres, tmp_path: Path) -> Iterator[Origin]:
+    name = f"following_{next(_names)}"
+    with postgres18.database(name) as dsn:
+        settings = support.config(dsn, "public.t")
+        support.execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, name text, note text)")
+        yield Origin(
+            lambda: PostgresSource(settings),
+            lambda statement: support.execute(dsn, statement),
+            lambda columns: sorted(support.query(dsn, f"SELECT {columns} FROM t")),
+            tmp_path,
+        )
+        support.execute(dsn, f"SELECT pg_drop_replication_slot('{settings.slot_name}')")
+
+
+def write(there: Destination, *blocks: Block, **options: Any) -> list[Receipt]:
+    """Each structure in a batch of its own, as the barrier does it; every batch by a new worker, and once more."""
+    receipts = []
+    for block in blocks:
+        start = int(block.offsets()[0])
+        receipts.append(there.sink(**options).write(delivery(block, start=start)))
+        there.sink(**options).write(delivery(block, start=start))
+    return receipts
+
+
+def said(receipts: list[Receipt]) -> dict[str, list[str]]:
+    """Of each table: what the last worker that looked at it says."""
+    found: dict[str, list[str]] = {}
+    for receipt in receipts:
+        if receipt.notices:
+            found |= {table: [n["what"] for n in each] for table, each in orjson.loads(receipt.notices).items()}
+    return found
+
+
+def same(origin: Origin, there: Destination, columns: str) -> bool:
+    def texts(rows: Rows) -> list[list[str]]:
+        return sorted([str(value) for value in row] for row in rows)
+
+    assert texts(there.rows(columns)) == texts(origin.rows(columns))
+    return True
+
+
+def test_rows_that_never_change_again_get_the_default_of_a_new_column(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
+    write(there, *origin.blocks())
+    origin.do(
+        "ALTER TABLE t ADD COLUMN level int NOT NULL DEFAULT 5, ADD COLUMN word text DEFAULT 'it''s \\ \"it\"', "
+        "ADD COLUMN price numeric(10,2) DEFAULT 1.25, ADD COLUMN hollow text",
+        "ALTER TABLE t ALTER COLUMN level SET DEFAULT 6, ALTER COLUMN hollow SET DEFAULT 'later'",
+        "UPDATE t SET note = 'changed' WHERE id = 2",
+    )
+    receipts = write(there, *origin.blocks())
+    assert same(origin, there, "id, name, note, level, word, price, hollow")
+    assert not any(said(receipts).values())
+
+
+def test_a_value_of_any_type_is_the_one_that_the_source_has(postgres_origin: Origin, there: Destination) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(there, *origin.blocks())
+    origin.do(
+        "ALTER TABLE t ADD COLUMN d date DEFAULT '2024-02-29',"
+        " ADD COLUMN at timestamp DEFAULT '2024-02-29 12:34:56.789',"
+        " ADD COLUMN z timestamptz DEFAULT '2024-02-29 12:34:56+02',"
+        " ADD COLUMN big bigint DEFAULT -9007199254740993, ADD COLUMN f double precision DEFAULT 0.1,"
+        " ADD COLUMN u uuid DEFAULT 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', ADD COLUMN yes boolean DEFAULT true,"
+        " ADD COLUMN wide numeric(38,10) DEFAULT 12345678901234567890.5"
+    )
+    assert not any(said(write(there, *origin.blocks())).values())
+    columns = ["d", "at", "z", "big", "f", "u", "yes", "wide"]
+    old, new = (
+        {str(r[0]): r[1:] for r in there.rows(f"id, {', '.join(columns)}")}[key] for key in ("1", str(_last(there)))
+    )
+    assert old == new  # what the stream brought for a row that was inserted afterwards
+
+
+def _last(there: Destination) -> int:
+    return max(int(row[0]) for row in there.rows("id"))
+
+
+def test_a_value_that_each_row_has_of_its_own_is_said_to_be_missing_until_somebody_mends_it(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
+    write(there, *origin.blocks())
+    origin.do("ALTER TABLE t ADD COLUMN dice double precision DEFAULT random()")
+    receipts = write(there, *origin.blocks())
+    (what,) = said(receipts)["public.t"]
+    assert 'column "dice"' in what
+    assert "keep NULL" in what
+    assert dict(there.rows("id, dice"))[1] is None
+    # A worker that starts later says it again, also with the next structure, until the comment is gone.
+    origin.do("ALTER TABLE t ADD COLUMN more int")
+    receipts = write(there, *origin.blocks())
+    assert len(said(receipts)["public.t"]) == 1
+    fix = orjson.loads(receipts[-1].notices)["public.t"][0]["fix"]
+    there.run(fix.partition("run ")[2].partition(" at the destination")[0])
+    origin.do("INSERT INTO t VALUES (3)")
+    assert said(write(there, *origin.blocks())) == {"public.t": []}
+
+
+def test_an_empty_target_has_no_rows_to_be_missed(postgres_origin: Origin, there: Destination) -> None:
+    origin = postgres_origin
+    origin.do("DELETE FROM t")
+    blocks = origin.blocks()
+    write(there, *blocks)
+    origin.do("DELETE FROM t", "ALTER TABLE t ADD COLUMN dice double precision DEFAULT random()")
+    receipts = write(there, *origin.blocks())
+    if isinstance(there.sink(), PostgresSink):  # ClickHouse keeps deleted rows until they are merged
+        assert not any(said(receipts).values())
+
+
+def test_a_renamed_column_keeps_the_values_of_rows_that_never_change_again(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
+    write(there, *origin.blocks())
+    origin.do("ALTER TABLE t RENAME COLUMN name TO label", "UPDATE t SET note = 'changed' WHERE id = 2")
+    receipts = write(there, *origin.blocks())
+    assert same(origin, there, "id, label, note")
+    origin.do("ALTER TABLE t RENAME COLUMN label TO title", "ALTER TABLE t RENAME COLUMN title TO name")
+    receipts += write(there, *origin.blocks())
+    assert same(origin, there, "id, name, note")
+    assert not any(said(receipts).values())
+
+
+def test_a_new_column_under_the_name_of_a_renamed_one_is_another_column(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
+    write(there, *origin.blocks())
+    origin.do("ALTER TABLE t RENAME COLUMN name TO label", "ALTER TABLE t ADD COLUMN name text DEFAULT 'new'")
+    receipts = write(there, *origin.blocks())
+    assert same(origin, there, "id, name, label, note")
+    assert not any(said(receipts).values())
+
+
+def test_columns_that_exchange_their_names_are_followed_or_named(postgres_origin: Origin, there: Destination) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
+    write(there, *origin.blocks())
+    origin.do(
+        "ALTER TABLE t RENAME COLUMN name TO third",
+        "ALTER TABLE t RENAME COLUMN note TO name",
+        "ALTER TABLE t RENAME COLUMN third TO note",
+    )
+    receipts = write(there, *origin.blocks())
+    if isinstance(there.sink(), PostgresSink):
+        assert same(origin, there, "id, name, note")
+        assert not any(said(receipts).values())
+    else:
+        assert any("name" in what and "note" in what for what in said(receipts)["public.t"])
+
+
+def test_a_column_that_was_dropped_and_added_again_is_not_renamed(postgres_origin: Origin, there: Destination) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(there, *origin.blocks())
+    origin.do("ALTER TABLE t DROP COLUMN note, ADD COLUMN remark text")
+    write(there, *origin.blocks())
+    assert same(origin, there, "id, name, remark")
+    origin.do("ALTER TABLE t DROP COLUMN remark, ADD COLUMN remark text DEFAULT 'other'")
+    receipts = write(there, *origin.blocks())
+    if not isinstance(there.sink(), StarRocksSink):  # which has no place to note what a column is known by
+        assert any("dropped" in what for what in said(receipts)["public.t"])
+
+
+def test_a_change_that_the_catalog_was_ahead_of_is_said_not_to_be_known(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    """Rows of one structure are read when the table has another one already."""
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(there, *origin.blocks())
+    origin.run(
+        "ALTER TABLE t RENAME COLUMN name TO label",
+        "ALTER TABLE t ADD COLUMN extra int DEFAULT 7",
+        "INSERT INTO t (id) VALUES (2)",
+        "ALTER TABLE t RENAME COLUMN label TO title",
+        "INSERT INTO t (id) VALUES (3)",
+    )
+    origin.do()
+    receipts = write(there, *origin.blocks())
+    notices = said(receipts)["public.t"]
+    assert any('column "label"' in what for what in notices)
+    assert dict(there.rows("id, title"))[1] == "a" or any('column "title"' in what for what in notices)
+
+
+@pytest.fixture
+def mysql_origin(mysql_server: Server, tmp_path: Path) -> Iterator[Origin]:
+    name = f"following{next(_names)}"
+    with mysql_server.database(name):
+        mysql_server.query("CREATE TABLE t (id int PRIMARY KEY, name text, note text)", database=name)
+        settings = mysupport.config(mysql_server.dsn(), f"{name}.t", heartbeat_seconds=0.5)
+
+        def rows(columns: str) -> Rows:
+            with mysql_server.connect() as connection, connection.cursor() as cursor:
+                cursor.execute(f"SELECT {columns} FROM {name}.t")
+                return sorted(tuple(row.values()) if isinstance(row, dict) else row for row in cursor.fetchall())
+
+        origin = Origin(
+            lambda: MysqlSource(settings),
+            lambda statement: mysql_server.query(statement, database=name),
+            rows,
+            tmp_path,
+        )
+        origin.begin()
+        yield origin
+
+
+@pytest.fixture
+def target(postgres18: Postgres) -> Iterator[Destination]:
+    with postgres18.database(f"following_{next(_names)}") as dsn, session(dsn) as db:
+        made = postgres_destination(dsn, db)
+        yield made
+        made.close()
+
+
+def test_what_mysql_and_mariadb_do_to_rows_that_never_change_again_is_done(
+    mysql_origin: Origin, target: Destination
+) -> None:
+    origin = mysql_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
+    write(target, *origin.blocks())
+    origin.do(
+        "ALTER TABLE t ADD COLUMN level int NOT NULL DEFAULT 5, ADD COLUMN word varchar(20) DEFAULT 'it''s', "
+        "ADD COLUMN price decimal(10,2) DEFAULT 1.25, ADD COLUMN hollow text, ADD COLUMN zero int NOT NULL, "
+        "ADD COLUMN blank varchar(10) NOT NULL, ADD COLUMN at datetime(3) DEFAULT '2024-02-29 12:34:56.789', "
+        "ADD COLUMN mood enum('good', 'bad') NOT NULL",
+        "ALTER TABLE t ALTER COLUMN level SET DEFAULT 6",
+        "UPDATE t SET note = 'changed' WHERE id = 2",
+        "INSERT INTO t (id, zero, blank, mood) VALUES (3, 1, 'x', 'bad')",
+        mark="zero, blank, mood) VALUES ({}, 0, '', 'good')",
+    )
+    receipts = write(target, *origin.blocks())
+    assert same(origin, target, "id, name, note, level, word, price, hollow, zero, blank, at, mood")
+    origin.do(
+        "ALTER TABLE t RENAME COLUMN name TO note, RENAME COLUMN note TO name",
+        "ALTER TABLE t RENAME COLUMN word TO words, ADD COLUMN word varchar(20) DEFAULT 'new'",
+        mark="zero, blank, mood) VALUES ({}, 0, '', 'good')",
+    )
+    receipts += write(target, *origin.blocks())
+    assert same(origin, target, "id, name, note, level, word, words, price, zero, blank, mood")
+    assert not any(said(receipts).values())
+
+
+def test_a_default_that_mysql_or_mariadb_computes_is_said_to_be_missing(
+    mysql_origin: Origin, target: Destination
+) -> None:
+    origin = mysql_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(target, *origin.blocks())
+    origin.do(
+        "ALTER TABLE t ADD COLUMN token char(36) DEFAULT (concat(id, 'x')), "
+        "ADD COLUMN at timestamp DEFAULT CURRENT_TIMESTAMP"
+    )
+    notices = next(iter(said(write(target, *origin.blocks())).values()))
+    assert ["token" in what or '"at"' in what for what in notices] == [True, True]
