@@ -131,6 +131,14 @@ class Resting:
     recall: Callable[[str], bytes | None] = lambda name: None
 
 
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """What an operator gives up: the changes of `what`, in words. The stream goes on after `to`."""
+
+    to: Position
+    what: str
+
+
 class Source(Protocol):
     """A database's change stream. Lives in the capture process, used by one thread.
 
@@ -159,6 +167,11 @@ class Source(Protocol):
         """Forgets the position at the database and begins a new one, now; answers it. Only an operator asks for this:
         what happened in between is not captured (invariant 7). What it remembers of its server in `schemas` begins
         anew too: the gap covers whatever it said about tables."""
+
+    def pass_over(self, after: Position, through: Position | None, *, told: Position | None) -> Passage:
+        """What is lost, and where the stream goes on, when an operator gives up everything after `after` and up to
+        `through`; without that, the one transaction that comes next. Changes nothing: the log is told to go on there.
+        `ConfigError` if the database does not have that position, `PositionLost` if it cannot go on after `after`."""
 
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
         """An operator has dealt with what notices of `subject` say happened: they are forgotten, durably. Answers them.

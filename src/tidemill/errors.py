@@ -86,8 +86,15 @@ class PositionLost(SourceError):
     pass
 
 
+SKIP = (
+    'To go on without this one transaction: "tidemill resync FILE --skip-transaction" says what it is, asks, and'
+    " captures everything after it. Copy what it changed to the destinations yourself."
+)
+"""The way out where capture cannot get past one transaction of the source."""
+
+
 class DecodeError(TidemillError):
-    default_fix = "Nothing was acknowledged. Report it with the server's version; a restart reads the same bytes again."
+    default_fix = f"Report it with the server's version; a restart reads the same bytes again. {SKIP}"
 
 
 class RegistryError(TidemillError):

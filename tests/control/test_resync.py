@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -11,9 +13,16 @@ from typer.testing import CliRunner
 from tests.capture.test_loop import capturing, query
 from tests.support.capturing import capturing as capturing_any
 from tests.support.capturing import eventually
+from tidemill.capture.__main__ import _open_log
+from tidemill.config import load
 from tidemill.control.resync import app
-from tidemill.errors import PositionLost, SourceError
-from tidemill.log import LogReader
+from tidemill.decoders import pgoutput
+from tidemill.decoders._pgcolumns import Cells, convert, texts
+from tidemill.errors import ConfigError, DecodeError, PositionLost, SourceError
+from tidemill.log import LogReader, Tail
+from tidemill.model.delivery import Checkpoint
+from tidemill.model.position import Position
+from tidemill.model.types import DataType
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
 
 DOCUMENT = """
@@ -86,3 +95,87 @@ def test_what_is_said_of_a_table_is_accepted_by_name_and_the_position_stays(
     )  # fmt: skip
     assert orjson.loads(again.output)["accepted"] == []
     assert LogReader(str(tmp_path / "log")).tail() == tail
+
+
+def test_a_gap_that_was_accepted_for_a_log_that_was_moved_away_stays_accepted(
+    database: str, document: Path, tmp_path: Path
+) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        query(database, "INSERT INTO t VALUES (1)")
+        eventually(lambda: running.log.tail().offset == 1)
+    (pipeline,) = load(document)
+    with closing(pipeline.build_checkpoints()) as store:
+        store.save(pipeline.name, Checkpoint(1000, Position("0/1000"), base=990), expect=0)
+    (tmp_path / "log").rename(tmp_path / "moved away")
+    answer = invoke(document, "--yes", "--json")
+    with closing(_open_log(pipeline)) as log:
+        assert log.tail == Tail(1000, answer["to"])
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for a value that the decoder cannot read: no version of PostgreSQL is known to send one."""
+
+    def refusing(cells: Cells, kind: DataType) -> Any:
+        if b"poison" in b"".join(texts(cells).cast("binary").drop_null().to_pylist()):
+            raise DecodeError("a value that nobody can read")
+        return convert(cells, kind)
+
+    monkeypatch.setattr(pgoutput, "convert", refusing)
+
+
+def stopped_at_poison(database: str, tmp_path: Path, **settings: Any) -> DecodeError:
+    """Capture was away; of what it finds, the third transaction cannot be decoded."""
+    options = {"tables": ("public.t",), **settings}
+    query(database, "CREATE TABLE t (id int, v text)", "CREATE TABLE other (id int)",
+          "ALTER TABLE t REPLICA IDENTITY FULL")  # fmt: skip
+    with capturing(database, tmp_path, **options) as running:
+        eventually(lambda: running.log.tail().position, running)
+    query(
+        database, "INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')",
+        "INSERT INTO t SELECT 3, 'poison' FROM generate_series(1, 3)", "INSERT INTO other VALUES (1)",
+        "INSERT INTO t VALUES (4, 'c')",
+    )  # fmt: skip
+    with capturing(database, tmp_path, **options) as run:
+        (error,) = eventually(lambda: run.failure)
+    assert isinstance(error, DecodeError)
+    assert [row["after"]["id"] for row in run.rows()] == [1, 2]
+    return error
+
+
+@pytest.mark.usefixtures("poison")
+def test_one_transaction_is_left_out_and_everything_around_it_is_captured(
+    database: str, document: Path, tmp_path: Path
+) -> None:
+    error = stopped_at_poison(database, tmp_path)
+    assert "--skip-transaction" in error.fix
+    with pytest.raises(SourceError, match=r"which changed public\.t is never captured; everything after it is"):
+        CliRunner().invoke(app, [str(document), "--skip-transaction"], catch_exceptions=False)
+    answer = invoke(document, "--skip-transaction", "--yes", "--json")
+    assert str(answer["lost"]).split(",")[0] in error.where, "the transaction that the error names"
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        eventually(lambda: running.events == 3, running)
+        assert [row["after"]["id"] for row in running.rows()] == [1, 2, 4]
+    with pytest.raises(ConfigError, match="no transaction"):
+        CliRunner().invoke(app, [str(document), "--skip-transaction"], catch_exceptions=False)
+
+
+@pytest.mark.usefixtures("poison")
+def test_capture_goes_on_after_a_named_position(database: str, document: Path, tmp_path: Path) -> None:
+    stopped_at_poison(database, tmp_path)
+    (middle,) = query(database, "SELECT pg_current_wal_lsn()::text")
+    query(database, "INSERT INTO t VALUES (5, 'd')")
+    for wrong in ("0/1", "FFFFFFFF/1"):
+        with pytest.raises(ConfigError, match="is not in what slot"):
+            CliRunner().invoke(app, [str(document), "--after", wrong, "--yes"], catch_exceptions=False)
+    assert invoke(document, "--after", middle, "--yes", "--json")["to"] == middle
+    with capturing(database, tmp_path, tables=("public.t",)) as running:
+        eventually(lambda: running.events == 3, running)
+        assert [row["after"]["id"] for row in running.rows()] == [1, 2, 5]
+
+
+def invoke(document: Path, *arguments: str) -> dict[str, Any]:
+    answer = CliRunner().invoke(app, [str(document), *arguments], catch_exceptions=False)
+    found: dict[str, Any] = orjson.loads(answer.output)
+    return found

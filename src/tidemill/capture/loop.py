@@ -58,6 +58,7 @@ class Capture:
         self._backoff = Backoff()
         self._pen = ThreadPoolExecutor(1, "log")
         self._writing: tuple[Change, Future[int]] | None = None
+        self._passed: Committed | None = None  # the last change, if it had no events: only the position has moved
         self._noticed: tuple[Notice, ...] = ()
 
     def run(self) -> None:
@@ -69,6 +70,7 @@ class Capture:
                     self._settle()
                 except TidemillError as error:
                     if not is_retryable(error):
+                        self._note_progress()
                         raise
                     wait = self._backoff.next()
                     events.warn(
@@ -138,11 +140,20 @@ class Capture:
         with suppress(LogError):  # what cannot be removed now goes at the next open
             self._log.drop_spills()
 
+    def _note_progress(self) -> None:
+        """Capture stops at one transaction. The log then ends right before it, also where others that touched none of
+        our tables stand between: `tidemill resync --skip-transaction` leaves out what comes next."""
+        self._forsake()
+        if self._passed is not None:
+            with suppress(LogError):
+                self._log.append(self._passed)
+
     def _apply(self, change: Change) -> int:
         """Events that became visible."""
         visible = 0
         match change:
             case Committed():
+                self._passed = None if change.events else change
                 if change.events:
                     point("capture.before_append")
                     visible = self._log.append(change).rows
@@ -151,6 +162,7 @@ class Capture:
                 self._log.spill(change)
                 point("capture.spilled")
             case SpillCommitted():
+                self._passed = None
                 visible = self._log.commit_spill(change).rows
                 point("capture.spill_committed")
             case SpillAborted():

@@ -1,11 +1,13 @@
-"""`tidemill resync FILE`: goes on from now when the source no longer has what comes next (slot lost, server restored).
+"""`tidemill resync FILE`: goes on when the source no longer has what comes next (slot lost, server restored), or when
+capture cannot get past one transaction (`--skip-transaction`, `--after`).
 
-The gap is the operator's decision, never the program's (invariant 7): it says between which positions changes are
-gone, and asks. What the log still holds is delivered as ever; only capture begins anew, at a new slot.
+The gap is the operator's decision, never the program's (invariant 7): it says what is lost, and asks. What the log
+still holds is delivered as ever; only capture begins anew, from now on at a new slot, or after what was left out.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +17,24 @@ from tidemill.control import console, target
 
 if TYPE_CHECKING:
     from tidemill.config import Pipeline
+    from tidemill.log.entry import Tail
+    from tidemill.model.position import Position
 
 app = console.commands()
 
 Table = Annotated[
     str | None, typer.Option("--table", help="Accept what is said of this table: schema.name or a pattern.")
+]
+After = Annotated[
+    str | None,
+    typer.Option(
+        "--after",
+        help="Leave out what was committed up to this position (an LSN; GTIDs; file:byte), capture all after it.",
+        show_default=False,
+    ),
+]
+Skip = Annotated[
+    bool, typer.Option("--skip-transaction", help="Leave out the one transaction at which capture stopped.")
 ]
 
 
@@ -28,62 +43,107 @@ def resync(
     context: typer.Context,
     file: target.File,
     table: Table = None,
+    after: After = None,
+    skip_transaction: Skip = False,
     yes: console.Yes = False,
     pipeline: target.Which = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Accept that changes are gone at the source, and capture from now on. The pipeline must be stopped.
+    """Accept that changes are lost, and capture from now on. The pipeline must be stopped.
 
-    With --table, accept only what is said of one table (table-incomplete, table-dropped): the position stays.
+    With --skip-transaction only the transaction at which capture stopped is lost, with --after what was committed up to
+    a position: everything after it is captured. With --table, accept only what is said of one table
+    (table-incomplete, table-dropped): the position stays.
     """
-    from tidemill.capture.status import forget_told
     from tidemill.control.ownership import lock_pipeline
     from tidemill.control.positions import sink_positions
-    from tidemill.errors import SourceError
+    from tidemill.errors import ConfigError
     from tidemill.log.reader import LogReader
     from tidemill.log.writer import LogWriter
     from tidemill.model.change import Committed
-    from tidemill.schema.registry import SchemaRegistry
+    from tidemill.model.position import Position
 
     chosen = target.choose(file, pipeline)
+    if sum((table is not None, after is not None, skip_transaction)) > 1:
+        raise ConfigError(
+            "--table, --after and --skip-transaction are three different things", where=chosen.file, fix="Choose one."
+        )
     context.with_resource(lock_pipeline(chosen))  # until the command ends
     if table is not None:
         _accept(chosen, table, yes=yes, as_json=as_json)
         return
-    log = LogWriter.open(chosen.log_uri, chosen.spec.log)
+    log = LogWriter.open(chosen.log_uri, chosen.spec.log, base=_used(chosen))
     try:
         before = log.tail
-        gap = f"changes of {chosen.name} after {before.position or 'the beginning'} and before now are never captured"
-        if not yes:
-            console.ask(gap, SourceError)
-        source = chosen.build_source()
-        schemas = SchemaRegistry(chosen.state_path / "registry.sqlite")
-        try:
-            now = source.renew(schemas)
-        finally:
-            source.close()
-            schemas.close()
+        if after is None and not skip_transaction:
+            lost, now = _from_now(chosen, before, yes=yes)
+        else:
+            lost, now = _pass_over(chosen, before, Position(after) if after else None, yes=yes)
         # An append without events: the log's next event is what commits after this position.
         log.append(Committed((), 0, ((0, now),)))
-        forget_told(chosen.state_path)
-        # How tables were before the gap says nothing about them after it: the source looks at them anew.
-        schemas = SchemaRegistry(chosen.state_path / "registry.sqlite")
-        schemas.forget_structures(0)
-        schemas.close()
     finally:
         log.close()
     reader = LogReader(chosen.log_uri)
     waiting = {at.sink: at.behind(before.offset, reader.head()) for at in sink_positions(chosen)}
     if as_json:
         console.show_json(
-            {"pipeline": chosen.name, "offset": before.offset, "from": before.position, "to": now, "waiting": waiting}
-        )
+            {"pipeline": chosen.name, "offset": before.offset, "from": before.position, "to": now, "lost": lost,
+             "waiting": waiting}
+        )  # fmt: skip
         return
-    console.say(f"{chosen.name} captures from {now} on. Changes between {before.position} and {now} are gone:")
-    console.say("copy the tables to the destinations yourself before you start the pipeline again.")
+    console.say(f"{chosen.name} captures what is committed after {now}. Lost: {lost}.")
+    console.say("Copy the tables to the destinations yourself before you start the pipeline again.")
     for sink, count in waiting.items():
         if count:
             console.say(f"{count:,} events from before the gap are still delivered to {sink} first.")
+
+
+def _from_now(chosen: Pipeline, before: Tail, *, yes: bool) -> tuple[str, Position]:
+    from tidemill.capture.status import forget_told
+    from tidemill.errors import SourceError
+    from tidemill.schema.registry import SchemaRegistry
+
+    gap = f"changes of {chosen.name} after {before.position or 'the beginning'} and before now are never captured"
+    if not yes:
+        console.ask(gap, SourceError)
+    with closing(SchemaRegistry(chosen.state_path / "registry.sqlite")) as schemas:
+        with closing(chosen.build_source()) as source:
+            now = source.renew(schemas)
+        forget_told(chosen.state_path)
+        # How tables were before the gap says nothing about them after it: the source looks at them anew.
+        schemas.forget_structures(0)
+    return f"changes between {before.position or 'the beginning'} and {now}", now
+
+
+def _pass_over(chosen: Pipeline, before: Tail, through: Position | None, *, yes: bool) -> tuple[str, Position]:
+    """What the source remembers of tables, and was told, stays true."""
+    from tidemill.capture.status import read_told
+    from tidemill.errors import ConfigError, SourceError
+
+    if not before.position:
+        raise ConfigError(
+            "nothing was captured yet, so there is nothing to go on after", where=chosen.file,
+            fix="start_position of the source says where it begins.",
+        )  # fmt: skip
+    with closing(chosen.build_source()) as source:
+        passage = source.pass_over(before.position, through, told=read_told(chosen.state_path, before.offset))
+    if not yes:
+        console.ask(f"{passage.what} is never captured; everything after it is", SourceError)
+    return passage.what, passage.to
+
+
+def _used(chosen: Pipeline) -> Tail | None:
+    """Where a log begins that was moved away: offsets before that name other events (invariant 5)."""
+    from tidemill.control.positions import sink_positions
+    from tidemill.log.entry import Tail
+
+    with closing(chosen.build_checkpoints()) as store:
+        own = store.load(chosen.name)
+    reached = [at.checkpoint for at in sink_positions(chosen) if at.checkpoint]
+    saved = [checkpoint for checkpoint in (own, *reached) if checkpoint]
+    if not saved:
+        return None
+    return Tail(max(checkpoint.offset for checkpoint in saved), (own or saved[0]).position)
 
 
 def _accept(chosen: Pipeline, table: str, *, yes: bool, as_json: bool) -> None:

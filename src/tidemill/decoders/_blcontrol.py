@@ -90,7 +90,8 @@ class Control:
                 raise SourceError(
                     "the binlog has an incident: the server could not write some changes to it",
                     where=stream.where(),
-                    fix="Changes are missing from the binlog. Run resync for the tables, from a new position.",
+                    fix='Changes are missing from the binlog. Run "tidemill resync FILE" to capture from now on, and'
+                    " copy the tables to the destinations yourself.",
                 )
             case _ if flags & _IGNORABLE:
                 state[scanning.POS] = end

@@ -15,7 +15,7 @@ from tidemill.decoders._blhandover import Handover
 from tidemill.decoders._blprogress import Progress
 from tidemill.decoders._blstream import Stream, Transaction
 from tidemill.decoders.gtid import MysqlGtids
-from tidemill.errors import SourceError
+from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, SpillAborted
 
 _SAVEPOINT = re.compile(r"\s*(?:ROLLBACK\s+TO\s+)?(?:SAVEPOINT\s+)?", re.IGNORECASE)
@@ -100,8 +100,8 @@ class Ends:
             raise SourceError(
                 "a large transaction was rolled back to a savepoint after its changes were written to the binlog",
                 where=stream.where(),
-                fix="Its changes are partly in the log already. That happens where a transaction uses temporary tables,"
-                " or an engine without transactions. Run resync for the tables.",
+                fix="That happens where a transaction uses temporary tables, or an engine without transactions."
+                f" {SKIP}",
             )
         state[scanning.ROWS] = row
 
@@ -133,7 +133,7 @@ class Ends:
             raise SourceError(
                 "an XA transaction was committed whose changes were sent before this stream began",
                 where=self._stream.where(),
-                fix="What it changed is not known here. Run resync for the tables.",
+                fix=f"What it changed is not known here. {SKIP}",
             )
         if held is not None and isinstance(self._stream.place.gtids, MysqlGtids):
             self._progress.finish(held.began)

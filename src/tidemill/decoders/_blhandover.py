@@ -15,6 +15,8 @@ from tidemill.decoders._blanswers import DdlChange
 from tidemill.decoders._blblocks import statements
 from tidemill.decoders._blprogress import Progress
 from tidemill.decoders._blstream import Stream, Transaction
+from tidemill.decoders._sides import Ints
+from tidemill.errors import TidemillError
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
 
 
@@ -61,14 +63,47 @@ class Handover:
         ends = np.append(notes.tx_row[1:txs], rows)  # events up to the end of each transaction
         wanted = np.searchsorted(ends, np.arange(self._mark_events, rows + self._mark_events, self._mark_events))
         chosen = np.unique(np.append(np.minimum(wanted, txs - 1), txs - 1))
+        ordinal = np.arange(rows) - notes.tx_row[notes.tx[:rows]]
+        try:
+            blocks = self._stream.blocks.rows(0, rows, np.arange(rows), ordinal, committed=True)
+        except TidemillError:
+            yield from self._commit_singly(ends, barrier)
+            raise
         marks, first = [], 0
         for i in chosen.tolist():
             self._progress.advance(first, i + 1)
             marks.append((int(ends[i]), self._stream.place.text()))
             first = i + 1
-        ordinal = np.arange(rows) - notes.tx_row[notes.tx[:rows]]
-        blocks = self._stream.blocks.rows(0, rows, np.arange(rows), ordinal, committed=True)
         yield Committed(blocks, rows, tuple(marks), barrier)
+
+    def _commit_singly(self, ends: Ints, barrier: bool) -> Iterator[Committed]:
+        """Up to the transaction that cannot be decoded, which is named."""
+        stream, first = self._stream, 0
+        for i, last in enumerate(ends.tolist()):
+            place = np.arange(last - first)
+            try:
+                blocks = stream.blocks.rows(first, last, place, place, committed=True)
+            except TidemillError as error:
+                self._name(error, stream.noted(i))
+                stream.state[[scanning.ROWS, scanning.TXS, scanning.OPEN]] = 0  # what was noted has left, or never will
+                raise
+            self._progress.advance(i, i + 1)
+            yield Committed(blocks, last - first, ((last - first, stream.place.text()),), barrier)
+            first = last
+
+    def before(self, error: TidemillError) -> Iterator[Change]:
+        """Whole transactions before the one at which the stream cannot be decoded leave; it is named, and `place` is
+        right before it."""
+        state = self._stream.state
+        if state[scanning.OPEN]:
+            self._name(error, self.open or self._stream.newest())
+        if not state[scanning.SPILLING]:
+            yield from self.flush(spill_open=False)
+        yield self.nothing()
+
+    def _name(self, error: TidemillError, transaction: Transaction) -> None:
+        at = f"transaction {self._progress.position(transaction)}"
+        error.where = f"{error.where}, {at}" if error.where else at
 
     def _begin_spill(self) -> None:
         self.spill += 1

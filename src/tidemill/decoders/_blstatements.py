@@ -19,7 +19,7 @@ from tidemill.decoders._blends import Ends
 from tidemill.decoders._blhandover import Handover
 from tidemill.decoders._blprogress import Progress
 from tidemill.decoders._blstream import Stream, Transaction
-from tidemill.errors import SourceError
+from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, Committed
 
 _COMMENT = re.compile(r"\s*(/\*(?!!|M!).*?\*/|--\s[^\n]*\n|#[^\n]*\n)", re.DOTALL)
@@ -82,8 +82,7 @@ class Statements:
             raise SourceError(
                 f"the binlog has a statement ({kind}) in place of the rows it changed, maybe of a captured table",
                 where=self._stream.where(),
-                fix="Set binlog_format=ROW, also in sessions that changed it for themselves. Run resync for the"
-                " tables.",
+                fix=f"Set binlog_format=ROW, also in sessions that changed it for themselves. {SKIP}",
             )
         yield from self._ended([], seconds, end, None)
 

@@ -99,7 +99,10 @@ class Stream:
 
     def newest(self) -> Transaction:
         """The transaction that was noted last."""
-        notes, i = self.rows, int(self.state[scanning.TXS]) - 1
+        return self.noted(int(self.state[scanning.TXS]) - 1)
+
+    def noted(self, i: int) -> Transaction:
+        notes = self.rows
         return Transaction(int(notes.tx_name[i]), int(notes.tx_no[i]), int(notes.tx_time[i]))
 
     def server_packet(self, packet: bytes) -> None:

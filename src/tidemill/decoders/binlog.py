@@ -31,6 +31,7 @@ from tidemill.decoders._blprogress import Progress
 from tidemill.decoders._blstream import BinlogRefused, Stream
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor
+from tidemill.errors import TidemillError
 from tidemill.model.change import Change
 from tidemill.model.position import Position
 
@@ -79,7 +80,17 @@ class BinlogDecoder:
         return not self._stream.state[scanning.OPEN] and not self._ends.waiting
 
     def feed(self, data: memoryview | npt.NDArray[np.uint8]) -> Iterator[Change]:
-        """Changes of all that is complete in `data`. Take them all before looking at `consumed`."""
+        """Changes of all that is complete in `data`. Take them all before looking at `consumed`.
+
+        An error comes after the changes of every transaction before the one that cannot be decoded, and names that one.
+        """
+        try:
+            yield from self._decode(data)
+        except TidemillError as error:
+            yield from self._handover.before(error)
+            raise
+
+    def _decode(self, data: memoryview | npt.NDArray[np.uint8]) -> Iterator[Change]:
         whole = read_only(data)
         if len(whole) > _LARGEST:
             whole = whole[:_LARGEST]

@@ -23,7 +23,7 @@ from tidemill.decoders._pgcolumns import Cells, convert, texts
 from tidemill.decoders._pgmessages import Relation
 from tidemill.decoders._pgrows import Rows, Slots
 from tidemill.decoders._sides import NO_TIME, Ints, commits, meta, runs, side_values, table_runs, unchanged
-from tidemill.errors import DecodeError
+from tidemill.errors import DecodeError, TidemillError
 from tidemill.model.block import Block, Side
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.columns import booleans, column
@@ -67,6 +67,7 @@ class PgOutputDecoder:
         self._moves: list[tuple[int, int, int]] = []  # (buffer position, oid, slot) announced since
         self._spilled: dict[int, int] = {}  # open transaction -> events already handed on
         self._aborted: dict[int, set[int]] = {}
+        self._failed: dict[int, TidemillError] = {}  # open transactions that cannot be decoded
         self._open_xid = 0  # the transaction between Begin and Commit that is being spilled
         self._buffer = np.empty(0, np.uint8)
         self.consumed = 0
@@ -90,7 +91,21 @@ class PgOutputDecoder:
         return asked
 
     def feed(self, data: memoryview | npt.NDArray[np.uint8]) -> Iterator[Change]:
-        """Changes of all that is complete in `data`. Take them all before looking at `consumed`."""
+        """Changes of all that is complete in `data`. Take them all before looking at `consumed`.
+
+        An error comes after the changes of every transaction before the one that cannot be decoded, and names that one.
+        """
+        try:
+            yield from self._decode(data)
+        except TidemillError as error:
+            state = self._state
+            if not state[scanning.STREAM] and not state[scanning.SPILLING]:
+                if state[scanning.OPEN]:
+                    self._name(error, int(state[scanning.TXS]) - 1)
+                yield from self._flush(spill_open=False)
+            raise
+
+    def _decode(self, data: memoryview | npt.NDArray[np.uint8]) -> Iterator[Change]:
         self._buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
         state, self._known, self._moves = self._state, dict(self._slots.of), []
         state[scanning.POS] = 0
@@ -161,16 +176,43 @@ class PgOutputDecoder:
         marks = tuple((int(ends[i]), format_lsn(int(self._rows.tx_end[i]))) for i in chosen)
         tx = self._rows.tx[:rows]
         ordinal = np.arange(rows) - self._rows.tx_row[tx]
-        blocks = self._blocks(0, rows, np.arange(rows), ordinal, committed=True)
+        try:
+            blocks = self._blocks(0, rows, np.arange(rows), ordinal, committed=True)
+        except TidemillError:
+            yield from self._commit_singly(ends, barrier)
+            raise
         yield Committed(blocks, rows, marks, barrier)
+
+    def _commit_singly(self, ends: Ints, barrier: bool) -> Iterator[Committed]:
+        """Up to the transaction that cannot be decoded, which is named."""
+        first = 0
+        for i, last in enumerate(ends.tolist()):
+            place = np.arange(last - first)
+            try:
+                blocks = self._blocks(first, last, place, place, committed=True)
+            except TidemillError as error:
+                self._name(error, i)
+                self._state[[scanning.ROWS, scanning.TXS, scanning.OPEN]] = 0  # what was noted has left, or never will
+                raise
+            yield Committed(blocks, last - first, ((last - first, format_lsn(int(self._rows.tx_end[i]))),), barrier)
+            first = last
+
+    def _name(self, error: TidemillError, tx: int) -> None:
+        at = f"transaction {int(self._rows.tx_id[tx])} at {format_lsn(int(self._rows.tx_lsn[tx]))}"
+        error.where = f"{error.where}, {at}" if error.where else at
 
     def _spill(self, transaction: int, first: int, last: int, barrier: bool) -> Iterator[Spilled]:
         done = self._spilled.setdefault(transaction, 0)
         if last > first:
             place = np.arange(last - first) + done
-            blocks = self._blocks(first, last, place, place, committed=False)
             self._spilled[transaction] = done + last - first
-            yield Spilled(transaction, blocks, last - first, barrier)
+            try:
+                blocks = self._blocks(first, last, place, place, committed=False)
+            except TidemillError as error:
+                # It counts where the transaction commits: others commit before it, or it never does.
+                self._failed.setdefault(transaction, error)
+            if transaction not in self._failed:
+                yield Spilled(transaction, blocks, last - first, barrier)
 
     def _control(self) -> Iterator[Change]:
         """Relation, Type, the pieces of streamed transactions, and the commit of a spilled one."""
@@ -216,6 +258,9 @@ class PgOutputDecoder:
     def _commit_spill(self, xid: int, lsn: int, end_lsn: int, time: int) -> Iterator[Change]:
         events = self._spilled.pop(xid, 0)
         aborted = frozenset(self._aborted.pop(xid, set()))
+        if failed := self._failed.pop(xid, None):
+            failed.where = f"{failed.where}, transaction {xid} at {format_lsn(lsn)}".removeprefix(", ")
+            raise failed
         if events:
             position, through = format_lsn(lsn), format_lsn(end_lsn)
             yield SpillCommitted(xid, position, xid, time + TWO_THOUSAND, through, aborted)
@@ -227,6 +272,7 @@ class PgOutputDecoder:
             self._aborted.setdefault(xid, set()).add(subxid)
             return
         self._aborted.pop(xid, None)
+        self._failed.pop(xid, None)
         if self._spilled.pop(xid, 0):
             yield SpillAborted(xid)
 

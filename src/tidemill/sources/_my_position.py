@@ -90,11 +90,11 @@ def further(after: Place | None, told: Place | None) -> Place | None:
     if isinstance(after.gtids, MariadbGtids) and isinstance(told.gtids, MariadbGtids):
         return told if after.gtids.is_subset(told.gtids) else after
     if after.gtids is None and told.gtids is None and after.server == told.server:
-        return told if (_number(told.file), told.offset) >= (_number(after.file), after.offset) else after
+        return told if (number_of(told.file), told.offset) >= (number_of(after.file), after.offset) else after
     return after
 
 
-def _number(file: str) -> int:
+def number_of(file: str) -> int:
     # Compared as numbers: after .999999 comes .1000000.
     return int(file.rpartition(".")[2] or 0)
 
@@ -110,14 +110,14 @@ def resume(db: Session, server: Server, place: Place, config: MysqlConfig) -> Pl
             fix="Set gtid_mode=ON again. If it is to stay off, `tidemill resync FILE` begins with a file and byte.",
         )
     have = _wait_for(db, server, place.gtids, config)
-    if lacking := _minus(place.gtids, have):
+    if lacking := minus(place.gtids, have):
         raise errors.OtherServer(
             f"the server lacks transactions that we have already captured: {_short(lacking)}", where=config.where,
             fix="It is another server, a replica that is behind, or was restored from a backup. Check the dsn, or wait"
             f" until the replica has caught up. Otherwise: {errors.RESYNC}",
         )  # fmt: skip
     gone = facts.purged(db, server)
-    if missing := _minus(gone, place.gtids):
+    if missing := minus(gone, place.gtids):
         raise errors.BinlogPurged(
             f"the server has purged transactions that we have not captured: {_short(missing)}",
             where=f"{config.where}, last position {_short(str(place.gtids))}",
@@ -139,8 +139,8 @@ def check_history(db: Session, server: Server, place: Place, config: MysqlConfig
     size = next((file.size for file in files if file.name == witness.file), None)
     base = witness.file.rpartition(".")[0]
     if size is None:
-        numbers = [_number(file.name) for file in files if file.name.rpartition(".")[0] == base]
-        if not numbers or min(numbers) > _number(witness.file):
+        numbers = [number_of(file.name) for file in files if file.name.rpartition(".")[0] == base]
+        if not numbers or min(numbers) > number_of(witness.file):
             return  # purged, or called otherwise by now: whether something is missing was judged by GTIDs
         what = f"{at}, where we read last, is in no file that the server has"
     elif size < witness.offset:
@@ -165,7 +165,7 @@ def _wait_for(db: Session, server: Server, wanted: GtidSet, config: MysqlConfig)
     """What the server has. A transaction is sent as soon as it is in the binlog, which is a moment before the server
     counts it as executed; and a replica that has just taken over may still be applying."""
     deadline = time.monotonic() + config.failover_wait_seconds
-    while _minus(wanted, have := facts.executed(db, server)) and time.monotonic() < deadline:
+    while minus(wanted, have := facts.executed(db, server)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return have
 
@@ -183,7 +183,7 @@ def _resume_file(db: Session, server: Server, place: Place, config: MysqlConfig)
     sizes = {file.name: file.size for file in files}
     if place.file not in sizes:
         kept = f"; it has {files[0].name} to {files[-1].name}" if files else ""
-        newer = bool(files) and _number(place.file) > _number(files[-1].name)
+        newer = bool(files) and number_of(place.file) > number_of(files[-1].name)
         kind, why = (errors.OtherServer, "does not have") if newer else (errors.BinlogPurged, "has purged")
         raise kind(
             f"the server {why} the binlog file of our position {at}{kept}", where=config.where,
@@ -200,7 +200,7 @@ def _resume_file(db: Session, server: Server, place: Place, config: MysqlConfig)
     return replace(place, server=server.identity)
 
 
-def _minus(left: GtidSet, right: GtidSet) -> str:
+def minus(left: GtidSet, right: GtidSet) -> str:
     """What `left` has and `right` lacks, as text; empty if nothing."""
     if isinstance(left, MysqlGtids) and isinstance(right, MysqlGtids):
         return str(left.minus(right))

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Config, Decoder, Notice, Resting, Schemas
+from tidemill.component import Check, Component, Config, Decoder, Notice, Passage, Resting, Schemas
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor
 from tidemill.errors import ConfigError, TidemillError
@@ -22,6 +22,7 @@ from tidemill.model.position import Position
 from tidemill.sources import _my_position as position
 from tidemill.sources import _my_server as facts
 from tidemill.sources import _my_setup as setup
+from tidemill.sources import _my_skip
 from tidemill.sources import _my_tables as tables
 from tidemill.sources._errors import as_value_error
 from tidemill.sources._my_connect import Dsn, Session, connect
@@ -170,6 +171,11 @@ class MysqlSource(Component[MysqlConfig]):
         `open`, which knows how far an idle stream came beyond `after`."""
         with connect(self.config) as db:
             return setup.prepare(db, self.config)
+
+    def pass_over(self, after: Position, through: Position | None, *, told: Position | None) -> Passage:
+        if through is not None:
+            return _my_skip.up_to(self.config, after, through, told)
+        return _my_skip.next_transaction(self.config, after, told)
 
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
         return ()

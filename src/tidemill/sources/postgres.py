@@ -23,13 +23,13 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Config, Notice, Resting, Schemas
+from tidemill.component import Check, Component, Config, Notice, Passage, Resting, Schemas
 from tidemill.decoders._pgmessages import Relation
 from tidemill.decoders.pgoutput import PgOutputDecoder
 from tidemill.errors import ConnectionLost
 from tidemill.model.position import Position
 from tidemill.model.table import Table
-from tidemill.sources import _pg_setup, _pg_slot, _pg_watch
+from tidemill.sources import _pg_setup, _pg_skip, _pg_slot, _pg_watch
 from tidemill.sources import _pg_stream as wire
 from tidemill.sources._errors import as_value_error
 from tidemill.sources._gulps import Pace
@@ -191,6 +191,15 @@ class PostgresSource(Component[PostgresConfig]):
         """
         with connect(self.config) as db:
             return _pg_setup.prepare(db, self.config, after)
+
+    def pass_over(self, after: Position, through: Position | None, *, told: Position | None) -> Passage:
+        if through is not None:
+            return _pg_skip.up_to(self.config, after, through, told)
+        reader = PostgresSource(self.config.model_copy(update={"streaming": False}))
+        try:
+            return _pg_skip.next_transaction(reader, after, told)
+        finally:
+            reader.close()
 
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
         return _pg_watch.accept(schemas, subject)

@@ -1,0 +1,210 @@
+"""What an operator gives up so that capture can go on: some transactions by name, or the one that comes next.
+
+Called by `tidemill resync --after` and `--skip-transaction`. Nothing changes at the server.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import zlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tidemill.component import Passage
+from tidemill.decoders import _blevents as events
+from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.gtid import MariadbGtids, MysqlGtids
+from tidemill.errors import ConfigError, ConnectionLost, SourceError
+from tidemill.model.position import Position
+from tidemill.sources import _my_position as position
+from tidemill.sources import _my_server as facts
+from tidemill.sources._my_connect import Session, connect
+from tidemill.sources._my_errors import from_stream
+from tidemill.sources._my_server import Server
+from tidemill.sources._my_stream import Stream, event_size
+
+if TYPE_CHECKING:
+    from tidemill.sources.mysql import MysqlConfig
+
+# Event types, as in the manual of the binlog's format.
+_QUERY, _STOP, _ROTATE, _FORMAT, _XID, _TABLE_MAP = 2, 3, 4, 15, 16, 19
+_HEARTBEATS, _GTID, _ANONYMOUS, _XA_PREPARE, _PAYLOAD, _TAGGED, _MARIADB_GTID = (27, 41), 33, 34, 38, 40, 42, 162
+_BEGINS = frozenset({_GTID, _ANONYMOUS, _TAGGED, _MARIADB_GTID})
+_BETWEEN = ("gtid", "anonymous_gtid", "rotate", "stop", "format_desc", "previous_gtids", "binlog_checkpoint")
+_PLACE = 5  # an event in its packet: length, number, and the byte that says that all is well
+
+
+def up_to(config: MysqlConfig, after: Position, wanted: Position, told: Position | None) -> Passage:
+    """A GTID set adds to what was captured; a file and byte is where the stream goes on."""
+    with connect(config) as db:
+        server, here = _here(db, after, told, config)
+        there = Place.parse(wanted, server.flavor)
+        if (there.gtids is None) != (here.gtids is None):
+            raise ConfigError(
+                f"{wanted} is not of the kind of our position, {str(here.text())[:200]}", where=config.where,
+                fix="Give a set of GTIDs where the source resumes by GTID, else a file and byte.",
+            )  # fmt: skip
+        if there.gtids is None:
+            to = position.resume(db, server, there, config)
+            _check_file_place(db, here, to, config)
+            return Passage(to.text(), f"what stands between {here.text()} and {to.text()} in the binlog")
+        to = here.copy()
+        match here.gtids, there.gtids:
+            case MysqlGtids() as own, MysqlGtids() as more:
+                to.gtids = own.union(more)
+            case MariadbGtids() as own, MariadbGtids() as more:
+                to.gtids = own.union(more)
+        if to.gtids == here.gtids:
+            raise ConfigError(f"{wanted} was captured already", where=config.where, fix="Name a later transaction.")
+        assert to.gtids is not None
+        assert here.gtids is not None
+        lost = position.minus(to.gtids, here.gtids)
+        to = position.resume(db, server, to, config)
+        return Passage(to.text(), f"transactions {lost[:500]}")
+
+
+def next_transaction(config: MysqlConfig, after: Position, told: Position | None) -> Passage:
+    with connect(config) as db:
+        server, here = _here(db, after, told, config)
+        if _at_the_end(db, server, here):
+            raise ConfigError(
+                f"no transaction stands after {str(here.text())[:200]} in the binlog", where=config.where,
+                fix="There is nothing to leave out.",
+            )  # fmt: skip
+    stream = Stream(connect(config), server, here, config)
+    found = _Transaction(here.file)
+    try:
+        while not found.ended:
+            view = stream.read(0.2)
+            size = event_size(view)
+            if not size or len(view) < size:
+                continue
+            if view[4]:  # no event
+                raise _refusal(bytes(view[4:size]), config)
+            found.take(_event(bytes(view[:size])), checksum=server.checksum)
+            stream.consumed(size)
+    finally:
+        stream.close()
+    to = here.copy()
+    if isinstance(to.gtids, MysqlGtids) and found.gtid is not None:
+        to.gtids.add(found.gtid.uuid, found.gtid.number, found.gtid.tag)
+    elif isinstance(to.gtids, MariadbGtids) and found.triple is not None:
+        to.gtids.add(*found.triple)
+    else:
+        to.file, to.offset = found.file, found.end
+    changed = f", which changed {', '.join(sorted(found.tables))}" if found.tables else ""
+    when = datetime.fromtimestamp(found.seconds, UTC)
+    return Passage(to.text(), f"transaction {found.name}, written {when:%Y-%m-%d %H:%M:%S} UTC{changed}")
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """The first one that a stream brings, event by event. `triple` is MariaDB's (domain, server, number)."""
+
+    file: str
+    name: str = ""
+    gtid: events.Tagged | None = None
+    triple: tuple[int, int, int] | None = None
+    tables: set[str] = field(default_factory=set)
+    seconds: int = 0
+    end: int = 0
+    ended: bool = False
+    _begun: bool = False
+    _single: bool | None = None  # one statement, without BEGIN and COMMIT; None until that is known
+
+    def take(self, event: bytes, *, checksum: bool) -> None:
+        kind, (log_pos, flags) = event[4], struct.unpack_from("<IH", event, 13)
+        body = event[events.HEADER : -4 if checksum and kind != _FORMAT else None]
+        if kind == _ROTATE:
+            # The server makes one up when a stream begins, with a checksum or without one as it sees fit.
+            summed = zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little")
+            self.file = event[events.HEADER + 8 : -4 if summed else None].decode()
+        elif kind in _BEGINS and not self._begun:
+            self._begin(kind, event, body, log_pos)
+        elif self._begun and kind not in _HEARTBEATS:
+            self._go_on(kind, body, flags, log_pos)
+
+    def _begin(self, kind: int, event: bytes, body: bytes, log_pos: int) -> None:
+        self._begun, self.end = True, log_pos
+        (self.seconds,) = struct.unpack_from("<I", event)
+        if kind == _GTID:
+            self.gtid = events.Tagged(str(uuid.UUID(bytes=body[1:17])), int.from_bytes(body[17:25], "little"), "", 0)
+            self.name = f"{self.gtid.uuid}:{self.gtid.number}"
+        elif kind == _TAGGED:
+            self.gtid = events.tagged_gtid(body)
+            self.name = f"{self.gtid.uuid}:{self.gtid.tag}:{self.gtid.number}".replace("::", ":")
+        elif kind == _MARIADB_GTID:
+            number, domain = struct.unpack_from("<QI", body)
+            (server,) = struct.unpack_from("<I", event, 5)
+            self.triple = domain, server, number
+            self.name = f"{domain}-{server}-{number}"
+            self._single = bool(body[12] & 1)  # FL_STANDALONE
+        else:
+            self.name = f"at {self.file}:{log_pos - len(event)}"
+
+    def _go_on(self, kind: int, body: bytes, flags: int, log_pos: int) -> None:
+        if kind == _TABLE_MAP:
+            database = body[9 : 9 + body[8]]
+            table = body[11 + body[8] : 11 + body[8] + body[10 + body[8]]]
+            self.tables.add(f"{database.decode(errors='replace')}.{table.decode(errors='replace')}")
+        text = events.query(body, flags).text.strip().upper() if kind == _QUERY else ""
+        if kind == _QUERY and self._single is None:
+            self._single = not text.startswith(("BEGIN", "XA START"))
+        over = kind in _BEGINS or kind in (_ROTATE, _STOP)
+        self.end = self.end if over else log_pos
+        last = kind in (_XID, _XA_PREPARE, _PAYLOAD) or text.startswith(("COMMIT", "ROLLBACK"))
+        self.ended = over or (last and not text.startswith("ROLLBACK TO")) or (kind == _QUERY and bool(self._single))
+
+
+def _event(packets: bytes) -> bytes:
+    """Without the headers of its packets; an event of 16 MB and more comes in several."""
+    if int.from_bytes(packets[:3], "little") < 0xFFFFFF:
+        return packets[_PLACE:]
+    parts, at = [], 0
+    while at < len(packets):
+        length = int.from_bytes(packets[at : at + 3], "little")
+        parts.append(packets[at + 4 : at + 4 + length])
+        at += 4 + length
+    return b"".join(parts)[1:]
+
+
+def _here(db: Session, after: Position, told: Position | None, config: MysqlConfig) -> tuple[Server, Place]:
+    server = Server.read(db)
+    known = position.further(*(position.parse(p, server, config) if p else None for p in (after, told)))
+    assert known is not None
+    return server, position.resume(db, server, known, config)
+
+
+def _at_the_end(db: Session, server: Server, here: Place) -> bool:
+    if here.gtids is not None:
+        return not position.minus(facts.executed(db, server), here.gtids)
+    end = facts.end_of_binlog(db, server)
+    return (here.file, here.offset) == (end.name, end.size)
+
+
+def _check_file_place(db: Session, here: Place, there: Place, config: MysqlConfig) -> None:
+    """It is later than ours, and a transaction ends there."""
+    if (position.number_of(there.file), there.offset) <= (position.number_of(here.file), here.offset):
+        raise ConfigError(f"{there.text()} is not after {here.text()}", where=config.where, fix="Name a later place.")
+    name = there.file.replace("'", "''")
+    try:
+        found = db.rows(f"SHOW BINLOG EVENTS IN '{name}' FROM {there.offset} LIMIT 1")
+    except SourceError as error:
+        fix = f"SHOW BINLOG EVENTS IN '{there.file}' says where events begin."
+        raise ConfigError(f"no event begins at {there.offset}: {error.what}", where=config.where, fix=fix) from error
+    if found and not str(found[0]["Event_type"]).lower().startswith(_BETWEEN):
+        raise ConfigError(
+            f"{there.file}:{there.offset} is inside a transaction", where=config.where,
+            fix=f"SHOW BINLOG EVENTS IN '{there.file}' says where one begins: at an event of type Gtid or"
+            " Anonymous_Gtid.",
+        )  # fmt: skip
+
+
+def _refusal(packet: bytes, config: MysqlConfig) -> Exception:
+    if packet[0] == 0xFF:
+        code = int.from_bytes(packet[1:3], "little")
+        text = packet[9:] if packet[3:4] == b"#" else packet[3:]
+        return from_stream(code, text.decode("utf-8", "replace"), config.where, config.replica_id)
+    return ConnectionLost("the server ended the binlog stream", where=config.where)

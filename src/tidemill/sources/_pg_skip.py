@@ -1,0 +1,91 @@
+"""What an operator gives up so that capture can go on: everything up to an LSN, or the one transaction that comes next.
+
+Called by `tidemill resync --after` and `--skip-transaction`. The slot stays as it is: a stream that is asked for from a
+later position leaves out what was committed before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from tidemill.component import Passage
+from tidemill.decoders._pgmessages import Cursor
+from tidemill.errors import ConfigError
+from tidemill.model.position import Position
+from tidemill.sources import _pg_slot
+from tidemill.sources._pg_connect import connect
+from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
+from tidemill.sources._pg_lsn import format_lsn, parse_lsn
+
+if TYPE_CHECKING:
+    from tidemill.sources.postgres import PostgresConfig, PostgresSource
+
+_TWO_THOUSAND = datetime(2000, 1, 1, tzinfo=UTC)
+_FRAME, _XLOG = 5, 25  # bytes before a message: of the frame, and of XLogData in it
+
+
+def up_to(config: PostgresConfig, after: Position, wanted: Position, told: Position | None) -> Passage:
+    lsn = parse_lsn(wanted)
+    begin, end = _reach(config, after, told)
+    if not begin < lsn <= end:
+        raise ConfigError(
+            f'{wanted} is not in what slot "{config.slot_name}" has for us: after {format_lsn(begin)}, up to'
+            f" {format_lsn(end)}",
+            where=config.where,
+            fix="Choose a position in that range.",
+        )
+    return Passage(format_lsn(lsn), f"what was committed after {format_lsn(begin)} and up to {format_lsn(lsn)}")
+
+
+def next_transaction(source: PostgresSource, after: Position, told: Position | None) -> Passage:
+    """`source` is one of our own, that does not let the server stream open transactions: they come in commit order."""
+    config = source.config
+    _, end = _reach(config, after, told)
+    source.start(after, told)
+    begun: tuple[int, datetime, int] | None = None
+    tables: list[str] = []
+    while True:
+        view, at = source.read(), 0
+        while len(view) - at >= _FRAME and len(view) - at >= (size := 1 + struct.unpack_from(">I", view, at + 1)[0]):
+            kind, body = chr(view[at]), bytes(view[at + _FRAME : at + size])
+            at += size
+            if kind != "d":
+                source.server_message(kind, body)
+                continue
+            if body[:1] == b"k":
+                if begun is None and struct.unpack_from(">Q", body, 1)[0] >= end:
+                    raise ConfigError(
+                        f"no transaction of the captured tables was committed after {after}", where=config.where,
+                        fix="There is nothing to leave out.",
+                    )  # fmt: skip
+                continue
+            message = Cursor(body[_XLOG + 1 :])
+            match chr(body[_XLOG]):
+                case "B":
+                    lsn, time, xid = message.number("Q"), message.number("q"), message.number("I")
+                    begun = lsn, _TWO_THOUSAND + timedelta(microseconds=time), xid
+                case "R":
+                    _oid, schema, name = message.number("I"), message.text(), message.text()
+                    tables.append(f"{schema}.{name}")
+                case "C" if begun is not None:
+                    _flags, _lsn, through = message.number("B"), message.number("Q"), message.number("Q")
+                    lsn, when, xid = begun
+                    changed = f", which changed {', '.join(sorted(set(tables)))}" if tables else ""
+                    what = f"transaction {xid} at {format_lsn(lsn)}, committed {when:%Y-%m-%d %H:%M:%S} UTC{changed}"
+                    return Passage(format_lsn(through), what)
+                case _:
+                    pass
+        source.consumed(at)
+
+
+def _reach(config: PostgresConfig, after: Position, told: Position | None) -> tuple[int, int]:
+    """From where to where the slot can be read."""
+    with connect(config) as db, translated(config.where):
+        slot = _pg_slot.read(db, config.slot_name)
+        if slot is None:
+            raise SlotLost(f'replication slot "{config.slot_name}" is gone', where=config.where, fix=RESYNC)
+        _pg_slot.verify(db, slot, config)
+        end = _pg_slot.wal_end(db)
+        return _pg_slot.resume(slot, after, told, end, config), end
