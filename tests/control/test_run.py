@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import orjson
@@ -17,8 +19,10 @@ import psycopg
 import pytest
 
 from tidemill.control.servers.postgres import Postgres
+from tidemill.control.status import PipelineStatus
 
 PATIENCE = 120.0
+EVENT = re.compile(r"\d\d:\d\d:\d\d (INFO   |WARNING|ERROR  ) (pipeline|stream|capture)\.\w+")
 
 DOCUMENT = """
 metadata: {{name: {name}}}
@@ -73,10 +77,13 @@ def test_a_run_delivers_until_it_is_interrupted_and_then_drains(postgres18_dsn: 
     with psycopg.connect(postgres18_dsn, autocommit=True) as db:
         db.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
         path = document(tmp_path, postgres18_dsn, "public.t")
+        path.write_text(path.read_text() + "  spark: {conf: {spark.ssl.keyPassword: hunter2}}\n")
         with running(path) as process:
             until(process, lambda: db.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchone())
             db.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 500) g")
             until(process, lambda: len(lines_of(tmp_path / "orders-files")) == 500)
+            lines = [each.cmdline() for each in psutil.Process(process.pid).children(recursive=True)]
+            assert not [line for line in lines if "hunter2" in " ".join(line)], "a secret is in the process list"
             with running(path) as second:
                 refusal = orjson.loads(second.communicate(timeout=PATIENCE)[0])["error"]
             assert (second.returncode, refusal["kind"]) == (1, "AlreadyRunning")
@@ -84,9 +91,20 @@ def test_a_run_delivers_until_it_is_interrupted_and_then_drains(postgres18_dsn: 
             db.execute("UPDATE t SET v = 'y'")
             time.sleep(0.3)  # captured, perhaps not delivered
             process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=PATIENCE)
+            out, error = process.communicate(timeout=PATIENCE)
     statuses = [orjson.loads(line) for line in out.splitlines()]
     assert process.returncode == 0
+    assert set(statuses[-1]) == {each.name for each in fields(PipelineStatus)}
+    # Only our own events; what Java and its children say is in a file.
+    assert [line for line in error.decode().splitlines() if not EVENT.match(line)] == []
+    assert b"jdk.incubator.vector" in (tmp_path / "state" / "orders" / "spark.log").read_bytes()
+    position = statuses[-1]["began"]
+    assert f"pipeline.began pipeline=orders position={position}" in error.decode()
+    assert (position.count("/"), statuses[-1]["resumed"]) == (1, False)
+    state = tmp_path / "state"
+    assert [str(place) for place in (state, *state.rglob("*")) if place.stat().st_mode & 0o077] == []
+    usual = 0o666 & ~os.umask(os.umask(0o022))
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "orders-files").glob("*/*.jsonl")} == {usual}
     assert statuses[-1]["state"] == "stopped"
     assert statuses[-1]["lag_events"] == 0
     assert {"cdc"} <= {status["stage"] for status in statuses}

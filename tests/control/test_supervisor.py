@@ -18,6 +18,7 @@ from tests.support.blocks import make_change
 from tests.support.components import register
 from tidemill import config
 from tidemill.control import streaming, supervisor
+from tidemill.control.lag import Lag
 from tidemill.control.run import slots
 from tidemill.control.runview import Lines
 from tidemill.control.servers.postgres import Postgres
@@ -484,3 +485,24 @@ def test_letters_are_followed_also_after_dead_letters_were_switched_off(
         DeadLetters(works.pipeline.dlq_path).count()
     assert follows == [False, True], "at first there never were any"
     works.log.close()
+
+
+def test_the_lag_is_the_age_of_the_oldest_event_that_waits_also_before_the_first_delivery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = Works(tmp_path, "{mode: all}")
+    reader = LogReader(works.pipeline.log_uri)
+    oldest = reader.read(reader.refs(0, 1)[0]).batch.column("commit_time")[0].as_py().timestamp()
+    before = time.time()
+    waiting = works.run(monkeypatch, a=DOWN, b=DOWN, c=DOWN).status
+    assert waiting.lag_events == 10
+    assert before - oldest <= waiting.lag_seconds <= time.time() - oldest
+
+
+def test_nothing_waits_nothing_lags(tmp_path: Path) -> None:
+    log = LogWriter.open(str(tmp_path / "log"), LogConfig.model_validate({"fsync": False}))
+    log.append(make_change(10))
+    lag = Lag(LogReader(str(tmp_path / "log")))
+    assert lag.seconds(10, 10) == 0.0
+    assert lag.seconds(3, 10) > 0.0
+    log.close()

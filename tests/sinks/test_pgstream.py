@@ -359,6 +359,9 @@ def test_positions_of_other_databases_are_kept_as_text(make: Make, client: Clien
     make().write(Delivery("shop", "orders", 0, 1, 0, 1, lambda: iter([block])))
     (message,) = client.group("orders", "g").pull()
     assert (message.position, message.lsn) == ("mysql-bin.000003:4/5", None)
+    with pytest.raises(ConfigError, match="have no LSN") as raised:
+        client.group("orders", "g").replay(lsn="0/1")
+    assert "--since" in raised.value.fix
 
 
 def test_a_new_group_begins_where_it_is_told(make: Make, client: Client) -> None:

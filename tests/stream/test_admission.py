@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from tests.support.blocks import make_change
+from tidemill.config.spec import Batch, Sharding
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.stream.admission import ROWS_PER_LANE, admit
-from tidemill.stream.source import BlockStream
+from tidemill.stream.plan import Plan
+from tidemill.stream.source import BlockStream, options
 
 RULE: dict[str, Any] = {
     "max_events": 100, "max_bytes": 1 << 30, "max_ms": 0, "respect_tx": True, "count": 4, "asked": True, "by": "hash",
@@ -88,3 +90,12 @@ def test_partitions_follow_the_pinned_end_and_nothing_else() -> None:
     stream = BlockStream("", "")
     parts = [p.value for p in stream.partitions({"offset": 3}, {"offset": 9, "lanes": 2, "by": "hash:a"})]
     assert [(p.start, p.end, p.lane, p.lanes, p.by) for p in parts] == [(3, 9, 0, 2, "hash:a"), (3, 9, 1, 2, "hash:a")]
+
+
+def test_credentials_of_the_log_travel_only_in_the_option_that_spark_hides(reader: LogReader, tmp_path: Path) -> None:
+    plan = Plan("p", "s", f"file://key:topsecret@{tmp_path}/log?secret_key=hidden", "g", "r", ())
+    given = options(plan, 0, Batch(), Sharding(), 1, asked=False)
+    shown = {name: value for name, value in given.items() if "secret" not in name}
+    assert "topsecret" not in str(shown)
+    assert "hidden" not in str(shown)
+    assert "admission" in shown

@@ -137,7 +137,7 @@ def replay(
     where: Where,
     stream: Stream,
     group: Name,
-    lsn: Annotated[str | None, typer.Option(help="From this position of PostgreSQL on: 16/B374D848.")] = None,
+    lsn: Annotated[str | None, typer.Option(help="From this LSN on, of a PostgreSQL source: 16/B374D848.")] = None,
     since: Annotated[str | None, typer.Option(help="From what was committed at this time on (ISO 8601).")] = None,
     offset: Annotated[int | None, typer.Option(help="From this offset of the pipeline's log on.")] = None,
     dead: Annotated[bool, typer.Option("--dead", help="Instead: the group's dead letters.")] = False,

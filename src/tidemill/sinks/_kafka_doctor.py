@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tidemill.component import Check, Outcome
 from tidemill.model.template import Template
 from tidemill.sinks._encoding import examine_registry
+from tidemill.sinks._kafka_log import ClientLog
 from tidemill.sinks._kafka_sending import topic_name
 
 if TYPE_CHECKING:
     from tidemill.sinks.kafka import KafkaConfig
 
 _TIMEOUT = 10.0
-log = logging.getLogger("tidemill.sinks.kafka")
 
 
 def examine(config: KafkaConfig, topic: Template) -> Iterator[Check]:
@@ -28,7 +27,7 @@ def examine(config: KafkaConfig, topic: Template) -> Iterator[Check]:
     complaints: list[str] = []
     settings = {**config.connection_settings(), "error_cb": lambda error: complaints.append(error.str())}
     try:
-        admin = AdminClient(settings, logger=log)
+        admin = AdminClient(settings, logger=ClientLog())
     except KafkaException as error:
         yield Check("client_conf", Outcome.FAIL, error.args[0].str(), "Mend client_conf.")
         return

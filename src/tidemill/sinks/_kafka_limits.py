@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
+from tidemill.sinks._kafka_log import ClientLog
+
 _TIMEOUT = 10.0
-log = logging.getLogger("tidemill.sinks.kafka")
 
 
 def largest_message(settings: Mapping[str, str], topic: str) -> int | None:
@@ -16,7 +16,7 @@ def largest_message(settings: Mapping[str, str], topic: str) -> int | None:
 
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
-        admin = AdminClient(dict(settings), logger=log)
+        admin = AdminClient(dict(settings), logger=ClientLog())
         found = admin.describe_configs([resource], request_timeout=_TIMEOUT)[resource].result(_TIMEOUT)
         return int(found["max.message.bytes"].value)
     except (KafkaException, KeyError, ValueError, TypeError, TimeoutError):

@@ -118,6 +118,10 @@ class Client:
             stream["groups"] = self._rows(_GROUPS, [stream.pop("number")])
         return found
 
+    def lacks_lsns(self, stream: str) -> bool:
+        """It has messages, and none of them has one."""
+        return bool(self._rows(_LSNS, [stream])[0]["lacking"])
+
     def sweep(
         self, *, acked_seconds: float | None = None, max_age_seconds: float | None = None, max_bytes: int | None = None
     ) -> dict[str, tuple[int, int]]:
@@ -233,11 +237,17 @@ class Group:
         id: int | None = None,
     ) -> int:
         """Goes back: everything from there on is given again, also what was acked. How many messages that are; 0 if the
-        group was not that far yet."""
+        group was not that far yet. An `lsn` only for events that come from PostgreSQL."""
         given = [v for v in (lsn, time, offset, id) if v is not None]
         if len(given) != 1:
             raise ConfigError("a replay begins at one place", fix="Give one of lsn, time, offset, id.")
-        return int(self.client.call("replay", [self.stream, self.name, lsn, time, offset, id])[0][0])
+        count = int(self.client.call("replay", [self.stream, self.name, lsn, time, offset, id])[0][0])
+        if lsn is not None and not count and self.client.lacks_lsns(self.stream):
+            raise ConfigError(
+                f'the messages of stream "{self.stream}" have no LSN: their events do not come from PostgreSQL',
+                fix="Nothing was changed. Give a time (--since) or an offset (--offset) instead.",
+            )
+        return count
 
     def revive(self, *ids: int) -> int:
         """Gives dead letters again, all of them or those of these numbers, with fresh attempts."""
@@ -300,6 +310,10 @@ _STREAMS = """
 SELECT s.id AS number, s.name AS stream, s.last_id, s.bytes,
        (SELECT count(*) FROM {s}.messages m WHERE m.stream_id = s.id) AS messages
 FROM {s}.streams s ORDER BY s.name
+"""
+_LSNS = """
+SELECT count(*) > 0 AND count(m.lsn) = 0 AS lacking FROM {s}.messages m JOIN {s}.streams s ON s.id = m.stream_id
+WHERE s.name = %s
 """
 _GROUPS = """
 SELECT g.name AS group, g.cursor, g.ordered, g.max_attempts,

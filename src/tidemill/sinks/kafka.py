@@ -28,6 +28,7 @@ from tidemill.sinks import _kafka_errors as errors
 from tidemill.sinks import _positions as positions
 from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder
 from tidemill.sinks._kafka_limits import largest_message
+from tidemill.sinks._kafka_log import ClientLog
 from tidemill.sinks._kafka_positions import ensure_topic, read_back
 from tidemill.sinks._kafka_sending import Sending
 from tidemill.sinks._librdkafka import KafkaFailure, Messages, Producer
@@ -115,6 +116,7 @@ class KafkaConfig(EncodedSinkConfig):
             "message.timeout.ms": timeout,
             # The end of a delivery flushes at once, so lingering costs no latency and makes fuller batches.
             "linger.ms": "50",
+            "reconnect.backoff.ms": "250",
             "reconnect.backoff.max.ms": "1000",  # a broker that is back is used again soon
             "queue.buffering.max.messages": "500000",
             "queue.buffering.max.kbytes": "65536",
@@ -222,10 +224,10 @@ class KafkaSink(Component[KafkaConfig]):
         with self._dropped_on_failure(producer):
             producer.init_transactions(self._patience)
             with errors.explained(self._where()):
-                count = ensure_topic(settings, topic, log)
+                count = ensure_topic(settings, topic, ClientLog())
                 prefix = f"tidemill/{delivery.pipeline}/{self.config.id}/"
                 home = delivery.lane % count
-                delivered = read_back(settings, topic, prefix, home, self._patience, log)
+                delivered = read_back(settings, topic, prefix, home, self._patience, ClientLog())
         self._lanes[name] = _Lane(producer, delivered, home)
         return self._lanes[name]
 
