@@ -113,12 +113,16 @@ def test_a_run_delivers_until_it_is_interrupted_and_then_drains(postgres18_dsn: 
 
 
 def test_a_run_that_cannot_be_set_up_ends_with_the_reason_and_code_3(postgres18_dsn: str, tmp_path: Path) -> None:
-    with running(document(tmp_path, postgres18_dsn, "public.missing")) as process:
+    """Every line is an object: statuses, and the error last."""
+    away = postgres18_dsn.rpartition("/")[0] + "/nosuch"
+    with running(document(tmp_path, away, "public.t")) as process:
         out, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 3, error.decode()[-2000:]
-    answer = orjson.loads(out.splitlines()[-1])["error"]
-    assert "missing" in answer["what"]
-    assert answer["fix"]
+    *statuses, answer = [orjson.loads(line) for line in out.splitlines()]
+    assert {status["name"] for status in statuses} == {"orders"}
+    assert "nosuch" in answer["error"]["what"]
+    assert answer["error"]["fix"]
+    assert [line for line in error.decode().splitlines() if not EVENT.match(line)] == []
 
 
 def test_a_sink_that_refuses_ends_the_run_with_its_name_and_reason(postgres18_dsn: str, tmp_path: Path) -> None:
