@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import orjson
 import psycopg
 import pytest
 
@@ -41,6 +42,7 @@ class ScriptedStream:
 
     outlook: ClassVar[Outlook] = {}
     follows: ClassVar[bool] = False
+    said: ClassVar[str] = ""
 
     def __init__(
         self, group: Group, ledger: Ledger, source_id: str, log_uri: str, sinks: Sequence[tuple[str, dict[str, Any]]],
@@ -71,7 +73,8 @@ class ScriptedStream:
             self._on_retry({sink: "is down" for sink, state in states.items() if state == "down"})
             return True
         start, self.checkpoint = self.checkpoint.offset, self._ledger.advance(self._group, tail.offset, tail.position)
-        receipts = tuple(Receipt(sink, 0, events=tail.offset - start) for sink in self._group.sinks)
+        events = tail.offset - start
+        receipts = tuple(Receipt(sink, 0, events=events, notices=self.said) for sink in self._group.sinks)
         self._on_batch(
             BatchReport(0, start, tail.offset, tail.position, 1, 0.1, 0, 0.0, receipts, group=self._group.key)
         )
@@ -506,3 +509,23 @@ def test_nothing_waits_nothing_lags(tmp_path: Path) -> None:
     assert lag.seconds(10, 10) == 0.0
     assert lag.seconds(3, 10) > 0.0
     log.close()
+
+
+def test_what_a_sink_says_of_rows_left_behind_stands_in_the_status_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice = {"code": "rows-left-behind", "subject": "public.t", "what": "rows keep NULL", "fix": "copy them"}
+    works = Works(tmp_path, "{mode: all}")
+    monkeypatch.setattr(ScriptedStream, "said", orjson.dumps({"public.t": [notice]}).decode())
+    first = works.run(monkeypatch, a=UP, b=UP, c=UP)
+    assert notice in first.status.notices
+    first.stop()
+    monkeypatch.setattr(ScriptedStream, "said", "")
+    again = works.run(monkeypatch, a=UP, b=UP, c=UP)
+    assert notice in again.status.notices
+    monkeypatch.setattr(ScriptedStream, "said", orjson.dumps({"public.t": []}).decode())
+    works.write()
+    again.watch()
+    again.watch()
+    assert again.status.notices == ()
+    again.stop()

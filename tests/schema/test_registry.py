@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import decimal
 import multiprocessing
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,7 +12,7 @@ import pytest
 
 from tidemill.errors import RegistryError
 from tidemill.model.position import Position
-from tidemill.model.table import Column, Table
+from tidemill.model.table import Column, Initial, Table
 from tidemill.model.types import DataType, JsonForm
 from tidemill.schema.registry import SchemaRegistry
 
@@ -196,3 +197,37 @@ def test_what_a_source_remembers_of_its_server_survives_and_can_be_forgotten(tmp
         assert registry.recall("server") == b"second"
         registry.remember("server", None)
         assert registry.recall("server") is None
+
+
+def test_what_old_rows_have_in_a_column_is_kept_with_its_version_and_is_no_structure(registry: SchemaRegistry) -> None:
+    def made(origin: str, initial: Initial | None) -> Table:
+        plain = table("orders", "level")
+        return replace(plain, columns=(plain.columns[0], replace(plain.columns[1], origin=origin, initial=initial)))
+
+    five, seven = Initial(pa.scalar(5, pa.int64())), Initial(pa.scalar(7, pa.int64()))
+    first = registry.register(made("16384.2", five), where(1))
+    assert first.fingerprint == registry.register(table("orders", "level"), where(2)).fingerprint
+    # The catalog no longer tells: what was found out stays, for the same column.
+    assert registry.register(made("16384.2", None), where(3)).columns[1].initial == five
+    # The column was dropped and added again: another one, in the same structure.
+    again = registry.register(made("16384.3", seven), where(4))
+    assert (again.version, again.columns[1].initial, again.columns[1].origin) == (1, seven, "16384.3")
+    newest = registry.newest("public.orders")
+    assert newest is not None
+    assert (newest.columns[1].initial, newest.columns[1].origin) == (seven, "16384.3")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.scalar(None, pa.int64()), pa.scalar(decimal.Decimal("1.50"), pa.decimal128(10, 2)), pa.scalar("it's"),
+        pa.scalar(b"\x00\xff"), pa.scalar([1, None], pa.list_(pa.int32())),
+        pa.scalar(1_709_210_096_789_000, pa.int64()).cast(pa.timestamp("us", "UTC")),
+    ],
+    ids=lambda value: str(value.type),
+)  # fmt: skip
+def test_a_table_that_is_read_again_has_the_same_value_for_old_rows(value: pa.Scalar) -> None:
+    column = Column("c", DataType("any", value.type, JsonForm.STRING), origin="1.2", initial=Initial(value))
+    read = Table.from_json(Table("d", "s", "t", (column,)).to_json()).columns[0]
+    assert (read.initial, read.origin) == (Initial(value), "1.2")
+    assert Column.from_dict({"name": "c", "nullable": True, "generated": False, **BIGINT.to_dict()}).initial is None

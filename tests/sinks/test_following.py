@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -338,3 +339,31 @@ def test_a_default_that_mysql_or_mariadb_computes_is_said_to_be_missing(
     )
     notices = next(iter(said(write(target, *origin.blocks())).values()))
     assert ["token" in what or '"at"' in what for what in notices] == [True, True]
+
+
+def test_several_lanes_may_meet_the_new_structure_at_once(postgres_origin: Origin, there: Destination) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t SELECT i, 'a' || i, 'n' FROM generate_series(1, 40) i")
+    write(there, *origin.blocks())
+    origin.do(
+        "ALTER TABLE t RENAME COLUMN name TO label",
+        "ALTER TABLE t ADD COLUMN name text DEFAULT 'new', ADD COLUMN level int DEFAULT 5",
+        "UPDATE t SET note = 'changed' WHERE id % 2 = 0",
+    )
+    blocks = [block for block in origin.blocks() if block.rows]
+    start, end = int(blocks[0].offsets()[0]), int(blocks[-1].offsets()[-1]) + 1
+    lanes = 4
+
+    def deliver(lane: int) -> Receipt:
+        shares = []
+        for block in blocks:
+            ids = block.batch.column("after").field("id").to_pylist()
+            if mine := [row for row, number in enumerate(ids) if number % lanes == lane]:
+                shares.append(block.take(mine))
+        sink = there.sink()
+        return sink.write(delivery(*shares, start=start, end=end, lane=lane, lanes=lanes))
+
+    with ThreadPoolExecutor(lanes) as workers:
+        receipts = list(workers.map(deliver, range(lanes)))
+    assert same(origin, there, "id, label, note, name, level")
+    assert not any(said(receipts).values())
