@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.decoded import follow_each_other
 from tests.support.pgstream import decode, tables_of
-from tidemill.model.change import Committed, SpillCommitted, Spilled
+from tidemill.decoders import pgoutput
+from tidemill.decoders._pgcolumns import Cells, convert, texts
+from tidemill.errors import DecodeError
+from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
+from tidemill.model.types import DataType
 
 IDENTITIES = "dfn"
 
@@ -75,3 +83,53 @@ def test_structures_that_come_back_give_blocks_that_follow_each_other(
         elif isinstance(change, SpillCommitted):
             met, spilled = met + spilled, []
     assert met == list(range(sum(rows for *_, rows in steps)))
+
+
+def streamed(message: bytes, xid: int) -> bytes:
+    """Messages inside a piece of a streamed transaction name it behind their kind."""
+    body = message[5 + 25 :]
+    return frame(body[:1] + struct.pack(">I", xid) + body[1:])
+
+
+def refuse_666(cells: Cells, kind: DataType) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+    """A stand-in for a value that cannot be decoded."""
+    if "666" in texts(cells).to_pylist():
+        raise DecodeError("a value that nobody can read")
+    return convert(cells, kind)
+
+
+def until_refused(data: bytes) -> tuple[list[Change], DecodeError]:
+    changes: list[Change] = []
+    try:
+        changes.extend(pgoutput.PgOutputDecoder(tables_of({}), lambda _kind, _body: None).feed(memoryview(data)))
+    except DecodeError as error:
+        return changes, error
+    raise AssertionError("everything was decoded")
+
+
+def test_a_streamed_transaction_that_cannot_be_decoded_counts_where_it_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pgoutput, "convert", refuse_666)
+    begun = frame(b"S" + struct.pack(">IB", 7, 1)) + streamed(relation(1, "t", "d"), 7)
+    piece = begun + streamed(insert(1, 666), 7) + frame(b"E")
+    other = stream([(2, "u", "d", 1)], 1)
+    commit = frame(b"c" + struct.pack(">IBQQq", 7, 0, 0x5000, 0x6000, 0))
+    changes, error = until_refused(piece + other + commit)
+    assert [change.events for change in changes if isinstance(change, Committed)] == [1]
+    assert "transaction 7 at 0/5000" in error.where
+    aborted = frame(b"A" + struct.pack(">II", 7, 7))
+    assert [c.events for c in decode(piece + aborted + other, tables_of({})) if isinstance(c, Committed)] == [1]
+
+
+def test_whole_transactions_before_the_one_that_cannot_be_decoded_leave_and_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pgoutput, "convert", refuse_666)
+    bytes_of = stream([(1, "t", "d", 3)], 1) + frame(b"B" + struct.pack(">QqI", 0x9000, 0, 99)) + insert(1, 666)
+    bytes_of += frame(b"C" + struct.pack(">BQQq", 0, 0x9000, 0x9100, 0)) + stream([(1, "t", "d", 2)], 1)
+    changes, error = until_refused(bytes_of)
+    blocks = [block for change in changes if isinstance(change, Committed) for block in change.blocks]
+    met = [row["after"]["id"] for block in blocks for row in block.batch.to_pylist()]
+    assert met == [0, 1, 2]
+    assert "transaction 99 at 0/9000" in error.where
