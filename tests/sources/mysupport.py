@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ def opened(settings: MysqlConfig, after: str | None = None, told: str | None = N
     source = MysqlSource(settings)
     with tempfile.TemporaryDirectory() as folder:
         schemas = SchemaRegistry(Path(folder) / "registry.sqlite")
+        # The same pipeline each time: the server may not have noticed yet that the last stream ended.
+        schemas.remember("mysql-replica-uuid", str(uuid.uuid5(uuid.NAMESPACE_URL, settings.id)).encode())
         try:
             source.open(Position(after) if after else None, schemas, told=Position(told) if told else None)
             yield source

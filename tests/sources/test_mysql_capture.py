@@ -21,6 +21,7 @@ from tests.support.capturing import Running, capturing, eventually
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.errors import ConnectionLost, PositionLost
 from tidemill.model.block import Op
+from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources import _my_errors as errors
 from tidemill.sources.mysql import MysqlConfig, MysqlSource
 
@@ -261,16 +262,37 @@ def _numbers() -> list[str]:
     return ["CREATE TABLE numbers (n int PRIMARY KEY)", f"INSERT INTO numbers VALUES {values}"]
 
 
-def test_the_same_server_id_twice_stops_the_one_that_was_there(private: Server, shop: str, tmp_path: Path) -> None:
+def test_a_second_pipeline_with_the_same_server_id_is_refused_and_the_first_goes_on(
+    private: Server, shop: str, tmp_path: Path
+) -> None:
     one = settings(private, shop, id="twin")
     with captured(one, tmp_path / "a") as first:
         private.query(f"INSERT INTO {shop}.t (id) VALUES (1)")
         eventually(lambda: first.events == 1, first)
-        with captured(one, tmp_path / "b") as second:
-            private.query(f"INSERT INTO {shop}.t (id) VALUES (2)")
-            eventually(lambda: first.failure)
-            assert isinstance(first.failure[0], errors.ServerIdTaken)
-            eventually(lambda: second.events == 1, second)
+        with capturing(MysqlSource(one), tmp_path / "b") as second:
+            eventually(lambda: second.failure)
+        assert isinstance(second.failure[0], errors.ServerIdTaken)
+        assert "tidemill:twin:" in second.failure[0].what
+        private.query(f"INSERT INTO {shop}.t (id) VALUES (2)")
+        eventually(lambda: first.events == 2, first)
+        assert not first.failure
+        assert not first.trouble
+
+
+def test_a_stream_that_this_pipeline_left_behind_is_taken_over(private: Server, shop: str, tmp_path: Path) -> None:
+    """What a killed process leaves at the server: a connection that nobody reads."""
+    one = settings(private, shop)
+    schemas = SchemaRegistry(tmp_path / "registry.sqlite")
+    left = MysqlSource(one)
+    left.open(None, schemas)
+    try:
+        with captured(one, tmp_path) as running:
+            private.query(f"INSERT INTO {shop}.t (id) VALUES (1)")
+            eventually(lambda: seen(running, f"{shop}.t", 1), running)
+            assert not running.trouble
+    finally:
+        left.close()
+        schemas.close()
 
 
 @pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])

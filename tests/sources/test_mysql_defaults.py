@@ -221,7 +221,7 @@ def test_a_default_of_a_statement_becomes_what_the_server_stores_or_is_refused(s
 
 @contextmanager
 def captured(server: Server, shop: str, directory: Path, **options: Any) -> Iterator[Running]:
-    settings = config(server.dsn(), f"{shop}.*", id="filled", heartbeat_seconds=0.5, feedback_seconds=0.1, **options)
+    settings = config(server.dsn(), f"{shop}.*", heartbeat_seconds=0.5, feedback_seconds=0.1, **options)
     with capturing(MysqlSource(settings), directory) as running:
         eventually(lambda: running.log.tail().position, running)
         yield running

@@ -23,7 +23,7 @@ from tidemill.decoders import _bloldmoments as oldmoments
 from tidemill.decoders import _bltexts as texts
 from tidemill.decoders import mysqltypes
 from tidemill.decoders._blcolumn import Cells, Mask, Result
-from tidemill.errors import DecodeError
+from tidemill.errors import SKIP, DecodeError
 from tidemill.model import columns
 from tidemill.model.table import Column
 
@@ -94,7 +94,7 @@ def converter(kind: int, metadata: int, column: Column) -> Converter:
             return Converter(step, found)
     raise DecodeError(
         f'column "{column.name}" is said to be {native}, but the binlog has type {kind} with metadata {metadata} there',
-        fix="The schema history does not match the binlog. Run resync for the table.",
+        fix=f"Set binlog_row_metadata=FULL at the server: the binlog has the types itself then. {SKIP}",
     )
 
 

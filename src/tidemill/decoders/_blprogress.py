@@ -11,7 +11,7 @@ from tidemill.decoders import _blscan as scanning
 from tidemill.decoders._blrows import Domain, Uuid
 from tidemill.decoders._blstream import Stream, Transaction
 from tidemill.decoders.gtid import MariadbGtids, MysqlGtids
-from tidemill.errors import SourceError
+from tidemill.errors import SKIP, SourceError
 from tidemill.model.position import Position
 
 
@@ -62,5 +62,5 @@ class Progress:
                 raise SourceError(
                     "a transaction has no GTID, but this source resumes by GTID",
                     where=self._stream.where(),
-                    fix="Set gtid_mode=ON at the server; what was written without GTIDs needs a resync.",
+                    fix=f"Set gtid_mode=ON at the server. {SKIP}",
                 )

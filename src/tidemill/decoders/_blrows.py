@@ -15,7 +15,7 @@ from tidemill.decoders import _words as words
 from tidemill.decoders._blcolumns import Converter, converter
 from tidemill.decoders._blmap import TableMap
 from tidemill.decoders._sides import Ints
-from tidemill.errors import DecodeError
+from tidemill.errors import SKIP, DecodeError
 from tidemill.model.table import Table
 
 _MOST_NUMBERS, _MOST_BYTES = 100_000, 64 << 20
@@ -115,7 +115,7 @@ class Tables:
         if len(table.columns) != len(shape.types):
             raise DecodeError(
                 f"table {table.full_name} has {len(table.columns)} columns, but the binlog has {len(shape.types)}",
-                fix="The schema history does not match the binlog. Run resync for the table.",
+                fix=f"Set binlog_row_metadata=FULL at the server: the binlog has the names itself then. {SKIP}",
             )
         made = tuple(
             converter(k, meta, c) for k, meta, c in zip(shape.types, shape.metadata, table.columns, strict=True)

@@ -40,7 +40,7 @@ from tidemill.decoders._mywords import Kind, NotUnderstood, words
 from tidemill.decoders.binlog import DdlChange
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor
-from tidemill.errors import DecodeError
+from tidemill.errors import SKIP, DecodeError
 from tidemill.model.position import Position
 from tidemill.model.table import Column, Table
 
@@ -51,7 +51,8 @@ __all__ = [
 
 _RESYNC = (
     "Set binlog_row_metadata=FULL at the server, so that the binlog has the names itself from then on. To go on from"
-    ' here, run "tidemill resync FILE": it begins anew with the catalog of today.'
+    ' here, run "tidemill resync FILE", which begins anew with the catalog of today; what was changed until then is not'
+    " captured, so copy the table to the destinations yourself."
 )
 SYSTEM = ("mysql", "information_schema", "performance_schema", "sys")
 # What a sequence of MariaDB looks like: a table of one row that nobody writes to.
@@ -247,8 +248,7 @@ class MysqlTables:
         raise DecodeError(
             "rows that may be of a captured table were changed by a statement that the binlog has as text, not as rows",
             where=self._at(position),
-            fix="Some session used binlog_format STATEMENT or MIXED: set it to ROW everywhere. What the statement"
-            ' changed is not in the binlog; run "tidemill resync FILE".',
+            fix=f"Some session used binlog_format STATEMENT or MIXED: set it to ROW everywhere. {SKIP}",
         )
 
     def _change(self, effect: Effect, text: str, position: Position) -> DdlChange:

@@ -16,6 +16,7 @@ from tidemill.sources import _my_setup as setup
 from tidemill.sources import _my_tables as tables
 from tidemill.sources._my_connect import Session, connect
 from tidemill.sources._my_server import Server
+from tidemill.sources._my_stream import own_uuid
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -49,7 +50,8 @@ def examine(config: MysqlConfig, resting: Resting | None = None) -> Iterator[Che
         yield _ask("replication privilege", "the account may read the binlog",
                    lambda: setup.check_replication_privilege(config))  # fmt: skip
         yield _ask("server_id", f"{config.replica_id}, used by no other replica that is known",
-                   lambda: setup.check_server_id(db, server, config))  # fmt: skip
+                   lambda: setup.check_server_id(db, server, config, own_uuid(resting.recall) if resting else None),
+        )  # fmt: skip
         yield from _tables(db, server, config)
         yield from retention(db, server)
         yield _position(db, server, config, resting)

@@ -135,8 +135,9 @@ _OTHER = ("not in the master's binlog", "not in the binlog", "has diverged", "ha
 def server_id_taken(what: str, where: str, server_id: int) -> ServerIdTaken:
     return ServerIdTaken(
         what, where=where,
-        fix=f"Stop the other one if it is this pipeline running twice; else set `server_id` to a number that no replica"
-        f" of this server has (now {server_id}).",
+        fix=f"Set `server_id` to a number that no replica of this server has (now {server_id}). By default it is made"
+        " from the source's `id`: two pipelines with one `id` have the same. If the other one is a copy of this one"
+        " that runs elsewhere, stop it there.",
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ flavour and version -> log_bin -> ROW format -> server_id is free -> privileges 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,18 +98,41 @@ def check_replication_privilege(config: MysqlConfig) -> None:
         register(session, config, probe_id())
 
 
-def check_server_id(db: Session, server: Server, config: MysqlConfig) -> None:
-    """Two replicas of one server_id end each other's streams for ever. Our own earlier connection does not count."""
+def check_server_id(db: Session, server: Server, config: MysqlConfig, own: str | None = None) -> None:
+    """Two replicas of one server_id end each other's streams for ever, so the one that comes later does not begin. What
+    this pipeline itself has left at the server does not count: its name has the uuid `own`. None where the pipeline is
+    not known; then nothing that has our source's id counts."""
     if config.replica_id == server.server_id:
         raise errors.server_id_taken(
             f"server_id {config.replica_id} is the server's own", config.where, config.replica_id
         )
     for replica in facts.replicas(db, server):
-        if int(replica["server_id"]) == config.replica_id and replica.get("host") != replica_name(config):
-            who = f' ("{replica["host"]}")' if replica.get("host") else ""
+        name = str(replica.get("host") or "")
+        ours = name == replica_name(config, own or "") or name == replica_name(config)  # of an earlier version
+        ours = ours or (own is None and name.startswith(f"{replica_name(config)}:"))
+        if int(replica["server_id"]) == config.replica_id and not ours:
+            who = f' ("{name}")' if name else ""
             raise errors.server_id_taken(
                 f"another replica{who} has server_id {config.replica_id}", config.where, config.replica_id
             )
+
+
+def wait_for_server_id(db: Session, server: Server, config: MysqlConfig, own: str) -> None:
+    """`check_server_id`, but a replica with our source's id may be what a pipeline left whose state directory is gone.
+    The server notices by its second heartbeat that nobody reads: so long it is waited for, and never ended by us."""
+    deadline = time.monotonic() + 2.5 * config.heartbeat_seconds
+    while True:
+        try:
+            return check_server_id(db, server, config, own)
+        except errors.ServerIdTaken:
+            if time.monotonic() > deadline or f"tidemill:{config.id}"[:40] not in _names(db, server, config):
+                raise
+        time.sleep(0.2)
+
+
+def _names(db: Session, server: Server, config: MysqlConfig) -> str:
+    found = facts.replicas(db, server)
+    return " ".join(str(replica.get("host")) for replica in found if int(replica["server_id"]) == config.replica_id)
 
 
 def check_select(db: Session, found: list[tuple[str, str]], config: MysqlConfig) -> None:

@@ -93,6 +93,7 @@ def next_transaction(config: MysqlConfig, after: Position, told: Position | None
     elif isinstance(to.gtids, MariadbGtids) and found.triple is not None:
         to.gtids.add(*found.triple)
     else:
+        to.created = to.created if found.file == here.file else 0  # when that one was made was not asked
         to.file, to.offset = found.file, found.end
     changed = f", which changed {', '.join(sorted(found.tables))}" if found.tables else ""
     when = datetime.fromtimestamp(found.seconds, UTC)

@@ -13,6 +13,7 @@ import contextlib
 import secrets
 import struct
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pymysql.constants import COMMAND
@@ -32,22 +33,25 @@ _THROUGH_GTID = 4  # a flag of COM_BINLOG_DUMP_GTID
 _NON_BLOCKING = 1  # a flag of COM_BINLOG_DUMP: end where the binlog ends
 _EVENT_TYPE, _FORMAT_DESCRIPTION = 4, 15
 _LARGEST_PACKET = 0xFFFFFF
-_OUR_UUIDS = uuid.UUID("6e1f3c1c-2b5c-5d0e-9a6b-0f5a3a7d2c11")
+_UUID_NOTE = "mysql-replica-uuid"
 _WRITE_TIMEOUT_SECONDS = 3600
 
 
 class Stream:
-    """One connection that sends the binlog. `session` is a fresh login, which belongs to the stream from here on."""
+    """One connection that sends the binlog. `session` is a fresh login, which belongs to the stream from here on. `own`
+    is the pipeline's name among replicas: what it left at the server, and nothing else, is ended by it. Without one it
+    is a stranger with a number of its own, for a look."""
 
-    def __init__(self, session: Session, server: Server, place: Place, config: MysqlConfig) -> None:
+    def __init__(self, session: Session, server: Server, place: Place, config: MysqlConfig, own: str = "") -> None:
         self._session = session
         self._silence = max(config.network_timeout_seconds, 2.5 * config.heartbeat_seconds)
         self._heartbeats = config.heartbeat_seconds > 0
         self._where = config.where
         try:
-            self._declare(server, place, config)
-            register(session, config, config.replica_id)
-            self._ask(place, config)
+            server_id = config.replica_id if own else probe_id()
+            self._declare(server, place, config, own or str(uuid.uuid4()))
+            register(session, config, server_id, own)
+            self._ask(place, server_id)
         except BaseException:
             session.close()
             raise
@@ -68,15 +72,14 @@ class Stream:
         self._gulps.consumed(count)
 
     def close(self) -> None:
-        """The server notices at its next write; a new connection with our server_id ends the old one at once."""
+        """The server notices at its next write; a new connection of ours ends the old one at once."""
         with contextlib.suppress(OSError):
             self._gulps.close()
         self._session.connection._force_close()
 
-    def _declare(self, server: Server, place: Place, config: MysqlConfig) -> None:
+    def _declare(self, server: Server, place: Place, config: MysqlConfig, own: str) -> None:
         """Tells the server what we can take. Old and new words for the same: each server reads the ones it knows."""
         period = int(config.heartbeat_seconds * 1_000_000_000)
-        own = uuid.uuid5(_OUR_UUIDS, f"{config.id}/{config.replica_id}")
         _agree_on_checksums(self._session)
         self._session.execute(f"SET @master_heartbeat_period = {period}, @source_heartbeat_period = {period}")
         self._session.execute(f"SET @slave_uuid = '{own}', @replica_uuid = '{own}'")
@@ -92,22 +95,22 @@ class Stream:
                     " @slave_gtid_ignore_duplicates = 0"
                 )
 
-    def _ask(self, place: Place, config: MysqlConfig) -> None:
+    def _ask(self, place: Place, server_id: int) -> None:
         if isinstance(place.gtids, MysqlGtids):
             gtids = place.gtids.encode()
-            body = struct.pack("<HIIQI", _THROUGH_GTID, config.replica_id, 0, 4, len(gtids)) + gtids
+            body = struct.pack("<HIIQI", _THROUGH_GTID, server_id, 0, 4, len(gtids)) + gtids
             command = COMMAND.COM_BINLOG_DUMP_GTID
         else:
             file, offset = ("", 4) if isinstance(place.gtids, MariadbGtids) else (place.file, place.offset)
-            body = struct.pack("<IHI", offset, 0, config.replica_id) + file.encode()
+            body = struct.pack("<IHI", offset, 0, server_id) + file.encode()
             command = COMMAND.COM_BINLOG_DUMP
         with errors.translated(self._where):
             self._session.connection._execute_command(command, body)
 
 
-def register(session: Session, config: MysqlConfig, server_id: int) -> None:
+def register(session: Session, config: MysqlConfig, server_id: int, own: str = "") -> None:
     """COM_REGISTER_SLAVE: lists us among the replicas, and is refused without the privilege to read the binlog."""
-    name = replica_name(config).encode()
+    name = replica_name(config, own).encode()
     body = struct.pack("<IB", server_id, len(name)) + name + struct.pack("<BBHII", 0, 0, 0, 0, 0)
     try:
         with errors.translated(session.where):
@@ -156,9 +159,26 @@ def account(session: Session) -> str:
     return f"'{user}'@'{host}'"
 
 
-def replica_name(config: MysqlConfig) -> str:
-    """Tells our own registrations from others with the same server_id; at most 60 bytes are kept."""
-    return f"tidemill:{config.id}".encode()[:60].decode(errors="ignore")
+def own_uuid(recall: Callable[[str], bytes | None], remember: Callable[[str, bytes], None] | None = None) -> str:
+    """The pipeline's uuid among replicas, made once and kept in its state; empty if it has none yet.
+
+    A server that meets a replica's uuid again (MySQL), or its server_id (MariaDB), ends the connection that has it: our
+    own of before a crash, as it should be. Two pipelines with one `id` have one server_id, but never one uuid.
+    """
+    if (known := recall(_UUID_NOTE)) is not None:
+        return known.decode()
+    if remember is None:
+        return ""
+    made = str(uuid.uuid4())
+    remember(_UUID_NOTE, made.encode())
+    return made
+
+
+def replica_name(config: MysqlConfig, own: str = "") -> str:
+    """As what we register: tells our own connection from others with the same server_id, also on MariaDB, which lists
+    no uuids. At most 60 bytes are kept."""
+    name = f"tidemill:{config.id}".encode()[:43].decode(errors="ignore")
+    return f"{name}:{own[:16]}" if own else name
 
 
 def event_size(have: memoryview) -> int:

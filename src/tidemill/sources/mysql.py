@@ -29,7 +29,7 @@ from tidemill.sources._my_connect import Dsn, Session, connect
 from tidemill.sources._my_decode import StreamDecoder, decoder_of
 from tidemill.sources._my_doctor import examine
 from tidemill.sources._my_server import Server
-from tidemill.sources._my_stream import Stream
+from tidemill.sources._my_stream import Stream, own_uuid
 from tidemill.sources._my_tables import Selection
 from tidemill.sources._patterns import Pattern
 
@@ -199,14 +199,15 @@ class MysqlSource(Component[MysqlConfig]):
             setup.check_flavor(server, config)
             setup.check_log_bin(server, config)
             setup.check_format(server, config)
-            setup.check_server_id(db, server, config)
+            own = own_uuid(schemas.recall, schemas.remember)
+            setup.wait_for_server_id(db, server, config, own)
             known = position.further(*(position.parse(p, server, config) if p else None for p in (after, told)))
             place = position.resume(db, server, known, config) if known else position.first(db, server, config)
             selection = config.selection(server)
             self._patterns, (_, self._absent) = selection.patterns, tables.find(db, selection)
             # Before the stream begins, so that a table of the stream is at most younger than its catalog.
             self._decoder = decoder_of(db, server, place, schemas, config, fresh=known is None, mark_events=mark_events)
-        self._stream = Stream(connect(config), server, place, config)
+        self._stream = Stream(connect(config), server, place, config, own)
         self.began = place.text()
         self._noted = self.began
         self._noted_at = time.monotonic()
