@@ -12,6 +12,7 @@ import pytest
 
 from tests.sources.support import config, execute, query
 from tests.support.capturing import Running, capturing, eventually
+from tidemill.capture.loop import Limits
 from tidemill.component import Notice
 from tidemill.control.servers.postgres import Postgres
 from tidemill.errors import PositionLost, SetupError, is_retryable
@@ -95,6 +96,20 @@ def test_a_publication_that_is_dropped_stops_the_pipeline_at_once(watched: Make)
     assert "tidemill resync" in error.fix
     with pytest.raises(PublicationLost, match="gone"), it.running():
         pass
+
+
+def test_a_publication_that_is_dropped_is_noticed_while_the_log_is_full(watched: Make) -> None:
+    it = watched("t")
+    it.execute(TABLE)
+    with capturing(it.source, it.directory, limits=Limits(ahead_bytes=0)) as run:
+        eventually(lambda: it.source.began, run)
+        it.execute("INSERT INTO t VALUES (1)")
+        eventually(lambda: run.events == 1, run)
+        it.execute("INSERT INTO t VALUES (2)")  # waits until the first is delivered, and nobody delivers
+        it.looked()
+        it.execute(f"DROP PUBLICATION {it.config.publication_name}")
+        eventually(lambda: run.failure)
+    assert isinstance(run.failure[0], PublicationLost)
 
 
 def test_a_publication_that_was_made_anew_is_another_one(watched: Make) -> None:

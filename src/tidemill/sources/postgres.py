@@ -246,6 +246,7 @@ class PostgresSource(Component[PostgresConfig]):
         everything: nothing lies between, so that an idle database need not keep WAL that others write."""
         decoder = self._decoder
         assert decoder is not None, "open() was not called"
+        self._watch.check()  # nothing is read while the log is full
         self.keepalive(decoder.wal_end, decoder.reply_requested())
         target = parse_lsn(delivered) if delivered else 0
         if caught_up and decoder.idle:
