@@ -23,6 +23,8 @@ from tidemill.log import LogReader, Tail
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
 from tidemill.model.types import DataType
+from tidemill.schema.registry import SchemaRegistry
+from tidemill.sources import _pg_witness
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
 
 DOCUMENT = """
@@ -67,6 +69,17 @@ def test_a_lost_slot_stops_capture_until_somebody_accepts_the_gap(
     with capturing(database, tmp_path, tables=("public.t",)) as running:
         eventually(lambda: running.log.tail().offset == 2)
         assert [row["after"]["id"] for row in running.rows()] == [1, 3]
+
+
+@pytest.mark.usefixtures("lost_slot")
+def test_what_the_source_remembers_of_its_server_goes_with_the_gap(document: Path, tmp_path: Path) -> None:
+    registry = tmp_path / "state" / "shop" / "registry.sqlite"
+    registry.parent.mkdir(parents=True)
+    schemas = SchemaRegistry(registry)
+    schemas.remember(_pg_witness.NAME, b"another server")
+    CliRunner().invoke(app, [str(document), "--force", "--json"], catch_exceptions=False)
+    assert schemas.recall(_pg_witness.NAME) is None
+    schemas.close()
 
 
 @pytest.mark.usefixtures("lost_slot")

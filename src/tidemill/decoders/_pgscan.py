@@ -27,7 +27,10 @@ WAL_END = 8  # newest position the server told us of in a keepalive
 REPLY = 9  # 1 when the server asked for an answer
 FRAME_END = 10  # end of the frame that made us stop
 BARRIER = 11  # 1 when a TRUNCATE or an unsplit key change is among the rows
-STATE_SIZE = 12
+AFTER = 12  # rows of transactions that commit before it are known already, and are not noted again
+KNOWN = 13  # 1 inside such a transaction
+MUTE = 14  # 1 when logical messages are not wanted
+STATE_SIZE = 15
 
 # Why `scan` returned.
 MORE = 0  # the rest of the buffer is an unfinished frame
@@ -40,9 +43,12 @@ UNKNOWN_RELATION = -3
 
 OP_INSERT, OP_UPDATE, OP_DELETE, OP_TRUNCATE, OP_MESSAGE = 1, 2, 3, 4, 5
 MESSAGE_SLOT = 0  # the pseudo relation of logical messages
+#: Prefix of the messages that a source of ours writes to have a transaction to remember; no event is made of them.
+WITNESS = "tidemill.witness"
 NO_TIME = _sides.NO_TIME
 
 _ABSENT = np.int64(-1)
+_WITNESS = np.frombuffer(WITNESS.encode() + b"\0", np.uint8)
 _LARGEST_FRAME = 0x3FFFFFFF  # PQ_LARGE_MESSAGE_LIMIT: waiting for more than a server ever sends would be for ever
 
 
@@ -113,6 +119,16 @@ def _compare_keys(b: Any, old: Any, new: Any, columns: Any, keys: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _is_witness(b: Any, p: Any, end: Any) -> Any:
+    """Whether the prefix of a logical message, from `p` on, is ours."""
+    same, i = end - p >= len(_WITNESS), 0
+    while same and i < len(_WITNESS):
+        same = b[p + i] == _WITNESS[i]
+        i += 1
+    return same
+
+
+@njit(cache=True, nogil=True)
 def scan(
     b: Any, n: Any, s: Any, oids: Any, slot_of: Any, width: Any, keys: Any,
     op: Any, slot: Any, old: Any, new: Any, fill: Any, full: Any, end_of: Any, tx: Any, sub: Any,
@@ -171,6 +187,7 @@ def scan(
                 tx_lsn[t], tx_time[t], tx_id[t] = _be64(b, m), _be64(b, m + 8), _be32(b, m + 16)
                 tx_row[t] = r
                 s[OPEN], s[OPEN_AT], s[OPEN_ROW] = 1, p, r
+                s[KNOWN] = 1 if tx_lsn[t] < s[AFTER] else 0
                 t += 1
         elif c == 67:  # C: flags, commit LSN, end LSN, commit time
             if not s[OPEN] or s[STREAM] or end - m != 25:
@@ -190,6 +207,9 @@ def scan(
                     m += 4
             elif not s[OPEN] and c != 77:
                 status = BAD_MESSAGE
+            if status == MORE and s[OPEN] and s[KNOWN]:
+                p = end
+                continue
             if status == MORE and c == 77:
                 if end - m < 14:  # flags, LSN, at least an empty prefix, content length
                     status = BAD_MESSAGE
@@ -198,10 +218,13 @@ def scan(
                         # A message outside any transaction is one of its own. Resuming one byte after it skips it.
                         tx_lsn[t], tx_end[t] = _be64(b, m + 1), _be64(b, m + 1) + 1
                         tx_time[t], tx_id[t], tx_row[t] = NO_TIME, 0, r
+                        s[KNOWN] = 1 if tx_lsn[t] < s[AFTER] else 0
                         t += 1
-                    op[r], slot[r], old[r], new[r], fill[r], full[r] = OP_MESSAGE, MESSAGE_SLOT, -1, m, -1, 0
-                    end_of[r], tx[r], sub[r] = end, t - 1, xid
-                    r += 1
+                    known = s[KNOWN] and not s[STREAM]
+                    if not known and not s[MUTE] and not _is_witness(b, m + 9, end):
+                        op[r], slot[r], old[r], new[r], fill[r], full[r] = OP_MESSAGE, MESSAGE_SLOT, -1, m, -1, 0
+                        end_of[r], tx[r], sub[r] = end, t - 1, xid
+                        r += 1
             elif status == MORE and c == 84:
                 count = _be32(b, m) if end - m >= 5 else np.int64(-1)
                 if count < 0 or end - m != 5 + 4 * count:

@@ -40,9 +40,11 @@ def format_lsn(lsn: int) -> Position:
 class PgOutputDecoder:
     """One connection's stream. `feed` it the unconsumed bytes, take the changes, then drop `consumed` bytes.
 
-    `tables` answers what the stream does not say (type names, keys) and gives the table its version; it is asked once
-    for each new shape of a relation. `server_message` is given frames that are not CopyData and raises as it sees fit.
-    `mark_events` is how far apart the places are at which a batch may end.
+    `tables` answers what the stream does not say (type names, keys) and gives the table its version; it is asked for
+    each new shape of a relation, and again where the key is not in it. `server_message` is given frames that are not
+    CopyData and raises as it sees fit.
+    `mark_events` is how far apart the places are at which a batch may end. `observe` is given every transaction that
+    committed before its changes leave: commit LSNs, ends, xids and times, in the order of commits; it may raise.
     """
 
     def __init__(
@@ -50,18 +52,24 @@ class PgOutputDecoder:
         tables: Callable[[Relation, dict[int, str]], Table],
         server_message: Callable[[str, bytes], None],
         *,
+        observe: Callable[[Ints, Ints, Ints, Ints], None] = lambda lsn, end, xid, time: None,
+        messages: bool = True,
         mark_events: int = 1000,
         spill_bytes: int = 16 << 20,
         capacity: int = 1 << 17,
     ) -> None:
         self._tables = tables
         self._server_message = server_message
+        self._observe = observe
         self._mark_events = mark_events
         self._spill_bytes = spill_bytes
         self._rows = Rows(capacity)
         self._state = np.zeros(scanning.STATE_SIZE, np.int64)
+        self._state[scanning.MUTE] = not messages
         self._slots = Slots()
-        self._relations: dict[Relation, int] = {}
+        self._described: dict[Relation, Table] = {}
+        self._asked: set[Relation] = set()  # in this feed: what it brings was committed before its first question
+        self._relations: dict[tuple[Relation, Table], int] = {}
         self._types: dict[int, str] = {}
         self._known: dict[int, int] = {}  # slots by oid at the start of this feed
         self._moves: list[tuple[int, int, int]] = []  # (buffer position, oid, slot) announced since
@@ -73,6 +81,10 @@ class PgOutputDecoder:
         self.consumed = 0
         # Kernels are loaded, the first time compiled (seconds), before a server sends anything.
         list(self.feed(self._buffer))
+
+    def resume(self, after: int) -> None:
+        """Transactions that commit before `after` are in the log: they are observed, and make no events again."""
+        self._state[scanning.AFTER] = after
 
     @property
     def wal_end(self) -> int:
@@ -109,6 +121,7 @@ class PgOutputDecoder:
         self._buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
         state, self._known, self._moves = self._state, dict(self._slots.of), []
         state[scanning.POS] = 0
+        self._asked.clear()
         while True:
             slots = self._slots
             status = scanning.scan(
@@ -170,6 +183,8 @@ class PgOutputDecoder:
     def _commit(self, rows: int, txs: int, barrier: bool) -> Iterator[Committed]:
         if not txs:
             return
+        notes = self._rows
+        self._observe(notes.tx_lsn[:txs], notes.tx_end[:txs], notes.tx_id[:txs], notes.tx_time[:txs])
         ends = np.append(self._rows.tx_row[1:txs], rows)  # events up to the end of each transaction
         wanted = np.searchsorted(ends, np.arange(self._mark_events, rows + self._mark_events, self._mark_events))
         chosen = np.unique(np.append(np.minimum(wanted, txs - 1), txs - 1))
@@ -256,12 +271,16 @@ class PgOutputDecoder:
                 )
 
     def _commit_spill(self, xid: int, lsn: int, end_lsn: int, time: int) -> Iterator[Change]:
+        self._observe(*(np.array([value], np.int64) for value in (lsn, end_lsn, xid, time)))
         events = self._spilled.pop(xid, 0)
         aborted = frozenset(self._aborted.pop(xid, set()))
-        if failed := self._failed.pop(xid, None):
+        failed = self._failed.pop(xid, None)
+        if events and lsn < self._state[scanning.AFTER]:
+            yield SpillAborted(xid)
+        elif failed:
             failed.where = f"{failed.where}, transaction {xid} at {format_lsn(lsn)}".removeprefix(", ")
             raise failed
-        if events:
+        elif events:
             position, through = format_lsn(lsn), format_lsn(end_lsn)
             yield SpillCommitted(xid, position, xid, time + TWO_THOUSAND, through, aborted)
         else:
@@ -277,17 +296,26 @@ class PgOutputDecoder:
             yield SpillAborted(xid)
 
     def _relation(self, at: int, relation: Relation) -> None:
-        if relation not in self._relations:
-            table = self._tables(relation, self._types)
-            if len(table.columns) != len(relation.columns):
-                raise DecodeError(f"table {table.full_name}: {len(relation.columns)} columns announced, not "
-                                  f"{len(table.columns)}")  # fmt: skip
-            self._relations[relation] = self._slots.add(table)
-        slot = self._relations[relation]
+        table = self._describe(relation)
+        if (relation, table) not in self._relations:
+            self._relations[relation, table] = self._slots.add(table)
+        slot = self._relations[relation, table]
         if self._slots.of.get(relation.oid, slot) != slot:
             self._state[scanning.BARRIER] = 1  # the table changed its shape here
         self._moves.append((at, relation.oid, slot))
         self._slots.point({**self._slots.of, relation.oid: slot})
+
+    def _describe(self, relation: Relation) -> Table:
+        """The stream names a key only where it is the identity (d, i). Elsewhere the catalog has it, and is asked
+        whenever the server announces the relation anew: it does so when anything about the table changed."""
+        if relation not in self._described or (relation.identity not in "di" and relation not in self._asked):
+            table = self._tables(relation, self._types)
+            if len(table.columns) != len(relation.columns):
+                raise DecodeError(f"table {table.full_name}: {len(relation.columns)} columns announced, not "
+                                  f"{len(table.columns)}")  # fmt: skip
+            self._described[relation] = table
+            self._asked.add(relation)
+        return self._described[relation]
 
     def _blocks(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
         slot = self._rows.slot[first:last]
@@ -321,7 +349,8 @@ class PgOutputDecoder:
     def _images(self, table: Table, rows: Ints) -> dict[str, pa.Array]:
         """`key`, `before`, `after`, and the side columns, each only if some row has it."""
         notes, nothing = self._rows, np.full(len(rows), -1, np.int64)
-        old, whole = notes.old[rows], notes.full[rows] == 1
+        # A partition that logs only its key comes under a root that is FULL as a whole row, with NULLs that are none.
+        old, whole = notes.old[rows], (notes.full[rows] == 1) & (table.identity == "full")
         columns: dict[str, pa.Array] = {}
         odd: list[tuple[Ints, Side, int, pa.Array]] = []
         keys = [i for i, c in enumerate(table.columns) if c.name in table.key]

@@ -17,7 +17,7 @@ from tidemill.errors import ConnectionLost
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType
 from tidemill.sources._pg_connect import SESSION
-from tidemill.sources._pg_errors import translated
+from tidemill.sources._pg_errors import RESYNC, NoReplicaIdentity, translated
 
 _IDENTITY = {"d": "key", "i": "key", "f": "full", "n": "nothing"}
 
@@ -59,6 +59,16 @@ class Catalog:
             self.close()
             return self._describe(relation, type_names)
 
+    def emit(self, prefix: str, content: str) -> None:
+        """Writes a logical message in a transaction of its own, which waits for no standby."""
+        if self._db is None:
+            self._db = self._connect()
+        with translated(self._where):
+            self._db.execute(
+                "SELECT set_config('synchronous_commit', 'local', true), pg_logical_emit_message(true, %s, %s)",
+                [prefix, content],
+            )
+
     def close(self) -> None:
         if self._db is not None:
             self._db.close()
@@ -79,9 +89,35 @@ class Catalog:
                 replace(self._column(c, relation, known.get(c.name), type_names), origin=numbers.get(c.name, ""))
                 for c in relation.columns
             )
-        return Table(
-            self._db.info.dbname, relation.schema, relation.name, columns, _key(relation, known), _identity(relation)
-        )
+            key, identity = _key(relation, known), _identity(relation)
+            if identity == "full" and self._partial(relation.oid, key):
+                identity = "key"
+        return Table(self._db.info.dbname, relation.schema, relation.name, columns, key, identity)
+
+    def _partial(self, relation: int, key: tuple[str, ...]) -> bool:
+        """Whether a partition of it logs less than whole rows. The server sends rows of partitions under the identity
+        of their root, so that the rest of an old row looks like NULL."""
+        assert self._db is not None
+        rows = self._db.execute(
+            """
+            SELECT c.oid::regclass::text, array_remove(array_agg(a.attname::text), NULL)
+            FROM pg_partition_tree(%s::oid::regclass) p JOIN pg_class c ON c.oid = p.relid
+            LEFT JOIN pg_index i ON i.indrelid = c.oid
+                AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+            LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+            WHERE p.isleaf AND c.relkind = 'r' AND c.relreplident <> 'f' GROUP BY c.oid
+            """,
+            [relation],
+        ).fetchall()
+        for name, logged in rows:
+            if logged and not set(key) <= set(logged):
+                raise NoReplicaIdentity(
+                    f"partition {name} logs {', '.join(logged)} of old rows, not the key of the table it belongs to:"
+                    f" {', '.join(key)}",
+                    where=self._where,
+                    fix=f"ALTER TABLE {name} REPLICA IDENTITY FULL. {RESYNC}",
+                )
+        return bool(rows)
 
     def _column(
         self, column: RelationColumn, relation: Relation, known: _Attribute | None, type_names: Mapping[int, str]
@@ -180,6 +216,21 @@ def _key(relation: Relation, known: Mapping[str, _Attribute]) -> tuple[str, ...]
     primary = {name for name, attribute in known.items() if attribute.primary}
     sent = [c.name for c in relation.columns if c.name in primary]
     return tuple(sent) if len(sent) == len(primary) else ()  # a key that lost a column since is no key
+
+
+def widest(table: Table, before: tuple[str, ...]) -> tuple[str, ...]:
+    """The key of a table whose key the stream does not name, after one that had the key `before`.
+
+    The catalog may be ahead of the stream: which of two keys holds for a row between them is not known (invariant 6).
+    Columns of both tell apart whatever either did, so a key grows and does not shrink. One that the catalog no longer
+    has, renamed or dropped since, was still the key of this row.
+    """
+    names = [column.name for column in table.columns]
+    if not set(before) <= set(names):
+        return table.key
+    if not before:
+        return table.key
+    return tuple(name for name in names if name in table.key or name in before)
 
 
 def _identity(relation: Relation) -> str:

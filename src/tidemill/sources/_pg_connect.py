@@ -11,7 +11,7 @@ import contextlib
 import math
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tidemill.pgsession import Session
 from tidemill.sources._gulps import keep_alive
-from tidemill.sources._pg_errors import refused, translated
+from tidemill.sources._pg_errors import from_server, refused, translated
+from tidemill.sources._pg_witness import Ask
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -45,6 +46,8 @@ SESSION = {
     "idle_session_timeout": "0",
 }
 
+
+_BYTEA = 17
 
 # A catalog of many tables takes its time, so an answer is waited for longer than a sign of life.
 _ANSWER_SECONDS = 300.0
@@ -97,8 +100,11 @@ class Endpoint:
         return cls(info.host, address, info.port, info.user, info.dbname, info.password or None, options)
 
 
-def login(config: PostgresConfig, to: Endpoint) -> tuple[socket.socket, bytes]:
-    """A socket on which the server waits for a replication command, and bytes of it that were read ahead."""
+def login(
+    config: PostgresConfig, to: Endpoint, first: Callable[[Ask], None] = lambda ask: None
+) -> tuple[socket.socket, bytes]:
+    """A socket on which the server waits for a replication command, and bytes of it that were read ahead. `first` may
+    send commands that are answered with rows."""
     sock = _reach(config, to.address, to.port)
     try:
         session = pg8000.native.Connection(
@@ -113,7 +119,25 @@ def login(config: PostgresConfig, to: Endpoint) -> tuple[socket.socket, bytes]:
     except (pg8000.exceptions.InterfaceError, OSError, ValueError) as error:
         sock.close()
         raise refused(str(error), config.where) from error
+    try:
+        first(lambda command: _ask(session, command, config.where))
+    except BaseException:
+        sock.close()
+        raise
     return _take_over(session)
+
+
+def _ask(session: Any, command: str, where: str) -> list[tuple[object, ...]]:
+    # The content of a timeline's history was called bytea before 15, and is its text as it is.
+    session.register_in_adapter(_BYTEA, str)
+    try:
+        # A WAL sender takes no commands of the extended protocol, in which pg8000 runs everything else.
+        return [tuple(row) for row in session.execute_simple(command).rows or ()]
+    except pg8000.exceptions.DatabaseError as error:
+        fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+        raise from_server(str(fields.get("C", "")), str(fields.get("M", error)), where) from error
+    except (pg8000.exceptions.InterfaceError, OSError) as error:
+        raise refused(str(error), where) from error
 
 
 def _take_over(session: Any) -> tuple[socket.socket, bytes]:

@@ -11,9 +11,11 @@ from tidemill.component import Check, Outcome, Resting
 from tidemill.errors import TidemillError
 from tidemill.sources import _pg_errors as errors
 from tidemill.sources import _pg_setup as setup
-from tidemill.sources import _pg_slot
+from tidemill.sources import _pg_slot, _pg_witness
 from tidemill.sources._pg_checks import check_tables
 from tidemill.sources._pg_connect import Endpoint, connect, login
+from tidemill.sources._pg_lsn import parse_lsn
+from tidemill.sources._pg_witness import Ask
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -35,7 +37,7 @@ def examine(config: PostgresConfig, resting: Resting | None = None) -> Iterator[
         yield from check_tables(db, config, resting)
         yield from _slot(db, config, resting)
         yield from _settings(db)
-        yield _stream(db, config)
+        yield from _stream(db, config, resting)
 
 
 def _ask(name: str, detail: str, question: Callable[[], object]) -> Check:
@@ -104,11 +106,26 @@ def _settings(db: psycopg.Connection) -> Iterator[Check]:
         yield Check("wal_sender_timeout", Outcome.PASS, f"{timeout // 1000} s" if timeout else "off")
 
 
-def _stream(db: psycopg.Connection, config: PostgresConfig) -> Check:
-    """A login for replication, which pg_hba.conf and max_wal_senders may refuse although queries work."""
+def _stream(db: psycopg.Connection, config: PostgresConfig, resting: Resting | None) -> Iterator[Check]:
+    """A login for replication, which pg_hba.conf and max_wal_senders may refuse although queries work. Over it the
+    server says who it is."""
+    compared: list[Check] = []
+
+    def compare(ask: Ask) -> None:
+        if resting is not None and (memory := _pg_witness.recall(resting.recall)) is not None:
+            compared.append(_ask("server", "the one that was captured before", lambda: _same(db, resting, memory, ask)))
+
     try:
-        sock, _ = login(config, Endpoint.of(db))
+        sock, _ = login(config, Endpoint.of(db), compare)
         sock.close()
     except TidemillError as error:
-        return Check("replication login", Outcome.FAIL, error.what, error.fix)
-    return Check("replication login", Outcome.PASS, "accepted")
+        yield Check("replication login", Outcome.FAIL, error.what, error.fix)
+        return
+    yield Check("replication login", Outcome.PASS, "accepted")
+    yield from compared
+
+
+def _same(db: psycopg.Connection, resting: Resting, memory: _pg_witness.Memory, ask: Ask) -> None:
+    now = _pg_witness.identify(ask, recovering=_pg_slot.in_recovery(db))
+    known = parse_lsn(resting.after or resting.told or "0/0")
+    _pg_witness.check_end(_pg_witness.check_server(memory, now, known, ask, ""), _pg_slot.wal_end(db), "")

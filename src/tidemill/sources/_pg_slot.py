@@ -67,6 +67,11 @@ def read(db: psycopg.Connection, name: str) -> Slot | None:
 _NOW = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END"
 
 
+def in_recovery(db: psycopg.Connection) -> bool:
+    row = db.execute("SELECT pg_is_in_recovery()").fetchone()
+    return bool(row and row[0])
+
+
 def wal_end(db: psycopg.Connection) -> int:
     """How far the server's WAL reaches now."""
     row = db.execute(f"SELECT ({_NOW})::text".encode()).fetchone()

@@ -25,21 +25,24 @@ from pydantic import Field, field_validator
 
 from tidemill.component import Check, Component, Config, Notice, Passage, Resting, Schemas
 from tidemill.decoders._pgmessages import Relation
+from tidemill.decoders._pgscan import WITNESS
 from tidemill.decoders.pgoutput import PgOutputDecoder
-from tidemill.errors import ConnectionLost
+from tidemill.errors import ConnectionLost, RegistryError, TidemillError
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 from tidemill.sources import _pg_setup, _pg_skip, _pg_slot, _pg_watch
 from tidemill.sources import _pg_stream as wire
 from tidemill.sources._errors import as_value_error
 from tidemill.sources._gulps import Pace
-from tidemill.sources._pg_catalog import Catalog
+from tidemill.sources._pg_catalog import Catalog, widest
 from tidemill.sources._pg_connect import Endpoint, connect, login
 from tidemill.sources._pg_doctor import examine
 from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
 from tidemill.sources._pg_lineage import remember, trace
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources._pg_tables import parse as parse_pattern
+from tidemill.sources._pg_witness import SLACK_BYTES, Ask, Witness, forget, identify
+from tidemill.telemetry import events
 
 _LONGEST_SILENCE = 3600.0
 
@@ -181,6 +184,10 @@ class PostgresSource(Component[PostgresConfig]):
         self._told_at = 0.0
         self._silence = self._first_silence = config.heartbeat_seconds + config.network_timeout_seconds
         self._farthest = 0  # acknowledged over any connection
+        self._witness: Witness | None = None
+        self._reached = 0  # what the server could forget if nothing had to be remembered
+        self._noted_at = self._emitted_at = 0.0
+        self._may_emit = False
         self.began = Position("")
 
     def setup(self, after: Position | None = None) -> _pg_setup.Prepared:
@@ -215,6 +222,7 @@ class PostgresSource(Component[PostgresConfig]):
         if schemas is not None:
             # What happens to the publication from here on counts, also before the pipeline starts again.
             _pg_watch.keep(schemas, None)
+            forget(schemas)
             self._watch.open(schemas)
         return begin
 
@@ -226,18 +234,20 @@ class PostgresSource(Component[PostgresConfig]):
         def describe(relation: Relation, type_names: dict[int, str]) -> Table:
             self._watch.hint()
             table = self.catalog.describe(relation, type_names)
-            if not table.key and (known := schemas.newest(table.full_name)) and known.key:
-                # With FULL the stream does not name the key, and the catalog may be ahead of it: a key renamed or
-                # dropped since was still the key of this row (invariant 6).
-                names = {column.name for column in table.columns}
-                table = replace(table, key=known.key) if set(known.key) <= names else table
+            before = schemas.newest(table.full_name)
+            if before is not None and (not table.key or relation.identity not in "di"):
+                table = replace(table, key=widest(table, before.key))
             known = schemas.register(trace(table, relation.oid, self.catalog, schemas), after or self.began)
             remember(relation.oid, self.catalog, schemas)
             return known
 
-        self._decoder = PgOutputDecoder(describe, self.server_message, mark_events=mark_events)
-        self._watch.open(schemas)
-        self.began = self.start(after, told)
+        self._witness = witness = Witness(self.config, schemas)
+        self._decoder = PgOutputDecoder(
+            describe, self.server_message, observe=witness.observe, messages=self.config.messages,
+            mark_events=mark_events,
+        )  # fmt: skip
+        self.began = self.start(after, told, witness)
+        self._decoder.resume(parse_lsn(self.began))
         self._watch.begin()
         return self._decoder
 
@@ -248,27 +258,61 @@ class PostgresSource(Component[PostgresConfig]):
         assert decoder is not None, "open() was not called"
         self._watch.check()  # nothing is read while the log is full
         self.keepalive(decoder.wal_end, decoder.reply_requested())
-        target = parse_lsn(delivered) if delivered else 0
-        if caught_up and decoder.idle:
-            target = max(target, decoder.wal_end)
+        done = parse_lsn(delivered) if delivered else 0
+        idle = caught_up and decoder.idle
+        target = max(done, decoder.wal_end) if idle else done
         self._report_if_due()
+        if self._witness is not None:
+            if decoder.idle:
+                self._witness.judge(decoder.wal_end)
+            target = self._hold(self._witness, target, done, idle)
         if target <= self._flushed or time.monotonic() - self._told_at < self.config.feedback_seconds:
             return None
         self._told_at = time.monotonic()
         return format_lsn(target)
+
+    def _hold(self, witness: Witness, target: int, done: int, idle: bool) -> int:
+        """How much of `target` the server may be told, so that the last transaction we remember comes again."""
+        self._reached = max(self._reached, target)
+        now = time.monotonic()
+        if now - self._noted_at >= self.config.feedback_seconds:
+            self._noted_at = now
+            witness.note()
+        if witness.pending:
+            return 0
+        last = witness.last
+        if idle and (last is None or done > last.lsn or target - last.end > SLACK_BYTES):
+            self._emit(now)
+        if last is None or (not self._may_emit and target - last.end > 16 * SLACK_BYTES):
+            return target
+        return min(target, last.lsn)
+
+    def _emit(self, now: float) -> None:
+        """Makes a transaction to remember on a database where there is no other."""
+        if not self._may_emit or (self._emitted_at and now - self._emitted_at < self.config.heartbeat_seconds):
+            return
+        self._emitted_at = now
+        try:
+            self.catalog.emit(WITNESS, self.config.slot_name)
+        except ConnectionLost:
+            self.catalog.close()
+        except TidemillError as error:
+            self._may_emit = False
+            events.warn("source.no_witness", error=error.what, where=error.where)
 
     def notices(self) -> tuple[Notice, ...]:
         return self._watch.notices()
 
     def lag_bytes(self) -> int | None:
         """From what the server was told to what it says it has sent."""
-        return max(0, self._wal_end - max(self._flushed, self._confirmed)) if self._stream else None
+        return max(0, self._wal_end - max(self._reached, self._flushed, self._confirmed)) if self._stream else None
 
-    def start(self, after: Position | None, told: Position | None = None) -> Position:
+    def start(self, after: Position | None, told: Position | None = None, witness: Witness | None = None) -> Position:
         """Connects and streams what was committed after `after`; answers where the stream begins.
 
         `after` is the end of the log, or the checkpoint; `told` is the last position acknowledged to the server,
-        written down before it was sent. Without either, `start_position` decides. May be called again at any time.
+        written down before it was sent. Without either, `start_position` decides. With a `witness`, the stream begins
+        earlier, and is compared. May be called again at any time.
         """
         self.close()
         config = self.config
@@ -279,23 +323,45 @@ class PostgresSource(Component[PostgresConfig]):
             _pg_slot.verify(db, slot, config)
             _pg_slot.wait_until_free(db, config)
             slot = _pg_slot.read(db, config.slot_name) or slot  # its last reader may have moved it
-            end = _pg_slot.wal_end(db)
+            recovering, end = _pg_slot.in_recovery(db), _pg_slot.wal_end(db)
             known = after or told
             if known is None:
                 begin = _pg_slot.first_position(slot, config.start_position, end, config)
+                if witness is not None:
+                    witness.forget()
             else:
+                self._wait_for_standby(recovering, end, known, witness)
                 begin = _pg_slot.resume(slot, known, told, end, config)
-            sock, ahead = login(config, Endpoint.of(db))
+
+            def compare(ask: Ask) -> None:
+                if witness is not None:
+                    witness.meet(identify(ask, recovering=recovering), parse_lsn(known or "0/0"), end, ask)
+
+            sock, ahead = login(config, Endpoint.of(db), compare)
             stream = wire.Stream(sock, config.where, ahead, Pace(gather=config.gather_ms / 1000))
             try:
-                stream.begin(self._command(begin, db.info.server_version), config.network_timeout_seconds)
+                first = begin
+                if witness is not None:
+                    first = witness.rewind(begin, slot.confirmed)
+                    self._watch.open(witness.schemas)  # not before the server is known to be the same
+                stream.begin(self._command(first, db.info.server_version), config.network_timeout_seconds)
             except BaseException:
                 stream.close()
                 raise
         self._stream = stream
         self._flushed, self._confirmed, self._wal_end = 0, slot.confirmed, begin
         self._reported = self._heard = time.monotonic()
+        self._reached, self._may_emit = 0, config.heartbeat_seconds > 0 and not recovering
         return format_lsn(begin)
+
+    def _wait_for_standby(self, recovering: bool, end: int, known: Position, witness: Witness | None) -> None:
+        last = witness.last if witness is not None else None
+        if recovering and max(parse_lsn(known), last.end if last else 0) > end:
+            raise ConnectionLost(
+                f"the standby has come to {format_lsn(end)}, not yet to our last position {known}",
+                where=self.config.where,
+                fix="It is tried again. If that repeats, the standby does not follow its primary.",
+            )
 
     def read(self, wait: float = 0.2) -> memoryview:
         """Bytes of the stream not yet consumed: CopyData frames, the last one maybe cut. Empty after a quiet `wait`.
@@ -351,6 +417,9 @@ class PostgresSource(Component[PostgresConfig]):
     def close(self) -> None:
         """Sends the last acknowledgement and hangs up. The slot stays."""
         if self._stream is not None:
+            if self._witness is not None:
+                with contextlib.suppress(RegistryError):  # what is remembered so far holds as well
+                    self._witness.close()
             with contextlib.suppress(ConnectionLost):
                 if self._flushed > self._confirmed:
                     self._report(self._flushed)
@@ -381,7 +450,7 @@ class PostgresSource(Component[PostgresConfig]):
             "proto_version": "4" if version >= 160000 else "3" if version >= 150000 else "2",
             "publication_names": '"' + self.config.publication_name.replace('"', '""') + '"',
             "streaming": "on" if self.config.streaming else "off",
-            "messages": "true" if self.config.messages else "false",
+            "messages": "true",  # one of them may be ours; the decoder leaves out what nobody wants
         }
         if version >= 160000:
             options["origin"] = self.config.origin

@@ -1,0 +1,240 @@
+"""Whether a server still has the history that our position belongs to (ADR 22).
+
+A position is a number, and a server that was put back to an older state, or promoted without the last of its WAL, gives
+the same numbers to other transactions. So a source remembers the last transaction it has seen (LSN, xid, commit time),
+confirms to the server nothing beyond that transaction's commit, and begins the next stream there: the first thing to
+come must be that transaction again. Before that, system identifier and timeline are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+import orjson
+
+from tidemill.component import Schemas
+from tidemill.decoders._sides import Ints
+from tidemill.errors import PositionLost
+from tidemill.sources._pg_lsn import format_lsn, parse_lsn
+
+if TYPE_CHECKING:
+    from tidemill.sources.postgres import PostgresConfig
+
+NAME = "postgres.witness"
+#: WAL of others that may be kept for the sake of the last transaction, before a newer one is made or it is given up.
+SLACK_BYTES = 1 << 20
+
+#: A command of the replication protocol, answered with rows (manual 54.4).
+Ask = Callable[[str], list[tuple[object, ...]]]
+RESTORED = (
+    "Check the dsn. If the server was restored or failed over on purpose: the destinations hold changes that it no"
+    ' longer has, and lack what it did instead. Run "tidemill resync FILE" to capture from now on, and copy the'
+    " tables to the destinations yourself."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """`timeline` is 0 where it says nothing: a standby that is promoted changes it in the middle of a stream."""
+
+    system: str
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    lsn: int
+    end: int
+    xid: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is kept across restarts. `stream` is what the server was asked to send: with other publications it may leave
+    out what it sent before. `closed`: the stream ended in order, and `last` is the last that was seen of it."""
+
+    server: Server
+    stream: str
+    last: Transaction | None
+    closed: bool = False
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, document: bytes) -> Memory:
+        kept = orjson.loads(document)
+        last = kept["last"]
+        return cls(
+            Server(**kept["server"]), kept["stream"], Transaction(**last) if last else None, kept.get("closed", False)
+        )
+
+
+def identify(ask: Ask, *, recovering: bool) -> Server:
+    system, timeline = ask("IDENTIFY_SYSTEM")[0][:2]
+    return Server(str(system), 0 if recovering else int(str(timeline)))
+
+
+def check_server(memory: Memory, now: Server, known: int, ask: Ask, where: str) -> Memory:
+    """The memory as it holds at this server, or `PositionLost`. `known` is where our log ends."""
+    before = memory.server
+    if now.system != before.system:
+        _lost(f"this is another server: its system identifier is {now.system}, not {before.system}", where)
+    fork = _fork(before.timeline, now.timeline, ask) if before.timeline and now.timeline else None
+    if fork is None:
+        return replace(memory, server=now)
+    if known > fork:
+        _lost(
+            f"the server is on timeline {now.timeline}, which left ours ({before.timeline}) at {format_lsn(fork)},"
+            f" before our last position {format_lsn(known)}",
+            where,
+        )
+    # What came later on the old timeline is not in our log: nothing is lost with it.
+    last = memory.last if memory.last and memory.last.end <= fork else None
+    return replace(memory, server=now, last=last)
+
+
+def check_end(memory: Memory, end: int, where: str) -> None:
+    """A transaction that was sent was on the server's disk: its WAL cannot end before it."""
+    last = memory.last
+    if last is not None and last.end > end:
+        _lost(f"the server's WAL ends at {format_lsn(end)}, before a transaction that it sent ({_named(last)})", where)
+
+
+def _fork(before: int, now: int, ask: Ask) -> int | None:
+    """Where the server's history left timeline `before`; None if it is still on it, 0 if it never was."""
+    if now == before:
+        return None
+    if now < before:
+        return 0
+    content = ask(f"TIMELINE_HISTORY {now}")[0][1]
+    text = content.decode(errors="replace") if isinstance(content, bytes) else str(content)
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[0] == str(before):
+            return parse_lsn(words[1])
+    return 0
+
+
+class Witness:
+    """Of one connection: compares what the server sends again, and keeps the newest transaction."""
+
+    def __init__(self, config: PostgresConfig, schemas: Schemas) -> None:
+        self.schemas, self._where = schemas, config.where
+        self._stream = f"{config.publication_name} {config.origin}"
+        document = schemas.recall(NAME)
+        self._memory = Memory.from_json(document) if document else None
+        self._newest: Transaction | None = None
+        self._expected: Transaction | None = None
+        self._boundary = 0
+        self._complete = False
+
+    @property
+    def last(self) -> Transaction | None:
+        """The newest transaction that is remembered for good."""
+        return self._memory.last if self._memory else None
+
+    @property
+    def pending(self) -> bool:
+        return self._expected is not None or self._boundary > 0
+
+    def forget(self) -> None:
+        """For a source that begins anew."""
+        self._memory = None
+
+    def meet(self, now: Server, known: int, end: int, ask: Ask) -> None:
+        """Compares what the server says of itself. Without a memory it is taken as it is, and remembered."""
+        memory = self._memory
+        if memory is None:
+            memory = Memory(now, self._stream, None)
+        else:
+            memory = check_server(memory, now, known, ask, self._where)
+            if memory.stream != self._stream:
+                memory = replace(memory, stream=self._stream, last=None)
+            check_end(memory, end, self._where)
+        self._complete = memory.closed
+        self._keep(replace(memory, closed=False))
+
+    def rewind(self, begin: int, confirmed: int) -> int:
+        """Where the stream must begin to bring the last transaction again. What is before `confirmed` never comes."""
+        last = self.last
+        if last is None or last.lsn < confirmed:
+            return begin
+        self._expected = last
+        # A process that was killed has logged more than it noted, and its log ends with a transaction. After one that
+        # closed, a log that ends later was moved by an operator.
+        self._boundary = begin if last.end < begin and not self._complete else 0
+        return min(begin, last.lsn)
+
+    def observe(self, lsn: Ints, end: Ints, xid: Ints, time: Ints) -> None:
+        """Transactions in the order of their commits, as the decoder calls it."""
+        if self._expected is not None and lsn[-1] >= self._expected.lsn:
+            at = int(np.searchsorted(lsn, self._expected.lsn))
+            found = Transaction(int(lsn[at]), int(end[at]), int(xid[at]), int(time[at]))
+            if found != self._expected:
+                self._differs(self._expected, _named(found))
+            self._expected = None
+        if self._boundary and end[-1] >= self._boundary:
+            if self._boundary not in end:
+                self._gap()
+            self._boundary = 0
+        real = np.flatnonzero(xid)  # a message outside transactions has none
+        if len(real):
+            at = int(real[-1])
+            self._newest = Transaction(int(lsn[at]), int(end[at]), int(xid[at]), int(time[at]))
+
+    def judge(self, wal_end: int) -> None:
+        """All that was committed before `wal_end` has been observed."""
+        if self._expected is not None and wal_end >= self._expected.end:
+            self._differs(self._expected, "nothing")
+        if self._boundary and wal_end >= self._boundary:
+            self._gap()
+
+    def note(self) -> None:
+        """Remembers the newest transaction. Durable when it returns, so that the server may be told up to there."""
+        memory, newest = self._memory, self._newest
+        if memory is None or newest is None or (memory.last is not None and newest.lsn <= memory.last.lsn):
+            return
+        self._keep(replace(memory, last=newest))
+
+    def close(self) -> None:
+        self.note()
+        if self._memory is not None and not self.pending:
+            self._keep(replace(self._memory, closed=True))
+
+    def _keep(self, memory: Memory) -> None:
+        if memory != self._memory:
+            self.schemas.remember(NAME, memory.to_json())
+            self._memory = memory
+
+    def _differs(self, expected: Transaction, found: str) -> NoReturn:
+        _lost(f"the server's history is another one: where it sent {_named(expected)}, it now has {found}", self._where)
+
+    def _gap(self) -> NoReturn:
+        _lost(
+            "the server's history is another one: no transaction of it ends at our last position"
+            f" {format_lsn(self._boundary)}",
+            self._where,
+        )
+
+
+def forget(schemas: Schemas) -> None:
+    """Before a source begins anew: an operator accepted the gap, and maybe another server."""
+    schemas.remember(NAME, None)
+
+
+def recall(remembered: Callable[[str], bytes | None]) -> Memory | None:
+    document = remembered(NAME)
+    return Memory.from_json(document) if document else None
+
+
+def _named(transaction: Transaction) -> str:
+    return f"transaction {transaction.xid} at {format_lsn(transaction.lsn)}"
+
+
+def _lost(what: str, where: str) -> NoReturn:
+    raise PositionLost(what, where=where, fix=RESTORED)

@@ -1,0 +1,374 @@
+"""Whether the server still has the history that our position belongs to: restored, failed over, or only crashed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.sources.support import config, execute, opened, query
+from tests.support.capturing import Running, capturing, eventually
+from tidemill.component import Outcome, Resting
+from tidemill.control.servers.postgres import Postgres
+from tidemill.errors import PositionLost
+from tidemill.schema.registry import SchemaRegistry
+from tidemill.sources import _pg_witness
+from tidemill.sources._pg_errors import NoReplicaIdentity
+from tidemill.sources._pg_lsn import format_lsn, parse_lsn
+from tidemill.sources.postgres import PostgresConfig, PostgresSource
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+
+
+def insert(dsn: str, first: int, last: int) -> None:
+    """Each in a transaction of its own."""
+    with psycopg.connect(dsn, autocommit=True) as db:
+        for number in range(first, last):
+            db.execute("INSERT INTO t VALUES (%s, repeat('x', 500))", [number])
+
+
+def ids(run: Running) -> list[int]:
+    return [row["after"]["id"] for row in run.rows()]
+
+
+def has(run: Running, events: int) -> bool:
+    return run.events >= events
+
+
+def capture(settings: PostgresConfig, directory: Path, events: int, *, deliver: bool = False) -> list[int]:
+    """Ids of all that is in the log once it has so many events."""
+    with capturing(PostgresSource(settings), directory) as run:
+        eventually(lambda: run.events >= events, run)
+        if deliver:
+            run.deliver()
+            confirmed(run, settings)
+        return ids(run)
+
+
+def confirmed(run: Running, settings: PostgresConfig) -> None:
+    """Waits until the server was told of all events that the log has."""
+    statement = f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{settings.slot_name}'"
+    tail = parse_lsn(run.log.tail().position)
+    eventually(lambda: parse_lsn(query(settings.dsn, statement)[0][0]) >= tail, run)
+
+
+def refused(settings: PostgresConfig, directory: Path) -> PositionLost:
+    with capturing(PostgresSource(settings), directory) as run:
+        eventually(lambda: run.failure)
+        error = run.failure[0]
+    assert isinstance(error, PositionLost), error
+    assert "resync" in error.fix
+    return error
+
+
+@contextmanager
+def server_with_table() -> Iterator[tuple[Postgres, PostgresConfig]]:
+    with Postgres(durable=False) as server:
+        dsn = server.create_database("src")
+        execute(dsn, TABLE)
+        yield server, PostgresConfig(id="s", dsn=dsn, tables=("public.t",), feedback_seconds=0.1)
+
+
+@pytest.mark.parametrize("delivered", [False, True], ids=["undelivered", "delivered"])
+def test_a_server_that_was_put_back_and_wrote_past_our_position_is_a_lost_position(
+    tmp_path: Path, delivered: bool
+) -> None:
+    """System identifier and timeline are the same, its WAL is longer than our position, the slot stands before it."""
+    with server_with_table() as (server, settings):
+        PostgresSource(settings).setup()
+        insert(settings.dsn, 0, 2)
+        if delivered:
+            capture(settings, tmp_path, 2, deliver=True)
+        server.stop("fast")
+        shutil.copytree(server.data, tmp_path / "old", symlinks=True)
+        server.start()
+        insert(settings.dsn, 2, 20)
+        capture(settings, tmp_path, 20, deliver=delivered)
+        server.stop("fast")
+        shutil.rmtree(server.data)
+        shutil.copytree(tmp_path / "old", server.data, symlinks=True)
+        server.start()
+        insert(settings.dsn, 100, 150)
+        assert "history is another one" in refused(settings, tmp_path).what
+
+
+def test_a_server_that_was_put_back_and_is_idle_since_is_a_lost_position(tmp_path: Path) -> None:
+    """No event is missing in its WAL by number: our log ends before it, only a message of ours came later."""
+    with server_with_table() as (server, settings):
+        PostgresSource(settings).setup()
+        insert(settings.dsn, 0, 2)
+        capture(settings, tmp_path, 2)
+        server.stop("fast")
+        shutil.copytree(server.data, tmp_path / "old", symlinks=True)
+        server.start()
+        capture(settings, tmp_path, 2, deliver=True)
+        server.stop("fast")
+        shutil.rmtree(server.data)
+        shutil.copytree(tmp_path / "old", server.data, symlinks=True)
+        server.start()
+        assert "before a transaction that it sent" in refused(settings, tmp_path).what
+
+
+def test_another_server_with_a_slot_of_the_same_name_is_a_lost_position(tmp_path: Path) -> None:
+    with server_with_table() as (_, first), server_with_table() as (_, second):
+        PostgresSource(second).setup()
+        PostgresSource(first).setup()
+        insert(first.dsn, 0, 2)
+        capture(first, tmp_path, 2)
+        insert(second.dsn, 0, 200)
+        assert "another server" in refused(second, tmp_path).what
+        capture(first, tmp_path, 2)
+        with opened(second) as source:
+            schemas = SchemaRegistry(tmp_path / "registry.sqlite")
+            began = source.setup().position
+            checks = {c.name: c for c in source.doctor(Resting(began, None, 0.0, schemas.recall))}
+            schemas.close()
+        assert checks["server"].outcome is Outcome.FAIL
+        assert "another server" in checks["server"].detail
+
+
+def test_a_server_that_crashed_goes_on_without_alarm_loss_or_duplicates(tmp_path: Path) -> None:
+    with server_with_table() as (server, settings):
+        PostgresSource(settings).setup()
+        with capturing(PostgresSource(settings), tmp_path) as run:
+            for first in range(0, 60, 10):
+                insert(settings.dsn, first, first + 7)
+                if first % 20:
+                    eventually(partial(has, run, first + 7), run)
+                    run.deliver()
+                if first % 30:
+                    server.kill()
+                else:
+                    server.stop("immediate")
+                server.start()
+                insert(settings.dsn, first + 7, first + 10)
+                eventually(partial(has, run, first + 10), run)
+            assert ids(run) == list(range(60))
+        # And a restart of ours on top.
+        server.kill()
+        server.start()
+        insert(settings.dsn, 60, 63)
+        assert capture(settings, tmp_path, 63, deliver=True) == list(range(63))
+        assert capture(settings, tmp_path, 63) == list(range(63))
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "whole"])
+def test_a_large_transaction_that_comes_again_to_be_compared_is_not_stored_again(
+    database: str, tmp_path: Path, streaming: bool
+) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    execute(database, TABLE, f"ALTER DATABASE {name} SET logical_decoding_work_mem = '64kB'")
+    settings = config(database, "t", streaming=streaming, heartbeat_seconds=0)
+    PostgresSource(settings).setup()
+    execute(database, "INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(0, 19999) n")
+    assert len(capture(settings, tmp_path, 20000)) == 20000
+    execute(database, "INSERT INTO t VALUES (20000, 'last')")
+    assert capture(settings, tmp_path, 20001) == list(range(20001))
+
+
+def test_what_was_logged_since_the_last_note_is_compared_too(database: str, tmp_path: Path) -> None:
+    """The process died before it could remember its last transactions, and these are other ones now."""
+    execute(database, TABLE)
+    settings = config(database, "t", heartbeat_seconds=0)
+    PostgresSource(settings).setup()
+    insert(database, 0, 2)
+    capture(settings, tmp_path, 2)
+    remembered = SchemaRegistry(tmp_path / "registry.sqlite")
+    early = (remembered.recall(_pg_witness.NAME) or b"").replace(b'"closed":true', b'"closed":false')
+    insert(database, 2, 5)
+    assert capture(settings, tmp_path, 5) == list(range(5))
+    remembered.remember(_pg_witness.NAME, early)
+    assert capture(settings, tmp_path, 5) == list(range(5)), "the same history, only noted late"
+    remembered.remember(_pg_witness.NAME, early)
+    insert(database, 5, 8)
+    witness = _pg_witness.Witness(settings, remembered)
+    assert witness.last is not None
+    end = witness.last.end + 8
+    assert witness.rewind(end, 0) == witness.last.lsn
+    with opened(settings) as source:
+        decoder = source.open(format_lsn(end), remembered, told=None)
+        with pytest.raises(PositionLost, match="ends at our last position"):
+            eventually(lambda: not list(decoder.feed(source.read())))
+    remembered.close()
+
+
+def test_a_database_without_changes_has_a_witness_that_nobody_sees(database: str, tmp_path: Path) -> None:
+    execute(database, TABLE)
+    settings = config(database, "t", feedback_seconds=0.1)
+    with capturing(PostgresSource(settings), tmp_path) as run:
+        schemas = SchemaRegistry(tmp_path / "registry.sqlite")
+        eventually(lambda: (kept := _pg_witness.recall(schemas.recall)) and kept.last, run)
+        schemas.close()
+        assert run.events == 0
+    assert capture(settings, tmp_path, 0) == []
+
+
+def test_an_account_that_may_not_write_messages_is_served_all_the_same(database: str, tmp_path: Path) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    execute(
+        database, TABLE, "CREATE ROLE mute LOGIN REPLICATION", "ALTER TABLE t OWNER TO mute",
+        f"GRANT CREATE ON DATABASE {name} TO mute",
+        "REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text, boolean) FROM public"
+        if query(database, "SELECT current_setting('server_version_num')::int >= 170000")[0][0] else
+        "REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) FROM public",
+    )  # fmt: skip
+    settings = config(database.replace("postgres@", "mute@"), "t", feedback_seconds=0.1)
+    try:
+        PostgresSource(settings).setup()
+        insert(database, 0, 3)
+        assert capture(settings, tmp_path, 3) == [0, 1, 2]
+        insert(database, 3, 5)
+        assert capture(settings, tmp_path, 5) == [0, 1, 2, 3, 4]
+    finally:
+        execute(database, "DROP OWNED BY mute; DROP ROLE mute")
+
+
+def test_state_of_a_version_without_a_witness_is_taken_as_it_is(database: str, tmp_path: Path) -> None:
+    execute(database, TABLE)
+    settings = config(database, "t")
+    PostgresSource(settings).setup()
+    insert(database, 0, 3)
+    capture(settings, tmp_path, 3)
+    schemas = SchemaRegistry(tmp_path / "registry.sqlite")
+    schemas.remember(_pg_witness.NAME, None)
+    insert(database, 3, 5)
+    assert capture(settings, tmp_path, 5) == [0, 1, 2, 3, 4]
+    kept = _pg_witness.recall(schemas.recall)
+    schemas.close()
+    assert kept is not None
+    assert kept.last is not None
+
+
+@contextmanager
+def standby_of(primary: Postgres, directory: Path) -> Iterator[Postgres]:
+    """A standby that has the primary's failover slots."""
+    primary.query("SELECT pg_create_physical_replication_slot('standby', true)")
+    standby = Postgres(durable=False, directory=directory, hot_standby_feedback=True, sync_replication_slots=True)
+    directory.mkdir()
+    standby._account.own(directory)
+    command = [str(primary.bin_dir / "pg_basebackup"), "-D", str(standby.data), "-R", "-S", "standby", "-c", "fast",
+               "-d", f"host=127.0.0.1 port={primary.port} user=postgres dbname=postgres"]  # fmt: skip
+    subprocess.run([*standby._account.prefix, *command], check=True, capture_output=True)
+    standby._write_settings()
+    try:
+        yield standby.start()
+    finally:
+        standby.stop("immediate")
+        standby.close()
+
+
+def promoted(standby: Postgres, settings: PostgresConfig, primary: Postgres) -> PostgresConfig:
+    standby.query("SELECT pg_promote()")
+    dsn = settings.dsn.replace(f":{primary.port}/", f":{standby.port}/")
+    return settings.model_copy(update={"dsn": dsn})
+
+
+def synced(standby: Postgres, settings: PostgresConfig) -> None:
+    statement = (
+        f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{settings.slot_name}' AND synced AND NOT temporary"
+    )
+    eventually(lambda: standby.query(statement))
+
+
+def test_a_failover_that_has_all_our_wal_goes_on_without_alarm_loss_or_duplicates(tmp_path: Path) -> None:
+    with server_with_table() as (primary, plain):
+        settings = plain.model_copy(update={"failover": True})
+        PostgresSource(settings).setup()
+        with standby_of(primary, tmp_path / "standby") as standby:
+            primary.config(synchronized_standby_slots="standby")
+            insert(settings.dsn, 0, 5)
+            capture(settings, tmp_path, 5, deliver=True)
+            synced(standby, settings)
+            insert(settings.dsn, 5, 10)
+            assert capture(settings, tmp_path, 10) == list(range(10))
+            primary.kill()
+            moved = promoted(standby, settings, primary)
+            insert(moved.dsn, 10, 15)
+            assert capture(moved, tmp_path, 15, deliver=True) == list(range(15))
+            standby.restart("immediate")
+            insert(moved.dsn, 15, 18)
+            assert capture(moved, tmp_path, 18) == list(range(18))
+
+
+def test_a_standby_promoted_without_our_last_wal_is_a_lost_position(tmp_path: Path) -> None:
+    with server_with_table() as (primary, plain):
+        settings = plain.model_copy(update={"failover": True})
+        PostgresSource(settings).setup()
+        with standby_of(primary, tmp_path / "standby") as standby:
+            insert(settings.dsn, 0, 5)
+            capture(settings, tmp_path, 5, deliver=True)
+            synced(standby, settings)
+            standby.stop("fast")
+            insert(settings.dsn, 5, 10)
+            capture(settings, tmp_path, 10)
+            primary.kill()
+            standby.start()
+            moved = promoted(standby, settings, primary)
+            insert(moved.dsn, 100, 150)
+            assert "timeline 2, which left ours (1)" in refused(moved, tmp_path).what
+
+
+def keys_used(run: Running) -> list[tuple[str, ...]]:
+    return [run.log.read(ref).table.key for ref in run.log.refs(0, run.log.tail().offset)]
+
+
+def test_a_primary_key_that_changes_under_full_holds_for_the_next_row(database: str, tmp_path: Path) -> None:
+    execute(
+        database,
+        "CREATE TABLE t (id int NOT NULL, region text NOT NULL, v text, PRIMARY KEY (id))",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+    )
+    with capturing(PostgresSource(config(database, "t")), tmp_path) as run:
+        execute(database, "INSERT INTO t VALUES (1, 'a', 'x')")
+        eventually(partial(has, run, 1), run)
+        execute(database, "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, region)")
+        execute(database, "INSERT INTO t VALUES (1, 'b', 'y')")
+        eventually(partial(has, run, 2), run)
+        assert keys_used(run) == [("id",), ("id", "region")]
+        # A narrower one may be ahead of rows that only the wider one tells apart: it stays.
+        execute(database, "DELETE FROM t WHERE region = 'a'")
+        execute(database, "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id)")
+        execute(database, "UPDATE t SET v = 'z'")
+        eventually(partial(has, run, 4), run)
+        assert set(keys_used(run)[1:]) == {("id", "region")}
+
+
+def test_a_partition_that_logs_only_its_key_brings_no_invented_nulls(database: str, tmp_path: Path) -> None:
+    execute(
+        database,
+        "CREATE TABLE p (id int PRIMARY KEY, v text NOT NULL) PARTITION BY RANGE (id)",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100)",
+    )
+    with capturing(PostgresSource(config(database, "p", replica_identity="full")), tmp_path) as run:
+        execute(database, "INSERT INTO p VALUES (1, 'one')", "DELETE FROM p")
+        eventually(partial(has, run, 2), run)
+        execute(
+            database, "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (100) TO (200)",
+            "ALTER TABLE p2 REPLICA IDENTITY DEFAULT",
+            "INSERT INTO p VALUES (101, 'a'), (102, 'b')",
+            "UPDATE p SET id = 103 WHERE id = 102", "DELETE FROM p WHERE id = 101",
+        )  # fmt: skip
+        eventually(partial(has, run, 7), run)
+        images = [(row["op"], row["key"], row["before"]) for row in run.rows() if row["op"] == 3]
+    assert images == [(3, None, {"id": 1, "v": "one"}), (3, {"id": 102}, None), (3, {"id": 101}, None)]
+
+
+def test_a_partition_whose_identity_is_another_key_stops_capture(database: str, tmp_path: Path) -> None:
+    execute(
+        database,
+        "CREATE TABLE p (id int PRIMARY KEY, code int NOT NULL) PARTITION BY RANGE (id)",
+        "ALTER TABLE p REPLICA IDENTITY FULL",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100)",
+        "CREATE UNIQUE INDEX by_code ON p1 (code)",
+        "ALTER TABLE p1 REPLICA IDENTITY USING INDEX by_code",
+    )
+    with capturing(PostgresSource(config(database, "p", replica_identity="auto")), tmp_path) as run:
+        execute(database, "INSERT INTO p VALUES (1, 2)")
+        eventually(lambda: run.failure)
+        assert isinstance(run.failure[0], NoReplicaIdentity)
