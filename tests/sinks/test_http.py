@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import orjson
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
@@ -29,6 +30,7 @@ from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.formats.json import JsonFormat
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
+from tidemill.model.table import Table
 from tidemill.sinks import _http_requests, _inorder
 from tidemill.sinks._http_requests import retry_after, signature
 from tidemill.sinks.http import HttpConfig, HttpSink
@@ -64,6 +66,18 @@ def sinks(receiver: Receiver) -> Iterator[Any]:
 def delivery_of(*blocks: Block, start: int = 0) -> Delivery:
     end = max((int(b.offsets()[-1]) for b in blocks), default=start - 1) + 1
     return Delivery("shop", "orders", start, end, 0, 1, lambda: iter(blocks))
+
+
+def moving(number: int, table: Table) -> Block:
+    """Three updates of one row: of its old key, from its old key to the new one, of the new key."""
+    side = "before" if table.identity == "full" else "key"
+    old = make_block(1, table=table, ops=Op.UPDATE, first_id=number)
+    new = make_block(1, table=table, ops=Op.UPDATE, first_id=1000 + number)
+    at = new.batch.schema.get_field_index(side)
+    moved = new.batch.set_column(at, new.batch.schema.field(at), old.batch.column(side))
+    whole = pa.Table.from_batches([old.batch, moved, new.batch]).combine_chunks().to_batches()[0]
+    offsets = pa.array(range(3 * number, 3 * number + 3), pa.uint64())
+    return Block(table, whole.set_column(0, whole.schema.field(0), offsets))
 
 
 def events(requests: list[Received]) -> list[dict[str, Any]]:
@@ -229,6 +243,28 @@ class TestOrder:
         ops = [Op.INSERT] * 10 + [Op.TRUNCATE] + [Op.INSERT] * 10
         sinks(concurrency=5).write(delivery_of(make_block(21, ops=ops)))
         assert [e["offset"] for e in events(receiver.taken)] == list(range(21))
+
+    @pytest.mark.parametrize("identity", ["key", "full"])
+    @pytest.mark.parametrize("mode", ["event", "batch"])
+    def test_of_a_row_holds_where_an_update_in_one_piece_gives_it_another_key(
+        self, sinks: Any, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, mode: str, identity: str
+    ) -> None:
+        """Without its TOAST columns such an update cannot be a delete and an insert. Requests about the old key, the
+        update, and requests about the new key go one after the other, whichever courier the keys have."""
+        monkeypatch.setattr(_inorder, "WINDOW", 10)
+        chance = random.Random(seed := random.randrange(2**32))
+        receiver.script = lambda request: Answer(503 if chance.random() < 0.2 else 200, delay=chance.random() / 300)
+        blocks = [moving(number, table=make_table(identity=identity)) for number in range(20)]
+        assert sinks(concurrency=8, mode=mode, max_events=1).write(delivery_of(*blocks)).events == 60
+        found = [event["offset"] for event in events(receiver.taken)]
+        rows = [[offset for offset in found if offset // 3 == row] for row in range(20)]
+        assert rows == [[3 * row, 3 * row + 1, 3 * row + 2] for row in range(20)], f"seed {seed}"
+
+    def test_does_not_wait_where_updates_bring_their_old_key_unchanged(self, sinks: Any, receiver: Receiver) -> None:
+        receiver.script = lambda request: Answer(delay=0.05)
+        table = make_table(identity="full")
+        sinks(concurrency=5).write(delivery_of(make_block(20, table=table, ops=Op.UPDATE)))
+        assert receiver.busiest > 1
 
     def test_of_a_table_without_a_key_holds_for_the_whole_table(self, sinks: Any, receiver: Receiver) -> None:
         table = make_table(key=(), identity="full")

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from tidemill.model.block import Block
+from tidemill.model.block import Block, Op
 
 
 def key_hashes(
@@ -29,6 +29,26 @@ def key_hashes(
         if not _mix(column, hashes):
             return None
     return hashes if key else None
+
+
+def changes_a_key(block: Block) -> bool:
+    """Whether an update of the block moves its row to another key. Decoders make a delete and an insert of such an
+    update, unless it lacks columns that the source did not send: then it comes in one piece, and belongs to two keys.
+
+    False for a key that cannot be hashed: nobody tells its rows apart by key.
+    """
+    if block.column("after") is None or not block.table.key:
+        return False
+    updates = block.batch.column("op").to_numpy() == Op.UPDATE
+    for side in ("key", "before"):
+        if (image := block.column(side)) is not None and updates.any():
+            both = updates & image.is_valid().to_numpy(zero_copy_only=False)
+            if both.any():
+                rows = block.take(np.flatnonzero(both))
+                old, new = (key_hashes(rows, block.table.key, (at,)) for at in (side, "after"))
+                if old is not None and new is not None and (old != new).any():
+                    return True
+    return False
 
 
 def warm_up() -> None:

@@ -18,7 +18,7 @@ from tidemill.errors import Poisoned
 from tidemill.formats import _cloudevents as cloudevents
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
-from tidemill.model.keyhash import key_hashes
+from tidemill.model.keyhash import changes_a_key, key_hashes
 from tidemill.model.template import Template
 from tidemill.sinks._http_requests import IN_URL, Address, Request
 from tidemill.sinks._inorder import event_ids
@@ -81,8 +81,8 @@ class Packer:
     def deal(self, group: list[Block]) -> list[list[Piece]]:
         """The pieces of each courier, in the order they are to be sent; of one only, if keys do not tell the order."""
         count = self._config.concurrency
-        if any(np.isin(block.batch.column("op").to_numpy(), _KEYLESS).any() for block in group):
-            count = 1  # such an event stands between all others of its table
+        if count > 1 and any(_stands_between(block) for block in group):
+            count = 1
         pieces = self._events if self._config.mode == "event" else self._batches
         dealt: list[list[Piece]] = [[] for _ in range(count)]
         for block in group:
@@ -186,6 +186,11 @@ class Packer:
         offsets = piece.offsets()
         digest = hashlib.sha256(offsets.tobytes() + piece.whole.table.full_name.encode()).hexdigest()[:16]
         return f"{self._name}:{int(offsets[0])}-{int(offsets[-1])}:{digest}"
+
+
+def _stands_between(block: Block) -> bool:
+    """Whether an event of the block has a place among those of other keys: it has no key, or two of them."""
+    return bool(np.isin(block.batch.column("op").to_numpy(), _KEYLESS).any()) or changes_a_key(block)
 
 
 class _Run(NamedTuple):
