@@ -28,8 +28,9 @@ from tidemill.control.servers.kafka import Broker, Mock
 from tidemill.errors import ConfigError, DeliveryError, Refused, is_retryable
 from tidemill.formats.json import JsonFormat
 from tidemill.model.block import Block, Op
-from tidemill.model.delivery import Delivery, Tier
+from tidemill.model.delivery import Delivery, Epoch, Tier
 from tidemill.sinks._kafka_errors import Fenced
+from tidemill.sinks._kafka_fencing import Marks, Shape, is_record
 from tidemill.sinks._kafka_sending import topic_name
 from tidemill.sinks._positions import Delivered, Record, Share
 from tidemill.sinks.kafka import KafkaConfig, KafkaSink
@@ -397,6 +398,40 @@ class TestExactlyOnce:
             sink.write(delivery_of(block, start=10 * n, pipeline=topic))
         assert sink.write(delivery_of(blocks[0], pipeline=topic)).events == 10
 
+    def test_a_worker_of_an_earlier_run_is_refused_where_a_later_run_is_taken_for_a_replay(
+        self, kafka: Broker | Mock, topic: str, sinks: Any
+    ) -> None:
+        old, new, asked = Epoch(3, "2026-01-01T00:00"), Epoch(3, "2026-01-01T00:01"), Epoch(9, "2026-01-01T00:02")
+        first, second = (make_block(10, offsets=range(n, n + 10), first_id=n) for n in (0, 10))
+        batch = delivery_of(first, pipeline=topic)
+        now = sinks(kafka, topic, exactly_once=True)
+        for each in (batch, delivery_of(second, start=10, pipeline=topic)):
+            now.write(dataclasses.replace(each, epoch=new))
+        for late in (dataclasses.replace(batch, epoch=old), dataclasses.replace(batch, epoch=old, lane=2, lanes=4)):
+            with pytest.raises(Refused, match="comes too late"):
+                sinks(kafka, topic, exactly_once=True).write(late)
+        assert ids(consume(kafka.bootstrap, topic)) == list(range(20))
+        again = sinks(kafka, topic, exactly_once=True).write(dataclasses.replace(batch, epoch=asked))
+        assert (again.events, again.skipped) == (10, 0)
+
+    @pytest.mark.parametrize("by", ["hash", "table"])
+    def test_a_plan_of_another_shape_fences_the_workers_of_the_one_before_it(
+        self, kafka: Broker | Mock, topic: str, sinks: Any, by: str
+    ) -> None:
+        """Lane 1 of 2 has sent its half and not committed it, when all of the batch is dealt anew."""
+        whole = make_block(20)
+        zombie, heir = (sinks(kafka, topic, exactly_once=True) for _ in range(2))
+        anew = dataclasses.replace(delivery_of(whole, pipeline=topic), lanes=1 if by == "hash" else 2, by=by)
+
+        def blocks() -> Iterator[Block]:
+            yield lane_of(whole, 1, 2)
+            assert heir.write(anew).events == 20
+
+        with pytest.raises(Fenced):
+            zombie.write(Delivery(topic, "orders-db", 0, 20, 1, 2, blocks))
+        assert zombie.write(delivery_of(lane_of(whole, 1, 2), end=20, lane=1, lanes=2, pipeline=topic)).skipped == 10
+        assert ids(consume(kafka.bootstrap, topic)) == list(range(20))
+
     def test_a_broker_killed_in_a_transaction_leaves_each_event_once(
         self, private_kafka: Broker, topic: str, sinks: Any
     ) -> None:
@@ -429,6 +464,30 @@ class TestExactlyOnce:
         replay = sinks(kafka, topic, exactly_once=True).write(batch.without([3]))
         assert (replay.events, replay.skipped) == (0, 9)
         assert ids(consume(kafka.bootstrap, topic)) == list(range(10))
+
+
+class TestMarks:
+    def test_other_shapes_are_fenced_once_and_again_when_they_were_marked_since(self) -> None:
+        marks = Marks("p/")
+        two, three = Shape(2, "hash"), Shape(3, "table")
+        marks.see(5, *marks.mark(two))
+        marks.see(6, *marks.mark(three))
+        marks.see(7, "other/mark/9-hash", b'{"lanes": 9, "by": "hash"}')
+        marks.see(8, *marks.fence("", 0))
+        assert marks.strangers(two) == {"3-table": (6, ["p/table/0of3", "p/table/1of3", "p/table/2of3"])}
+        marks.see(9, *marks.fence("3-table", 6))
+        assert marks.strangers(two) == {}
+        marks.see(10, *marks.mark(three))
+        assert list(marks.strangers(two)) == ["3-table"]
+
+    def test_ids_of_earlier_releases_are_fenced_where_there_are_records_of_them(self) -> None:
+        marks = Marks("p/")
+        assert marks.strangers(Shape(2, "hash")) == {"": (0, [])}
+        marks.see(1, "p/17/0", b"")
+        assert marks.strangers(Shape(2, "hash"))[""][1] == [f"p/{lane}" for lane in range(18)]
+        assert (is_record("p/17/0", "p/"), is_record("p/mark/2-hash", "p/"), is_record("q/17/0", "p/")) == (
+            True, False, False,
+        )  # fmt: skip
 
 
 class TestPositions:

@@ -26,7 +26,7 @@ from tidemill.component import Outcome
 from tidemill.control.servers.postgres import Postgres
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.model.block import ODD, Block, Op, Side
-from tidemill.model.delivery import Delivery
+from tidemill.model.delivery import Delivery, Epoch
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
 from tidemill.sinks import _pgsink_text as text
@@ -407,6 +407,26 @@ def test_with_rewind_apply_older_events_come_again(target: psycopg.Connection[An
     assert len(rows(target, "orders")) == 5
     assert write(make(), second) == 5
     assert rows(target, "orders") == []
+
+
+def test_with_rewind_apply_a_worker_of_an_earlier_run_is_still_refused(
+    target: psycopg.Connection[Any], make: Make
+) -> None:
+    """An operator who moves the checkpoint back starts a later run; a worker that wakes up is of an earlier one."""
+    table = make_table()
+    old, new, asked = Epoch(3, "2026-01-01T00:00"), Epoch(3, "2026-01-01T00:01"), Epoch(9, "2026-01-01T00:02")
+    first = delivery_of(make_block(5, table=table))
+    second = delivery_of(make_block(5, table=table, ops=Op.UPDATE, offsets=range(5, 10)), start=5)
+    for each in (first, second):
+        make(rewind="apply").write(dataclasses.replace(each, epoch=new))
+    for late in (
+        dataclasses.replace(first, epoch=old),
+        dataclasses.replace(first, epoch=new),
+        dataclasses.replace(first, epoch=old, lane=3, lanes=4),
+    ):
+        with pytest.raises(Refused, match="comes too late"):
+            make(rewind="apply").write(late)
+    assert make(rewind="apply").write(dataclasses.replace(first, epoch=asked)).events == 5
 
 
 def test_the_last_batch_alone_is_a_replay_also_with_rewind_apply(target: psycopg.Connection[Any], make: Make) -> None:

@@ -20,6 +20,25 @@ class Tier(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Epoch:
+    """Which run a delivery belongs to: the version of the checkpoint that the run began with, and when it began.
+
+    A destination that keeps it with what it has can tell a worker of an earlier run that wakes up late from an operator
+    who moved the checkpoint back. Both parts must agree that another epoch is later: a lost store counts versions anew,
+    and clocks of two machines may differ.
+    """
+
+    version: int
+    since: str
+
+    def superseded(self, start: Offset, other: Epoch, other_start: Offset) -> bool:
+        """Whether a delivery of this epoch comes too late where one of `other`, from `other_start` on, has been."""
+        if other == self:
+            return other_start > start
+        return other.version >= self.version and other.since >= self.since
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """One lane's share of one batch. A replay has the same identity and the same bytes (invariant 5).
 
@@ -28,6 +47,9 @@ class Delivery:
 
     `redelivered`: no batch but one dead letter that an operator sends again, behind events that came after it. A sink
     that skips or replaces what is before its position must take it all the same, or raise `Refused`.
+
+    `by` is how events are dealt to lanes (`stream.lanes`): with the same `by` and `lanes` an event is always in the
+    same lane. Without an `epoch` nobody can tell whether the delivery comes late, and it is taken.
     """
 
     pipeline: str
@@ -38,6 +60,8 @@ class Delivery:
     lanes: int
     blocks: Callable[[], Iterator[Block]] = field(repr=False)
     redelivered: bool = False
+    by: str = "hash"
+    epoch: Epoch | None = None
 
     def __iter__(self) -> Iterator[Block]:
         return self.blocks()

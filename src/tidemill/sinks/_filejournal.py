@@ -10,6 +10,8 @@ finished batches go with the next one's, so there are never more than a few, and
 - a note that starts with this delivery: an earlier attempt, which is replaced once its events are seen to be those that
   come now. Files of the same plan and lane that this attempt does not write, and all files of another plan, are
   removed. So is one that starts before this delivery, if a finished batch started with it: the batches were cut anew;
+- a note by a later run, or of a later batch of the same one (`model.delivery.Epoch`): this worker woke up late, and is
+  refused. It is also refused if others went on while it wrote its drafts;
 - any other, or other events: finished files cover offsets that come again. The checkpoint was moved back, or the state
   was lost and the offsets mean other events now. `rewind` says whether to stop or to replace every file from here on.
 
@@ -31,6 +33,7 @@ from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
 from tidemill.sinks._filenotes import Evidence, Note, Share
 from tidemill.sinks._filestore import Store
+from tidemill.sinks._positions import superseded
 
 log = logging.getLogger("tidemill.sinks.files")
 
@@ -62,6 +65,7 @@ class Journal:
         noted = [s for _, s in _shares(self._store.list(_NOTES))]
         begun = {s.start for s in noted if s.end <= share.start} | {share.start}
         open_ = [s for s in noted if s.end > share.start]
+        self._check_in_time(delivery, [s for s in open_ if not s.same_plan(share)])
         if any(s.start not in begun for s in open_):
             self._replay(share, max(s.end for s in open_))
             self._forget(share, [self._note(s) for s in open_ if not s.same_plan(share)], share.start)
@@ -78,6 +82,8 @@ class Journal:
     def note(self, delivery: Delivery, files: Collection[str], evidence: Evidence) -> None:
         """Called when the drafts are complete, before the first of them gets its name: makes room for them."""
         share = Share.of(delivery)
+        noted = [s for _, s in _shares(self._store.list(_NOTES))]
+        self._check_alone(delivery, noted, evidence)
         before = self._note(share)
         left = sorted(set(before.files) - set(files))
         if files and (evidence.other_log or (before.files and not evidence.proven(before))):
@@ -97,10 +103,33 @@ class Journal:
         if left:
             self._put(Note(share, tuple(files), records))
         self._forget(share, given_up, 0)
-        kept = {s.start for _, s in _shares(self._store.list(_NOTES)) if s.start < share.start < s.end}
-        for other, finished in _shares(self._store.list(_NOTES)):
+        given_up_shares = {n.share for n in given_up}
+        kept = {s.start for s in noted if s.start < share.start < s.end and s not in given_up_shares}
+        for finished in noted:
             if finished.end <= share.start and finished.start not in kept:
-                self._store.remove(f"{_NOTES}/{other}")
+                self._store.remove(f"{_NOTES}/{finished}.json")
+
+    def _check_in_time(self, delivery: Delivery, others: Collection[Share]) -> None:
+        """`Refused` if one of these notes, of other plans, is by a later run or of a later batch of this one. The notes
+        are looked into only where they are out of the ordinary."""
+        if delivery.epoch is None:
+            return
+        for other in others:
+            for record in self._note(other).records:
+                if record.epoch and delivery.epoch.superseded(delivery.start, record.epoch, record.start):
+                    raise superseded(delivery, other.start)
+
+    def _check_alone(self, delivery: Delivery, noted: Collection[Share], evidence: Evidence) -> None:
+        """Nobody else took this batch, or a later one, while the drafts were written."""
+        share, known = Share.of(delivery), {note.share for note in evidence.notes}
+        met = [s for s in noted if s.end > share.start and not s.same_plan(share) and s not in known]
+        if later := [s for s in met if s.start >= share.end]:
+            raise superseded(delivery, later[0].start)
+        self._check_in_time(delivery, met)
+        if met:
+            raise DeliveryError(
+                "another worker took up the same events with another plan", fix="It is tried again, after that one."
+            )
 
     def _dealt_anew(self, before: Note) -> None:
         """This lane made files of the batch before and has no events of it now. Whether these are with another lane,

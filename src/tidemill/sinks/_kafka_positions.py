@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.model.position import Offset
+from tidemill.sinks._kafka_fencing import is_record
 from tidemill.sinks._positions import Delivered, Record
 
 _PARTITIONS = 16
@@ -79,7 +80,7 @@ def read_back(
                 reader.seek(TopicPartition(topic, partition, message.offset()))
     finally:
         reader.close()
-    return Delivered({key: Record.decode(value) for key, value in found.items() if key.startswith(prefix)})
+    return Delivered({key: Record.decode(value) for key, value in found.items() if is_record(key, prefix)})
 
 
 def _bounds(consumer: Any, partition: Any, deadline: float) -> tuple[Offset, Offset]:

@@ -3,22 +3,24 @@
 The table `tidemill_positions` has a line per pipeline, sink and lane with the lane's last record (`_positions`), and
 one line with lane -1: the plan (bounds and lanes of the batch) that is being delivered. Every delivery holds a
 share lock on that line. A delivery of another plan must change the line, and so waits until deliveries of the plan
-before it have ended, also those of a worker that everybody believed dead; then it reads what they recorded. A worker
-that wakes up late finds a plan that begins after its own, and is refused.
+before it have ended, also those of a worker that everybody believed dead; then it reads what they recorded. The line
+also has the plan's epoch: a worker that wakes up late finds a later one, or a batch that begins after its own, and is
+refused, whatever `rewind` says.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
 from pydantic import Field
 
 from tidemill.component import SinkConfig
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.block import Block
-from tidemill.model.delivery import Delivery
+from tidemill.model.delivery import Delivery, Epoch
 from tidemill.sinks._pgsink_connection import PostgresTarget
-from tidemill.sinks._positions import Delivered, Record, Share
+from tidemill.sinks._positions import Delivered, Record, Share, superseded
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -80,22 +82,29 @@ class Positions:
         """Makes this delivery's plan the current one, in a transaction of its own. Before `begin`."""
         if delivery.redelivered:
             return
-        plan = (delivery.start, delivery.end, delivery.lanes)
-        if self._current(delivery, "") == plan:
+        plan, epoch = _plan(delivery), _written(delivery.epoch)
+        if self._current(delivery, "") == (plan, epoch):
             return
         from psycopg import sql
 
         with self._db.transaction():
             # Waits for deliveries of another plan, never for those of this one: they change nothing about it.
-            other = self._current(delivery, "AND (start_offset, end_offset, lanes) <> (%s, %s, %s) FOR UPDATE", *plan)
-            if other is None:
+            found = self._current(
+                delivery,
+                "AND (start_offset, end_offset, lanes, coalesce(record, '')) <> (%s, %s, %s, %s) FOR UPDATE",
+                *plan, epoch,
+            )  # fmt: skip
+            if found is None:
                 insert = sql.SQL(
-                    "INSERT INTO {} (pipeline, sink, lane, lanes, start_offset, end_offset) "
-                    "VALUES (%s, %s, -1, %s, %s, %s) ON CONFLICT DO NOTHING"
+                    "INSERT INTO {} (pipeline, sink, lane, lanes, start_offset, end_offset, record) "
+                    "VALUES (%s, %s, -1, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
                 ).format(self._table)
-                values = [delivery.pipeline, self._sink, delivery.lanes, delivery.start, delivery.end]
+                values = [delivery.pipeline, self._sink, delivery.lanes, delivery.start, delivery.end, epoch]
                 self._db.execute(insert, values)
                 return
+            other, theirs = found[0], _read(found[1])
+            if theirs and delivery.epoch and delivery.epoch.superseded(delivery.start, theirs, other[0]):
+                raise superseded(delivery, other[0], self._where)
             if other[0] > delivery.start:
                 if self._rewind == "refuse":
                     return  # `begin` says so
@@ -103,22 +112,22 @@ class Positions:
                 forget = sql.SQL("DELETE FROM {} WHERE pipeline = %s AND sink = %s AND lane <> -1").format(self._table)
                 self._db.execute(forget, [delivery.pipeline, self._sink])
             update = sql.SQL(
-                "UPDATE {} SET start_offset = %s, end_offset = %s, lanes = %s, written_at = now() "
+                "UPDATE {} SET start_offset = %s, end_offset = %s, lanes = %s, record = %s, written_at = now() "
                 "WHERE pipeline = %s AND sink = %s AND lane = -1"
             ).format(self._table)
-            self._db.execute(update, [*plan, delivery.pipeline, self._sink])
+            self._db.execute(update, [*plan, epoch, delivery.pipeline, self._sink])
 
     def begin(self, delivery: Delivery) -> Taking:
         """Inside the transaction: holds the plan still, and knows what of it is delivered already. A dead letter that
         is sent again is no part of any plan: it is taken as it comes, and leaves the positions alone."""
         if delivery.redelivered:
             return Taking(self, delivery, Delivered())
-        plan = (delivery.start, delivery.end, delivery.lanes)
         found = self._current(delivery, "FOR SHARE")
-        if found is None or found != plan:
-            if found is not None and found[0] > delivery.start and self._rewind == "refuse":
+        if found is None or found != (_plan(delivery), _written(delivery.epoch)):
+            if found is not None and found[0][0] > delivery.start and self._rewind == "refuse":
                 raise Refused(
-                    f"events come again from offset {delivery.start}, but the target has the batch from {found[0]} on",
+                    f"events come again from offset {delivery.start}, but the target has the batch from "
+                    f"{found[0][0]} on",
                     where=self._where,
                     fix="A worker of an earlier run may have woken up late: then nothing is to do. If the checkpoint"
                     " was moved back or the state was lost on purpose, set rewind: apply.",
@@ -155,16 +164,18 @@ class Positions:
             [delivery.pipeline, self._sink, delivery.lane, len(records)],
         )
 
-    def _current(self, delivery: Delivery, more: str, *values: int) -> tuple[int, int, int] | None:
+    def _current(self, delivery: Delivery, more: str, *values: int | bytes) -> tuple[tuple[int, ...], bytes] | None:
+        """The plan and its epoch, as it is written."""
         from psycopg import sql
 
         row = self._db.execute(
             sql.SQL(
-                "SELECT start_offset, end_offset, lanes FROM {} WHERE pipeline = %s AND sink = %s AND lane = -1 {}"
+                "SELECT start_offset, end_offset, lanes, coalesce(record, '') FROM {} "
+                "WHERE pipeline = %s AND sink = %s AND lane = -1 {}"
             ).format(self._table, sql.SQL(more)),
             [delivery.pipeline, self._sink, *values],
         ).fetchone()
-        return None if row is None else (int(row[0]), int(row[1]), int(row[2]))
+        return None if row is None else ((int(row[0]), int(row[1]), int(row[2])), bytes(row[3]))
 
     def _load(self, delivery: Delivery) -> Delivered:
         from psycopg import sql
@@ -213,6 +224,18 @@ class Taking:
     def save(self) -> None:
         if self._share.events and not self._delivery.redelivered:
             self._positions.save(self._delivery, self._share.records())
+
+
+def _plan(delivery: Delivery) -> tuple[int, ...]:
+    return delivery.start, delivery.end, delivery.lanes
+
+
+def _written(epoch: Epoch | None) -> bytes:
+    return orjson.dumps([epoch.version, epoch.since]) if epoch else b""
+
+
+def _read(text: bytes) -> Epoch | None:
+    return Epoch(*orjson.loads(text)) if text else None
 
 
 def _qualified(schema: str, name: str) -> sql.Identifier:

@@ -10,7 +10,8 @@ to lanes: a batch replayed with the same plan is skipped whole, one that is cut 
 A record speaks only for the batch that was under way when its writer died. A delivery that starts before the record's
 batch is a replay someone asked for, or another log, and is delivered; so is one where the fingerprints tell that the
 same offsets mean other events (state thrown away, name used again). In doubt an event is sent twice, never withheld
-(invariant 7).
+(invariant 7). There is no doubt where both sides have an epoch: a record of a later one, or of a later batch of the
+same one, tells a worker that woke up late that its batch was delivered by others.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from typing import Any
 import numpy as np
 import orjson
 
+from tidemill.errors import Refused
 from tidemill.model.block import Block
-from tidemill.model.delivery import Delivery
+from tidemill.model.delivery import Delivery, Epoch
 from tidemill.model.position import Offset
 
 _CHUNK = 1 << 19  # offsets per record: at worst half a megabyte, below every broker's limit
@@ -40,9 +42,12 @@ class Record:
     first: Offset
     witness: tuple[Offset, str]
     marks: Marks
+    epoch: Epoch | None = None
 
     def encode(self) -> bytes:
-        head = {"start": self.start, "end": self.end, "first": self.first, "witness": self.witness}
+        head: dict[str, Any] = {"start": self.start, "end": self.end, "first": self.first, "witness": self.witness}
+        if self.epoch is not None:
+            head["epoch"] = (self.epoch.version, self.epoch.since)
         return orjson.dumps(head) + b"\n" + zlib.compress(self.marks.tobytes(), 1)
 
     @classmethod
@@ -51,8 +56,9 @@ class Record:
         doc = orjson.loads(head)
         offset, position = doc["witness"]
         return cls(
-            doc["start"], doc["end"], doc["first"], (offset, position), np.frombuffer(zlib.decompress(marks), np.uint8)
-        )
+            doc["start"], doc["end"], doc["first"], (offset, position), np.frombuffer(zlib.decompress(marks), np.uint8),
+            Epoch(*doc["epoch"]) if "epoch" in doc else None,
+        )  # fmt: skip
 
     def covers(self, delivery: Delivery) -> bool:
         return self.start <= delivery.start < self.end
@@ -77,6 +83,14 @@ class Delivered:
 
     records: dict[str, Record] = field(default_factory=dict)
 
+    def check_in_time(self, delivery: Delivery) -> None:
+        """`Refused` if the records tell that a later run, or a later batch of this one, was here."""
+        if delivery.epoch is None:
+            return
+        for record in self.records.values():
+            if record.epoch is not None and delivery.epoch.superseded(delivery.start, record.epoch, record.start):
+                raise superseded(delivery, record.start)
+
     def fresh(self, delivery: Delivery, block: Block) -> np.ndarray[Any, Any] | None:
         """The numbers of the rows still to be sent; None for all of them."""
         relevant = [key for key, record in self.records.items() if record.covers(delivery)]
@@ -100,6 +114,7 @@ class Share:
         """Keeps what the lane's records say of events from here on: a batch that was cut anew may be shorter."""
         own = [r for key, r in before.records.items() if key.startswith(f"{lane}/") and r.covers(delivery)]
         self._lane = lane
+        self._epoch = delivery.epoch
         self._start = delivery.start
         self._end = max([delivery.end, *(record.end for record in own)])
         self._marks = np.zeros(self._end - self._start, np.uint8)
@@ -120,10 +135,21 @@ class Share:
         assert self._witness is not None
         return {
             f"{self._lane}/{number}": Record(
-                self._start, self._end, self._start + at, self._witness, self._marks[at : at + _CHUNK]
+                self._start, self._end, self._start + at, self._witness, self._marks[at : at + _CHUNK], self._epoch
             )
             for number, at in enumerate(range(0, len(self._marks), _CHUNK))
         }
+
+
+def superseded(delivery: Delivery, start: Offset, where: str = "") -> Refused:
+    """A worker that everybody believed dead woke up; what it has to say was said by others."""
+    return Refused(
+        f"this worker comes too late with the events {delivery.start} to {delivery.end - 1}: a later run or batch, "
+        f"from offset {start} on, was here", where=where,
+        fix="Nothing is to do about a worker of an earlier run: its batch was delivered by another. If the pipeline "
+        "itself stops here, this machine's clock is behind that of the machine where it ran before: set it, and start "
+        "again.",
+    )  # fmt: skip
 
 
 def fingerprints(block: Block) -> Marks:

@@ -27,12 +27,14 @@ from tidemill.model.template import Template
 from tidemill.sinks import _kafka_errors as errors
 from tidemill.sinks import _positions as positions
 from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder
+from tidemill.sinks._kafka_fencing import PARTITION, Marks, Shape, read_marks
 from tidemill.sinks._kafka_limits import largest_message
 from tidemill.sinks._kafka_log import ClientLog
 from tidemill.sinks._kafka_positions import ensure_topic, read_back
 from tidemill.sinks._kafka_sending import Sending
 from tidemill.sinks._librdkafka import KafkaFailure, Messages, Producer
 from tidemill.sinks._places import hosts
+from tidemill.telemetry.points import point
 
 log = logging.getLogger("tidemill.sinks.kafka")
 
@@ -135,7 +137,8 @@ class KafkaConfig(EncodedSinkConfig):
 class KafkaSink(Component[KafkaConfig]):
     Config: ClassVar[type[SinkConfig]] = KafkaConfig
     mechanism: ClassVar[str] = (
-        "Idempotent producer; with exactly_once one transaction per lane and batch, which records what it delivered."
+        "Idempotent producer; with exactly_once one transaction per lane and batch, which records what it delivered, "
+        "and a plan fences the workers of those before it."
     )
     single_lane: ClassVar[bool] = False
     formats: ClassVar[frozenset[str]] = EVERY_FORMAT
@@ -174,30 +177,34 @@ class KafkaSink(Component[KafkaConfig]):
 
     def _write_plain(self, delivery: Delivery) -> Receipt:
         """One producer for all lanes that come to this worker."""
-        if self._producer is None or self._producer.pid != os.getpid():
-            self._producer = Producer(self.config.client_settings())
-        sending = Sending(self.config, self._format, self._topic, self._producer, delivery, self._patience)
-        with self._dropped_on_failure(self._producer):
+        producer = self._plain()
+        sending = Sending(self.config, self._format, self._topic, producer, delivery, self._patience)
+        with self._dropped_on_failure(producer):
             for block in delivery:
                 sending.send(block)
-            self._producer.flush(self._patience)
+            producer.flush(self._patience)
         return sending.receipt()
 
+    def _plain(self) -> Producer:
+        if self._producer is None or self._producer.pid != os.getpid():
+            self._producer = Producer(self.config.client_settings())
+        return self._producer
+
     def _write_transaction(self, delivery: Delivery) -> Receipt:
-        name = f"tidemill/{delivery.pipeline}/{self.config.id}/{delivery.lane}"
+        name = Shape.of(delivery).transactional_id(self._prefix(delivery), delivery.lane)
         kept = self._lanes.get(name)
         if kept is None or kept.producer.pid != os.getpid():
-            return self._transaction(delivery, name, self._open_lane(delivery, name))
+            return self._transaction(delivery, self._open_lane(delivery, name))
         try:
-            return self._transaction(delivery, name, kept)
+            return self._transaction(delivery, kept)
         except errors.Fenced:
             # Another worker had this lane since: whatever it delivered is read back before we go on.
             log.debug("%s was written by another worker; taking it over", name)
-        return self._transaction(delivery, name, self._open_lane(delivery, name))
+        return self._transaction(delivery, self._open_lane(delivery, name))
 
-    def _transaction(self, delivery: Delivery, name: str, lane: _Lane) -> Receipt:
+    def _transaction(self, delivery: Delivery, lane: _Lane) -> Receipt:
         sending = Sending(self.config, self._format, self._topic, lane.producer, delivery, self._patience)
-        share = positions.Share(delivery, name, lane.delivered)
+        share = positions.Share(delivery, f"{self._prefix(delivery)}{delivery.lane}", lane.delivered)
         with self._dropped_on_failure(lane.producer):
             for block in delivery:
                 rows = lane.delivered.fresh(delivery, block)
@@ -212,24 +219,65 @@ class KafkaSink(Component[KafkaConfig]):
                 sending.send(block)
             if share.events:
                 records = share.records()
-                lane.send_records(records, self.config.positions_topic, self._patience)
+                self._note(lane.producer, {key: r.encode() for key, r in records.items()}, lane.home)
+                point("kafka.sent")
                 lane.producer.commit(self._patience)
                 lane.delivered.records.update(records)
         return sending.receipt()
 
     def _open_lane(self, delivery: Delivery, name: str) -> _Lane:
-        """Fences whoever wrote this lane before, then learns what it delivered: in this order nothing slips between."""
-        producer = Producer({**self.config.client_settings(), "transactional.id": name})
+        """Fences whoever may write these events, then learns what was delivered: so nothing slips between."""
+        producer = self._take(name)
         settings, topic = self.config.connection_settings(), self.config.positions_topic
+        prefix = self._prefix(delivery)
         with self._dropped_on_failure(producer):
-            producer.init_transactions(self._patience)
             with errors.explained(self._where()):
-                count = ensure_topic(settings, topic, ClientLog())
-                prefix = f"tidemill/{delivery.pipeline}/{self.config.id}/"
-                home = delivery.lane % count
+                home = delivery.lane % ensure_topic(settings, topic, ClientLog())
+            self._fence_other_shapes(Shape.of(delivery), prefix)
+            with errors.explained(self._where()):
                 delivered = read_back(settings, topic, prefix, home, self._patience, ClientLog())
+            delivered.check_in_time(delivery)
         self._lanes[name] = _Lane(producer, delivered, home)
         return self._lanes[name]
+
+    def _fence_other_shapes(self, own: Shape, prefix: str) -> None:
+        """Marks our shape, then takes the ids of all others that were in use since somebody did so last."""
+        deadline = time.monotonic() + self._patience
+        plain = self._plain()
+        with self._dropped_on_failure(plain):
+            self._note(plain, dict([Marks(prefix).mark(own)]), PARTITION)
+            plain.flush(self._patience)
+        with errors.explained(self._where()):
+            marks = read_marks(
+                self.config.connection_settings(), self.config.positions_topic, prefix,
+                lambda: time.monotonic() > deadline, ClientLog(),
+            )  # fmt: skip
+        for shape, (offset, ids) in marks.strangers(own).items():
+            log.debug("fencing %d lanes of shape %s under %s", len(ids), shape, prefix)
+            for name in ids:
+                self._take(name).close()
+            with self._dropped_on_failure(plain):
+                self._note(plain, dict([marks.fence(shape, offset)]), PARTITION)
+                plain.flush(self._patience)
+
+    def _take(self, name: str) -> Producer:
+        """A producer with this transactional id: whoever had it is fenced, and its open transaction is aborted."""
+        producer = Producer({**self.config.client_settings(), "transactional.id": name})
+        with self._dropped_on_failure(producer):
+            producer.init_transactions(self._patience)
+        return producer
+
+    def _note(self, producer: Producer, notes: Mapping[str, bytes], partition: int) -> None:
+        """Messages for the positions topic."""
+        keys = pa.array([key.encode() for key in notes], pa.large_binary())
+        values = pa.array(list(notes.values()), pa.large_binary())
+        none = np.zeros(len(keys), np.uint8)
+        topic = producer.topic(self.config.positions_topic)
+        messages = Messages(values, keys, [topic], none.astype(np.int64), [0], none)
+        producer.send(messages, self._patience, partition=partition)
+
+    def _prefix(self, delivery: Delivery) -> str:
+        return f"tidemill/{delivery.pipeline}/{self.config.id}/"
 
     @contextlib.contextmanager
     def _dropped_on_failure(self, producer: Producer) -> Iterator[None]:
@@ -272,13 +320,6 @@ class _Lane:
     producer: Producer
     delivered: positions.Delivered
     home: int
-
-    def send_records(self, records: Mapping[str, positions.Record], topic: str, patience: float) -> None:
-        keys = pa.array([key.encode() for key in records], pa.large_binary())
-        values = pa.array([record.encode() for record in records.values()], pa.large_binary())
-        none = np.zeros(len(keys), np.uint8)
-        messages = Messages(values, keys, [self.producer.topic(topic)], none.astype(np.int64), [0], none)
-        self.producer.send(messages, patience, partition=self.home)
 
 
 component = KafkaSink

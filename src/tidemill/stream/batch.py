@@ -16,7 +16,7 @@ from tidemill.dlq import pack
 from tidemill.errors import Poisoned, TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.block import Block
-from tidemill.model.delivery import Delivery, Receipt
+from tidemill.model.delivery import Delivery, Epoch, Receipt
 from tidemill.model.position import Offset
 from tidemill.stream import lanes
 from tidemill.stream.plan import Answer, Lane, Plan
@@ -35,7 +35,10 @@ def deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | Non
     """
     tools = POOL.tools(plan.group, plan.run, plan.log)
     share = _Share(tools.log, lane)
-    delivery = Delivery(plan.pipeline, plan.source, lane.start, lane.end, lane.lane, lane.lanes, share.blocks)
+    delivery = Delivery(
+        plan.pipeline, plan.source, lane.start, lane.end, lane.lane, lane.lanes, share.blocks, by=lane.by,
+        epoch=Epoch(plan.version, plan.since) if plan.since else None,
+    )  # fmt: skip
     chosen = [spec for spec in plan.sinks if only is None or spec[1]["id"] in only]
 
     def write(spec: tuple[str, dict[str, Any]]) -> Answer:

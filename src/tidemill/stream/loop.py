@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,7 @@ class StreamLoop:
         self._plan = Plan(
             self._pipeline, self._source_id, self._log_uri, self._group.key, uuid.uuid4().hex, self._specs,
             delivered=self._checkpoint.offset, patience=self._patience.in_task, letters=self._letters is not None,
+            version=self._checkpoint.version, since=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )  # fmt: skip
         given = source.options(
             self._plan, begin, self._batch, self._sharding, self._lanes, asked=self._asked is not None

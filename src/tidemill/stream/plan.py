@@ -16,8 +16,9 @@ class Plan:
     """What every lane of a run must know. Travels as text: Spark hands options to a source as strings only.
 
     `group` names the sinks that move together, `run` one start of their stream; `delivered` is their position at that
-    start. `patience` is for how many seconds a lane tries again by itself before it gives the driver the word. With
-    `letters` it answers poison events with letters, else it refuses the delivery.
+    start, `version` and `since` its epoch (`model.delivery`). `patience` is for how many seconds a lane tries again by
+    itself before it gives the driver the word. With `letters` it answers poison events with letters, else it refuses
+    the delivery.
     """
 
     pipeline: str
@@ -29,6 +30,8 @@ class Plan:
     delivered: Offset = 0
     patience: float = 10.0
     letters: bool = False
+    version: int = 0
+    since: str = ""
 
     def to_json(self) -> str:
         return orjson.dumps(asdict(self)).decode()
