@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 
@@ -20,6 +21,8 @@ from tidemill.control.servers.starrocks import StarRocks
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.block import Op, Side
 from tidemill.model.delivery import Delivery
+from tidemill.sinks import _starrocks_tables
+from tidemill.sinks._starrocks_doctor import knows_conditions
 from tidemill.sinks._starrocks_tables import text_of
 from tidemill.sinks._starrocks_types import holds, moments, plain
 from tidemill.sinks.starrocks import StarRocksConfig, StarRocksSink
@@ -132,9 +135,10 @@ def test_a_truncate_removes_what_came_before_it_also_in_a_replay(bench: Bench) -
 
 
 def test_a_truncate_that_cannot_tell_old_from_new_is_refused(bench: Bench) -> None:
+    bench.write(delivery(changes(T, (INSERT, None, row(1)))))
     bench.write(delivery(changes(T, (INSERT, None, row(1)), first=50), start=50))
     with pytest.raises(Refused, match="versions beyond this batch"):
-        bench.write(delivery(changes(T, (TRUNCATE, None, None))))
+        bench.write(delivery(changes(T, (TRUNCATE, None, None), first=10), start=10))
 
 
 # Columns that the source did not send
@@ -177,6 +181,99 @@ def test_a_row_whose_unchanged_columns_are_gone_or_under_another_key_is_poisoned
     block = changes(T, first, (UPDATE, None, row(1, "y", None)), first=1, unchanged={0: ["note"], 1: ["note"]})
     with pytest.raises(Poisoned, match="did not send the unchanged columns"):
         bench.write(delivery(block, start=1))
+
+
+# Versions, compared at the server
+
+
+def late(batch: Delivery) -> Delivery:
+    """The same events from a worker of another plan: other labels, the same rows."""
+    return dataclasses.replace(batch, lane=3, lanes=4)
+
+
+@pytest.mark.parametrize("deletes", ["remove", "mark"])
+def test_a_load_that_comes_late_replaces_nothing_newer(bench: Bench, deletes: str) -> None:
+    whole = delivery(changes(T, (INSERT, None, row(1, "old")), (INSERT, None, row(2)), (DELETE, {"id": 2}, None)))
+    partly = delivery(changes(T, (UPDATE, None, row(1, "older", None)), first=3, unchanged={0: ["note"]}), start=3)
+    newest = changes(T, (UPDATE, None, row(1, "new", "new")), (INSERT, None, row(2, "back")), first=4)
+    bench.write(whole, partly, delivery(newest, start=4), deletes=deletes)
+    for _ in range(2):
+        bench.write(late(whole), late(partly), deletes=deletes)
+        assert bench.rows() == [row(1, "new", "new"), row(2, "back")]
+
+
+def test_a_row_that_was_marked_as_deleted_is_not_brought_back_by_a_late_load(bench: Bench) -> None:
+    first, second = changes(T, (INSERT, None, row(1))), changes(T, (DELETE, {"id": 1}, None), first=1)
+    bench.write(delivery(first), delivery(second, start=1), late(delivery(first)), deletes="mark")
+    assert bench.rows("id, tidemill_is_deleted") == [{"id": 1, "tidemill_is_deleted": "1"}]
+
+
+def test_rows_without_a_version_are_older_than_all(bench: Bench) -> None:
+    bench.write(delivery(changes(T, (INSERT, None, row(1)))))
+    bench.server.query(f"INSERT INTO `{bench.database}`.`t` (`id`, `name`, `note`) VALUES (2, 'copied by hand', NULL)")
+    bench.write(delivery(changes(T, (UPDATE, None, row(2, "new")), (DELETE, {"id": 1}, None), first=1), start=1))
+    assert bench.rows() == [row(2, "new")]
+
+
+def test_many_deletes_are_removed_by_their_versions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_starrocks_tables, "_KEYS_PER_PURGE", 3)
+    bench.write(delivery(changes(T, *((INSERT, None, row(i)) for i in range(9)))))
+    bench.write(delivery(changes(T, *((DELETE, {"id": i}, None) for i in range(8)), first=9), start=9))
+    assert bench.rows() == [row(8)]
+
+
+def test_a_delete_that_was_marked_and_not_removed_is_removed_by_the_replay(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.write(delivery(changes(T, (INSERT, None, row(1)))))
+    gone = delivery(changes(T, (DELETE, {"id": 1}, None), first=1), start=1)
+    with monkeypatch.context() as killed:
+        killed.setattr(_starrocks_tables.Tables, "purge", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            bench.write(gone)
+    bench.write(gone)
+    assert bench.rows() == []
+
+
+def test_a_new_log_under_old_versions_is_refused_and_offset_base_is_the_way_out(bench: Bench) -> None:
+    """The server would keep the old rows, and nobody would hear of the new ones."""
+    events = [(INSERT, None, row(1, "old")), (UPDATE, None, row(1, "older")), (UPDATE, None, row(1, "oldest"))]
+    bench.write(delivery(changes(T, *events)))
+    anew = delivery(changes(T, (UPDATE, None, row(1, "new")), position="9/"))
+    with pytest.raises(Refused, match="holds another history") as caught:
+        bench.write(anew)
+    assert "offset_base" in caught.value.fix
+    bench.write(anew, offset_base=100)
+    assert bench.rows() == [row(1, "new")]
+
+
+def test_a_table_with_versions_of_nobody_known_is_refused(bench: Bench) -> None:
+    bench.write(delivery(changes(T, *((INSERT, None, row(i)) for i in range(9)))))
+    bench.server.query(f"DELETE FROM `{bench.database}`.`_tidemill_history` WHERE `base` = 0")
+    with pytest.raises(Refused, match="versions up to 8"):
+        bench.write(delivery(changes(T, (UPDATE, None, row(1, "new")))))
+
+
+def test_the_stand_in_knows_what_a_condition_may_be(bench: Bench) -> None:
+    bench.write(delivery(changes(T, (INSERT, None, row(1)))))
+    loads = bench.sink()._opened().loads
+    body = b'[{"id": 1, "tidemill_cdc_version": 7, "__op": 1}]'
+    for condition, columns, complaint in (
+        ("id", ("id", "tidemill_cdc_version"), "besides the primary key"),
+        ("nothing", ("id", "tidemill_cdc_version"), "besides the primary key"),
+        ("name", ("id", "tidemill_cdc_version"), "is not loaded"),
+        ("tidemill_cdc_version", ("id", "tidemill_cdc_version", "__op"), "delete with condition column"),
+    ):
+        headers = {
+            "columns": ",".join(columns), "jsonpaths": orjson.dumps([f"$.{c}" for c in columns]).decode(),
+            "partial_update": "true", "merge_condition": condition, "label": uuid.uuid4().hex, "format": "json",
+            "strip_outer_array": "true", "strict_mode": "true", "Expect": "100-continue",
+            "Content-Length": str(len(body)),
+        }  # fmt: skip
+        url = f"http://127.0.0.1:{bench.server.http_port}/api/{bench.database}/t/_stream_load"
+        result = orjson.loads(loads._follow("PUT", url, headers, body).body)
+        assert (result["Status"], complaint in result["Message"]) == ("Fail", True), result
+    assert bench.rows() == [row(1)]
 
 
 # Replays and labels
@@ -445,6 +542,13 @@ def test_doctor_says_what_it_found(bench: Bench) -> None:
     assert check.outcome is Outcome.FAIL
     (check,) = bench.sink(mysql_port=9).doctor()
     assert check.outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"), [("3.1.2-abc", False), ("3.0.9", False), ("3.1.3 4f7a", True), ("4.0.1", True), ("main", True)]
+)
+def test_versions_that_know_no_conditional_partial_update_are_told(version: str, fits: bool) -> None:
+    assert knows_conditions(version) is fits
 
 
 def test_the_stand_in_is_strict_about_how_a_load_is_sent(server: StarRocks) -> None:

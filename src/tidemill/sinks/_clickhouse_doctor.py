@@ -89,7 +89,15 @@ def _tables(client: Any, config: ClickHouseConfig) -> Iterator[Check]:
             continue
         fits = f"{VERSION}, {IS_DELETED})" in engine if config.mode == "upsert" else "MergeTree" in engine
         short = engine.partition(" ORDER")[0]
-        if fits and versioned:
+        if fits and config.mode == "changelog" and not config.shared_tables and "Replacing" not in engine:
+            fix = "docs/sinks/clickhouse.md says how to make it a ReplacingMergeTree (Replays)."
+            yield Check(
+                f"table {name}",
+                Outcome.WARN,
+                f"{short} keeps an event twice if a worker that was given up wakes up",
+                fix,
+            )
+        elif fits and versioned:
             yield Check(f"table {name}", Outcome.PASS, short)
         else:
             fix = f'Choose another "table", or create it as docs/sinks/clickhouse.md shows for mode {config.mode}.'

@@ -1,145 +1,47 @@
-"""Whose offsets are the versions in a table: what keeps a lost state directory from losing updates in silence.
-
-A version is an offset of one change log. A log that begins anew begins at offset 0, below the versions that are there,
-and ClickHouse would keep the old rows for the newer ones. So each table's first event of a log is noted in
-`_tidemill_history`, before its first row: the offset, and what the source calls that position. A log that has another
-event at that offset, or that starts before it, is another log, and is refused with the way out: `offset_base`, a
-number above all versions that are there.
-"""
+"""Where the clickhouse sink keeps its history (`_history`): in `_tidemill_history`, beside its tables."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from tidemill.errors import Refused
-from tidemill.model.block import Block
-from tidemill.model.delivery import Delivery
 from tidemill.sinks._clickhouse_client import explained, literal, quoted
 from tidemill.sinks._clickhouse_tables import Name
-
-TABLE = "_tidemill_history"
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    table: str
-    source_table: str
-    pipeline: str
-    sink: str
-    base: int
-    start: int
-    offset: int
-    position: str
+from tidemill.sinks._history import TABLE, Note
 
 
 @dataclass(slots=True)
-class History:
+class Notebook:
     client: Any
-    sink: str
-    base: int
-    shared: bool
-    version: str  # the column that has the versions
+    version: str
     where: str
-    _notes: dict[str, list[Note]] = field(default_factory=dict)  # by database
-    _admitted: set[Name] = field(default_factory=set)
 
-    def admit(self, name: Name, block: Block, delivery: Delivery) -> None:
-        """Before the first row of a block is written: `Refused` if the table's versions are of another log."""
-        if name not in self._admitted:
-            with explained(self.where):
-                self._look(name, block, delivery)
-            self._admitted.add(name)
-        own = [note for note in self._notes[name.database] if self._is_ours(note, delivery)]
-        if own and delivery.start < min(note.start for note in own):
-            raise self._other_log(
-                name, f"events come from offset {delivery.start} on, before the first one that was written here"
-            )
-        for note in own:
-            if delivery.start <= note.offset < delivery.end:
-                now = _position_at(block, note.offset)
-                if now is not None and (now, block.table.full_name) != (note.position, note.source_table):
-                    raise self._other_log(name, f"offset {note.offset} is another event now")
-
-    def _look(self, name: Name, block: Block, delivery: Delivery) -> None:
-        if name.database not in self._notes:
+    def create(self, database: str) -> None:
+        with explained(self.where):
             self.client.command(
-                f"CREATE TABLE IF NOT EXISTS {quoted(name.database)}.{TABLE} (table String, source_table String, "
+                f"CREATE TABLE IF NOT EXISTS {quoted(database)}.{TABLE} (table String, source_table String, "
                 "pipeline String, sink String, base UInt64, start UInt64, offset UInt64, position String, "
                 "noted_at DateTime DEFAULT now()) ENGINE = MergeTree ORDER BY (table, pipeline, sink, base, offset)"
             )
-        notes = self._read(name.database)
-        if not any(self._is_ours(n, delivery) and n.table == name.table for n in notes):
-            greatest = self._greatest(name)
-            if greatest is not None and greatest > self.base + delivery.start:
-                notes = self._read(name.database)  # another lane of this batch may have been first
-                if not any(self._is_ours(n, delivery) and n.table == name.table for n in notes) and not self.shared:
-                    raise self._other_log(name, f"it has versions up to {greatest} that this log did not write")
-        others = {
-            (n.pipeline, n.sink, n.source_table)
-            for n in notes
-            if n.table == name.table and n.base >= self.base
-            and (n.pipeline, n.sink, n.source_table) != (delivery.pipeline, self.sink, block.table.full_name)
-        }  # fmt: skip
-        if others and not self.shared:
-            who = ", ".join(f'{source} by "{sink}" of "{pipeline}"' for pipeline, sink, source in sorted(others))
-            raise Refused(
-                f"{name.plain} is already written from {who}", where=self.where,
-                fix='Give each its own "table", or set shared_tables: true if their keys can never be the same.',
-            )  # fmt: skip
-        mine = [n for n in notes if self._is_ours(n, delivery) and n.table == name.table]
-        if not mine:
-            first = _first(name, block, delivery, self)
-            self._write(name, first)
-            notes.append(first)
-        self._notes[name.database] = notes
 
-    def _is_ours(self, note: Note, delivery: Delivery) -> bool:
-        return (note.pipeline, note.sink, note.base) == (delivery.pipeline, self.sink, self.base)
-
-    def _read(self, database: str) -> list[Note]:
-        rows = self.client.query(
-            f"SELECT table, source_table, pipeline, sink, base, start, offset, position FROM {quoted(database)}.{TABLE}"
-        ).result_rows
+    def read(self, database: str) -> list[Note]:
+        with explained(self.where):
+            rows = self.client.query(
+                "SELECT table, source_table, pipeline, sink, base, start, offset, position "
+                f"FROM {quoted(database)}.{TABLE}"
+            ).result_rows
         return [Note(*row) for row in rows]
 
-    def _greatest(self, name: Name) -> int | None:
-        rows = self.client.query(f"SELECT max({self.version}), count() FROM {name}").result_rows
-        return int(rows[0][0]) if rows[0][1] else None
-
-    def _write(self, name: Name, note: Note) -> None:
+    def write(self, database: str, note: Note) -> None:
         texts = ", ".join(literal(t) for t in (note.table, note.source_table, note.pipeline, note.sink))
-        self.client.command(
-            f"INSERT INTO {quoted(name.database)}.{TABLE} (table, source_table, pipeline, sink, base, start, offset, "
-            f"position) SELECT {texts}, {note.base}, {note.start}, {note.offset}, {literal(note.position)}",
-            settings={"async_insert": 0},
-        )
+        with explained(self.where):
+            self.client.command(
+                f"INSERT INTO {quoted(database)}.{TABLE} (table, source_table, pipeline, sink, base, start, offset, "
+                f"position) SELECT {texts}, {note.base}, {note.start}, {note.offset}, {literal(note.position)}",
+                settings={"async_insert": 0},
+            )
 
-    def _other_log(self, name: Name, what: str) -> Refused:
-        return Refused(
-            f"{name.plain} holds another history: {what}", where=self.where,
-            fix="Was the state directory lost, or the checkpoint moved back? To go on with a new log, set offset_base "
-            f"above every version (SELECT max({self.version}) FROM {name.plain}), or empty the tables and "
-            f"{name.database}.{TABLE}. To write old events again on purpose, delete this pipeline's rows there.",
-        )  # fmt: skip
-
-
-def _first(name: Name, block: Block, delivery: Delivery, history: History) -> Note:
-    offset = int(block.offsets()[0])
-    position = _position_at(block, offset) or ""
-    return Note(
-        name.table, block.table.full_name, delivery.pipeline, history.sink, history.base, delivery.start, offset,
-        position,
-    )  # fmt: skip
-
-
-def _position_at(block: Block, offset: int) -> str | None:
-    """What the source calls the place of this offset; None if it is not in the block."""
-    offsets = block.offsets()
-    at = int(offsets.searchsorted(np.uint64(offset)))
-    if at >= block.rows or int(offsets[at]) != offset:
-        return None
-    column = block.column("position")
-    return "" if column is None else str(column[at].as_py() or "")
+    def greatest(self, name: Name) -> int | None:
+        with explained(self.where):
+            rows = self.client.query(f"SELECT max({self.version}), count() FROM {name}").result_rows
+        return int(rows[0][0]) if rows[0][1] else None

@@ -231,7 +231,8 @@ class Tables:
             engine = f"ReplacingMergeTree({VERSION}, {IS_DELETED})"
             order = ", ".join(quoted(k) for k in table.key)
         else:
-            engine, order = "MergeTree", "_offset"
+            # Of two rows with one offset one stays: they are the same event, unless several logs share the table.
+            engine, order = "MergeTree" if self.shared else "ReplacingMergeTree", "_offset"
         body = ",\n  ".join(columns)
         return (
             f"CREATE TABLE IF NOT EXISTS {name} (\n  {body}\n) ENGINE = {engine} ORDER BY ({order})\n"
@@ -284,6 +285,13 @@ class Tables:
                 raise Refused(
                     f"{name.plain} is no changelog table: engine {found.engine}, lacks {', '.join(lacking) or '-'}",
                     where=self.where, fix='Choose another "table", or let the sink create it.',
+                )  # fmt: skip
+            if self.shared and "Replacing" in found.engine:
+                raise Refused(
+                    f"{name.plain} keeps one event of each offset, and several logs have the same offsets",
+                    where=self.where,
+                    fix="A changelog with shared_tables needs a plain MergeTree ORDER BY _offset: give each source its "
+                    'own "table", or create this one anew.',
                 )  # fmt: skip
             return
         parameters = found.engine_full.partition(" ")[0] + found.engine_full.partition("ReplacingMergeTree(")[2]

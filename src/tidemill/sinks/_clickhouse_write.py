@@ -29,6 +29,7 @@ from tidemill.sinks._upserts import Upsert
 if TYPE_CHECKING:
     from tidemill.sinks.clickhouse import ClickHouseConfig, Session
 
+_PLACE = ("_offset", "_position", "_ordinal")
 _ROWS = np.isin(np.arange(256), [int(op) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.READ)])  # by op
 
 
@@ -163,15 +164,22 @@ class Writing:
         rows = changelog(part, destination, self._config.offset_base, self._verdicts)
         if self.reasons:
             return
-        known = self._known_offsets(destination)
+        known = self._known_events(destination)
         if known is not None:
-            fresh = pc.invert(pc.is_in(rows.column("_offset"), value_set=known))
+            fresh = pc.invert(pc.is_in(self._identity(rows), value_set=self._identity(known)))
             self.skipped += len(fresh) - (pc.sum(fresh).as_py() or 0)
             rows = rows.filter(fresh)
         self._gather(destination, rows)
 
-    def _known_offsets(self, destination: Destination) -> pa.Array | None:
-        """Offsets of this batch that an earlier attempt, perhaps with another plan, has brought. Later attempts of the
+    def _identity(self, rows: pa.Table) -> pa.Array:
+        """What tells events of a changelog apart: the offset; where several logs share a table, their place too."""
+        if not self._config.shared_tables:
+            return rows.column("_offset").combine_chunks()
+        parts = [rows.column(name).combine_chunks().cast(pa.string()) for name in _PLACE]
+        return pc.binary_join_element_wise(*parts, " ", null_handling="replace")
+
+    def _known_events(self, destination: Destination) -> pa.Table | None:
+        """Events of this batch that an earlier attempt, perhaps with another plan, has brought. Later attempts of the
         same plan are the tokens' business, if the table heeds them."""
         name = destination.name
         base, delivery = self._config.offset_base, self._delivery
@@ -185,13 +193,14 @@ class Writing:
                 return None
             self._sender.settle()
             found = client.query_arrow(
-                f"SELECT _offset FROM {name} WHERE _offset >= {base + delivery.start} "
-                f"AND _offset < {base + delivery.end}"
+                f"SELECT {', '.join(_PLACE if self._config.shared_tables else _PLACE[:1])} FROM {name} "
+                f"WHERE _offset >= {base + delivery.start} AND _offset < {base + delivery.end}"
             )
-        return found.column("_offset").combine_chunks() if found.num_rows else None
+        return found if found.num_rows else None
 
     def _truncate(self, destination: Destination, offset: int) -> None:
-        """Removes what is older than the event. Rows of later events stay: a replay may find them there."""
+        """Removes what is older than the event. Rows of later events stay: a replay, or a worker that woke up late, may
+        find them there."""
         if self._config.shared_tables:
             self.reasons.setdefault(offset, "a TRUNCATE of one source would empty a table that others share")
         self._flush(destination.name)
@@ -200,13 +209,9 @@ class Writing:
             return
         began = time.perf_counter()
         version, client = self._config.offset_base + offset, self._session.client
-        with explained(self._where):
-            later = client.query(f"SELECT count() FROM {destination.name} WHERE {VERSION} > {version}").result_rows
-            if later[0][0]:
-                statement = f"ALTER TABLE {destination.name} DELETE WHERE {VERSION} < {version}"
-                client.command(statement, settings={"mutations_sync": 2})
-            else:
-                client.command(f"TRUNCATE TABLE {destination.name}")
+        with explained(self._where):  # TRUNCATE TABLE would take all, also what came while nobody looked
+            statement = f"ALTER TABLE {destination.name} DELETE WHERE {VERSION} < {version}"
+            client.command(statement, settings={"mutations_sync": 2})
         self._asked += time.perf_counter() - began
 
     def _gather(self, destination: Destination, rows: pa.Table) -> None:

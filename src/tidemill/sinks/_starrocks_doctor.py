@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
     from tidemill.sinks.starrocks import Session, StarRocksSink
 
 
+_MIN_VERSION = (3, 1, 3)  # https://docs.starrocks.io/docs/loading/Load_to_Primary_Key_tables/#conditional-updates
+
+
+def knows_conditions(version: str) -> bool:
+    """Whether partial updates may be conditional. True for what is no number: a build of somebody's own."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return found is None or tuple(map(int, found.groups())) >= _MIN_VERSION
+
+
 def examine(sink: StarRocksSink) -> Iterator[Check]:
     try:
         session = sink.connect()
@@ -23,6 +33,12 @@ def examine(sink: StarRocksSink) -> Iterator[Check]:
         return
     try:
         version = session.tables.run("SELECT current_version()")
+        if not knows_conditions(str(version[0][0])):
+            fix = f"Update it to {'.'.join(map(str, _MIN_VERSION))} or newer."
+            yield Check(
+                "mysql port", Outcome.FAIL, f"StarRocks {version[0][0]} has no conditional partial updates", fix
+            )
+            return
         yield Check("mysql port", Outcome.PASS, f"StarRocks {version[0][0]}")
         database = sink.config.database if Template(sink.config.database).is_literal else "information_schema"
         session.loads.state(database, "tidemill_doctor")

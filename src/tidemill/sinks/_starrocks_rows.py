@@ -3,6 +3,9 @@
 Within a piece only the last state of a key counts, so each key stands in exactly one load, once. Loads differ by the
 columns they bring: keys whose rows are complete, keys with the same set of columns that nobody sent (a partial update,
 which leaves those as they are), and keys that are deleted. Since no key is in two of them, their order does not matter.
+
+Every load is conditional (`merge_condition`): the server compares versions, and keeps a row that is newer than ours. It
+knows no conditional delete, so a deleted row is marked, by an update like any other.
 """
 
 from __future__ import annotations
@@ -29,23 +32,24 @@ OP_TYPE, IS_DELETED, SYNCED_AT, VERSION = (
     "tidemill_op_type", "tidemill_is_deleted", "tidemill_synced_at", "tidemill_cdc_version",
 )  # fmt: skip
 AUDIT = {OP_TYPE: "VARCHAR(16)", IS_DELETED: "BOOLEAN", SYNCED_AT: "DATETIME", VERSION: "BIGINT"}
-_OP = "__op"
 _AT_DESTINATION, _DELETED, _ELSEWHERE = -1, -2, -3
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one load. `partial`: columns besides these stay as they are. `holes`: they must be there to stay."""
+    """Rows of one load. `partial`: columns besides these stay as they are. `holes`: they must be there to stay. `dead`:
+    the rows are marked as deleted."""
 
     rows: pa.Table
     forms: Mapping[str, JsonForm]
     keys: tuple[str, ...]
     partial: bool
     holes: bool = False
+    dead: bool = False
 
     @property
     def columns(self) -> str:
-        """The header: every name quoted, `__op` among them."""
+        """The header: every name quoted."""
         return ",".join(f"`{name}`" for name in self.rows.column_names)
 
     @property
@@ -85,13 +89,8 @@ class Piece:
         return b"[" + text.slice(0, max(0, text.size - 2)).to_pybytes() + b"]"
 
 
-def settle(
-    block: Block, kinds: Mapping[str, str], base: int, *, extra: bool, mark: bool, verdicts: Verdicts
-) -> Iterator[Piece]:
-    """`extra`: the table has columns besides, which stay. `mark`: deleted rows stay, marked.
-
-    Nothing is yielded once something is condemned.
-    """
+def settle(block: Block, kinds: Mapping[str, str], base: int, *, extra: bool, verdicts: Verdicts) -> Iterator[Piece]:
+    """`extra`: the table has columns besides, which stay. Nothing is yielded once something is condemned."""
     rows = upsert(block, kinds, fit, verdicts, lambda kind, column: False)
     if verdicts.reasons:
         return
@@ -125,24 +124,20 @@ def settle(
             columns[names[i]] = _taken(rows.columns[names[i]], last[i, chosen])
         columns |= {name: _taken(values, at) for name, values in audit.items()}
         columns[IS_DELETED] = pa.array(np.zeros(len(chosen), bool))
-        columns[_OP] = pa.array(np.zeros(len(chosen), np.int8))
         holed = len(present) < len(names)
         yield Piece(pa.table(columns), forms, tuple(rows.keys), partial=holed or extra, holes=holed)
     if len(dead):
-        yield _deletes(rows, dead, event[dead], own, audit, forms, mark)
+        yield _deletes(rows, dead, event[dead], own, audit, forms)
 
 
-def _deletes(
-    rows: Upsert, dead: Any, events: Any, own: Any, audit: Mapping[str, pa.Array], forms: Any, mark: bool
-) -> Piece:
+def _deletes(rows: Upsert, dead: Any, events: Any, own: Any, audit: Mapping[str, pa.Array], forms: Any) -> Piece:
     at = pa.array(events)
     by_own = pa.array(own[events] == dead)  # else the row went to another key, and this is the one it left
     columns = {n: pc.if_else(by_own, v.take(at), rows.old_keys[n].take(at)) for n, v in rows.keys.items()}
     columns |= {name: values.take(at) for name, values in audit.items()}
     columns[OP_TYPE] = pa.array(["delete"] * len(dead))
     columns[IS_DELETED] = pa.array(np.ones(len(dead), bool))
-    columns[_OP] = pa.array(np.full(len(dead), 0 if mark else 1, np.int8))
-    return Piece(pa.table(columns), forms, tuple(rows.keys), partial=True)
+    return Piece(pa.table(columns), forms, tuple(rows.keys), partial=True, dead=True)
 
 
 def _audit(block: Block, base: int) -> dict[str, pa.Array]:

@@ -19,6 +19,7 @@ from tidemill.sinks._starrocks_types import default, holds, kinds_of
 
 _REFUSED = {1044, 1045, 1064, 1142, 1227, 5203}  # access denied, syntax; 5203 is StarRocks' own "access denied"
 _KEYS_PER_QUERY = 1000
+_KEYS_PER_PURGE = 4000  # of more, a look at all versions is cheaper
 _UNSPEAKABLE = re.compile(r"[`\"\\\x00-\x1f\x7f]")  # what the headers of a load have no way to write
 
 
@@ -90,17 +91,18 @@ class Tables:
         """Which of these keys the table has, as `text_of` writes them; not those that are marked as deleted."""
         names = ", ".join(quoted(key) for key in keys)
         found: set[tuple[str, ...]] = set()
-        for at in range(0, len(rows), _KEYS_PER_QUERY):
-            chosen = ", ".join(
-                "(" + ", ".join(literal(v) for v in row) + ")" if len(keys) > 1 else literal(row[0])
-                for row in rows[at : at + _KEYS_PER_QUERY]
-            )
-            target = f"({names})" if len(keys) > 1 else names
-            answer = self.run(
-                f"SELECT {names} FROM {name} WHERE {target} IN ({chosen}) AND COALESCE({quoted(IS_DELETED)}, 0) = 0"
-            )
+        for chosen in _chosen(keys, rows):
+            answer = self.run(f"SELECT {names} FROM {name} WHERE {chosen} AND COALESCE({quoted(IS_DELETED)}, 0) = 0")
             found |= {tuple(text_of(v) for v in row) for row in answer}
         return found
+
+    def purge(self, name: Name, keys: list[str], rows: list[tuple[Any, ...]], first: int, end: int) -> None:
+        """Removes those of these keys that are marked as deleted by an event from `first` to before `end`: not a row
+        that came since. Many are found by their versions, which are one after the other."""
+        marked = f"{quoted(IS_DELETED)} = TRUE AND {quoted(VERSION)} >= {first} AND {quoted(VERSION)} < {end}"
+        places = list(_chosen(keys, rows)) if len(rows) <= _KEYS_PER_PURGE else []
+        for chosen in places or [""]:
+            self.run(f"DELETE FROM {name} WHERE {f'{chosen} AND ' if chosen else ''}{marked}")
 
     def versions_from(self, name: Name, version: int) -> int:
         """How many rows are of events from there on: some, where those were here before."""
@@ -232,12 +234,16 @@ class Tables:
         columns = [f"{quoted(c)} {kind} {'NOT NULL' if c in table.key else 'NULL'}" for c, kind in wanted.items()]
         columns += [f"{quoted(c)} {kind} NULL" for c, kind in AUDIT.items()]
         key = ", ".join(quoted(c) for c in table.key)
-        properties = ", ".join(f'"{n}" = "{v}"' for n, v in self.properties.items())
-        tail = f"\nPROPERTIES ({properties})" if properties else ""
         body = ",\n  ".join(columns)
         return (
-            f"CREATE TABLE IF NOT EXISTS {name} (\n  {body}\n)\nPRIMARY KEY ({key})\nDISTRIBUTED BY HASH({key}){tail}"
+            f"CREATE TABLE IF NOT EXISTS {name} (\n  {body}\n)\nPRIMARY KEY ({key})\n"
+            f"DISTRIBUTED BY HASH({key}){self.tail()}"
         )
+
+    def tail(self) -> str:
+        """Of a table that is created."""
+        properties = ", ".join(f'"{n}" = "{v}"' for n, v in self.properties.items())
+        return f"\nPROPERTIES ({properties})" if properties else ""
 
     def _check(self, name: Name, table: Table, there: dict[str, tuple[str, bool]]) -> None:
         model = self.run(
@@ -292,6 +298,18 @@ class Tables:
         except DeliveryError:
             if column not in self.describe(name):
                 raise
+
+
+def _chosen(keys: list[str], rows: list[tuple[Any, ...]]) -> Iterator[str]:
+    """Conditions that choose the rows of these keys, some hundreds each."""
+    names = ", ".join(quoted(key) for key in keys)
+    target = f"({names})" if len(keys) > 1 else names
+    for at in range(0, len(rows), _KEYS_PER_QUERY):
+        values = ", ".join(
+            "(" + ", ".join(literal(v) for v in row) + ")" if len(keys) > 1 else literal(row[0])
+            for row in rows[at : at + _KEYS_PER_QUERY]
+        )
+        yield f"{target} IN ({values})"
 
 
 def _loaded(there: str, wanted: str) -> str:

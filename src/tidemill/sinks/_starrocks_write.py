@@ -66,6 +66,7 @@ class Writing:
         if not self._session.tables.knows(name, table):
             self._flush(name)  # rows of the structure before this one go into the table as it was
         destination = self._session.tables.destination(name, table, int(block.offsets()[0]))
+        self._session.history.admit(name, block, self._delivery)
         pending = self._pending.get(name)
         if pending is not None and pending.table.fingerprint != table.fingerprint:
             self._flush(name)
@@ -107,7 +108,7 @@ class Writing:
         destination, config = pending.destination, self._config
         pieces = settle(
             Block(pending.table, batch), destination.kinds, config.offset_base, extra=destination.extra,
-            mark=config.deletes == "mark", verdicts=self._verdicts,
+            verdicts=self._verdicts,
         )  # fmt: skip
         for piece in list(pieces) if not self.reasons else ():
             if not self.reasons:
@@ -144,11 +145,17 @@ class Writing:
         headers = {
             "columns": piece.columns,
             "jsonpaths": piece.paths,
+            "merge_condition": VERSION,
             **({"partial_update": "true"} if piece.partial else {}),
         }
         point("starrocks.loading")
         self._session.loads.load(name.database, name.table, label, headers, body)
         point("starrocks.loaded")
+        if piece.dead and self._config.deletes == "remove":  # also what an earlier attempt marked and did not remove
+            base, delivery = self._config.offset_base, self._delivery
+            self._session.tables.purge(
+                name, list(piece.keys), piece.key_values(), base + delivery.start, base + delivery.end
+            )
         self._before[name] = label.rpartition("_")[2]
         self.bytes += len(body)
 

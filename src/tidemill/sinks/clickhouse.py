@@ -5,7 +5,8 @@ with a higher version, a delete a row marked as deleted; a version is the event'
 Mode `changelog` appends every event with both images. `docs/sinks/clickhouse.md` has the query for current rows.
 
 A replay changes nothing: in `upsert` the same versions come again, in `changelog` offsets that are there are left out,
-and in both a piece that comes again under its deduplication token is dropped by the server.
+and in both a piece that comes again under its deduplication token is dropped by the server. What a worker that woke up
+late brings after all, cut or dealt otherwise, has versions and offsets that are there: the engine keeps one of each.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from tidemill.component import Check, Component, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.sinks._clickhouse_client import ConnectionConfig, address, connect
-from tidemill.sinks._clickhouse_history import History
-from tidemill.sinks._clickhouse_tables import VERSION, Mode, Tables
+from tidemill.sinks._clickhouse_history import Notebook
+from tidemill.sinks._clickhouse_tables import VERSION, Mode, Name, Tables
 from tidemill.sinks._clickhouse_types import JsonType, NullArrays
 from tidemill.sinks._following import packed
+from tidemill.sinks._history import History
 from tidemill.sinks._lines import WINDOW, windows
 from tidemill.sinks._places import hosts
 from tidemill.sinks._routing import of_a_table
@@ -108,14 +110,15 @@ class Session:
 
     client: Any
     tables: Tables
-    history: History
+    history: History[Name]
     horizons: dict[str, int]  # of changelog tables: offsets below may be there already
 
 
 class ClickHouseSink(Component[ClickHouseConfig]):
     Config: ClassVar[type[SinkConfig]] = ClickHouseConfig
     mechanism: ClassVar[str] = (
-        "Row versions are offsets, so that a row which comes again replaces itself; inserts carry deduplication tokens."
+        "Versions of rows, and a changelog's order, are offsets, so that what comes again replaces itself; inserts "
+        "carry deduplication tokens."
     )
     single_lane: ClassVar[bool] = False
     formats: ClassVar[frozenset[str]] = frozenset()
@@ -173,7 +176,10 @@ class ClickHouseSink(Component[ClickHouseConfig]):
                     client, where, config.mode, config.create_tables, config.allow_destructive_ddl, config.json_type,
                     config.null_arrays, config.offset_base, config.shared_tables, config.id,
                 ),
-                History(client, config.id, config.offset_base, config.shared_tables, version, where),
+                History(
+                    Notebook(client, version, where), config.id, config.offset_base, config.shared_tables, version,
+                    where,
+                ),
                 {},
             )  # fmt: skip
         return self._session

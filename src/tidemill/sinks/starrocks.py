@@ -2,7 +2,8 @@
 
 Only the last state of a key within a piece is loaded; columns that the source did not send are left as they are by
 partial updates, one load per set of such columns. A load's label is made of pipeline, sink, batch, lane, table and
-what it brings, so that the server takes it once; an existing label is success only when its load is visible.
+what it brings, so that the server takes it once; an existing label is success only when its load is visible. Every load
+is conditional on the version, so that one which comes late replaces nothing newer.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from tidemill.component import Check, Component, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.sinks._following import packed
+from tidemill.sinks._history import History
 from tidemill.sinks._lines import windows
 from tidemill.sinks._places import hosts
 from tidemill.sinks._routing import of_a_table
+from tidemill.sinks._starrocks_history import Notebook
 from tidemill.sinks._starrocks_http import StreamLoads
-from tidemill.sinks._starrocks_tables import Tables, explained
+from tidemill.sinks._starrocks_rows import VERSION
+from tidemill.sinks._starrocks_tables import Name, Tables, explained
 
 
 class StarRocksConfig(SinkConfig):
@@ -43,7 +47,7 @@ class StarRocksConfig(SinkConfig):
         default={}, description="PROPERTIES of tables that are created, such as replication_num."
     )
     deletes: Literal["remove", "mark"] = Field(
-        default="remove", description="Delete rows by __op, or keep them with tidemill_is_deleted set."
+        default="remove", description="Remove deleted rows, or keep them with tidemill_is_deleted set."
     )
     offset_base: int = Field(
         default=0,
@@ -99,12 +103,14 @@ class Session:
     connection: Any
     tables: Tables
     loads: StreamLoads
+    history: History[Name]
 
 
 class StarRocksSink(Component[StarRocksConfig]):
     Config: ClassVar[type[SinkConfig]] = StarRocksConfig
     mechanism: ClassVar[str] = (
-        "A load's label is made of the batch and its rows: the server takes it once. Rows are upserted by primary key."
+        "A load's label is made of the batch and its rows: the server takes it once. Rows are upserted by primary key, "
+        "on the condition that their version is not lower than the one that is there."
     )
     single_lane: ClassVar[bool] = False
     formats: ClassVar[frozenset[str]] = frozenset()
@@ -169,7 +175,8 @@ class StarRocksSink(Component[StarRocksConfig]):
             config.url, config.user, config.password.get_secret_value(), where, config.connect_timeout_seconds,
             config.request_timeout_seconds, config.tls() if config.url.startswith("https") else None, config.backend,
         )  # fmt: skip
-        return Session(connection, tables, loads)
+        history = History(Notebook(tables), config.id, config.offset_base, False, VERSION, where, joined=True)
+        return Session(connection, tables, loads, history)
 
     def _opened(self) -> Session:
         if self._session is None:

@@ -36,6 +36,7 @@ _ADD = re.compile(
 _RENAME = re.compile(rf"^ALTER TABLE {_TABLE} RENAME COLUMN {_NAME} TO {_NAME}$", re.I)
 _COMMENT = re.compile(rf"^ALTER TABLE {_TABLE} MODIFY COLUMN {_NAME} COMMENT {_TEXT}$", re.I | re.S)
 _ROWS = re.compile(rf"^(SELECT|DELETE) .*?FROM {_TABLE}", re.I | re.S)
+_INSERT = re.compile(rf"^INSERT INTO {_TABLE} (\(.*?\) VALUES \(.*\))$", re.I | re.S)
 _STRING = re.compile(_TEXT, re.S)
 
 
@@ -78,15 +79,21 @@ def run(store: Store, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]
     if found := _COMMENT.search(statement):
         store.comment(found[1], found[2], found[3], _plain(found[4]))
         return [], []
+    if found := _INSERT.match(statement):
+        return _run(store, found[1], found[2], f"INSERT OR REPLACE INTO `{found[1]}.{found[2]}` {found[3]}")
     if found := _ROWS.match(statement):
-        if not store.columns(found[2], found[3]):
-            raise SqlError(5502, f"Unknown table '{found[2]}.{found[3]}'")
         plain = statement.replace(f"`{found[2]}`.`{found[3]}`", f"`{found[2]}.{found[3]}`")
-        try:
-            return store.query(_STRING.sub(lambda m: _literal(m[1]), plain))
-        except sqlite3.Error as error:
-            raise SqlError(1064, str(error)) from error
+        return _run(store, found[2], found[3], plain)
     raise SqlError(1064, "Getting syntax error: the stand-in does not know this statement")
+
+
+def _run(store: Store, database: str, table: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    if not store.columns(database, table):
+        raise SqlError(5502, f"Unknown table '{database}.{table}'")
+    try:
+        return store.query(_STRING.sub(lambda m: _literal(m[1]), statement))
+    except sqlite3.Error as error:
+        raise SqlError(1064, str(error)) from error
 
 
 def _create(store: Store, found: re.Match[str]) -> tuple[list[str], list[tuple[Any, ...]]]:

@@ -32,6 +32,10 @@ class Rejected(Exception):
     """A value that its column does not take."""
 
 
+class Forbidden(Exception):
+    """A load that StarRocks does not do: it fails as a whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
@@ -47,6 +51,7 @@ class Load:
     label: str
     columns: tuple[str, ...]
     partial: bool
+    condition: str = ""
 
 
 class Store:
@@ -146,6 +151,10 @@ class Store:
         absent = [c.name for c in known.values() if c.key and c.name not in load.columns]
         if absent:
             return f"primary key column {absent[0]} is missing"
+        if load.condition and (load.condition not in known or known[load.condition].key):
+            return f"merge condition column {load.condition} is no column besides the primary key"
+        if load.condition and load.condition not in load.columns:
+            return f"merge condition column {load.condition} is not loaded"
         lacking = [c.name for c in known.values() if not c.nullable and c.name not in load.columns]
         return "" if load.partial or not lacking else f"Column has no default value, column={lacking[0]}"
 
@@ -162,6 +171,8 @@ class Store:
                 op = document.get("__op", 0)
                 if op not in (0, 1):
                     raise Rejected("the value of __op is neither 0 nor 1")
+                if op == 1 and load.condition:
+                    raise Forbidden(f"memtable of tablet 1 delete with condition column {load.condition}")
                 rows.append((op, values))
             except Rejected as error:
                 errors.append(f"Error: {error}. Row: {orjson.dumps(document).decode()}")
@@ -186,6 +197,8 @@ def _write(
     table = _quoted(f"{load.db}.{load.table}")
     key = [c.name for c in columns.values() if c.key]
     where = " AND ".join(f"{_quoted(name)} = ?" for name in key)
+    if load.condition and _is_newer(connection, f"{table} WHERE {where}", [row[name] for name in key], load, row):
+        return
     if op == 1:
         connection.execute(f"DELETE FROM {table} WHERE {where}", [row[name] for name in key])
         return
@@ -200,6 +213,14 @@ def _write(
         f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT ({', '.join(map(_quoted, key))}) DO {action}",
         list(row.values()),
     )
+
+
+def _is_newer(connection: sqlite3.Connection, place: str, key: list[Any], load: Load, row: dict[str, Any]) -> bool:
+    """Whether the row that is there has a greater value in the condition's column; NULL is less than any."""
+    there = connection.execute(f"SELECT {_quoted(load.condition)} FROM {place}", key).fetchone()
+    if there is None or there[0] is None:
+        return False
+    return row[load.condition] is None or there[0] > row[load.condition]
 
 
 def convert(value: Any, column: Column) -> Any:

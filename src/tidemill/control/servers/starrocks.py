@@ -3,8 +3,9 @@ and the frontend's MySQL protocol, over rows in SQLite.
 
 It insists on what StarRocks documents, so that a client that is lax fails here: `Expect: 100-continue`, the frontend's
 redirect to the backend without reading the body, credentials at both, labels that are used once, `strict_mode`,
-`max_filter_ratio`, partial updates with named columns, `__op`, a report of refused rows at the error URL, states of
-transactions. A process of its own; it can be killed and started again with the same ports and rows.
+`max_filter_ratio`, partial updates with named columns, `__op`, conditional updates (`merge_condition` on a column that
+is loaded and not of the key; no deletes among them), a report of refused rows at the error URL, states of transactions.
+A process of its own; it can be killed and started again with the same ports and rows.
 
 https://docs.starrocks.io/docs/sql-reference/sql-statements/loading_unloading/STREAM_LOAD/
 """
@@ -30,7 +31,7 @@ from typing import Any
 import orjson
 
 from tidemill.control.servers._starrocks_mysql import Connection
-from tidemill.control.servers._starrocks_store import Load, Rejected, Store
+from tidemill.control.servers._starrocks_store import Forbidden, Load, Rejected, Store
 from tidemill.control.servers.kafka import free_ports
 from tidemill.control.servers.process import ServerProcess, listens
 
@@ -170,6 +171,7 @@ class _Backend(_Node):
         load = Load(
             urllib.parse.unquote(path[1]), urllib.parse.unquote(path[2]), self.headers.get("label", ""),
             tuple(n.encode("latin-1").decode() for n in names), self.headers.get("partial_update", "") == "true",
+            self.headers.get("merge_condition", ""),
         )  # fmt: skip
         problem = self._problem() or self.cluster.store.refuse(load)
         if problem:
@@ -211,7 +213,7 @@ class _Backend(_Node):
             return
         try:
             rows, errors = self.cluster.store.apply(load, body)
-        except (Rejected, orjson.JSONDecodeError) as error:
+        except (Rejected, Forbidden, orjson.JSONDecodeError) as error:
             self._json(self._result(load, "Fail", str(error)))
             return
         counts = {"NumberTotalRows": rows, "NumberLoadedRows": 0 if errors else rows, "NumberFilteredRows": len(errors)}

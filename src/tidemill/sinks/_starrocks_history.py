@@ -1,0 +1,61 @@
+"""Where the starrocks sink keeps its history (`_history`): in `_tidemill_history`, beside its tables."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill.sinks._history import TABLE, Note
+from tidemill.sinks._starrocks_rows import VERSION
+from tidemill.sinks._starrocks_tables import Name, Tables, literal, quoted
+
+# A primary key has at most 128 bytes, names may have more: the key is a digest of them.
+_COLUMNS = {
+    "id": "VARCHAR(64) NOT NULL", "table_name": "STRING NULL", "source_table": "STRING NULL", "pipeline": "STRING NULL",
+    "sink": "STRING NULL", "base": "BIGINT NULL", "start_offset": "BIGINT NULL", "first_offset": "BIGINT NULL",
+    "first_position": "STRING NULL",
+}  # fmt: skip
+_NOTE = list(_COLUMNS)[1:]
+
+
+@dataclass(slots=True)
+class Notebook:
+    tables: Tables
+
+    def create(self, database: str) -> None:
+        name = Name(database, TABLE)
+        if self.tables.describe(name):
+            return
+        columns = ",\n  ".join(f"{quoted(column)} {kind}" for column, kind in _COLUMNS.items())
+        self.tables.run(
+            f"CREATE TABLE IF NOT EXISTS {name} (\n  {columns}\n)\nPRIMARY KEY (`id`)\nDISTRIBUTED BY HASH(`id`)"
+            f"{self.tables.tail()}"
+        )
+
+    def read(self, database: str) -> list[Note]:
+        rows: list[tuple[Any, ...]] = self.tables.run(f"SELECT {_names(_NOTE)} FROM {Name(database, TABLE)}")
+        return [
+            Note(table, source_table, pipeline, sink, int(base), int(start), int(offset), position or "")
+            for table, source_table, pipeline, sink, base, start, offset, position in rows
+        ]
+
+    def write(self, database: str, note: Note) -> None:
+        """Of two lanes that note their first event at once the second one stays, which is as good."""
+        whose = (note.table, note.pipeline, note.sink, str(note.base))
+        identity = hashlib.sha256("\x00".join(whose).encode()).hexdigest()[:32]
+        values = (
+            identity, note.table, note.source_table, note.pipeline, note.sink, note.base, note.start, note.offset,
+            note.position,
+        )  # fmt: skip
+        self.tables.run(
+            f"INSERT INTO {Name(database, TABLE)} ({_names(list(_COLUMNS))}) VALUES ({', '.join(map(literal, values))})"
+        )
+
+    def greatest(self, name: Name) -> int | None:
+        found = self.tables.run(f"SELECT MAX({quoted(VERSION)}) FROM {name}")[0][0]
+        return None if found is None else int(found)
+
+
+def _names(columns: list[str]) -> str:
+    return ", ".join(quoted(column) for column in columns)
