@@ -46,14 +46,14 @@ KEYS = {"orders": ("id",), "customers": ("id",)}
 class Proof:
     """One sink, one log, one server."""
 
-    def __init__(self, name: str, directory: Path) -> None:
+    def __init__(self, name: str, directory: Path, *, truncate: bool = True) -> None:
         self.name = name
         self.directory = directory
         self.destination: Destination = importlib.import_module(f"tests.delivery.destinations.{name}").destination(
             directory
         )
         self.seed = int(os.environ.get("TIDEMILL_SEED", "0")) or Random().randrange(1 << 30)
-        self.workload = Workload(self.seed)
+        self.workload = Workload(self.seed, truncate=truncate)
         self.workload.write(str(directory / "log"))
         self.runs = 0
         print(f"seed {self.seed}")  # noqa: T201  shown when a test fails

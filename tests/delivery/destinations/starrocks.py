@@ -26,7 +26,7 @@ class StarRocks(HoldsRows[Server]):
         }  # fmt: skip
 
     def rows(self, table: str) -> Iterable[Row]:
-        found = self.server.query(f"SELECT * FROM `proof`.`{table}`")
+        found = self.server.query(f"SELECT * FROM `proof`.`{table}` WHERE `tidemill_is_deleted` = 0")
         return [{name: _value(name, text) for name, text in row.items()} for row in found]
 
 
