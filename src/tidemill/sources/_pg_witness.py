@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
 
 NAME = "postgres.witness"
+_TWO_THOUSAND = datetime(2000, 1, 1, tzinfo=UTC)  # where PostgreSQL's clock starts
 #: WAL of others that may be kept for the sake of the last transaction, before a newer one is made or it is given up.
 SLACK_BYTES = 1 << 20
 
@@ -233,7 +235,9 @@ def recall(remembered: Callable[[str], bytes | None]) -> Memory | None:
 
 
 def _named(transaction: Transaction) -> str:
-    return f"transaction {transaction.xid} at {format_lsn(transaction.lsn)}"
+    # A history with transactions of the same sizes has the same LSNs and xids: only the time tells them apart.
+    committed = _TWO_THOUSAND + timedelta(microseconds=transaction.time)
+    return f"transaction {transaction.xid} at {format_lsn(transaction.lsn)} of {committed:%Y-%m-%d %H:%M:%S.%f}"
 
 
 def _lost(what: str, where: str) -> NoReturn:
