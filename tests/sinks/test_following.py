@@ -367,3 +367,20 @@ def test_several_lanes_may_meet_the_new_structure_at_once(postgres_origin: Origi
         receipts = list(workers.map(deliver, range(lanes)))
     assert same(origin, there, "id, label, note, name, level")
     assert not any(said(receipts).values())
+
+
+def test_a_name_that_comes_back_within_one_connection_is_followed_or_named(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    origin = postgres_origin
+    origin.do(
+        "INSERT INTO t VALUES (1, 'a', 'n')",
+        "ALTER TABLE t RENAME COLUMN name TO label",
+        "INSERT INTO t VALUES (2, 'b', 'n')",
+        "ALTER TABLE t RENAME COLUMN label TO name",
+        "INSERT INTO t VALUES (3, 'c', 'n')",
+    )
+    receipts = write(there, *origin.blocks())
+    notices = [what for each in said(receipts).values() for what in each]
+    same_names = there.rows("id, name") == origin.rows("id, name")
+    assert same_names or any('column "name"' in what or 'column "label"' in what for what in notices)
