@@ -271,7 +271,11 @@ class PgOutputDecoder:
                 )
 
     def _commit_spill(self, xid: int, lsn: int, end_lsn: int, time: int) -> Iterator[Change]:
-        self._observe(*(np.array([value], np.int64) for value in (lsn, end_lsn, xid, time)))
+        # As `scan` has them: 64 bits, whatever a damaged stream says.
+        facts = (
+            np.array([value & 0xFFFFFFFFFFFFFFFF], np.uint64).view(np.int64) for value in (lsn, end_lsn, xid, time)
+        )
+        self._observe(*facts)
         events = self._spilled.pop(xid, 0)
         aborted = frozenset(self._aborted.pop(xid, set()))
         failed = self._failed.pop(xid, None)
