@@ -29,6 +29,11 @@ class Relation:
     identity: str
     columns: tuple[RelationColumn, ...]
 
+    @property
+    def full_name(self) -> str:
+        """As `Table.full_name`."""
+        return f"{self.schema}.{self.name}" if self.schema else self.name
+
 
 class Cursor:
     """Reads a message field by field; running past its end is a `DecodeError`."""

@@ -69,7 +69,7 @@ class PgOutputDecoder:
         self._slots = Slots()
         self._described: dict[Relation, Table] = {}
         self._asked: set[Relation] = set()  # in this feed: what it brings was committed before its first question
-        self._relations: dict[tuple[Relation, Table], int] = {}
+        self._relations: dict[tuple[Relation, Table, object], int] = {}
         self._types: dict[int, str] = {}
         self._known: dict[int, int] = {}  # slots by oid at the start of this feed
         self._moves: list[tuple[int, int, int]] = []  # (buffer position, oid, slot) announced since
@@ -301,18 +301,20 @@ class PgOutputDecoder:
 
     def _relation(self, at: int, relation: Relation) -> None:
         table = self._describe(relation)
-        if (relation, table) not in self._relations:
-            self._relations[relation, table] = self._slots.add(table)
-        slot = self._relations[relation, table]
+        known = relation, table, table.lineage
+        if known not in self._relations:
+            self._relations[known] = self._slots.add(table)
+        slot = self._relations[known]
         if self._slots.of.get(relation.oid, slot) != slot:
             self._state[scanning.BARRIER] = 1  # the table changed its shape here
         self._moves.append((at, relation.oid, slot))
         self._slots.point({**self._slots.of, relation.oid: slot})
 
     def _describe(self, relation: Relation) -> Table:
-        """The stream names a key only where it is the identity (d, i). Elsewhere the catalog has it, and is asked
-        whenever the server announces the relation anew: it does so when anything about the table changed."""
-        if relation not in self._described or (relation.identity not in "di" and relation not in self._asked):
+        """The stream names a key only where it is the identity (d, i), and never says which column is which over time.
+        The catalog has both, and is asked whenever the server announces the relation anew: it does so when anything
+        about the table changed."""
+        if relation not in self._asked:
             table = self._tables(relation, self._types)
             if len(table.columns) != len(relation.columns):
                 raise DecodeError(f"table {table.full_name}: {len(relation.columns)} columns announced, not "

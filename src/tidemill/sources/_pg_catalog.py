@@ -51,13 +51,14 @@ class Catalog:
         self._types: dict[tuple[int, int], _Type | None] = {}
         self._files: dict[int, dict[int, int]] = {}
 
-    def describe(self, relation: Relation, type_names: Mapping[int, str]) -> Table:
-        """The table, not yet numbered. `type_names` are the names that Type messages gave, for types dropped since."""
+    def describe(self, relation: Relation, type_names: Mapping[int, str], key: tuple[str, ...] = ()) -> Table:
+        """The table, not yet numbered. `type_names` are the names that Type messages gave, for types dropped since;
+        `key` is the one that the table's last version had."""
         try:
-            return self._describe(relation, type_names)
+            return self._describe(relation, type_names, key)
         except ConnectionLost:  # an idle connection may have been cut; a new one tells whether the server is there
             self.close()
-            return self._describe(relation, type_names)
+            return self._describe(relation, type_names, key)
 
     def emit(self, prefix: str, content: str) -> None:
         """Writes a logical message in a transaction of its own, which waits for no standby."""
@@ -74,7 +75,7 @@ class Catalog:
             self._db.close()
             self._db = None
 
-    def _describe(self, relation: Relation, type_names: Mapping[int, str]) -> Table:
+    def _describe(self, relation: Relation, type_names: Mapping[int, str], before: tuple[str, ...]) -> Table:
         if self._db is None:
             self._db = self._connect()
         with translated(self._where):
@@ -89,7 +90,7 @@ class Catalog:
                 replace(self._column(c, relation, known.get(c.name), type_names), origin=numbers.get(c.name, ""))
                 for c in relation.columns
             )
-            key, identity = _key(relation, known), _identity(relation)
+            key, identity = _key(relation, known, before), _identity(relation)
             if identity == "full" and self._partial(relation.oid, key):
                 identity = "key"
         return Table(self._db.info.dbname, relation.schema, relation.name, columns, key, identity)
@@ -209,28 +210,24 @@ def _numbers(relation: Relation, known: Mapping[str, _Attribute]) -> dict[str, s
     return {name: f"{relation.oid}.{known[name].number}" for name in names} if found == names else {}
 
 
-def _key(relation: Relation, known: Mapping[str, _Attribute]) -> tuple[str, ...]:
-    """In the order of the table's columns, which the stream gives, so that a replay has the same key."""
+def _key(relation: Relation, known: Mapping[str, _Attribute], before: tuple[str, ...]) -> tuple[str, ...]:
+    """In the order of the table's columns, which the stream gives, so that a replay has the same key. `before` is the
+    key that the table had.
+
+    Where the stream does not name the key (FULL, NOTHING) the catalog has it, and may be ahead of the stream: which of
+    two keys holds for a row between them is not known (invariant 6). Columns of both tell apart whatever either did, so
+    a key grows and does not shrink. One that the catalog has under other names by now was still the key of this row.
+    But a table without a primary key has none: rows that only it told apart would become one at the target.
+    """
+    names = [c.name for c in relation.columns]
     if relation.identity in "di":
         return tuple(c.name for c in relation.columns if c.key)
     primary = {name for name, attribute in known.items() if attribute.primary}
-    sent = [c.name for c in relation.columns if c.name in primary]
-    return tuple(sent) if len(sent) == len(primary) else ()  # a key that lost a column since is no key
-
-
-def widest(table: Table, before: tuple[str, ...]) -> tuple[str, ...]:
-    """The key of a table whose key the stream does not name, after one that had the key `before`.
-
-    The catalog may be ahead of the stream: which of two keys holds for a row between them is not known (invariant 6).
-    Columns of both tell apart whatever either did, so a key grows and does not shrink. One that the catalog no longer
-    has, renamed or dropped since, was still the key of this row.
-    """
-    names = [column.name for column in table.columns]
-    if not set(before) <= set(names):
-        return table.key
-    if not before:
-        return table.key
-    return tuple(name for name in names if name in table.key or name in before)
+    if known and not primary:
+        return ()
+    now = primary if primary <= set(names) else set()  # a key that lost a column since is no key
+    kept = set(before) if set(before) <= set(names) else set()
+    return tuple(name for name in names if name in now | kept)
 
 
 def _identity(relation: Relation) -> str:

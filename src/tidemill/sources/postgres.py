@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -34,7 +33,7 @@ from tidemill.sources import _pg_setup, _pg_skip, _pg_slot, _pg_watch
 from tidemill.sources import _pg_stream as wire
 from tidemill.sources._errors import as_value_error
 from tidemill.sources._gulps import Pace
-from tidemill.sources._pg_catalog import Catalog, widest
+from tidemill.sources._pg_catalog import Catalog
 from tidemill.sources._pg_connect import Endpoint, connect, login
 from tidemill.sources._pg_doctor import examine
 from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
@@ -233,10 +232,8 @@ class PostgresSource(Component[PostgresConfig]):
 
         def describe(relation: Relation, type_names: dict[int, str]) -> Table:
             self._watch.hint()
-            table = self.catalog.describe(relation, type_names)
-            before = schemas.newest(table.full_name)
-            if before is not None and (not table.key or relation.identity not in "di"):
-                table = replace(table, key=widest(table, before.key))
+            before = schemas.newest(relation.full_name)
+            table = self.catalog.describe(relation, type_names, before.key if before else ())
             known = schemas.register(trace(table, relation.oid, self.catalog, schemas), after or self.began)
             remember(relation.oid, self.catalog, schemas)
             return known
