@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,10 +177,7 @@ def _stalling(make: Callable[[], Sink], mine: Delivery, stall: str, name: str, m
     if stall == "before it begins":
         late.make = _once_after(late.stall, make)
     elif stall == "before it sends":
-        pause = _once_after(late.stall, mine.blocks)
-        late.delivery = Delivery(
-            mine.pipeline, mine.source, mine.start, mine.end, mine.lane, mine.lanes, pause, epoch=mine.epoch
-        )
+        late.delivery = replace(mine, blocks=_held_once(late.stall, mine.blocks))
     else:
         place, _, step = LAST_STEPS[name].rpartition(".")
         module, _, owner = place.rpartition(".")
@@ -188,22 +186,31 @@ def _stalling(make: Callable[[], Sink], mine: Delivery, stall: str, name: str, m
     return late
 
 
-def _once_after(stall: Callable[[], None], function: Callable[[], Any]) -> Callable[[], Any]:
-    """The function, which stalls the first time; blocks are read before it, as by a worker that had them in hand."""
+def _once_after(stall: Callable[[], None], function: Callable[[], Sink]) -> Callable[[], Sink]:
+    """The function, which stalls the first time it is called."""
     met = threading.Event()
 
-    def called() -> Any:
+    def called() -> Sink:
         if not met.is_set():
             met.set()
             stall()
-        result = function()
-        return list(_held(result)).__iter__() if isinstance(result, Iterator) else result
+        return function()
 
     return called
 
 
-def _held(blocks: Iterator[Block]) -> Iterator[Block]:
-    yield from blocks
+def _held_once(stall: Callable[[], None], blocks: Callable[[], Iterator[Block]]) -> Callable[[], Iterator[Block]]:
+    """The blocks, which stall the first time when they are read: the worker has them in hand while others deliver."""
+    met = threading.Event()
+
+    def called() -> Iterator[Block]:
+        held = list(blocks())
+        if not met.is_set():
+            met.set()
+            stall()
+        return iter(held)
+
+    return called
 
 
 def _for(late: Late, function: Callable[..., Any]) -> Callable[..., Any]:
