@@ -27,12 +27,15 @@ def config(dsn: str, *tables: str, **options: Any) -> MysqlConfig:
 
 
 @contextmanager
-def opened(settings: MysqlConfig, after: str | None = None, told: str | None = None) -> Iterator[MysqlSource]:
+def opened(
+    settings: MysqlConfig, after: str | None = None, told: str | None = None, own: str = ""
+) -> Iterator[MysqlSource]:
+    """`own` is the pipeline's uuid. By default it is made from the source's id, so that it is the same pipeline each
+    time: the server may not have noticed yet that the last stream ended."""
     source = MysqlSource(settings)
     with tempfile.TemporaryDirectory() as folder:
         schemas = SchemaRegistry(Path(folder) / "registry.sqlite")
-        # The same pipeline each time: the server may not have noticed yet that the last stream ended.
-        schemas.remember("mysql-replica-uuid", str(uuid.uuid5(uuid.NAMESPACE_URL, settings.id)).encode())
+        schemas.remember("mysql-replica-uuid", (own or str(uuid.uuid5(uuid.NAMESPACE_URL, settings.id))).encode())
         try:
             source.open(Position(after) if after else None, schemas, told=Position(told) if told else None)
             yield source

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
+import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Literal
 
 import pytest
@@ -21,6 +24,7 @@ from tidemill.decoders.gtid import Flavor
 from tidemill.errors import SetupError
 from tidemill.sources import _my_errors as errors
 from tidemill.sources import _my_server as facts
+from tidemill.sources import _my_setup
 from tidemill.sources._my_catalog import read_databases, read_tables
 from tidemill.sources._my_connect import connect
 from tidemill.sources._my_doctor import _position as where_it_rests
@@ -368,6 +372,45 @@ def test_an_id_of_another_replica_is_not_ours(shop: tuple[Server, str]) -> None:
             MysqlSource(config(server.dsn(), f"{name}.t", id="ours", server_id=4711)).setup()
         found = checks(config(server.dsn(), f"{name}.t", id="ours", server_id=4711))["server_id"]
         assert found.outcome is Outcome.FAIL
+
+
+def test_a_source_whose_id_only_begins_like_ours_is_not_waited_for(
+    shop: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, name = shop
+    server.query(TABLE, database=name)
+
+    def waited(seconds: float) -> None:
+        raise AssertionError("waited for a replica of another source")
+
+    with opened(config(server.dsn(), f"{name}.t", id="orders_eu", server_id=4712)):
+        monkeypatch.setattr(_my_setup, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited))
+        ours = config(server.dsn(), f"{name}.t", id="orders", server_id=4712)
+        with pytest.raises(errors.ServerIdTaken, match="orders_eu"), opened(ours):
+            pass
+
+
+@pytest.mark.parametrize("id", ["orders", "заказы и клиенты всех магазинов на севере"])
+def test_what_another_pipeline_of_the_source_left_is_waited_for(
+    shop: tuple[Server, str], monkeypatch: pytest.MonkeyPatch, id: str
+) -> None:
+    """The state directory is gone, and with it the uuid by which the stream that is left would be known."""
+    server, name = shop
+    server.query(TABLE, database=name)
+    settings = config(server.dsn(), f"{name}.t", id=id, server_id=4713, heartbeat_seconds=0.5)
+    waited: list[float] = []
+    with ExitStack() as left:
+        left.enter_context(opened(settings))
+
+        def sleep(seconds: float) -> None:
+            waited.append(seconds)
+            left.close()
+            time.sleep(seconds)
+
+        # A clock that stands still: however long the server takes to notice.
+        monkeypatch.setattr(_my_setup, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=sleep))
+        with opened(settings, own=str(uuid.uuid4())):
+            assert waited
 
 
 def test_ids_made_from_names_differ_and_stay() -> None:

@@ -15,7 +15,7 @@ from tidemill.sources import _my_server as facts
 from tidemill.sources import _my_tables as tables
 from tidemill.sources._my_connect import Session, connect
 from tidemill.sources._my_server import Server
-from tidemill.sources._my_stream import account, probe_id, register, replica_name
+from tidemill.sources._my_stream import account, is_of_source, probe_id, register, replica_name
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -99,40 +99,41 @@ def check_replication_privilege(config: MysqlConfig) -> None:
 
 
 def check_server_id(db: Session, server: Server, config: MysqlConfig, own: str | None = None) -> None:
-    """Two replicas of one server_id end each other's streams for ever, so the one that comes later does not begin. What
-    this pipeline itself has left at the server does not count: its name has the uuid `own`. None where the pipeline is
-    not known; then nothing that has our source's id counts."""
+    """Two replicas of one server_id end each other's streams for ever, so the one that comes later does not begin."""
     if config.replica_id == server.server_id:
         raise errors.server_id_taken(
             f"server_id {config.replica_id} is the server's own", config.where, config.replica_id
         )
-    for replica in facts.replicas(db, server):
-        name = str(replica.get("host") or "")
-        ours = name == replica_name(config, own or "") or name == replica_name(config)  # of an earlier version
-        ours = ours or (own is None and name.startswith(f"{replica_name(config)}:"))
-        if int(replica["server_id"]) == config.replica_id and not ours:
-            who = f' ("{name}")' if name else ""
-            raise errors.server_id_taken(
-                f"another replica{who} has server_id {config.replica_id}", config.where, config.replica_id
-            )
+    if (name := _other_replica(db, server, config, own)) is not None:
+        who = f' ("{name}")' if name else ""
+        raise errors.server_id_taken(
+            f"another replica{who} has server_id {config.replica_id}", config.where, config.replica_id
+        )
 
 
 def wait_for_server_id(db: Session, server: Server, config: MysqlConfig, own: str) -> None:
     """`check_server_id`, but a replica with our source's id may be what a pipeline left whose state directory is gone.
     The server notices by its second heartbeat that nobody reads: so long it is waited for, and never ended by us."""
     deadline = time.monotonic() + 2.5 * config.heartbeat_seconds
-    while True:
-        try:
-            return check_server_id(db, server, config, own)
-        except errors.ServerIdTaken:
-            if time.monotonic() > deadline or f"tidemill:{config.id}"[:40] not in _names(db, server, config):
-                raise
+    while time.monotonic() <= deadline:
+        name = _other_replica(db, server, config, own)
+        if name is None or not is_of_source(name, config):
+            break
         time.sleep(0.2)
+    check_server_id(db, server, config, own)
 
 
-def _names(db: Session, server: Server, config: MysqlConfig) -> str:
-    found = facts.replicas(db, server)
-    return " ".join(str(replica.get("host")) for replica in found if int(replica["server_id"]) == config.replica_id)
+def _other_replica(db: Session, server: Server, config: MysqlConfig, own: str | None) -> str | None:
+    """The name, maybe empty, of the replica that has our server_id. What this pipeline itself has left at the server
+    does not count: its name has the uuid `own`. None where the pipeline is not known; then nothing that has our
+    source's id counts."""
+    for replica in facts.replicas(db, server):
+        name = str(replica.get("host") or "")
+        ours = name in (replica_name(config, own or ""), replica_name(config))  # the latter of an earlier version
+        ours = ours or (own is None and is_of_source(name, config))
+        if int(replica["server_id"]) == config.replica_id and not ours:
+            return name
+    return None
 
 
 def check_select(db: Session, found: list[tuple[str, str]], config: MysqlConfig) -> None:

@@ -181,6 +181,12 @@ def replica_name(config: MysqlConfig, own: str = "") -> str:
     return f"{name}:{own[:16]}" if own else name
 
 
+def is_of_source(name: str, config: MysqlConfig) -> bool:
+    """Whether a replica's name is one that `replica_name` makes for this source, of whatever pipeline."""
+    ours = replica_name(config)
+    return name == ours or name.startswith(f"{ours}:")
+
+
 def event_size(have: memoryview) -> int:
     """Bytes of the first event with its packet headers; an event of 16 MB and more comes in several packets."""
     if len(have) < 4 + 1 + 19:
