@@ -14,7 +14,7 @@ from tidemill.component import Notice
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.table import Column, Table
 from tidemill.sinks._following import CODE, MARK, added, is_known, notices
-from tidemill.sinks._starrocks_rows import AUDIT, IS_DELETED, VERSION
+from tidemill.sinks._starrocks_rows import AUDIT, IS_DELETED, VERSION, Piece
 from tidemill.sinks._starrocks_types import default, holds, kinds_of
 
 _REFUSED = {1044, 1045, 1064, 1142, 1227, 5203}  # access denied, syntax; 5203 is StarRocks' own "access denied"
@@ -96,13 +96,15 @@ class Tables:
             found |= {tuple(text_of(v) for v in row) for row in answer}
         return found
 
-    def purge(self, name: Name, keys: list[str], rows: list[tuple[Any, ...]], first: int, end: int) -> None:
-        """Removes those of these keys that are marked as deleted by an event from `first` to before `end`: not a row
-        that came since. Many are found by their versions, which are one after the other."""
+    def purge(self, name: Name, piece: Piece, first: int, end: int) -> None:
+        """Removes those of the piece's keys that are marked as deleted by an event from `first` to before `end`: not a
+        row that came since. Many are found by their versions, which are one after the other; no key is looked at."""
         marked = f"{quoted(IS_DELETED)} = TRUE AND {quoted(VERSION)} >= {first} AND {quoted(VERSION)} < {end}"
-        places = list(_chosen(keys, rows)) if len(rows) <= _KEYS_PER_PURGE else []
-        for chosen in places or [""]:
-            self.run(f"DELETE FROM {name} WHERE {f'{chosen} AND ' if chosen else ''}{marked}")
+        if piece.rows.num_rows > _KEYS_PER_PURGE:
+            self.run(f"DELETE FROM {name} WHERE {marked}")
+            return
+        for chosen in _chosen(list(piece.keys), piece.key_values()):
+            self.run(f"DELETE FROM {name} WHERE {chosen} AND {marked}")
 
     def versions_from(self, name: Name, version: int) -> int:
         """How many rows are of events from there on: some, where those were here before."""

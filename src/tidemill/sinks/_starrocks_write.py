@@ -153,9 +153,7 @@ class Writing:
         point("starrocks.loaded")
         if piece.dead and self._config.deletes == "remove":  # also what an earlier attempt marked and did not remove
             base, delivery = self._config.offset_base, self._delivery
-            self._session.tables.purge(
-                name, list(piece.keys), piece.key_values(), base + delivery.start, base + delivery.end
-            )
+            self._session.tables.purge(name, piece, base + delivery.start, base + delivery.end)
         self._before[name] = label.rpartition("_")[2]
         self.bytes += len(body)
 
