@@ -13,7 +13,7 @@ from tests.support.blocks import make_change
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
 from tidemill.errors import RegistryError
-from tidemill.log import LogConfig, LogWriter
+from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
 from tidemill.privatefiles import make_directory, replace_file
@@ -34,7 +34,7 @@ def usual_umask() -> object:
 
 def fill(state: Path) -> None:
     make_directory(state)
-    log = LogWriter.open(str(state / "log"), LogConfig())
+    log = LogWriter.open(str(state / "log"), LogConfig(), ours=True)
     log.append(make_change(3))
     log.close()
     for store in (FileCheckpoints(FileConfig(), state), SqliteCheckpoints(SqliteConfig(), state)):
@@ -75,6 +75,52 @@ def test_a_directory_that_the_user_named_keeps_its_mode(tmp_path: Path) -> None:
     store.save("p", Checkpoint(1, Position("x")), expect=0)
     assert stat.S_IMODE(theirs.stat().st_mode) == 0o755
     assert open_to_others(theirs) == [str(theirs)]
+
+
+def test_a_log_in_a_directory_that_the_user_named_leaves_their_files_alone(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(0o755)
+    others = [theirs / name for name in ("report.csv", "movie.seg", "book.idx", "position.json.bak")]
+    for path in others:
+        path.write_text("theirs")
+    for _ in range(2):
+        log = LogWriter.open(str(theirs), LogConfig())
+        log.append(make_change(3))
+        log.close()
+        for path in theirs.iterdir():
+            path.chmod(0o644)
+    LogWriter.open(str(theirs), LogConfig()).close()
+    assert LogReader(str(theirs)).tail().offset == 6
+    assert {path.name: path.read_text() for path in others} == {path.name: "theirs" for path in others}
+    assert sorted(open_to_others(theirs)) == sorted(map(str, (theirs, *others)))
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o755
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The directories that were written to disk, in order."""
+    found: list[Path] = []
+    write = os.fsync
+
+    def watched(file: int) -> None:
+        place = Path(f"/proc/self/fd/{file}").readlink()
+        if place.is_dir():
+            found.append(place)
+        write(file)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    return found
+
+
+def test_directories_that_are_made_outlive_a_power_cut_and_others_are_left_in_peace(
+    tmp_path: Path, synced: list[Path]
+) -> None:
+    place = tmp_path / "a" / "b" / "log"
+    LogWriter.open(str(place), LogConfig()).close()
+    assert [path for path in synced if path != place] == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    synced.clear()
+    LogWriter.open(str(place), LogConfig()).close()
+    assert {*synced} <= {place}
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

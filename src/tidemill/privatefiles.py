@@ -14,11 +14,13 @@ _OTHERS = 0o077
 
 
 def make_directory(path: Path, *, ours: bool = True) -> None:
-    """Makes it and what is missing above it. With `ours`, one that is there and open to others is tightened. A
+    """Makes it and what is missing above it, durably. With `ours`, one that is there and open to others is tightened. A
     directory that the user named may hold more than our files, and stays as it is."""
     for place in reversed([place for place in (path, *path.parents) if not place.exists()]):
         with suppress(FileExistsError):
             place.mkdir(0o700)
+        with suppress(PermissionError):  # one may make something where one may not list
+            sync_directory(place.parent)
     path.mkdir(exist_ok=True)  # says what it is, if it is no directory
     if ours:
         tighten(path)

@@ -100,7 +100,10 @@ def _open_log(pipeline: Pipeline) -> LogWriter:
     with closing(pipeline.build_checkpoints()) as store:
         saved = store.load(pipeline.name)
     base = Tail(saved.begins, saved.position) if saved else None
-    return LogWriter.open(pipeline.log_uri, pipeline.spec.log, base=base, delivered=saved.offset if saved else None)
+    return LogWriter.open(
+        pipeline.log_uri, pipeline.spec.log, base=base, delivered=saved.offset if saved else None,
+        ours=pipeline.owns_log,
+    )  # fmt: skip
 
 
 def _patiently(step: Callable[[], Result], stop: threading.Event, status: StatusFile) -> Result | None:

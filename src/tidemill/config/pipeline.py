@@ -39,6 +39,11 @@ class Pipeline:
         return uri if "://" in uri else str(Path(uri).absolute())
 
     @property
+    def owns_log(self) -> bool:
+        """Whether the log is in the state directory; one that the document puts elsewhere may have neighbours."""
+        return self.spec.log.uri is None
+
+    @property
     def source_id(self) -> str:
         """Part of every event's identity (invariant 4)."""
         return str(getattr(self.spec.source.config, "id", self.name))

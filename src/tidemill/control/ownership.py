@@ -68,7 +68,7 @@ def lock_stopped_pipeline(pipeline: Pipeline) -> Iterator[None]:
     the log any more. In an object store the writer's lock is not taken (that would push a running writer out); a stream
     on another machine is stopped by the checkpoint's version."""
     with lock_pipeline(pipeline):
-        store = open_store(pipeline.log_uri)
+        store = open_store(pipeline.log_uri, ours=pipeline.owns_log)
         if not isinstance(store, LocalStore):
             yield
             return

@@ -72,7 +72,7 @@ def resync(
     if table is not None:
         _accept(chosen, table, yes=yes, as_json=as_json)
         return
-    log = LogWriter.open(chosen.log_uri, chosen.spec.log, base=_used(chosen))
+    log = LogWriter.open(chosen.log_uri, chosen.spec.log, base=_used(chosen), ours=chosen.owns_log)
     try:
         before = log.tail
         if after is None and not skip_transaction:

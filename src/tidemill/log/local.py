@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,15 +21,19 @@ from tidemill.privatefiles import make_directory, open_file, sync_directory, tig
 _MAPS = 2
 # Linux refuses more in one call (IOV_MAX).
 _VECTORS = 1024
+# A directory that the user named may hold other files, which nobody here reads, removes or changes.
+_OURS = re.compile(rf"\d{{20}}\.idx|(\d{{20}}|spill-).*\.seg|(acknowledged|position)\.json(\.tmp)?|{re.escape(LOCK)}")
 
 
 class LocalStore:
     appends = True
 
-    def __init__(self, directory: str, *, fsync: bool = True) -> None:
+    def __init__(self, directory: str, *, fsync: bool = True, ours: bool = False) -> None:
+        """`ours`: nobody but Tidemill keeps files in this directory."""
         self.label = directory
         self._directory = Path(directory)
         self._fsync = fsync
+        self._ours = ours
         self._files: dict[str, int] = {}
         self._uncut: set[str] = set()
         self._maps: OrderedDict[str, pa.Buffer] = OrderedDict()
@@ -36,7 +41,7 @@ class LocalStore:
 
     def names(self) -> list[str]:
         try:
-            return sorted(os.listdir(self._directory))
+            return sorted(filter(_OURS.fullmatch, os.listdir(self._directory)))
         except FileNotFoundError:
             return []
 
@@ -165,9 +170,7 @@ class LocalStore:
 
     def lock(self) -> None:
         with self._failing("cannot make the log's directory"):
-            make_directory(self._directory)
-            if self._fsync:
-                self._sync_parents()
+            make_directory(self._directory, ours=self._ours)
             file = open_file(self._directory / LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -200,12 +203,6 @@ class LocalStore:
         if name not in self._files:
             self._files[name] = open_file(self._directory / name, os.O_RDWR | os.O_CREAT)
         return self._files[name]
-
-    def _sync_parents(self) -> None:
-        """A new directory outlives a power failure only once its parents are on disk."""
-        for parent in self._directory.absolute().parents:
-            with suppress(OSError):  # not ours to read: then not ours to make either
-                sync_directory(parent)
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:

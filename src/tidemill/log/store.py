@@ -25,7 +25,7 @@ class Store(Protocol):
     """Whether `write` may add to a file that is there. If not, each append is a segment of its own."""
 
     def names(self) -> list[str]:
-        """Every file, sorted; none when the log does not exist yet."""
+        """Every file of the log, sorted; none when the log does not exist yet."""
 
     def size(self, name: str) -> int | None:
         """None: there is no such file. Cheap: the idle reader asks every few milliseconds."""
@@ -73,15 +73,16 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-def open_store(uri: str | Store, *, fsync: bool = True) -> Store:
-    """A plain path and `file://` are a directory; every other scheme is whatever pyarrow.fs makes of it."""
+def open_store(uri: str | Store, *, fsync: bool = True, ours: bool = False) -> Store:
+    """A plain path and `file://` are a directory; every other scheme is whatever pyarrow.fs makes of it. `ours`: the
+    directory holds nothing but this log, and nobody else may look into it."""
     from tidemill.log.local import LocalStore
     from tidemill.log.objects import ObjectStore
 
     if not isinstance(uri, str):
         return uri
     if "://" not in uri:
-        return LocalStore(uri, fsync=fsync)
+        return LocalStore(uri, fsync=fsync, ours=ours)
     try:
         filesystem, path = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowException, ValueError, OSError) as error:
@@ -90,7 +91,7 @@ def open_store(uri: str | Store, *, fsync: bool = True) -> Store:
         reason = str(error).replace(uri, masked_uri(uri))
         raise ConfigError(f"the change log's URI cannot be opened: {reason}", where=masked_uri(uri), fix=fix) from None
     if isinstance(filesystem, pafs.LocalFileSystem):
-        return LocalStore(path, fsync=fsync)
+        return LocalStore(path, fsync=fsync, ours=ours)
     return ObjectStore(filesystem, path, label=masked_uri(uri))
 
 

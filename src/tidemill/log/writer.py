@@ -45,15 +45,21 @@ class LogWriter:
 
     @classmethod
     def open(
-        cls, uri: str | Store, config: LogConfig, *, base: Tail | None = None, delivered: Offset | None = None
+        cls,
+        uri: str | Store,
+        config: LogConfig,
+        *,
+        base: Tail | None = None,
+        delivered: Offset | None = None,
+        ours: bool = False,
     ) -> LogWriter:
         """Takes the writer's lock, cuts a torn tail, removes spills of a dead process.
 
         `base` is the checkpoint: an empty log begins there, and a log that ends before it is `LogCorrupt`. Events from
         `base` up to `delivered` were delivered, too, and come again under the same offsets: a checkpoint inside a
-        transaction (invariant 5).
+        transaction (invariant 5). `ours` as of `open_store`.
         """
-        store = open_store(uri, fsync=config.fsync)
+        store = open_store(uri, fsync=config.fsync, ours=ours)
         store.lock()
         try:
             return cls(store, config, base, max(delivered or 0, base.offset if base else 0))
