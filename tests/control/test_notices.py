@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import stat
 from pathlib import Path
 
 import orjson
@@ -40,6 +41,13 @@ def test_a_notice_is_written_to_the_log_once(tmp_path: Path, caplog: pytest.LogC
         for _ in range(3):
             notices.take("pg", _packed(SAID), "shop")
     assert [record.getMessage() for record in caplog.records] == ["sink.rows_left_behind"]
+
+
+def test_the_file_is_its_owners_only(tmp_path: Path) -> None:
+    path = tmp_path / "notices.json"
+    SinkNotices(path).take("pg", _packed(SAID), "shop")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:

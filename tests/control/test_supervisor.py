@@ -18,6 +18,7 @@ from tests.config.conftest import PIPELINE
 from tests.support.blocks import make_change
 from tests.support.components import register
 from tidemill import config
+from tidemill.capture.status import CaptureStatus
 from tidemill.control import streaming, supervisor
 from tidemill.control.lag import Lag
 from tidemill.control.run import slots
@@ -75,9 +76,7 @@ class ScriptedStream:
         start, self.checkpoint = self.checkpoint.offset, self._ledger.advance(self._group, tail.offset, tail.position)
         events = tail.offset - start
         receipts = tuple(Receipt(sink, 0, events=events, notices=self.said) for sink in self._group.sinks)
-        self._on_batch(
-            BatchReport(0, start, tail.offset, tail.position, 1, 0.1, 0, 0.0, receipts, group=self._group.key)
-        )
+        self._on_batch(BatchReport(0, start, tail.offset, tail.position, 1, 0.1, 0, receipts, group=self._group.key))
         return True
 
     def await_end(self, timeout: float) -> bool:
@@ -381,6 +380,40 @@ def test_what_was_captured_before_capture_failed_is_delivered_and_then_the_pipel
     status = run.watch()
     assert (status.state, status.lag_events, works.checkpoint()) == (State.FAILED, 0, 10)
     assert isinstance(run.error, PositionLost)
+    works.log.close()
+
+
+def test_what_the_source_said_of_tables_stands_when_its_process_is_gone_or_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice = {"code": "table-incomplete", "subject": "public.t", "what": "rows may be missing", "fix": "copy them"}
+    alive = CaptureStatus(1, "cdc", lag_bytes=7, notices=(notice,), streaming_since=1.0)
+    works = Works(tmp_path, "{mode: all}")
+    run = works.run(monkeypatch, a=UP, b=UP, c=DOWN)
+    for said, stage in ((alive, "cdc"), (None, "init"), (CaptureStatus(2, "setup"), "setup")):
+        monkeypatch.setattr(NoCapture, "watch", lambda self, said=said: said)
+        status = run.watch()
+        assert (status.stage, status.notices) == (stage, (notice,))
+    run._capture = FailedCapture(works.pipeline)  # type: ignore[assignment]
+    for _ in range(2):
+        status = run.watch()
+        assert (status.state, status.stage, status.notices) == (State.FAILING, "failed", (notice,))
+    assert status.lag_bytes is None
+    ScriptedStream.outlook["c"] = UP
+    run.watch()
+    status = run.watch()
+    assert (status.state, status.notices) == (State.FAILED, (notice,))
+    works.log.close()
+
+
+def test_what_the_source_no_longer_says_of_tables_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notice = {"code": "table-incomplete", "subject": "public.t", "what": "rows may be missing", "fix": "copy them"}
+    works = Works(tmp_path, "{mode: all}")
+    run = works.run(monkeypatch, a=UP, b=UP, c=UP)
+    for said in ((notice,), ()):
+        status = CaptureStatus(1, "cdc", notices=said, streaming_since=1.0)
+        monkeypatch.setattr(NoCapture, "watch", lambda self, status=status: status)
+        assert run.watch().notices == said
     works.log.close()
 
 

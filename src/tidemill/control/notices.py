@@ -6,13 +6,13 @@ that starts shows what its sinks said last. `notices.json` in the pipeline's sta
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 
+from tidemill.privatefiles import replace_file
 from tidemill.telemetry import events
 
 Said = dict[str, dict[str, list[dict[str, str]]]]
@@ -52,12 +52,7 @@ class SinkNotices:
         return (notice for tables in said.values() for notices in tables.values() for notice in notices)
 
     def _save(self) -> None:
-        draft = self._path.with_suffix(".new")
         try:
-            with draft.open("wb") as file:
-                file.write(orjson.dumps(self._said))
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self._path)
+            replace_file(self._path, orjson.dumps(self._said))
         except OSError as error:  # it is a status; a full disk must not stop deliveries for it
             events.warn("pipeline.notices_not_written", error=error.strerror)

@@ -49,6 +49,7 @@ class PipelineRun:
         """`said`: the file for what the capture process says; by default our own standard error."""
         self.pipeline = pipeline
         self._capture = CaptureProcess(pipeline, said)
+        self._captured = CaptureStatus(0)  # what capture said last
         self._spark = spark
         self._policy = policy_of(pipeline)
         self._ledger = Ledger(self._policy, pipeline.build_checkpoints(), pipeline.log_uri, pipeline.spec.log)
@@ -79,13 +80,13 @@ class PipelineRun:
         """Looks after all parts. Raises nothing: a failure is a state."""
         if self.status.state is State.RUNNING:
             try:
-                capture = self._capture.watch()
+                self._hear(self._capture.watch())
             except Exception as error:  # noqa: BLE001  one pipeline's failure is not that of the others
                 self._fail_after_delivery(explained(error))
             else:
                 try:
                     self._watch_streams()
-                    self._measure(capture)
+                    self._measure()
                 except Exception as error:  # noqa: BLE001  as above
                     self._fail(explained(error))
         if self.status.state is State.FAILING and self.error is not None:
@@ -139,6 +140,8 @@ class PipelineRun:
         self.error = error
         self._capture.stop()
         self._moved = (-1, time.monotonic())
+        # What it said of tables is still true; how much it has not read is not known any more.
+        self._captured = replace(self._captured, stage="failed", error=described(error), lag_bytes=None)
         self._change(state=State.FAILING, stage="failed", error=described(error))
         events.fail("pipeline.failing", pipeline=self.pipeline.name, error=error.what, where=error.where, fix=error.fix,
                     undelivered=self._waiting(self._tail()))  # fmt: skip
@@ -147,8 +150,7 @@ class PipelineRun:
         """A step of it; the pipeline is `failed` when nothing is left, or nothing that a sink takes."""
         try:
             self._watch_streams()
-            self._measure(None)
-            self._change(stage="failed", error=described(error))
+            self._measure()
             if not self._stands_still():
                 return
         except Exception as failure:  # noqa: BLE001  a second failure: what is not delivered stays in the log
@@ -243,26 +245,33 @@ class PipelineRun:
                 position=checkpoint.position,
             )
 
-    def _measure(self, capture: CaptureStatus | None) -> None:
+    def _hear(self, said: CaptureStatus | None) -> None:
+        """None: there is no process, or it has said nothing yet. Before it has a stream it knows nothing of tables:
+        what the process before it said of them stands."""
+        now = said or CaptureStatus(0)
+        self._captured = now if now.streaming_since else replace(now, notices=self._captured.notices)
+
+    def _measure(self) -> None:
+        capture = self._captured
         tail = self._tail()
         waiting = self._waiting(tail)
         trouble = next((g.trouble for g in self._groups.values() if g.trouble and g.group.votes), {})
-        if capture and capture.began and not self.status.began:
+        if capture.began and not self.status.began:
             events.emit(
                 "pipeline.resumed" if capture.resumed else "pipeline.began", pipeline=self.pipeline.name,
                 position=capture.began,
             )  # fmt: skip
             self._change(began=capture.began, resumed=capture.resumed)
         self._change(
-            stage=capture.stage if capture else "init",
+            stage=capture.stage,
             events_per_second=self._rate.per_second(),
-            lag_bytes=capture.lag_bytes if capture else None,
+            lag_bytes=capture.lag_bytes,
             lag_events=waiting,
             lag_seconds=self._lag.seconds(tail - waiting, tail),
             capture_restarts=self._capture.restarts,
             sinks=self._sinks(tail),
-            error=(capture.error if capture else {}) or trouble,
-            notices=(*(capture.notices if capture else ()), *self._notices.standing()),
+            error=capture.error or trouble,
+            notices=(*capture.notices, *self._notices.standing()),
         )
 
     def _sinks(self, tail: int) -> tuple[SinkStatus, ...]:
