@@ -37,7 +37,7 @@ def main(job: dict[str, Any]) -> None:
     while kept.offset < log.tail().offset:
         end = log.plan(kept.offset, max_events=job["max_events"], max_bytes=1 << 20)
         for lane in range(lanes):
-            answers, _ = deliver(plan, Lane(kept.offset, end, lane, lanes, "hash"))
+            answers = deliver(plan, Lane(kept.offset, end, lane, lanes, "hash"))
             for receipt in (answer.receipt for answer in answers):
                 if not receipt.ok:
                     raise DeliveryError(receipt.error, where=f"events {kept.offset} to {end - 1}, lane {lane}")

@@ -43,7 +43,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def write(directory: Path, *without: int, letters: bool = True, **settings: Any) -> Answer:
     config = {"id": "s", "directory": str(directory), **settings}
     plan = Plan("p", "src", str(directory / "log"), "p", "run", (("scribe", config),), patience=0.0, letters=letters)
-    ((answer,), _) = deliver(plan, Lane(0, 20, 0, 1, "hash"), {"s": without} if without else None)
+    (answer,) = deliver(plan, Lane(0, 20, 0, 1, "hash"), {"s": without} if without else None)
     return answer
 
 

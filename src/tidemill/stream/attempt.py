@@ -29,7 +29,6 @@ class Attempt:
     end: Offset
     lanes: int
     by: str
-    newest: float
     receipts: tuple[Receipt, ...]
     letters: tuple[Letter, ...] = ()
     left_out: Mapping[tuple[str, int], frozenset[Offset]] = field(default_factory=dict)
@@ -42,7 +41,7 @@ class Attempt:
         receipts = tuple(Receipt(**{name: row[name] for name in _RECEIPT}) for row in rows)
         letters = {(row["sink"], row["lane"]): unpack(row["letters"] or b"") for row in rows}
         return cls(
-            one["start"], one["end"], one["lanes"], one["by"], max(row["newest"] for row in rows), receipts,
+            one["start"], one["end"], one["lanes"], one["by"], receipts,
             tuple(letter for some in letters.values() for letter in some),
             {share: frozenset(letter.offset for letter in some) for share, some in letters.items() if some},
         )  # fmt: skip
@@ -53,7 +52,7 @@ class Attempt:
         shares = self.left_out.keys() | second.left_out.keys()
         none: frozenset[Offset] = frozenset()
         return replace(
-            self, receipts=tuple(latest.values()), newest=max(self.newest, second.newest), letters=second.letters,
+            self, receipts=tuple(latest.values()), letters=second.letters,
             left_out={s: self.left_out.get(s, none) | second.left_out.get(s, none) for s in shares},
         )  # fmt: skip
 

@@ -28,8 +28,8 @@ _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 
 
-def deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | None = None) -> tuple[list[Answer], float]:
-    """An answer per sink, and the newest commit time met (seconds since 1970, or 0).
+def deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | None = None) -> list[Answer]:
+    """An answer per sink.
 
     With `only`, the sinks that it names, without the events at those offsets: they are dead letters by now.
     """
@@ -45,9 +45,9 @@ def deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | Non
         return _write(tools, *spec, delivery, plan, only[spec[1]["id"]] if only else ())
 
     if len(chosen) == 1:
-        return [write(chosen[0])], share.newest
+        return [write(chosen[0])]
     with ThreadPoolExecutor(len(chosen) or 1, thread_name_prefix="sink") as side_by_side:
-        return list(side_by_side.map(write, chosen)), share.newest
+        return list(side_by_side.map(write, chosen))
 
 
 def warm_up() -> None:
@@ -64,7 +64,6 @@ class _Share:
         self._log = log
         self._lane = lane
         self._refs = log.refs(lane.start, lane.end) if lane.start < lane.end else []
-        self.newest = 0.0
 
     def blocks(self) -> Iterator[Block]:
         at = self._lane
@@ -73,14 +72,7 @@ class _Share:
                 continue
             block = lanes.share(self._log.read(ref), ref, at.lane, at.lanes, at.by)
             if block is not None:
-                self._look_at_the_clock(block)
                 yield block
-
-    def _look_at_the_clock(self, block: Block) -> None:
-        times = block.column("commit_time")
-        last = times[-1] if times is not None else None
-        if last is not None and last.is_valid:
-            self.newest = max(self.newest, last.value / 1e6)
 
 
 def _write(

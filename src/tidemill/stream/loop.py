@@ -125,7 +125,7 @@ class StreamLoop:
         self._on_batch(
             BatchReport(
                 number, attempt.start, attempt.end, mark.position, attempt.lanes, time.monotonic() - began,
-                self._log.tail().offset - attempt.end, attempt.newest, attempt.receipts, retries, self._group.key,
+                self._log.tail().offset - attempt.end, attempt.receipts, retries, self._group.key,
                 kept.new, kept.dropped,
             )
         )  # fmt: skip

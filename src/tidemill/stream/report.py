@@ -11,9 +11,9 @@ from tidemill.model.position import Offset, Position
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """One batch that the sinks of a `group` have. `lag_events` wait in the log behind it; `newest_commit` (seconds
-    since 1970, 0 if not known) is the commit time of its last event. `retries` counts the jobs it took beyond the
-    first; `letters` are events that became dead letters, `dropped` older letters that had to go for them."""
+    """One batch that the sinks of a `group` have. `lag_events` wait in the log after it. `retries` counts the jobs
+    it took beyond the first; `letters` are events that became dead letters, `dropped` older letters that had to go for
+    them."""
 
     number: int
     start: Offset
@@ -22,7 +22,6 @@ class BatchReport:
     lanes: int
     seconds: float
     lag_events: int
-    newest_commit: float
     receipts: tuple[Receipt, ...]
     retries: int = 0
     group: str = ""

@@ -37,9 +37,9 @@ RECEIPTS = pa.schema(
         ("sink", pa.string()), ("lane", pa.int32()), ("events", pa.int64()), ("bytes", pa.int64()),
         ("skipped", pa.int64()), ("encode_seconds", pa.float64()), ("write_seconds", pa.float64()),
         ("error", pa.string()), ("retryable", pa.bool_()), ("notices", pa.string()),
-        # The batch they belong to; `newest` is the latest commit time met; `letters` are packed as in dlq/letter.py.
+        # The batch they belong to; `letters` are packed as in dlq/letter.py.
         ("start", pa.int64()), ("end", pa.int64()), ("lanes", pa.int32()), ("by", pa.string()),
-        ("newest", pa.float64()), ("letters", pa.binary()),
+        ("letters", pa.binary()),
     ]
 )  # fmt: skip
 _SQL = {
@@ -122,7 +122,7 @@ class BlockStream(DataSourceStreamReader):
         plan, lane = Plan.from_json(self._plan), partition.value
         if lane.end <= plan.delivered:
             # Replayed by Spark because it died between our checkpoint and its own note; delivered already.
-            return iter([_batch([Answer(Receipt("", lane.lane))], lane, 0.0)])
+            return iter([_batch([Answer(Receipt("", lane.lane))], lane)])
         return iter([_deliver(plan, lane)])
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -156,17 +156,16 @@ class _WarmUp(DataSourceReader):
 
         preload()
         time.sleep(0.1)
-        return iter([_batch([], Lane(0, 0, partition.value, self._count, "table"), 0.0)])
+        return iter([_batch([], Lane(0, 0, partition.value, self._count, "table"))])
 
 
 def _deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | None = None) -> pa.RecordBatch:
     from tidemill.stream.batch import deliver  # heavy, and needed in workers only
 
-    answers, newest = deliver(plan, lane, only)
-    return _batch(answers, lane, newest)
+    return _batch(deliver(plan, lane, only), lane)
 
 
-def _batch(answers: list[Answer], lane: Lane, newest: float) -> pa.RecordBatch:
-    common = asdict(lane) | {"newest": newest}
+def _batch(answers: list[Answer], lane: Lane) -> pa.RecordBatch:
+    common = asdict(lane)
     rows = [common | asdict(answer.receipt) | {"letters": answer.letters} for answer in answers]
     return pa.RecordBatch.from_pylist(rows, schema=RECEIPTS)
