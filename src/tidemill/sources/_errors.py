@@ -19,10 +19,6 @@ class ServerTooOld(SetupError):
     pass
 
 
-class TableMissing(SetupError):
-    pass
-
-
 RESYNC = (
     'The changes in between are gone at the source. Run "tidemill resync FILE" to accept the gap and capture from now'
     " on, and copy the tables to the destinations yourself."
