@@ -250,9 +250,8 @@ class Sink(Protocol):
     again is always safe; for the effectively-once tier it changes nothing.
 
     `mechanism` says in a sentence how the tier is kept (docs/delivery.md is made of it). With `single_lane` all of a
-    batch comes in one lane, for destinations that want rising ids. A sink with `holds_rows` (an attribute that may be
-    left out) keeps the current row of a key: dead letters that newer events superseded are not replayed to it.
-    `formats` are the wire formats it can send; empty for a destination with columns of its own.
+    batch comes in one lane, for destinations that want rising ids. `formats` are the wire formats it can send; empty
+    for a destination with columns of its own.
     """
 
     mechanism: ClassVar[str]
@@ -296,6 +295,11 @@ class SinkConfig(Config):
         """What no second sink may write to; two sinks that occupy one place are refused before anything starts. Nothing
         where several writers do no harm. Connects to nothing."""
         return ()
+
+    def holds_rows(self) -> bool:
+        """Whether the sink keeps the current row of a key, so that an older event would put it back: dead letters that
+        newer events superseded are not replayed to it."""
+        return False
 
 
 class CheckpointStore(Protocol):

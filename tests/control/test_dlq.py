@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import orjson
 import psycopg
@@ -285,6 +286,21 @@ def test_a_letter_never_puts_a_row_of_a_database_back_to_an_older_state(
     tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--superseded", "--yes")
     assert rows.tell()[3] == "customer 3 — Zürich"
     assert store.letters(sink="s") == []
+
+
+def test_what_a_sink_is_says_its_config_and_only_the_one_that_sends_is_made(
+    tidemill: Terminal, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    build = config.Pipeline.build_sink
+
+    def watched(self: config.Pipeline, spec: Any) -> Any:
+        made.append(spec.type)
+        return build(self, spec)
+
+    monkeypatch.setattr(config.Pipeline, "build_sink", watched)
+    tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--json")
+    assert made == ["postgres"]
 
 
 def test_sinks_that_hold_events_get_superseded_letters_too(

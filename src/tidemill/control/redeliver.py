@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemill.component import Sink
+from tidemill.component import Sink, SinkConfig
 from tidemill.config import Pipeline
 from tidemill.config.spec import Sink as SinkSpec
 from tidemill.control.ownership import lock_stopped_pipeline
@@ -50,9 +50,9 @@ def overtaken(pipeline: Pipeline, letters: Sequence[Letter]) -> list[Letter]:
 
 
 def holds_rows(pipeline: Pipeline, sink: str) -> bool:
-    """Whether the sink keeps the current row of a key, so that an older event would put it back."""
-    with closing(pipeline.build_sink(_spec(pipeline, sink))) as built:
-        return bool(getattr(built, "holds_rows", False))
+    """As its config says."""
+    settings = _spec(pipeline, sink).config
+    return isinstance(settings, SinkConfig) and settings.holds_rows()
 
 
 def redeliver(

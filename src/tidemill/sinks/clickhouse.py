@@ -98,6 +98,9 @@ class ClickHouseConfig(ConnectionConfig, SinkConfig):
         server = hosts([self.url.rpartition("@")[2] or self.host], port)
         return (Place(f"clickhouse://{server}/{self.database}.{self.table}"),)
 
+    def holds_rows(self) -> bool:
+        return self.mode == "upsert"
+
     @field_validator("database", "table")
     @classmethod
     def _names_a_table(cls, text: str) -> str:
@@ -127,7 +130,6 @@ class ClickHouseSink(Component[ClickHouseConfig]):
 
     def __init__(self, config: ClickHouseConfig) -> None:
         super().__init__(config)
-        self.holds_rows = config.mode == "upsert"
         self._session: Session | None = None
 
     def write(self, delivery: Delivery) -> Receipt:

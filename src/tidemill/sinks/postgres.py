@@ -79,6 +79,9 @@ class PostgresSinkConfig(StateConfig):
         where = database(self.dsn)
         return (Place(f"postgresql://{where}/{name}"),) if where else ()
 
+    def holds_rows(self) -> bool:
+        return True
+
 
 def split(template: str) -> list[Template]:
     """Schema and table, or the table alone: cut at the dot between them, not at the dots inside of ${}."""
@@ -100,7 +103,6 @@ class PostgresSink(Component[PostgresSinkConfig]):
     )
     single_lane: ClassVar[bool] = False
     formats: ClassVar[frozenset[str]] = frozenset()
-    holds_rows: ClassVar[bool] = True
     tier = Tier.EFFECTIVELY_ONCE
     config: PostgresSinkConfig
 

@@ -88,6 +88,9 @@ class StarRocksConfig(SinkConfig):
     def occupies(self) -> tuple[Place, ...]:
         return (Place(f"starrocks://{hosts([self.url], 8030)}/{self.database}.{self.table}"),)
 
+    def holds_rows(self) -> bool:
+        return True
+
     def tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if not self.verify:
@@ -114,7 +117,6 @@ class StarRocksSink(Component[StarRocksConfig]):
     )
     single_lane: ClassVar[bool] = False
     formats: ClassVar[frozenset[str]] = frozenset()
-    holds_rows: ClassVar[bool] = True
     config: StarRocksConfig
     tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
 
