@@ -110,6 +110,24 @@ def test_what_is_said_of_a_table_is_accepted_by_name_and_the_position_stays(
     assert LogReader(str(tmp_path / "log")).tail() == tail
 
 
+def test_the_source_is_closed_also_where_it_cannot_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(DOCUMENT.format(dsn="postgresql://127.0.0.1/x", log=tmp_path / "log", state=tmp_path / "state"))
+    (chosen,) = load(path)
+    with closing(SchemaRegistry(chosen.state_path / "registry.sqlite")) as schemas:
+        schemas.remember("test", b"{}")
+    closed: list[str] = []
+
+    def refuse(*_: object) -> None:
+        raise SourceError("not now")
+
+    monkeypatch.setattr(PostgresSource, "accept", refuse)
+    monkeypatch.setattr(PostgresSource, "close", lambda source: closed.append(source.config.id))
+    with pytest.raises(SourceError, match="not now"):
+        CliRunner().invoke(app, [str(path), "--table", "public.t", "--yes"], catch_exceptions=False)
+    assert closed == ["test"]
+
+
 def test_a_gap_that_was_accepted_for_a_log_that_was_moved_away_stays_accepted(
     database: str, document: Path, tmp_path: Path
 ) -> None:

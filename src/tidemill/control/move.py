@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from tidemill.config import Pipeline
 from tidemill.control.ownership import lock_stopped_pipeline
-from tidemill.control.positions import key_of_move, sink_positions
+from tidemill.control.positions import key_of_move, used_offset
 from tidemill.errors import CheckpointError, ConfigError
 from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
 from tidemill.log.delivered import acknowledge
@@ -107,9 +107,8 @@ def _afresh(
             where=masked_uri(pipeline.log_uri),
             fix="Leave --position out, or move the log's directory away first.",
         )
-    # A sink that the checkpoint does not wait for may be ahead of it.
-    reached = [at.checkpoint.offset for at in sink_positions(pipeline) if at.checkpoint]
-    used = max([tail.offset, current.offset if current else 0, *reached])
+    delivered_to = used_offset(pipeline)
+    used = max(tail.offset, delivered_to.offset if delivered_to else 0)
     if offset is not None and offset < used:
         # Invariant 5: sinks that know an offset would take the new event for the old one.
         raise CheckpointError(

@@ -32,7 +32,7 @@ from tidemill.config import Pipeline
 from tidemill.errors import AlreadyRunning, EnvironmentProblem
 from tidemill.log.local import LocalStore
 from tidemill.log.store import open_store
-from tidemill.privatefiles import make_directory, open_file
+from tidemill.privatefiles import make_directory, open_file, sync_directory
 from tidemill.telemetry import events
 
 LOCK, IDENTITY = "run.lock", "identity.json"
@@ -168,11 +168,7 @@ def _record(directory: Path, identity: Identity) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-    folder = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_directory(directory)
 
 
 def _generation(file: int) -> int:

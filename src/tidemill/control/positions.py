@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidemill.config import Pipeline
 from tidemill.errors import ConfigError
+from tidemill.log.entry import Tail
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Offset
 from tidemill.stream.ledger import JOINED
@@ -38,6 +39,16 @@ def sink_positions(pipeline: Pipeline) -> list[SinkPosition]:
             own = kept is not None and kept.note != JOINED
             found.append(SinkPosition(sink, kept if own else leading, own))
         return found
+
+
+def used_offset(pipeline: Pipeline) -> Tail | None:
+    """The first offset that names no event yet (invariant 5), and where the source resumes after the checkpoint; None
+    if nothing was delivered. A sink that the checkpoint does not wait for may be further than the pipeline's own."""
+    with closing(pipeline.build_checkpoints()) as store:
+        own = store.load(pipeline.name)
+    reached = [at.checkpoint for at in sink_positions(pipeline) if at.checkpoint]
+    saved = [own, *reached] if own else reached
+    return Tail(max(checkpoint.offset for checkpoint in saved), saved[0].position) if saved else None
 
 
 def key_of_move(pipeline: Pipeline, sink: str | None, *, afresh: bool = False) -> str:

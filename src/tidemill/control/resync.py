@@ -56,7 +56,7 @@ def resync(
     (table-incomplete, table-dropped): the position stays.
     """
     from tidemill.control.ownership import lock_pipeline
-    from tidemill.control.positions import sink_positions
+    from tidemill.control.positions import sink_positions, used_offset
     from tidemill.errors import ConfigError
     from tidemill.log.reader import LogReader
     from tidemill.log.writer import LogWriter
@@ -72,7 +72,7 @@ def resync(
     if table is not None:
         _accept(chosen, table, yes=yes, as_json=as_json)
         return
-    log = LogWriter.open(chosen.log_uri, chosen.spec.log, base=_used(chosen), ours=chosen.owns_log)
+    log = LogWriter.open(chosen.log_uri, chosen.spec.log, base=used_offset(chosen), ours=chosen.owns_log)
     try:
         before = log.tail
         if after is None and not skip_transaction:
@@ -132,34 +132,16 @@ def _pass_over(chosen: Pipeline, before: Tail, through: Position | None, *, yes:
     return passage.what, passage.to
 
 
-def _used(chosen: Pipeline) -> Tail | None:
-    """Where a log begins that was moved away: offsets before that name other events (invariant 5)."""
-    from tidemill.control.positions import sink_positions
-    from tidemill.log.entry import Tail
-
-    with closing(chosen.build_checkpoints()) as store:
-        own = store.load(chosen.name)
-    reached = [at.checkpoint for at in sink_positions(chosen) if at.checkpoint]
-    saved = [checkpoint for checkpoint in (own, *reached) if checkpoint]
-    if not saved:
-        return None
-    return Tail(max(checkpoint.offset for checkpoint in saved), (own or saved[0]).position)
-
-
 def _accept(chosen: Pipeline, table: str, *, yes: bool, as_json: bool) -> None:
     """The source forgets what it says of `table`; nothing else changes. What somebody copied is their affair."""
     from tidemill.errors import SourceError
     from tidemill.schema.registry import SchemaRegistry
 
-    schemas = SchemaRegistry(chosen.state_path / "registry.sqlite", create=False)
-    try:
+    with closing(SchemaRegistry(chosen.state_path / "registry.sqlite", create=False)) as schemas:
         if not yes:
             console.ask(f"{chosen.name} forgets that rows of {table} may be missing or left over", SourceError)
-        source = chosen.build_source()
-        cleared = source.accept(table, schemas)
-        source.close()
-    finally:
-        schemas.close()
+        with closing(chosen.build_source()) as source:
+            cleared = source.accept(table, schemas)
     if as_json:
         console.show_json({"pipeline": chosen.name, "accepted": [asdict(notice) for notice in cleared]})
         return
