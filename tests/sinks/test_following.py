@@ -21,12 +21,13 @@ from tests.sources import mysupport, support
 from tests.support.capturing import capturing, eventually
 from tests.support.changes import delivery
 from tests.support.origin import session
-from tidemill.component import Source
+from tidemill.component import Notice, Source
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.control.servers.postgres import Postgres
 from tidemill.log import LogReader
 from tidemill.model.block import Block
 from tidemill.model.delivery import Receipt
+from tidemill.sinks._following import Looks
 from tidemill.sinks.clickhouse import ClickHouseSink
 from tidemill.sinks.postgres import PostgresSink
 from tidemill.sinks.starrocks import StarRocksSink
@@ -277,6 +278,17 @@ def test_a_change_that_the_catalog_was_ahead_of_is_said_not_to_be_known(
     notices = said(receipts)["public.t"]
     assert any('column "label"' in what for what in notices)
     assert dict(there.rows("id, title"))[1] == "a" or any('column "title"' in what for what in notices)
+
+
+def test_what_is_wrong_is_said_with_every_receipt_and_that_nothing_is_wrong_once() -> None:
+    looks, wrong = Looks(), (Notice("rows-left-behind", "public.t", "what", "fix"),)
+    looks.looked("public.t", wrong)
+    looks.looked("public.u", ())
+    assert orjson.loads(looks.packed()).keys() == {"public.t", "public.u"}
+    assert orjson.loads(looks.packed()).keys() == {"public.t"}
+    looks.looked("public.t", ())
+    assert orjson.loads(looks.packed()) == {"public.t": []}
+    assert looks.packed() == ""
 
 
 @pytest.fixture

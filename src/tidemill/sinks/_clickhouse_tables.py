@@ -21,7 +21,7 @@ from tidemill.sinks._clickhouse_client import code_of, explain, explained, liter
 from tidemill.sinks._clickhouse_comments import COMMENT, exchanged, native, noted, pseudo, rename, text
 from tidemill.sinks._clickhouse_initial import expression
 from tidemill.sinks._clickhouse_types import JsonType, Kind, NullArrays, holds, kind_of, parse, union
-from tidemill.sinks._following import added, is_known, notices, replaced, swapped
+from tidemill.sinks._following import Looks, added, is_known, notices, replaced, swapped
 
 Mode = Literal["upsert", "changelog"]
 
@@ -109,7 +109,7 @@ class Tables:
     base: int = 0
     shared: bool = False  # other tables of other structures may be written there too
     sink: str = ""
-    _looked_at: set[str] = field(default_factory=set)  # since `notices` was asked
+    looks: Looks = field(default_factory=Looks)
     _known: dict[tuple[Name, str], tuple[object, Destination]] = field(default_factory=dict)
 
     def destination(self, name: Name, table: Table) -> Destination | None:
@@ -144,14 +144,8 @@ class Tables:
             self._known = {key: known for key, known in self._known.items() if key[0] != name}
         if not destination.older:
             self._known[name, table.full_name] = table.lineage, destination
-            self._looked_at.add(table.full_name)
+            self.looks.looked(table.full_name, destination.notices)
         return destination
-
-    def notices(self) -> dict[str, tuple[Notice, ...]]:
-        """What is to be said of tables, and of those that were looked at since the last time that there is nothing."""
-        looked_at, self._looked_at = self._looked_at, set()
-        known = [(table, destination.notices) for (_, table), (_, destination) in self._known.items()]
-        return {table: said for table, said in known if said or table in looked_at}
 
     def wanted(self, table: Table) -> dict[str, tuple[Kind, Column]]:
         """The destination's columns for a structure, without those that are ours."""

@@ -43,6 +43,30 @@ def swapped(was: str, since: Offset) -> str:
     )
 
 
+class Looks:
+    """What a worker has to say of the tables that it looked at, for its receipts. What is wrong with a table is said
+    with every receipt, until the worker looks again; that nothing is wrong, or nothing any more, once after each look.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Notice, ...]] = {}
+        self._fresh: set[str] = set()  # since the last receipt
+
+    def looked(self, table: str, found: tuple[Notice, ...]) -> None:
+        self._found[table] = found
+        self._fresh.add(table)
+
+    def forget(self) -> None:
+        """What was seen may have been taken back with its transaction."""
+        self._found.clear()
+        self._fresh.clear()
+
+    def packed(self) -> str:
+        fresh, self._fresh = self._fresh, set()
+        said = {table: found for table, found in self._found.items() if found or table in fresh}
+        return orjson.dumps({table: [asdict(n) for n in each] for table, each in said.items()}).decode() if said else ""
+
+
 def is_known(column: Column) -> bool:
     return column.initial is not None and column.initial.value is not None
 
@@ -67,8 +91,3 @@ def notices(
 
 def _names(table: Table) -> str:
     return ", ".join(table.key) or "the key"
-
-
-def packed(found: Mapping[str, tuple[Notice, ...]]) -> str:
-    """For a receipt: what is to be said of each table; of one that has nothing, that it has nothing any more."""
-    return orjson.dumps({table: [asdict(n) for n in each] for table, each in found.items()}).decode() if found else ""

@@ -13,7 +13,7 @@ from typing import Any
 from tidemill.component import Notice
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.table import Column, Table
-from tidemill.sinks._following import CODE, MARK, added, is_known, notices
+from tidemill.sinks._following import CODE, MARK, Looks, added, is_known, notices
 from tidemill.sinks._starrocks_rows import AUDIT, IS_DELETED, VERSION, Piece
 from tidemill.sinks._starrocks_types import default, holds, kinds_of
 
@@ -66,22 +66,17 @@ class Tables:
     properties: dict[str, str]
     timeout: float
     sink: str = ""
-    _looked_at: set[str] = field(default_factory=set)  # since `notices` was asked
+    looks: Looks = field(default_factory=Looks)
     _known: dict[Name, tuple[tuple[object, ...], Destination]] = field(default_factory=dict)
 
     def destination(self, name: Name, table: Table, since: int) -> Destination:
         """Where the table's rows are loaded. Makes what is missing, whenever another structure comes, whose rows begin
         at offset `since`."""
         if not self.knows(name, table):
-            self._known[name] = _identity(table), self._prepare(name, table, since)
-            self._looked_at.add(table.full_name)
+            destination = self._prepare(name, table, since)
+            self._known[name] = _identity(table), destination
+            self.looks.looked(table.full_name, destination.notices)
         return self._known[name][1]
-
-    def notices(self) -> dict[str, tuple[Notice, ...]]:
-        """What is to be said of tables, and of those that were looked at since the last time that there is nothing."""
-        looked_at, self._looked_at = self._looked_at, set()
-        known = [(str(table), destination.notices) for (table, *_), destination in self._known.values()]
-        return {table: said for table, said in known if said or table in looked_at}
 
     def knows(self, name: Name, table: Table) -> bool:
         """Whether this structure came last. One that comes back may have to be followed back."""

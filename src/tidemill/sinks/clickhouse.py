@@ -25,7 +25,6 @@ from tidemill.sinks._clickhouse_client import ConnectionConfig, address, connect
 from tidemill.sinks._clickhouse_history import Notebook
 from tidemill.sinks._clickhouse_tables import VERSION, Mode, Name, Tables
 from tidemill.sinks._clickhouse_types import JsonType, NullArrays
-from tidemill.sinks._following import packed
 from tidemill.sinks._history import History
 from tidemill.sinks._lines import WINDOW, windows
 from tidemill.sinks._places import hosts
@@ -154,7 +153,7 @@ class ClickHouseSink(Component[ClickHouseConfig]):
         encoding = time.perf_counter() - began - writing.waited
         return Receipt(
             self.config.id, delivery.lane, writing.events - writing.skipped, writing.bytes, writing.skipped,
-            encode_seconds=encoding, write_seconds=writing.waited, notices=packed(session.tables.notices()),
+            encode_seconds=encoding, write_seconds=writing.waited, notices=session.tables.looks.packed(),
         )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:

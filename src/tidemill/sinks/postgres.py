@@ -24,7 +24,7 @@ from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.model.template import Template
 from tidemill.sinks._ahead import ahead
-from tidemill.sinks._following import packed
+from tidemill.sinks._following import Looks
 from tidemill.sinks._pgsink_apply import Applier, TooMany
 from tidemill.sinks._pgsink_connection import address, connect, explained, is_about_structure
 from tidemill.sinks._pgsink_positions import PlanChanged, Positions, StateConfig, Taking
@@ -112,7 +112,7 @@ class PostgresSink(Component[PostgresSinkConfig]):
         self._where = f'sink "{config.id}", {address(config.dsn)}'
         self._db: Connection | None = None
         self._targets: dict[str, Target] = {}  # of each source table: the structure that came last
-        self._looked_at: set[str] = set()  # tables whose target was looked at since the last receipt
+        self._looks = Looks()
 
     def write(self, delivery: Delivery) -> Receipt:
         began = time.perf_counter()
@@ -127,13 +127,8 @@ class PostgresSink(Component[PostgresSinkConfig]):
         return Receipt(
             self.config.id, delivery.lane, work.windows.events, work.applier.bytes, taking.skipped,
             encode_seconds=work.encode_seconds, write_seconds=total - work.encode_seconds,
-            notices=self._notices(),
+            notices=self._looks.packed(),
         )  # fmt: skip
-
-    def _notices(self) -> str:
-        looked_at, self._looked_at = self._looked_at, set()
-        known = self._targets.items()
-        return packed({name: target.notices for name, target in known if target.notices or name in looked_at})
 
     def _with_a_second_look(self, delivery: Delivery) -> tuple[_Work, Taking]:
         """What is known of a table may be of yesterday: somebody may have changed or dropped it since."""
@@ -172,6 +167,7 @@ class PostgresSink(Component[PostgresSinkConfig]):
             self._db.close()
         self._db = None
         self._targets.clear()
+        self._looks.forget()
 
     def doctor(self) -> Iterable[Check]:
         from tidemill.sinks._pgsink_doctor import examine
@@ -189,7 +185,7 @@ class PostgresSink(Component[PostgresSinkConfig]):
             )  # fmt: skip
             found = Tables(db, self.config.state_schema, rules, self._where).follow(table, schema, name, since)
             self._targets[table.full_name] = found
-            self._looked_at.add(table.full_name)
+            self._looks.looked(table.full_name, found.notices)
         return found
 
     def knows(self, table: Table) -> bool:

@@ -20,7 +20,6 @@ from pydantic import Field, SecretStr, field_validator
 from tidemill.component import Check, Component, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.sinks._following import packed
 from tidemill.sinks._history import History
 from tidemill.sinks._lines import windows
 from tidemill.sinks._places import hosts
@@ -143,7 +142,7 @@ class StarRocksSink(Component[StarRocksConfig]):
         encoding = time.perf_counter() - began - waited
         return Receipt(
             self.config.id, delivery.lane, writing.events, writing.bytes, encode_seconds=encoding, write_seconds=waited,
-            notices=packed(session.tables.notices()),
+            notices=session.tables.looks.packed(),
         )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:
