@@ -48,45 +48,46 @@ class Control:
         head = at + (5 if state[scanning.PACKETS] else 0)
         event = stream.buffer[head:end].tobytes()
         kind, seconds = event[4], int.from_bytes(event[:4], "little")
-        if kind in (4, 15):
-            if state[scanning.OPEN] and (kind == 15 or not event[17] & _ARTIFICIAL):
+        if kind in (events.ROTATE, events.FORMAT_DESCRIPTION):
+            if state[scanning.OPEN] and (kind == events.FORMAT_DESCRIPTION or not event[17] & _ARTIFICIAL):
                 raise stream.broken(scanning.BAD_EVENT)
             yield from self._ends.abandon()
             yield from self._handover.flush(spill_open=False)
-            self._format(event) if kind == 15 else self._rotate(event)
+            self._format(event) if kind == events.FORMAT_DESCRIPTION else self._rotate(event)
             state[scanning.POS] = end
             return
         flags = int.from_bytes(event[17:19], "little")
         body = event[events.HEADER : -4 if state[scanning.PACKETS] and state[scanning.CHECKSUM] else None]
         match kind:
-            case 19:
+            case events.TABLE_MAP:
                 self._table_map(body)
                 state[scanning.POS] = end
-            case 33:
+            case events.GTID:
                 self._learn_uuid(body)  # and the same event is looked at again
-            case 162 if not body[12] & 0xC0:
+            case events.MARIADB_GTID if not body[12] & 0xC0:
                 self._learn_domain(event)
-            case 162:
+            case events.MARIADB_GTID:
                 prepared = bool(body[12] & 0x40)
                 name = self._learn_domain(event)
                 number = int.from_bytes(body[:8], "little", signed=True)
                 stream.begin(name, number, scanning.NO_TIME, 2 if prepared else 1)
                 state[scanning.HELD] = prepared
                 state[scanning.POS] = end
-            case 42:
+            case events.GTID_TAGGED:
                 self._tagged_gtid(body)
                 state[scanning.POS] = end
-            case 2:
+            case events.QUERY:
                 yield from self._statements.query(events.query(body, flags), seconds, end)
-            case 16:  # only met here when its rows were spilled
+            case events.XID:  # only met here when its rows were spilled
                 yield from self._ends.commit(seconds, int.from_bytes(body[:8], "little"), end)
-            case 38:
+            case events.XA_PREPARE:
                 yield from self._ends.prepare(body, seconds, end)
-            case 9 | 11 | 17:  # the file of a LOAD DATA; what was done with it comes as 18
+            case events.APPEND_BLOCK | events.DELETE_FILE | events.BEGIN_LOAD_QUERY:
+                # The file of a LOAD DATA; what was done with it comes as EXECUTE_LOAD_QUERY.
                 state[scanning.POS] = end
-            case 18:
+            case events.EXECUTE_LOAD_QUERY:
                 yield from self._statements.row_change("LOAD DATA", events.load_query(body, flags), seconds, end)
-            case 26:
+            case events.INCIDENT:
                 raise SourceError(
                     "the binlog has an incident: the server could not write some changes to it",
                     where=stream.where(),

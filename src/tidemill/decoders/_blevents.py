@@ -17,8 +17,11 @@ from tidemill.decoders._mysession import UNTOLD, Mode, Session
 from tidemill.errors import DecodeError
 
 HEADER = 19
-TRANSACTION_PAYLOAD = 40
-QUERY_COMPRESSED, ROWS_COMPRESSED_LAST = 165, 171
+#: Event types: Log_event_type of MySQL, and from 160 on MariaDB's. `_blscan` has its own, which are compiled.
+QUERY, STOP, ROTATE, FORMAT_DESCRIPTION, XID, TABLE_MAP = 2, 3, 4, 15, 16, 19
+APPEND_BLOCK, DELETE_FILE, BEGIN_LOAD_QUERY, EXECUTE_LOAD_QUERY, INCIDENT = 9, 11, 17, 18, 26
+HEARTBEAT, GTID, ANONYMOUS_GTID, XA_PREPARE, TRANSACTION_PAYLOAD, HEARTBEAT_2, GTID_TAGGED = 27, 33, 34, 38, 40, 41, 42
+MARIADB_GTID, QUERY_COMPRESSED, ROWS_COMPRESSED_LAST = 162, 165, 171
 #: MariaDB's compressed events and what they are once unpacked.
 _PLAIN = {165: 2, 166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
 _ZSTD, _UNCOMPRESSED = 0, 255

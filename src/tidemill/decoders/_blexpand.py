@@ -83,11 +83,11 @@ def _pieces(whole: Bytes, at: int, *, checksum: bool) -> Iterator[tuple[bytes, i
             raise DecodeError("a packet of the binlog stream is malformed")
         joined = after - at > 0xFFFFFF
         kind = event[4]
-        if checksum and kind not in (4, 15, 27, 41):
+        if checksum and kind not in (events.ROTATE, events.FORMAT_DESCRIPTION, events.HEARTBEAT, events.HEARTBEAT_2):
             if zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
                 raise DecodeError("the checksum of a binlog event does not match")
             event = event[:9] + struct.pack("<I", len(event) - 4) + event[13:-4]
-        if kind in (4, 15):
+        if kind in (events.ROTATE, events.FORMAT_DESCRIPTION):
             return  # files change between transactions: the direct way takes them
         packed = kind == events.TRANSACTION_PAYLOAD or events.QUERY_COMPRESSED <= kind <= events.ROWS_COMPRESSED_LAST
         plain = 0 if packed or joined else plain + len(event)

@@ -34,6 +34,17 @@ class BinlogRefused(SourceError):
         self.code, self.state, self.message = code, state, message
 
 
+def read_server_packet(packet: bytes, where: str) -> BinlogRefused | ConnectionLost | None:
+    """What a packet says that is no event, an ERR or an EOF of the protocol; None if it is neither."""
+    if packet[0] == 0xFF and len(packet) >= 3:
+        code, rest = int.from_bytes(packet[1:3], "little"), packet[3:]
+        state, text = (rest[1:6], rest[6:]) if rest[:1] == b"#" else (b"HY000", rest)
+        return BinlogRefused(code, state.decode("latin-1"), text.decode("utf-8", "replace"))
+    if packet[0] == 0xFE and len(packet) < 9:
+        return ConnectionLost("the server ended the binlog stream", where=where)
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Transaction:
     name: int
@@ -107,13 +118,7 @@ class Stream:
 
     def server_packet(self, packet: bytes) -> None:
         """Raises what a packet says that is no event."""
-        if packet[0] == 0xFF and len(packet) >= 3:
-            code, rest = int.from_bytes(packet[1:3], "little"), packet[3:]
-            state, text = (rest[1:6], rest[6:]) if rest[:1] == b"#" else (b"HY000", rest)
-            raise BinlogRefused(code, state.decode("latin-1"), text.decode("utf-8", "replace"))
-        if packet[0] == 0xFE and len(packet) < 9:
-            raise ConnectionLost("the server ended the binlog stream", where=self.where())
-        raise self.broken(scanning.BAD_FRAME)
+        raise read_server_packet(packet, self.where()) or self.broken(scanning.BAD_FRAME)
 
     def where(self) -> str:
         return f"{self.place.file}:{self.state[scanning.LOG_POS]}"

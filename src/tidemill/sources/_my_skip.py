@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from tidemill.component import Passage
 from tidemill.decoders import _blevents as events
+from tidemill.decoders._blstream import BinlogRefused, read_server_packet
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import MariadbGtids, MysqlGtids
-from tidemill.errors import ConfigError, ConnectionLost, SourceError
+from tidemill.errors import ConfigError, DecodeError, SourceError
 from tidemill.model.position import Position
 from tidemill.sources import _my_position as position
 from tidemill.sources import _my_server as facts
@@ -28,10 +29,8 @@ from tidemill.sources._my_stream import Stream, event_size
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
 
-# Event types, as in the manual of the binlog's format.
-_QUERY, _STOP, _ROTATE, _FORMAT, _XID, _TABLE_MAP = 2, 3, 4, 15, 16, 19
-_HEARTBEATS, _GTID, _ANONYMOUS, _XA_PREPARE, _PAYLOAD, _TAGGED, _MARIADB_GTID = (27, 41), 33, 34, 38, 40, 42, 162
-_BEGINS = frozenset({_GTID, _ANONYMOUS, _TAGGED, _MARIADB_GTID})
+_BEGINS = frozenset({events.GTID, events.ANONYMOUS_GTID, events.GTID_TAGGED, events.MARIADB_GTID})
+_ENDS = frozenset({events.XID, events.XA_PREPARE, events.TRANSACTION_PAYLOAD})
 _BETWEEN = ("gtid", "anonymous_gtid", "rotate", "stop", "format_desc", "previous_gtids", "binlog_checkpoint")
 _PLACE = 5  # an event in its packet: length, number, and the byte that says that all is well
 
@@ -117,26 +116,26 @@ class _Transaction:
 
     def take(self, event: bytes, *, checksum: bool) -> None:
         kind, (log_pos, flags) = event[4], struct.unpack_from("<IH", event, 13)
-        body = event[events.HEADER : -4 if checksum and kind != _FORMAT else None]
-        if kind == _ROTATE:
+        body = event[events.HEADER : -4 if checksum and kind != events.FORMAT_DESCRIPTION else None]
+        if kind == events.ROTATE:
             # The server makes one up when a stream begins, with a checksum or without one as it sees fit.
             summed = zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little")
             self.file = event[events.HEADER + 8 : -4 if summed else None].decode()
         elif kind in _BEGINS and not self._begun:
             self._begin(kind, event, body, log_pos)
-        elif self._begun and kind not in _HEARTBEATS:
+        elif self._begun and kind not in (events.HEARTBEAT, events.HEARTBEAT_2):
             self._go_on(kind, body, flags, log_pos)
 
     def _begin(self, kind: int, event: bytes, body: bytes, log_pos: int) -> None:
         self._begun, self.end = True, log_pos
         (self.seconds,) = struct.unpack_from("<I", event)
-        if kind == _GTID:
+        if kind == events.GTID:
             self.gtid = events.Tagged(str(uuid.UUID(bytes=body[1:17])), int.from_bytes(body[17:25], "little"), "", 0)
             self.name = f"{self.gtid.uuid}:{self.gtid.number}"
-        elif kind == _TAGGED:
+        elif kind == events.GTID_TAGGED:
             self.gtid = events.tagged_gtid(body)
             self.name = f"{self.gtid.uuid}:{self.gtid.tag}:{self.gtid.number}".replace("::", ":")
-        elif kind == _MARIADB_GTID:
+        elif kind == events.MARIADB_GTID:
             number, domain = struct.unpack_from("<QI", body)
             (server,) = struct.unpack_from("<I", event, 5)
             self.triple = domain, server, number
@@ -146,17 +145,18 @@ class _Transaction:
             self.name = f"at {self.file}:{log_pos - len(event)}"
 
     def _go_on(self, kind: int, body: bytes, flags: int, log_pos: int) -> None:
-        if kind == _TABLE_MAP:
+        if kind == events.TABLE_MAP:
             database = body[9 : 9 + body[8]]
             table = body[11 + body[8] : 11 + body[8] + body[10 + body[8]]]
             self.tables.add(f"{database.decode(errors='replace')}.{table.decode(errors='replace')}")
-        text = events.query(body, flags).text.strip().upper() if kind == _QUERY else ""
-        if kind == _QUERY and self._single is None:
+        text = events.query(body, flags).text.strip().upper() if kind == events.QUERY else ""
+        if kind == events.QUERY and self._single is None:
             self._single = not text.startswith(("BEGIN", "XA START"))
-        over = kind in _BEGINS or kind in (_ROTATE, _STOP)
+        over = kind in _BEGINS or kind in (events.ROTATE, events.STOP)
         self.end = self.end if over else log_pos
-        last = kind in (_XID, _XA_PREPARE, _PAYLOAD) or text.startswith(("COMMIT", "ROLLBACK"))
-        self.ended = over or (last and not text.startswith("ROLLBACK TO")) or (kind == _QUERY and bool(self._single))
+        committed = text.startswith(("COMMIT", "ROLLBACK")) and not text.startswith("ROLLBACK TO")
+        single = kind == events.QUERY and bool(self._single)
+        self.ended = over or kind in _ENDS or committed or single
 
 
 def _event(packets: bytes) -> bytes:
@@ -204,8 +204,7 @@ def _check_file_place(db: Session, here: Place, there: Place, config: MysqlConfi
 
 
 def _refusal(packet: bytes, config: MysqlConfig) -> Exception:
-    if packet[0] == 0xFF:
-        code = int.from_bytes(packet[1:3], "little")
-        text = packet[9:] if packet[3:4] == b"#" else packet[3:]
-        return from_stream(code, text.decode("utf-8", "replace"), config.where, config.replica_id)
-    return ConnectionLost("the server ended the binlog stream", where=config.where)
+    said = read_server_packet(packet, config.where)
+    if isinstance(said, BinlogRefused):
+        return from_stream(said.code, said.message, config.where, config.replica_id)
+    return said or DecodeError("a packet of the binlog stream is malformed", where=config.where)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pymysql.constants import COMMAND
 
+from tidemill.decoders._blevents import FORMAT_DESCRIPTION
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
 from tidemill.errors import ConnectionLost, SourceError
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _THROUGH_GTID = 4  # a flag of COM_BINLOG_DUMP_GTID
 _NON_BLOCKING = 1  # a flag of COM_BINLOG_DUMP: end where the binlog ends
-_EVENT_TYPE, _FORMAT_DESCRIPTION = 4, 15
+_EVENT_TYPE = 4  # where it stands in an event's header
 _LARGEST_PACKET = 0xFFFFFF
 _UUID_NOTE = "mysql-replica-uuid"
 _WRITE_TIMEOUT_SECONDS = 3600
@@ -134,7 +135,7 @@ def created(config: MysqlConfig, file: str) -> int:
                 session.connection._execute_command(COMMAND.COM_BINLOG_DUMP, body)
                 for _ in range(5):  # a ROTATE that names the file, then the event
                     event = session.connection._read_packet().get_all_data()[1:]
-                    if len(event) > _EVENT_TYPE and event[_EVENT_TYPE] == _FORMAT_DESCRIPTION:
+                    if len(event) > _EVENT_TYPE and event[_EVENT_TYPE] == FORMAT_DESCRIPTION:
                         return int.from_bytes(event[:4], "little")
         finally:
             session.connection._force_close()
