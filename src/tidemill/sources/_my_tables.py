@@ -8,7 +8,6 @@ mysql.*            databases of the server itself are meant only where they are 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from tidemill.decoders.mysqltables import SYSTEM
 from tidemill.errors import ConfigError, SetupError
 from tidemill.sources._my_connect import Session
 from tidemill.sources._my_stream import account
-from tidemill.sources._patterns import Pattern
+from tidemill.sources._patterns import Pattern, Unmatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +51,6 @@ def _names(pattern: Pattern, database: str) -> bool:
     return (pattern.literal[0] or "").lower() == database.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class Unmatched:
-    """A pattern that matches no table yet, and why that may be."""
-
-    pattern: Pattern
-    what: str
-    fix: str
-
-
 def find(db: Session, selection: Selection) -> tuple[list[tuple[str, str]], list[Unmatched]]:
     """(database, table) of every base table that is meant, in order, and the patterns that match none: silence would
     look like a quiet table, and an error would make a pipeline unstartable because a table was dropped."""
@@ -93,20 +83,12 @@ def _unmatched(
     if other is not None:
         what = f"{other[0]}.{other[1]} is no base table: the binlog does not have it"
         return Unmatched(pattern, what, "Name the tables behind it in `tables`.")
-    near = difflib.get_close_matches(pattern.text, [f"{d}.{t}" for d, t in base], n=1)
     unseen = ""
     if not sees_all(db):
         database, table = pattern.literal
         name = f"{quoted(database) if database else '*'}.{quoted(table) if database and table else '*'}"
-        unseen = f" If it is there, the account does not see it. Run: GRANT SELECT ON {name} TO {account(db)};"
-    return Unmatched(pattern, nothing_matches(pattern), (f"Did you mean {near[0]}? " if near else "") + LATER + unseen)
-
-
-def nothing_matches(pattern: Pattern) -> str:
-    return f'no table matches "{pattern.text}" yet'
-
-
-LATER = "A table that is created later is captured from then on; if none will be, correct `tables`."
+        unseen = f"If it is there, the account does not see it. Run: GRANT SELECT ON {name} TO {account(db)};"
+    return Unmatched.yet(pattern, [f"{d}.{t}" for d, t in base], unseen)
 
 
 def sees_all(db: Session) -> bool:

@@ -8,7 +8,9 @@ A part in the database's own quotes is taken literally.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemill.errors import ConfigError
@@ -40,6 +42,23 @@ class Pattern:
 
     def matches(self, schema: str, name: str) -> bool:
         return bool(self.schema.fullmatch(schema) and self.name.fullmatch(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A pattern that matches no table yet, and why that may be."""
+
+    pattern: Pattern
+    what: str
+    fix: str
+
+    @classmethod
+    def yet(cls, pattern: Pattern, names: Sequence[str] = (), more: str = "") -> Unmatched:
+        """Nothing of any kind matches; it may be created, or one of `names` is meant."""
+        near = difflib.get_close_matches(pattern.text, names, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        later = "A table that is created later is captured from then on; if none will be, correct `tables`."
+        return cls(pattern, f'no table matches "{pattern.text}" yet', f"{hint}{later}{f' {more}' if more else ''}")
 
 
 def _literal(part: str, quote: str) -> str | None:

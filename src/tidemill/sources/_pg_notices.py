@@ -21,7 +21,7 @@ def standing(config: PostgresConfig, now: Published, refused: Mapping[str, Tidem
     """`refused`: tables that we may add to the publication, and why that did not work."""
     publication, name = now.publication, config.publication_name
     for unmatched in now.unmatched:
-        yield Notice("pattern-unmatched", unmatched.pattern, unmatched.what, unmatched.fix)
+        yield Notice("pattern-unmatched", unmatched.pattern.text, unmatched.what, unmatched.fix)
     if publication is not None and publication.missing_kinds:
         fix = f"If that is not meant, run as its owner: {_pg_setup.set_option(config, _ALL_KINDS)}."
         yield Notice("publication-partial", name, f'"{name}" leaves out {", ".join(publication.missing_kinds)}', fix)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from tidemill.sources import _pg_tables
-from tidemill.sources._pg_tables import Found, Unmatched
+from tidemill.sources._patterns import Unmatched
+from tidemill.sources._pg_tables import Found
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig

@@ -8,13 +8,12 @@ public.ord%              every table that begins so (`*` and `%` both stand for 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
 
-from tidemill.sources._patterns import Pattern
+from tidemill.sources._patterns import Pattern, Unmatched
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 
@@ -37,15 +36,6 @@ class Found:
 
 def parse(text: str) -> Pattern:
     return Pattern.parse(text, quote='"', default="public")
-
-
-@dataclass(frozen=True, slots=True)
-class Unmatched:
-    """A pattern that matches no table yet, and why that may be."""
-
-    pattern: str
-    what: str
-    fix: str
 
 
 def find(db: psycopg.Connection, patterns: Sequence[str]) -> tuple[list[Found], list[Unmatched]]:
@@ -85,13 +75,6 @@ def _unmatched(pattern: Pattern, relations: Sequence[Found]) -> Unmatched:
     if other is not None:
         reason = _KINDS.get(other.kind, "an unlogged table" if other.persistence == "u" else "a temporary table")
         what = f"{other.full_name} is {reason}: PostgreSQL does not log its changes"
-        return Unmatched(pattern.text, what, "Name a plain table in `tables`.")
+        return Unmatched(pattern, what, "Name a plain table in `tables`.")
     names = [r.full_name for r in relations if r.kind in "rp"]
-    near = difflib.get_close_matches(pattern.text, names, n=1)
-    hint = f"Did you mean {near[0]}? " if near else ""
-    return Unmatched(
-        pattern.text,
-        f'no table matches "{pattern.text}" yet',
-        f"{hint}A table that is created later is captured from then on; if none will be, correct `tables`"
-        ' (names are case-sensitive, a name alone is in "public").',
-    )
+    return Unmatched.yet(pattern, names, 'Names are case-sensitive, and a name alone is in "public".')

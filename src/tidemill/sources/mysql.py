@@ -31,7 +31,7 @@ from tidemill.sources._my_doctor import examine
 from tidemill.sources._my_server import Server
 from tidemill.sources._my_stream import Stream, own_uuid
 from tidemill.sources._my_tables import Selection
-from tidemill.sources._patterns import Pattern
+from tidemill.sources._patterns import Pattern, Unmatched
 
 _LAG_SECONDS = 5.0  # between questions about the end of the binlog
 
@@ -159,7 +159,7 @@ class MysqlSource(Component[MysqlConfig]):
         self._decoder: StreamDecoder | None = None
         self._side: Session | None = None  # for questions about the lag, beside the stream
         self._patterns: tuple[Pattern, ...] = ()
-        self._absent: list[tables.Unmatched] = []
+        self._absent: list[Unmatched] = []
         self._said: tuple[Notice, ...] = ()
         self._said_at: tuple[StreamDecoder | None, int] = (None, 0)
         self._noted = ""
@@ -248,9 +248,8 @@ class MysqlSource(Component[MysqlConfig]):
         """As the stream has come: a table that is created or dropped there changes what is said."""
         for pattern in self._patterns:
             if not any(pattern.matches(*name) for name in known):
-                found = next((u for u in self._absent if u.pattern == pattern), None)
-                what, fix = (found.what, found.fix) if found else (tables.nothing_matches(pattern), tables.LATER)
-                yield Notice("pattern-unmatched", pattern.text, what, fix)
+                said = next((u for u in self._absent if u.pattern == pattern), None) or Unmatched.yet(pattern)
+                yield Notice("pattern-unmatched", pattern.text, said.what, said.fix)
 
     def lag_bytes(self) -> int | None:
         """Binlog from where the decoder is to the end, as of a few seconds ago."""
