@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -18,6 +21,7 @@ from tidemill.control.servers.postgres import Postgres
 from tidemill.errors import PositionLost, SetupError, is_retryable
 from tidemill.model.block import Op
 from tidemill.schema.registry import SchemaRegistry
+from tidemill.sources import _pg_watch
 from tidemill.sources._pg_errors import PublicationLost
 from tidemill.sources._pg_lsn import parse_lsn
 from tidemill.sources.postgres import PostgresSource
@@ -28,7 +32,7 @@ class Watched:
 
     def __init__(self, dsn: str, directory: Path, *tables: str, **options: Any) -> None:
         self.dsn, self.directory = dsn, directory
-        self.config = config(dsn, *tables, **{"catalog_seconds": 0.1} | options)
+        self.config = config(dsn, *tables, **{"catalog_seconds": 0.05} | options)
         self.source = PostgresSource(self.config)
 
     @contextmanager
@@ -55,6 +59,11 @@ class Watched:
         before = seen.looks
         eventually(lambda: seen.looks >= before + 2)
 
+    def look(self) -> None:
+        before = self.source._watch.looks
+        self.source._watch.hint()
+        eventually(lambda: self.source._watch.looks > before)
+
     def execute(self, *statements: str) -> None:
         execute(self.dsn, *statements)
 
@@ -63,6 +72,21 @@ class Watched:
 
 
 Make = Callable[..., Watched]
+
+# Catalogs and watch are the same for every version, the WAL sender is not: what depends on it says so.
+each_version = pytest.mark.parametrize("postgres", ["18", "15"], ids=["pg18", "pg15"], indirect=True)
+
+
+@pytest.fixture(params=["18"], ids=["pg18"])
+def postgres(request: pytest.FixtureRequest) -> Postgres:
+    server: Postgres = request.getfixturevalue(f"postgres{request.param}")
+    return server
+
+
+@pytest.fixture(autouse=True)
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine makes looks slow, and slow looks rare: not here."""
+    monkeypatch.setattr(_pg_watch, "_SHARE", 1)
 
 
 @pytest.fixture
@@ -84,6 +108,7 @@ TREE = (
 # The publication as a whole
 
 
+@each_version
 def test_a_publication_that_is_dropped_stops_the_pipeline_at_once(watched: Make) -> None:
     it = watched("t")
     it.execute(TABLE)
@@ -181,8 +206,9 @@ def test_another_owner_of_the_publication_changes_nothing(watched: Make, databas
     it.execute(f"REASSIGN OWNED BY {role} TO postgres", f"DROP ROLE {role}")
 
 
+@each_version
 def test_a_publication_that_leaves_out_kinds_rows_or_columns_from_the_beginning_is_said_and_not_marked(
-    postgres: Postgres, watched: Make
+    watched: Make,
 ) -> None:
     it = watched("t", publication="mine")
     it.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b text)",
@@ -212,6 +238,7 @@ def test_partitions_that_suddenly_come_under_names_of_their_own_stop_the_pipelin
 # Tables that go out and in
 
 
+@each_version
 def test_a_table_that_is_taken_out_comes_back_and_is_marked(watched: Make) -> None:
     it = watched("t")
     it.execute(TABLE)
@@ -258,6 +285,7 @@ def test_a_row_filter_and_a_column_list_that_come_later_mark_the_table(watched: 
         it.notice("table-incomplete", "public.t", "the column list was removed")
 
 
+@each_version
 def test_a_table_that_is_dropped_and_made_again_is_captured_from_its_first_row(watched: Make) -> None:
     it = watched("t")
     it.execute(TABLE)
@@ -266,6 +294,7 @@ def test_a_table_that_is_dropped_and_made_again_is_captured_from_its_first_row(w
         eventually(lambda: run.events == 1, run)
         it.execute("DROP TABLE t", TABLE)
         eventually(lambda: it.members() == {"t"})
+        it.looked()  # and was found empty
         it.execute("INSERT INTO t VALUES (2)")
         eventually(lambda: ids(run) == [1, 2], run)
         it.notice("table-dropped", "public.t")
@@ -299,6 +328,7 @@ def test_a_table_that_was_dropped_is_said_and_the_pipeline_starts_without_it(wat
         eventually(lambda: ids(run) == [1], run)
 
 
+@each_version
 def test_a_pipeline_that_matches_nothing_yet_waits_and_captures_the_first_row(watched: Make) -> None:
     it = watched("shop.*")
     with it.running() as run:
@@ -316,6 +346,7 @@ def test_a_new_table_without_a_key_gets_an_identity_before_it_is_published(watch
     with it.running() as run:
         it.execute("CREATE TABLE n (id int)")
         eventually(lambda: it.members() == {"n"})
+        it.looked()  # and was found empty
         it.execute("INSERT INTO n VALUES (1)", "UPDATE n SET id = 2", "DELETE FROM n")
         eventually(lambda: run.events >= 3, run)
         assert it.notices() == []
@@ -388,6 +419,7 @@ def test_a_renamed_table_is_marked_under_its_new_name(watched: Make) -> None:
 # Partitions
 
 
+@each_version
 def test_a_partition_that_is_made_as_one_is_no_gap_with_rows_or_without(watched: Make) -> None:
     it = watched("t")
     it.execute(*TREE)
@@ -449,6 +481,57 @@ def test_a_partition_that_is_detached_and_attached_between_two_looks_marks_the_t
                "ALTER TABLE t ATTACH PARTITION t1 FOR VALUES FROM (0) TO (10)")  # fmt: skip
     with it.running():
         it.notice("table-incomplete", "public.t", "detached and attached again")
+
+
+# Replica identities
+
+
+KEYLESS = (
+    "CREATE TABLE t (id int) PARTITION BY RANGE (id)",
+    "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+)
+NEW_PARTITION = "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (10) TO (20)"
+
+
+def test_a_new_partition_that_was_locked_gets_its_identity_when_the_lock_is_gone(watched: Make) -> None:
+    it = watched("t", catalog_seconds=3600, lock_timeout_seconds=0.2)  # looks when it is told to
+    it.execute(*KEYLESS)
+    with it.running() as run:
+        it.execute(NEW_PARTITION)
+        with psycopg.connect(it.dsn) as other:
+            other.execute("LOCK TABLE t2 IN SHARE UPDATE EXCLUSIVE MODE")  # as VACUUM does
+            it.look()
+            told = it.notice("table-without-identity", "public.t2", "updates and deletes fail")
+            assert 'ALTER TABLE "public"."t2" REPLICA IDENTITY FULL' in told.fix
+            with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+                it.execute("UPDATE t SET id = 12 WHERE id = 11")
+        it.look()
+        assert it.notices() == []
+        it.execute("INSERT INTO t VALUES (11)", "UPDATE t SET id = 12 WHERE id = 11")
+        eventually(lambda: run.events == 2, run)
+
+
+def test_a_table_whose_key_is_dropped_can_still_be_updated(watched: Make) -> None:
+    it = watched("t")
+    it.execute(TABLE, "INSERT INTO t VALUES (1)")
+    with it.running() as run:
+        it.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+        it.looked()
+        it.execute("UPDATE t SET id = 2")
+        eventually(lambda: run.events >= 1, run)
+        assert it.notices() == []
+
+
+def test_a_partition_whose_identity_is_left_alone_is_said_with_what_to_run(watched: Make) -> None:
+    it = watched("t", replica_identity="keep")
+    it.execute(*KEYLESS, "ALTER TABLE t REPLICA IDENTITY FULL", "ALTER TABLE t1 REPLICA IDENTITY FULL")
+    with it.running():
+        it.looked()
+        assert it.notices() == []
+        it.execute(NEW_PARTITION)
+        told = it.notice("table-without-identity", "public.t2")
+        it.execute(told.fix.split(": ")[1].split("; ")[0])
+        eventually(lambda: not it.notices())
 
 
 # Who may do what, and the way out
@@ -518,17 +601,22 @@ def test_a_state_directory_from_before_there_was_a_watch_is_taken_as_it_is(watch
         assert [(n.code, n.subject) for n in it.notices()] == [("table-incomplete", "public.u")]
 
 
-def test_a_table_that_is_locked_is_added_when_the_lock_is_gone(watched: Make) -> None:
+def test_tables_that_are_locked_are_added_later_and_hold_up_neither_others_nor_looks(watched: Make) -> None:
     it = watched("public.*")
-    with it.running():
-        it.execute(TABLE)
-        with psycopg.connect(it.dsn) as other:
-            other.execute("CREATE TABLE u (id int PRIMARY KEY)")
-            other.commit()
-            other.execute("LOCK TABLE u IN SHARE MODE")
+    locked = {f"u{number}" for number in range(4)}
+    it.execute(TABLE)
+    with it.running() as run:
+        it.execute("INSERT INTO t VALUES (1)")
+        eventually(lambda: run.events == 1, run)  # from here on only the watch adds tables
+    it.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in locked), "CREATE TABLE v (id int PRIMARY KEY)")
+    with psycopg.connect(it.dsn) as other:
+        other.execute(f"LOCK TABLE {', '.join(locked)} IN SHARE MODE".encode())
+        with it.running():
+            assert it.members() == {"t", "v"}
             it.looked()
+            assert {n.subject for n in it.notices("table-unpublished")} == {f"public.{name}" for name in locked}
             other.commit()
-        eventually(lambda: it.members() == {"t", "u"})
+            eventually(lambda: it.members() == {"t", "v", *locked})
 
 
 def test_a_look_that_waits_for_ever_does_not_hold_up_the_stream_or_its_end(watched: Make) -> None:
@@ -557,6 +645,72 @@ def test_a_catalog_that_cannot_be_read_for_a_while_does_not_end_a_healthy_stream
         it.execute("CREATE TABLE u (id int PRIMARY KEY)")
         it.looked()
         assert not run.failure
+
+
+def broken_comparison(*arguments: Any) -> None:
+    raise KeyError("leaf")
+
+
+def test_a_look_that_breaks_is_a_failed_look_and_the_next_one_is_made(
+    watched: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = watched("public.*")
+    with it.running() as run:
+        with monkeypatch.context() as broken:
+            broken.setattr(_pg_watch, "Comparison", broken_comparison)
+            broken.setattr(_pg_watch, "_BLIND_SECONDS", 0.0)
+            it.execute(TABLE)
+            it.notice("catalog-unwatched", it.config.publication_name, "KeyError: 'leaf'")
+            failed = it.source._watch.failed_looks
+            eventually(lambda: it.source._watch.failed_looks > failed, run)
+        it.looked()
+        assert it.notices() == []
+        assert it.members() == {"t"}
+        assert not run.failure
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_watch_that_has_ended_begins_again_with_the_next_connection(
+    watched: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = watched("t")
+    it.execute(TABLE)
+    with it.running() as run:
+        look, ends = it.source._watch._look, iter([True])
+        monkeypatch.setattr(it.source._watch, "_look", lambda *given: sys.exit() if next(ends, False) else look(*given))
+        eventually(lambda: run.trouble, run)
+        assert "the thread that watches the publication has ended" in run.trouble[0].what
+        it.looked()
+
+
+class Recorded(threading.Event):
+    """Nobody waits for it; how long they would have is written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return self.is_set()
+
+
+def test_a_stream_that_hints_all_the_time_does_not_take_more_than_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_pg_watch, "_SHARE", 20)
+    monkeypatch.setattr(_pg_watch, "connect", lambda config: SimpleNamespace(close=lambda: None))
+    watch, stop = _pg_watch.Watch(config("dbname=none", catalog_seconds=3600)), Recorded()
+    reading = iter([0.5, 0.25, 3600.0, 0.0])
+
+    def look(db: Any, stop: threading.Event) -> None:
+        watch._reading_seconds = next(reading)
+        watch.hint()
+        if not watch._reading_seconds:
+            stop.set()
+
+    monkeypatch.setattr(watch, "_look", look)
+    watch.hint()
+    watch._run(stop)
+    assert stop.waits == [0.0, 10.0, 5.0, 30.0]
 
 
 def test_marks_of_many_tables_are_accepted_by_a_pattern(watched: Make, tmp_path: Path) -> None:

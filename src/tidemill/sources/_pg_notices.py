@@ -1,4 +1,5 @@
-"""What is so now and should be known: tables that are not published, filters, kinds left out, patterns without a table.
+"""What is so now and should be known: tables that are not published or have no replica identity, filters, kinds left
+out, patterns without a table.
 
 Derived from each look at the catalog, kept nowhere: it goes when it is no longer so.
 """
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from tidemill.component import Notice
 from tidemill.errors import TidemillError
 from tidemill.sources import _pg_setup
-from tidemill.sources._pg_published import KINDS, Published
+from tidemill.sources._pg_published import KINDS, Published, Relation
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -40,6 +41,22 @@ def standing(config: PostgresConfig, now: Published, refused: Mapping[str, Tidem
             if table.columns:
                 what = f"only these columns are published: {', '.join(table.columns)}"
                 yield Notice("table-filtered", unit.name, what, fix)
+
+
+def without_identity(
+    config: PostgresConfig, table: Relation, error: TidemillError | None, *, usable: bool
+) -> Notice:  # fmt: skip
+    """`error`: why it could not be set, None if it is not ours to set."""
+    what = "it is published and has no replica identity: its updates and deletes fail"
+    if usable:
+        what = "its replica identity is not FULL, so that old rows have only their key"
+    if error is not None:
+        what = f"{what}. It could not be set, and is tried again: {error.what}"
+    statement = _pg_setup.full_identity(table.schema, table.name).as_string()
+    fix = f"Run as its owner: {statement}"
+    if config.replica_identity == "keep":
+        fix = f"Add a primary key, or run as its owner: {statement}; or set replica_identity: auto"
+    return Notice("table-without-identity", table.full_name, what, f"{fix}.")
 
 
 _ALL_KINDS = f"publish = '{', '.join(KINDS)}'"

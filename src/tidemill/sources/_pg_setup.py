@@ -136,23 +136,53 @@ class Identity:
     usable: bool
 
 
+_USABLE = """
+    CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS (
+        SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+        AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END) END"""
+
+
 def identities(db: psycopg.Connection, found: Sequence[Found]) -> list[Identity]:
     """Of every table and every partition: a partition does not inherit the setting of its parent."""
     by_oid = {t.oid: t for t in found}
     rows = db.execute(
-        """
+        f"""
         SELECT t.root, n.nspname, c.relname, c.relreplident::text,
-               CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS (
-                   SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
-                   AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END) END
+               {_USABLE}
         FROM (SELECT r AS root, coalesce(p.relid::oid, r) AS oid
               FROM unnest(%s::oid[]) r LEFT JOIN pg_partition_tree(r::regclass) p ON true) t
         JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relkind IN ('r', 'p') ORDER BY 2, 3
-        """,
+        """.encode(),
         [list(by_oid)],
     )
     return [Identity(by_oid[root], schema, name, value, ok) for root, schema, name, value, ok in rows]
+
+
+def without_identity(db: psycopg.Connection, config: PostgresConfig, tables: Sequence[int]) -> dict[int, bool]:
+    """Which of these have not the identity that is configured, each with whether it has a usable one. Waits for no lock
+    on them."""
+    rows = db.execute(
+        f"""
+        SELECT oid, usable FROM (
+            SELECT c.oid, c.relreplident <> 'f' AS partly, {_USABLE} AS usable
+            FROM pg_class c WHERE c.oid = ANY (%s) AND c.relkind = 'r') t
+        WHERE NOT usable OR (partly AND %s) ORDER BY 1
+        """.encode(),
+        [list(tables), config.replica_identity == "full"],
+    )
+    return {oid: bool(usable) for oid, usable in rows}
+
+
+def full_identity(schema: str, name: str) -> sql.Composed:
+    return sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(sql.Identifier(schema, name))
+
+
+def set_full(db: psycopg.Connection, config: PostgresConfig, schema: str, name: str) -> None:
+    statement = full_identity(schema, name)
+    remedy = f"Run as the table's owner: {statement.as_string(db)}"
+    with errors.translated(config.where, errors.NoReplicaIdentity, remedy):
+        db.execute(statement)
 
 
 def set_identities(db: psycopg.Connection, config: PostgresConfig, found: Sequence[Found]) -> list[str]:
@@ -160,22 +190,18 @@ def set_identities(db: psycopg.Connection, config: PostgresConfig, found: Sequen
     did: list[str] = []
     for identity in identities(db, found):
         name = f"{identity.schema}.{identity.name}"
-        statement = sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(
-            sql.Identifier(identity.schema, identity.name)
-        )
-        text = statement.as_string(db)
         if config.replica_identity == "keep":
             if identity.usable:
                 continue
             raise errors.NoReplicaIdentity(
                 f"{name} has no key and no replica identity: once published, its updates and deletes would fail",
                 where=config.where,
-                fix=f"Add a primary key, or run: {text}; or set replica_identity: auto.",
-            )
+                fix=f"Add a primary key, or run: {full_identity(identity.schema, identity.name).as_string(db)};"
+                    " or set replica_identity: auto.",
+            )  # fmt: skip
         if identity.setting == "f" or (identity.usable and config.replica_identity == "auto"):
             continue
-        with errors.translated(config.where, errors.NoReplicaIdentity, f"Run as the table's owner: {text}"):
-            db.execute(statement)
+        set_full(db, config, identity.schema, identity.name)
         did.append(f"set replica identity of {name} to full")
     return did
 

@@ -19,8 +19,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
@@ -28,14 +29,14 @@ import psycopg
 from psycopg import sql
 
 from tidemill.component import Notice, Schemas
-from tidemill.errors import PositionLost, RegistryError, SetupError, SourceError, TidemillError
+from tidemill.errors import ConnectionLost, PositionLost, RegistryError, SourceError, TidemillError
 from tidemill.sources import _pg_errors as errors
 from tidemill.sources import _pg_setup, _pg_slot
 from tidemill.sources._pg_compare import Comparison
 from tidemill.sources._pg_connect import connect
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources._pg_marks import Mark, merge
-from tidemill.sources._pg_notices import standing
+from tidemill.sources._pg_notices import standing, without_identity
 from tidemill.sources._pg_published import Published, Relation
 from tidemill.sources._pg_tables import parse
 from tidemill.telemetry import events
@@ -46,10 +47,11 @@ if TYPE_CHECKING:
 SEEN, LOOKED = "postgres.publication", "postgres.looked"  # documents: what was seen; until when it was seen so
 _VERSION = 1
 _STOPS = (PositionLost, errors.PublicationProblem)  # a login that is refused, or a lock, does not end a healthy stream
-_SHARE = 20  # a look may take one part in so many of the time
+_SHARE = 20  # reading the catalog may take one part in so many of the time
+_LONGEST_REST_SECONDS = 30.0
 _NOTE_SECONDS = 10.0
 _BLIND_SECONDS = 60.0
-_LOCK_SECONDS = 1.0  # a table that is locked for longer is added at a later look
+_LOCK_SECONDS = 0.05  # a table that is locked for longer is altered at a later look: others queue after who waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Watch:
         self._seen: Seen | None = None
         self._last: Published | None = None
         self._noted, self._noted_at = 0, 0.0
+        self._reading_seconds = 0.0  # of the last look
         self._refused: dict[str, TidemillError] = {}
         self._notices: tuple[Notice, ...] = ()
         self._failure: TidemillError | None = None
@@ -94,11 +97,17 @@ class Watch:
         self._thread.start()
 
     def check(self) -> None:
+        thread = self._thread
+        ended = thread is not None and not thread.is_alive()  # before the failure, which it sets before it ends
         if self._failure is not None:
             raise self._failure
+        if ended:
+            raise ConnectionLost("the thread that watches the publication has ended", where=self._config.where,
+                                 fix="It begins again with the next connection. Please report this.")  # fmt: skip
 
     def hint(self) -> None:
-        """The stream met a table anew: the catalog may have changed."""
+        """The stream met a table anew: the catalog may have changed. The next look comes sooner, not more often than
+        looks may be."""
         self._wake.set()
 
     def notices(self) -> tuple[Notice, ...]:
@@ -118,19 +127,17 @@ class Watch:
         self._thread = None
 
     def _run(self, stop: threading.Event) -> None:
-        pause, last = self._config.catalog_seconds, time.monotonic()
+        last = time.monotonic()
         while not stop.is_set():
-            self._wake.wait(pause)
-            self._wake.clear()
+            self._rest(stop)
             if stop.is_set():
                 break
-            began = time.monotonic()
             try:
                 if self._db is None:
                     self._db = connect(self._config)
                 self._look(self._db, stop)
                 last = time.monotonic()
-            except TidemillError as error:
+            except Exception as error:  # noqa: BLE001  (a defect of ours must not end the watch unseen)
                 self._hang_up()
                 if stop.is_set():
                     break
@@ -138,8 +145,13 @@ class Watch:
                     self._failure = error
                     break
                 self._look_failed(error, last)
-            pause = max(self._config.catalog_seconds, _SHARE * (time.monotonic() - began))
         self._hang_up()
+
+    def _rest(self, stop: threading.Event) -> None:
+        least = min(_SHARE * self._reading_seconds, _LONGEST_REST_SECONDS)
+        if not stop.wait(least):
+            self._wake.wait(max(0.0, self._config.catalog_seconds - least))
+        self._wake.clear()
 
     def _hang_up(self) -> None:
         with self._guard:
@@ -147,8 +159,11 @@ class Watch:
                 self._db.close()
                 self._db = None
 
-    def _look_failed(self, error: TidemillError, last: float) -> None:
+    def _look_failed(self, error: Exception, last: float) -> None:
         self.failed_looks += 1
+        if not isinstance(error, TidemillError):
+            what = f"the look itself broke: {type(error).__name__}: {error}"
+            error = SourceError(what, where=self._config.where, fix="Please report this.")
         events.warn("catalog.look_failed", error=error.what, where=error.where)
         if time.monotonic() - last > _BLIND_SECONDS:
             what = f"the catalog cannot be read since {int(time.monotonic() - last)} seconds: {error.what}"
@@ -157,6 +172,7 @@ class Watch:
 
     def _look(self, db: psycopg.Connection, stop: threading.Event) -> None:
         config = self._config
+        self._reading_seconds = 0.0
         with errors.translated(config.where):
             lsn = _pg_slot.wal_end(db)
             now = self._read(db)
@@ -176,20 +192,29 @@ class Watch:
             if _differ(seen.published, now):
                 until = _pg_slot.wal_end(db)
                 marks = self._compare(db, seen, now, until)
-                self._identify_partitions(db, seen.published, now)
                 self._keep(Seen(now, lsn, marks), stop)
             else:
                 self._note(lsn, stop)
-        self._notices = (*(mark.notice() for mark in marks), *standing(config, now, self._refused))
+            identities = self._identify(db, now)
+        self._notices = (*(mark.notice() for mark in marks), *standing(config, now, self._refused), *identities)
         self.looks += 1
 
     def _read(self, db: psycopg.Connection) -> Published:
         """As a rule nothing has changed, and then what was made of the last look need not be made again."""
-        now = Published.read(db, self._config)
+        with self._reading():
+            now = Published.read(db, self._config)
         if now != self._last:
             self._last = now
         assert self._last is not None
         return self._last
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._reading_seconds += time.monotonic() - began
 
     def _must_be_the_same(self, seen: Seen, now: Published) -> None:
         known = seen.published.publication
@@ -206,11 +231,7 @@ class Watch:
         for unit in now.lacking:
             if not (now.publication and now.publication.ours and unit.table.ours):
                 continue
-            try:
-                with errors.translated(self._config.where):
-                    db.execute("SELECT set_config('lock_timeout', %s, false)", [self._lock_milliseconds()])
-                    _pg_setup.include(db, self._config, unit.found)
-            except SetupError as error:
+            if (error := self._alter(db, partial(_pg_setup.include, db, self._config, unit.found))) is not None:
                 refused[unit.name] = error
                 continue
             added = True
@@ -218,9 +239,39 @@ class Watch:
         self._refused = refused
         return added
 
-    def _lock_milliseconds(self) -> str:
-        wanted = self._config.lock_timeout_seconds
-        return str(int(1000 * (min(wanted, _LOCK_SECONDS) if wanted else _LOCK_SECONDS)))
+    def _identify(self, db: psycopg.Connection, now: Published) -> list[Notice]:
+        """Sets what is configured, as the setup does at first: a partition does not inherit the replica identity of its
+        table, a key may be dropped. What cannot be set is said, and tried again."""
+        config, publication = self._config, now.publication
+        if publication is None or not {"update", "delete"} & set(publication.kinds):
+            return []
+        captured = [unit for unit in now.units.values() if unit.wanted and unit.published]
+        with self._reading():
+            holders = [oid for unit in captured for oid in unit.leaves or [unit.table.oid]]
+            lacking = _pg_setup.without_identity(db, config, holders)
+        notices = []
+        for table, usable in ((now.relations[oid], usable) for oid, usable in lacking.items()):
+            error = None
+            if config.replica_identity != "keep" and table.ours:
+                error = self._alter(db, partial(_pg_setup.set_full, db, config, table.schema, table.name))
+                if error is None:
+                    events.emit("catalog.identity_set", table=table.full_name)
+                    continue
+            notices.append(without_identity(config, table, error, usable=usable))
+        return notices
+
+    def _alter(self, db: psycopg.Connection, change: Callable[[], None]) -> TidemillError | None:
+        """Makes a change wholly, or answers what kept us from it. Gives way to who has a lock."""
+        wait = min(self._config.lock_timeout_seconds or _LOCK_SECONDS, _LOCK_SECONDS)
+        try:
+            with errors.translated(self._config.where), db.transaction():
+                db.execute("SELECT set_config('lock_timeout', %s, true)", [str(max(1, int(1000 * wait)))])
+                change()
+        except (ConnectionLost, PositionLost):
+            raise
+        except TidemillError as error:
+            return error
+        return None
 
     def _compare(self, db: psycopg.Connection, seen: Seen, now: Published, until: int) -> tuple[Mark, ...]:
         published = {unit.name for unit in now.units.values() if unit.published}
@@ -235,22 +286,6 @@ class Watch:
             events.warn(f"catalog.{mark.code.replace('-', '_')}", table=mark.table, since=mark.since, until=mark.until,
                         reason="; ".join(mark.reasons))  # fmt: skip
         return marks
-
-    def _identify_partitions(self, db: psycopg.Connection, before: Published, now: Published) -> None:
-        """A partition does not inherit the replica identity of its table; without one its updates fail."""
-        if self._config.replica_identity == "keep":
-            return
-        for unit in now.units.values():
-            known = before.units.get(unit.table.oid)
-            if (
-                unit.wanted
-                and unit.published
-                and unit.table.ours
-                and known
-                and unit.leaves.keys() - known.leaves.keys()
-            ):
-                with contextlib.suppress(SetupError):
-                    _pg_setup.set_identities(db, self._config, [unit.found])
 
     def _keep(self, seen: Seen, stop: threading.Event) -> None:
         assert self._schemas is not None
