@@ -601,7 +601,10 @@ def test_a_state_directory_from_before_there_was_a_watch_is_taken_as_it_is(watch
         assert [(n.code, n.subject) for n in it.notices()] == [("table-incomplete", "public.u")]
 
 
-def test_tables_that_are_locked_are_added_later_and_hold_up_neither_others_nor_looks(watched: Make) -> None:
+def test_tables_that_are_locked_are_added_later_and_hold_up_neither_others_nor_looks(
+    watched: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_pg_watch, "_SHARE", 20)
     it = watched("public.*")
     locked = {f"u{number}" for number in range(4)}
     it.execute(TABLE)
