@@ -14,7 +14,7 @@ import pytest
 from tests.support.deliveries import make_deliveries, make_events
 from tidemill.component import Outcome
 from tidemill.errors import DeliveryError
-from tidemill.sinks.stdout import StdoutConfig, StdoutSink
+from tidemill.sinks.stdout import StdoutConfig, StdoutSink, lock_output
 
 # A driver that announces its output and prints, and a worker below it whose own output goes elsewhere, as in Spark.
 DRIVER = """
@@ -102,3 +102,25 @@ def test_a_path_that_cannot_be_written_fails_with_its_fix(tmp_path: Path) -> Non
     assert raised.value.fix
     (check,) = sink.doctor()
     assert check.outcome is Outcome.FAIL
+
+
+def test_lines_of_the_status_stay_whole_beside_those_of_a_worker() -> None:
+    """Neither is written in one piece where a pipe is full: who prints holds the lock of the output."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as reader:
+        announced = f"/proc/{os.getpid()}/fd/{writing}"
+        worker = StdoutSink(StdoutConfig(id="out", path=announced))
+        with lock_output(writing):
+            waiting = threading.Thread(
+                target=lambda: [worker.write(each) for each in make_deliveries(make_events(20), 0, 20)]
+            )
+            waiting.start()
+            os.write(writing, b"half a line, ")
+            waiting.join(0.3)
+            os.write(writing, b"and its end\n")
+        waiting.join(30)
+        worker.close()
+        os.close(writing)
+        first, *lines = reader.read().splitlines()
+    assert first == b"half a line, and its end"
+    assert offsets(lines) == list(range(20))

@@ -37,7 +37,7 @@ def doctor(
     pipelines = config.load_all(files) if files else []
     report: list[tuple[str, list[Check]]] = [("this machine", list(machine()))]
     report += [(f"pipeline {p.name}", list(pipeline(p))) for p in pipelines]
-    failed = sum(check.outcome == "fail" for _, checks in report for check in checks)
+    failed, warned = (sum(c.outcome == kind for _, checks in report for c in checks) for kind in ("fail", "warn"))
     if as_json:
         console.show_json(
             {
@@ -48,7 +48,8 @@ def doctor(
     else:
         for subject, checks in report:
             _show(subject, checks)
-        console.say(f"{failed} failed" if failed else "all is well", style="bold red" if failed else "green")
+        said, style = f"{failed} failed, {warned} to look at", _STYLE["fail" if failed else "warn"]
+        console.say(*("all is well", "green") if not failed and not warned else (said, style))
     if failed:
         raise typer.Exit(3)
 

@@ -176,4 +176,4 @@ def _warm(spark: SparkSession) -> None:
     try:
         warm_up(spark)
     except Exception as error:  # noqa: BLE001  a session stopped meanwhile; the first batch only starts colder
-        events.emit("stream.not_warmed", error=type(error).__name__)
+        events.emit("stream.not_warmed", reason="the session ended before", kind=type(error).__name__)

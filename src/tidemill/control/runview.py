@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from types import TracebackType
 
 import orjson
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from tidemill.control.console import human_bytes
 from tidemill.control.status import PipelineStatus, SinkState, SinkStatus, State
+from tidemill.sinks.stdout import lock_output
 
 _STYLE = {State.RUNNING: "green", State.FAILING: "red", State.FAILED: "bold red", State.STOPPING: "yellow"}
+# Of one pipeline, below the table: more would push the table off the screen.
+_NOTICES = 3
 _SINK_STYLE = {SinkState.OK: "green", SinkState.FAILING: "red", SinkState.FAILED: "bold red"}
 
 
@@ -56,27 +61,53 @@ class Lines:
             looks = (
                 status.began, status.state, status.stage, status.error.get("what", ""),
                 *(sink.state for sink in status.sinks),
-                *(f"{notice['code']} {notice['subject']}" for notice in status.notices),
+                *map(_named, status.notices),
             )  # fmt: skip
             at, before = self._shown.get(status.name, (0.0, ()))
             if looks != before or now - at >= self._interval:
                 self._shown[status.name] = (now, looks)
-                if status.began and before[:1] != (status.began,) and not self._as_json:
-                    print(_began(status), flush=True)
-                print(orjson.dumps(asdict(status)).decode() if self._as_json else _line(status), flush=True)
+                if self._as_json:
+                    _say(orjson.dumps(asdict(status)).decode())
+                    continue
+                if status.began and before[:1] != (status.began,):
+                    _say(_began(status))
+                for notice in status.notices:
+                    if _named(notice) not in before:
+                        _say(f"{status.name} {_told(notice)}")
+                _say(_line(status))
+
+
+def _say(line: str) -> None:
+    """A line that stays whole beside those of a `stdout` sink."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):  # no file, as in a test
+        print(line, flush=True)
+        return
+    with lock_output(output):
+        print(line, flush=True)
+
+
+def _named(notice: Mapping[str, str]) -> str:
+    return f"{notice['code']} {notice['subject']}"
+
+
+def _told(notice: Mapping[str, str]) -> str:
+    return f"{notice['code']} {notice['subject']}: {notice['what'].rstrip('.')}. {notice['fix']}"
 
 
 def _began(status: PipelineStatus) -> str:
     return f"{status.name} {'resumes after' if status.resumed else 'begins at'} {status.began}"
 
 
-def _table(statuses: list[PipelineStatus]) -> Table:
+def _table(statuses: list[PipelineStatus]) -> Group:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("pipeline", "state", "stage"):
-        table.add_column(name)
+    table.add_column("pipeline", overflow="fold")
+    for name in ("state", "stage"):
+        table.add_column(name, no_wrap=True, min_width=len(State.STOPPING))
     for name in ("events", "events/s", "lag events", "lag s", "lag bytes", "batch ms"):
         table.add_column(name, justify="right")
-    table.add_column("sinks")
+    table.add_column("sinks", overflow="fold")
     for s in statuses:
         sinks = Text(" ").join(Text(_sink(k), style=_SINK_STYLE[k.state]) for k in s.sinks)
         table.add_row(
@@ -84,11 +115,20 @@ def _table(statuses: list[PipelineStatus]) -> Table:
             f"{s.events:,}", f"{s.events_per_second:,.0f}",
             f"{s.lag_events:,}", f"{s.lag_seconds:.1f}", _bytes(s), f"{s.batch_seconds * 1000:.0f}", sinks,
         )  # fmt: skip
-        if s.error:
-            table.add_row("", Text(s.error["what"], style="red"))
-        for notice in s.notices:
-            table.add_row("", Text(f"{notice['subject']}: {notice['what']} {notice['fix']}", style="yellow"))
-    return table
+    return Group(table, *(line for s in statuses for line in _below(s)))
+
+
+def _below(s: PipelineStatus) -> Iterator[Text]:
+    """What needs words, as wide as the screen."""
+    if s.error:
+        yield Text(f"{s.name}: {s.error['what']}", style="red")
+    for sink in s.sinks:
+        if sink.error and sink.error.splitlines()[0] not in s.error.get("what", ""):
+            yield Text(f"{s.name}: sink {sink.id} is {sink.state}: {sink.error.splitlines()[0]}", style="red")
+    for notice in s.notices[:_NOTICES]:
+        yield Text(f"{s.name}: {_told(notice)}", style="yellow")
+    if len(s.notices) > _NOTICES:
+        yield Text(f"{s.name}: and {len(s.notices) - _NOTICES} more, which `tidemill doctor` shows", style="yellow")
 
 
 def _line(s: PipelineStatus) -> str:
@@ -102,7 +142,8 @@ def _line(s: PipelineStatus) -> str:
 
 
 def _sink(sink: SinkStatus) -> str:
-    return f"{sink.id}{_behind(sink)}"
+    state = "" if sink.state is SinkState.OK else f" {sink.state}"
+    return f"{sink.id}{state}{_behind(sink)}"
 
 
 def _behind(sink: SinkStatus) -> str:

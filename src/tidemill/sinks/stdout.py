@@ -101,20 +101,26 @@ class StdoutSink(Component[StdoutConfig]):
         """The target, locked against other lanes: a pipe takes only 4 KiB in one piece."""
         if self._fd is None:
             self._fd = _open(self._target())
-        with contextlib.suppress(OSError):  # not everything that can be written can be locked
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-        try:
+        with lock_output(self._fd):
             yield self._fd
-        finally:
-            if self._fd is not None:
-                with contextlib.suppress(OSError):
-                    fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _target(self) -> str:
         if self.config.path is not None:
             return self.config.path
         announced = os.environ.get(_ANNOUNCED, "")
         return announced if os.access(announced, os.W_OK) else _OWN
+
+
+@contextlib.contextmanager
+def lock_output(fd: int) -> Iterator[None]:
+    """Keeps lines whole among all that print to the same place: lanes, and the process that shows the status."""
+    with contextlib.suppress(OSError):  # not everything that can be written can be locked
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def _open(path: str) -> int:

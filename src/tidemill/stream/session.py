@@ -19,6 +19,7 @@ from tidemill.errors import EnvironmentProblem, SparkLost
 from tidemill.privatefiles import make_directory
 from tidemill.stream.gateway import ensure_java
 from tidemill.stream.source import BlockSource, warm_workers
+from tidemill.telemetry import events
 
 _FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"  # see _CHEAP
@@ -83,6 +84,7 @@ def create_session(
     `scratch` is where Spark spills and keeps temporary files; by default a temporary directory of its own. `said` is
     the file for what Java and the Python processes under it write; by default our own standard output and error.
     """
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -107,17 +109,18 @@ def create_session(
     settings["spark.driver.extraJavaOptions"] = options
     # py4j prints a traceback of everything that it also raises; the loop and `reaching_spark` say what that means.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    _hush_accumulators()
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
         ensure_java({"spark.master": master, "spark.app.name": name, **settings}, said)
         for key, value in settings.items():  # Java is there: they do not pass by its command line
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
-    except PySparkRuntimeError as error:
+    except (PySparkRuntimeError, Py4JError) as error:
         raise EnvironmentProblem(
             "Spark did not start",
             where=f"master {master}",
-            fix="Java 17 or newer must be on the PATH or in JAVA_HOME; its own words stand "
+            fix="The master must be there, and Java 17 or newer on the PATH or in JAVA_HOME; its own words stand "
             + (f"in {said}." if said else "above.")
             + " Try: tidemill doctor",
         ) from error
@@ -126,6 +129,15 @@ def create_session(
         signal.signal(signal.SIGINT, on_interrupt)
     register_source(spark)
     return spark
+
+
+def _hush_accumulators() -> None:
+    """PySpark's server for counters of tasks prints a traceback when Java goes first, as in a SIGTERM to all processes.
+    Nothing here counts with it."""
+    from pyspark import accumulators
+
+    for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        server.handle_error = lambda self, request, address: events.emit("spark.counters_ended")
 
 
 def register_source(spark: Any, source: Any = BlockSource) -> None:

@@ -54,4 +54,6 @@ class _Machine(logging.Formatter):
 
 def _quoted(value: object) -> str:
     text = " ".join(str(value).split())  # one event, one line
-    return f'"{text}"' if " " in text or not text else text
+    if not text or " " in text or '"' in text:
+        return '"' + text.replace('"', '\\"') + '"'
+    return text

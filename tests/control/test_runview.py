@@ -1,0 +1,49 @@
+"""How `tidemill run` shows what needs words: whole, at any width, with the way out."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from tidemill.control import runview
+from tidemill.control.status import PipelineStatus, SinkState, SinkStatus, State
+
+FIX = "Copy the table yourself, then: tidemill resync orders.yaml --table public.items"
+NOTICE = {"code": "table-incomplete", "subject": "public.items", "what": "rows may be missing", "fix": FIX}
+STATUS = PipelineStatus("orders", State.RUNNING, stage="cdc", sinks=(SinkStatus("lake"),))
+
+
+def screen(status: PipelineStatus, width: int = 80) -> str:
+    output = io.StringIO()
+    Console(file=output, width=width).print(runview._table([status]))
+    return " ".join(output.getvalue().split())
+
+
+def test_a_notice_stands_below_the_table_with_its_code_and_the_whole_way_out() -> None:
+    shown = screen(replace(STATUS, notices=(NOTICE,)))
+    assert f"orders: table-incomplete public.items: rows may be missing. {FIX}" in shown
+
+
+def test_of_many_notices_the_first_are_shown_and_the_others_counted() -> None:
+    many = tuple(NOTICE | {"subject": f"public.t{number}"} for number in range(5))
+    shown = screen(replace(STATUS, notices=many))
+    assert "public.t2" in shown
+    assert "public.t3" not in shown
+    assert "and 2 more" in shown
+
+
+def test_a_sink_that_fails_says_so_and_why() -> None:
+    failing = SinkStatus("events", SinkState.FAILING, waited_for=False, lag_events=6, error="no broker answers\nmore")
+    shown = screen(replace(STATUS, sinks=(failing,)))
+    assert "events failing(-6ev)" in screen(replace(STATUS, sinks=(failing,)), width=140)
+    assert "sink events is failing: no broker answers" in shown
+
+
+def test_lines_tell_a_notice_once_with_its_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = runview.Lines(0, as_json=False)
+    lines.show([replace(STATUS, notices=(NOTICE,))])
+    lines.show([replace(STATUS, notices=(NOTICE,))])
+    assert capsys.readouterr().out.count(FIX) == 1
