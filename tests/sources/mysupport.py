@@ -69,10 +69,11 @@ def events(source: MysqlSource, until: bytes, seconds: float = 20) -> bytes:
     return seen
 
 
-def purge(server: Server, seconds: float = 20) -> str:
-    """Removes all binlog files but the newest, whose name it answers. A file that a reader or an open transaction
-    needs is kept by the server, so it may take several tries."""
-    server.query("FLUSH BINARY LOGS")
+def purge(server: Server, seconds: float = 20, *, rotate: bool = True) -> str:
+    """Removes all binlog files but a new one, or the newest, whose name it answers. A file that a reader or an open
+    transaction needs is kept by the server, so it may take several tries."""
+    if rotate:
+        server.query("FLUSH BINARY LOGS")
     deadline = time.monotonic() + seconds
     while len(files := server.query("SHOW BINARY LOGS")) > 1:
         assert time.monotonic() < deadline, "the binlog files do not go away"

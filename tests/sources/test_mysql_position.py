@@ -16,6 +16,7 @@ from tidemill.control.servers.mysqlfamily import Server
 from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
 from tidemill.errors import PositionLost, SetupError
+from tidemill.model.position import Position
 from tidemill.sources import _my_errors as errors
 from tidemill.sources import _my_position as position
 from tidemill.sources.mysql import MysqlConfig, MysqlSource
@@ -268,6 +269,63 @@ def test_numbers_that_a_reset_gives_out_again_are_no_place_to_go_on(
     assert "copy the tables" in caught.value.fix
     again = read_to_the_end(private, settings, MysqlSource(settings).renew())
     resume(settings, again)
+
+
+@pytest.mark.parametrize("positions", ["gtid", "file"])
+def test_a_reset_is_noticed_also_after_the_new_binlog_was_purged_beyond_our_file(
+    private: Server, positions: str
+) -> None:
+    """The numbers that were purged are in our set, and so is nothing that was not: only that some of ours are left."""
+    reset = "RESET BINARY LOGS AND GTIDS" if private.name == "MySQL" else "RESET MASTER"
+    settings = config(private.dsn(), "shop.t", positions=positions, failover_wait_seconds=0.2)
+    private.query(reset)
+    for _ in range(5):
+        insert(private)
+    here = read_to_the_end(private, settings)
+    private.query(reset)
+    insert(private)
+    private.query("FLUSH BINARY LOGS")
+    purge(private)
+    for _ in range(10):
+        insert(private)
+    expected = errors.OtherServer if positions == "gtid" else errors.BinlogPurged
+    with pytest.raises(expected, match="another history" if positions == "gtid" else "purged") as caught:
+        resume(settings, here)
+    assert "copy the tables" in caught.value.fix
+
+
+@pytest.mark.parametrize("captured", ["nothing", "a row"])
+@pytest.mark.parametrize("later", ["nothing", "a row"])
+def test_a_purge_of_what_was_read_is_no_reset(private: Server, captured: str, later: str) -> None:
+    """Purged up to exactly what was read, and beyond the file where it stood."""
+    settings = config(private.dsn(), "shop.t", positions="gtid")
+    insert(private)
+    if captured == "nothing":
+        with opened(settings) as source:
+            here = str(source.began)
+    else:
+        here = read_to_the_end(private, settings)
+    purge(private)
+    private.query("FLUSH BINARY LOGS")
+    purge(private)
+    if later == "a row":
+        insert(private)
+    resume(settings, here)
+    read_to_the_end(private, settings, here)
+
+
+def test_a_purge_of_what_was_passed_over_is_no_reset(private: Server) -> None:
+    """What an operator gave up was not read: it stands later than the place where we read last."""
+    settings = config(private.dsn(), "shop.t", positions="gtid")
+    source = MysqlSource(settings)
+    for by in ("name", "next"):
+        here = Position(read_to_the_end(private, settings))
+        private.query("FLUSH BINARY LOGS")
+        insert(private)
+        through = Position(str(source.renew()).partition("#")[0]) if by == "name" else None
+        passed = source.pass_over(here, through, told=None).to
+        purge(private, rotate=False)
+        resume(settings, passed)
 
 
 @pytest.mark.parametrize("kind", KINDS)

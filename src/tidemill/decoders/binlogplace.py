@@ -91,8 +91,9 @@ class Place:
     def end_transaction(self, offset: int) -> None:
         """The last transaction ended at this byte of `file`."""
         self.offset = offset
-        if self.gtids is not None and self.created and self.server:
-            self.seen = Witness(self.file, offset, self.created, self.server)
+        if self.gtids is not None:
+            known = self.created and self.server
+            self.seen = Witness(self.file, offset, self.created, self.server) if known else None
 
     def is_at(self, other: Place) -> bool:
         """Whether the same transactions stand before both."""

@@ -36,9 +36,10 @@ def by_gtid(server: Server, config: MysqlConfig) -> bool:
 
 def now(db: Session, server: Server, config: MysqlConfig) -> Place:
     """The end of the binlog."""
+    have = facts.executed(db, server) if by_gtid(server, config) else None  # first: it all stands before the end
     end = facts.end_of_binlog(db, server)
-    if by_gtid(server, config):
-        return Place(server.flavor, facts.executed(db, server), end.name, end.size)
+    if have is not None:
+        return Place(server.flavor, have, end.name, end.size)
     return Place(server.flavor, None, end.name, end.size, server.identity)
 
 
@@ -47,6 +48,12 @@ def witnessed(place: Place, server: Server, config: MysqlConfig) -> Place:
     made = created(config, place.file)
     seen = Witness(place.file, place.offset, made, server.identity)
     return replace(place, created=made, seen=seen if place.gtids is not None else None)
+
+
+def end_witness(db: Session, server: Server, config: MysqlConfig) -> Witness:
+    """For a GTID set that grew by what was not read: all of it stands before the end of the binlog."""
+    end = facts.end_of_binlog(db, server)
+    return Witness(end.name, end.size, created(config, end.name), server.identity)
 
 
 def first(db: Session, server: Server, config: MysqlConfig) -> Place:
@@ -130,8 +137,9 @@ def resume(db: Session, server: Server, place: Place, config: MysqlConfig) -> Pl
 def check_history(db: Session, server: Server, place: Place, config: MysqlConfig) -> None:
     """Whether the server still has the binlog that was read. One that was reset, or put back to an earlier state, gives
     out the same names and numbers again, and what it wrote under them since would be passed over in silence. Its files
-    tell: they were made at another second, or are shorter. A server of another identity has files of its own; there
-    only the GTIDs count, which nobody else gives out."""
+    tell: they were made at another second, or are shorter. Of a file that was purged its GTIDs tell: the ids that this
+    server gave out up to the place where we read last count as purged with it, and ids given out anew stand later. A
+    server of another identity has files of its own; there only the GTIDs count, which nobody else gives out."""
     witness = place.witness
     if witness is None or witness.server != server.identity:
         return
@@ -140,9 +148,14 @@ def check_history(db: Session, server: Server, place: Place, config: MysqlConfig
     base = witness.file.rpartition(".")[0]
     if size is None:
         numbers = [number_of(file.name) for file in files if file.name.rpartition(".")[0] == base]
-        if not numbers or min(numbers) > number_of(witness.file):
-            return  # purged, or called otherwise by now: whether something is missing was judged by GTIDs
-        what = f"{at}, where we read last, is in no file that the server has"
+        if not numbers:
+            return  # called otherwise by now: whether something is missing was judged by GTIDs
+        if min(numbers) < number_of(witness.file):
+            what = f"{at}, where we read last, is in no file that the server has"
+        elif place.gtids is not None and (again := minus(_own(place.gtids, server), facts.purged(db, server))):
+            what = f"{witness.file}, where we read last, was purged, but not with it the last we read: {_short(again)}"
+        else:
+            return
     elif size < witness.offset:
         what = f"{at}, where we read last, is beyond the end of that file, {size}"
     elif witness.created and (made := created(config, witness.file)) != witness.created:
@@ -155,6 +168,19 @@ def check_history(db: Session, server: Server, place: Place, config: MysqlConfig
         f" another server with the same {'server_uuid' if server.flavor is Flavor.MYSQL else 'server_id'}. Check the"
         f" dsn. {errors.RESYNC}",
     )  # fmt: skip
+
+
+def _own(gtids: GtidSet, server: Server) -> GtidSet:
+    """The ids that this server gave out itself, or its group did. Others it cannot give out again, and may have written
+    them later than what we read last, if we had them from the server that it took over from."""
+    if isinstance(gtids, MariadbGtids):
+        return MariadbGtids({domain: (by, number) for domain, by, number in gtids if by == server.server_id})
+    own = MysqlGtids()
+    givers = {server.identity.lower(), server.setting("group_replication_group_name").lower()}
+    for uuid, tag, first_number, past in gtids:
+        if uuid in givers:
+            own.add_interval(uuid, tag, first_number, past)
+    return own
 
 
 def _utc(seconds: int) -> str:

@@ -61,6 +61,7 @@ def up_to(config: MysqlConfig, after: Position, wanted: Position, told: Position
         assert here.gtids is not None
         lost = position.minus(to.gtids, here.gtids)
         to = position.resume(db, server, to, config)
+        to.seen = position.end_witness(db, server, config)
         return Passage(to.text(), f"transactions {lost[:500]}")
 
 
@@ -87,6 +88,9 @@ def next_transaction(config: MysqlConfig, after: Position, told: Position | None
     finally:
         stream.close()
     to = here.copy()
+    if to.gtids is not None:
+        with connect(config) as db:
+            to.seen = position.end_witness(db, server, config)
     if isinstance(to.gtids, MysqlGtids) and found.gtid is not None:
         to.gtids.add(found.gtid.uuid, found.gtid.number, found.gtid.tag)
     elif isinstance(to.gtids, MariadbGtids) and found.triple is not None:
