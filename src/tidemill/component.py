@@ -149,9 +149,14 @@ class Source(Protocol):
     def began(self) -> Position:
         """Where the stream that `open` made begins."""
 
-    def setup(self, after: Position | None = None) -> object:
+    def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> object:
         """Prepares the database; idempotent. `SetupError` says what is missing and who can grant it. With `after`, what
-        an earlier run prepared must still be there: made anew, it would skip changes (invariant 7)."""
+        an earlier run prepared must still be there: made anew, it would skip changes (invariant 7). What `schemas`
+        remember of the server is compared before anything else is said of it."""
+
+    def other_server(self, after: Position, schemas: Schemas) -> str:
+        """For a person who is about to give up what follows `after`: says so if this is not the server that was
+        captured (the dsn may be wrong), else empty."""
 
     def open(self, after: Position | None, schemas: Schemas, *, told: Position | None, mark_events: int) -> Decoder:
         """Streams what committed after `after`. `told` is the last position this pipeline acknowledged: a source that

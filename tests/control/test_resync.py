@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.capture.test_loop import capturing, query
+from tests.support.capturing import Running, eventually
 from tests.support.capturing import capturing as capturing_any
-from tests.support.capturing import eventually
 from tidemill.capture.__main__ import _open_log
 from tidemill.config import load
 from tidemill.control.resync import app
+from tidemill.control.servers.postgres import Postgres
 from tidemill.decoders import pgoutput
 from tidemill.decoders._pgcolumns import Cells, convert, texts
 from tidemill.errors import ConfigError, DecodeError, PositionLost, SourceError
@@ -76,10 +78,38 @@ def test_what_the_source_remembers_of_its_server_goes_with_the_gap(document: Pat
     registry = tmp_path / "state" / "shop" / "registry.sqlite"
     registry.parent.mkdir(parents=True)
     schemas = SchemaRegistry(registry)
-    schemas.remember(_pg_witness.NAME, b"another server")
+    seen = _pg_witness.Transaction(1, 2, 3, 4)
+    before = _pg_witness.Memory(_pg_witness.Server("1", 7), "", seen)
+    schemas.remember(_pg_witness.NAME, before.to_json())
     CliRunner().invoke(app, [str(document), "--force", "--json"], catch_exceptions=False)
-    assert schemas.recall(_pg_witness.NAME) is None
+    memory = _pg_witness.recall(schemas.recall)
+    assert memory is not None
+    assert memory.last is None
+    assert memory.server.system != "1"
     schemas.close()
+
+
+def test_another_server_is_named_before_the_gap_is_accepted_and_is_the_one_from_then_on(
+    database: str, document: Path, tmp_path: Path
+) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing_pipeline(database, tmp_path) as running:
+        eventually(lambda: running.log.tail().position, running)
+    with Postgres(durable=False) as server:
+        other = server.create_database("other")
+        query(other, "CREATE TABLE t (id int PRIMARY KEY)")
+        document.write_text(document.read_text().replace(database, other))
+        with pytest.raises(SourceError, match=r"is another server than the one that was captured.*; if it is"):
+            CliRunner().invoke(app, [str(document)], catch_exceptions=False)
+        with pytest.raises(PositionLost, match="is another server"):
+            CliRunner().invoke(app, [str(document), "--after", "0/1", "--yes"], catch_exceptions=False)
+        assert query(other, "SELECT count(*) FROM pg_replication_slots") == (0,), "nothing was changed"
+        assert "is another server" in invoke(document, "--yes", "--json")["lost"]
+        with capturing_pipeline(other, tmp_path) as running:
+            query(other, "INSERT INTO t VALUES (1)")
+            eventually(lambda: running.events == 1, running)
+    with pytest.raises(PositionLost, match="is another server"), capturing_pipeline(database, tmp_path):
+        pass
 
 
 @pytest.mark.usefixtures("lost_slot")
@@ -146,6 +176,10 @@ def test_a_gap_that_was_accepted_for_a_log_that_was_moved_away_stays_accepted(
 
 @pytest.fixture
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_poison(monkeypatch)
+
+
+def refuse_poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for a value that the decoder cannot read: no version of PostgreSQL is known to send one."""
 
     def refusing(cells: Cells, kind: DataType) -> Any:
@@ -156,19 +190,29 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pgoutput, "convert", refusing)
 
 
-def stopped_at_poison(database: str, tmp_path: Path, **settings: Any) -> DecodeError:
-    """Capture was away; of what it finds, the third transaction cannot be decoded."""
+@contextmanager
+def capturing_pipeline(database: str, tmp_path: Path, **settings: Any) -> Iterator[Running]:
+    """As the capture process of `document`: with its log and its state directory."""
     options = {"tables": ("public.t",), **settings}
+    config = PostgresConfig(id="test", dsn=database, feedback_seconds=0.1, heartbeat_seconds=0.2, **options)
+    state = tmp_path / "state" / "shop"
+    state.mkdir(parents=True, exist_ok=True)
+    with capturing_any(PostgresSource(config), state, log=tmp_path / "log") as running:
+        yield running
+
+
+def stopped_at_poison(database: str, tmp_path: Path) -> DecodeError:
+    """Capture was away; of what it finds, the third transaction cannot be decoded."""
     query(database, "CREATE TABLE t (id int, v text)", "CREATE TABLE other (id int)",
           "ALTER TABLE t REPLICA IDENTITY FULL")  # fmt: skip
-    with capturing(database, tmp_path, **options) as running:
+    with capturing_pipeline(database, tmp_path) as running:
         eventually(lambda: running.log.tail().position, running)
     query(
         database, "INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')",
         "INSERT INTO t SELECT 3, 'poison' FROM generate_series(1, 3)", "INSERT INTO other VALUES (1)",
         "INSERT INTO t VALUES (4, 'c')",
     )  # fmt: skip
-    with capturing(database, tmp_path, **options) as run:
+    with capturing_pipeline(database, tmp_path) as run:
         (error,) = eventually(lambda: run.failure)
     assert isinstance(error, DecodeError)
     assert [row["after"]["id"] for row in run.rows()] == [1, 2]
@@ -176,7 +220,7 @@ def stopped_at_poison(database: str, tmp_path: Path, **settings: Any) -> DecodeE
 
 
 @pytest.mark.usefixtures("poison")
-def test_one_transaction_is_left_out_and_everything_around_it_is_captured(
+def test_one_transaction_is_left_out_once_and_everything_around_it_is_captured(
     database: str, document: Path, tmp_path: Path
 ) -> None:
     error = stopped_at_poison(database, tmp_path)
@@ -185,11 +229,37 @@ def test_one_transaction_is_left_out_and_everything_around_it_is_captured(
         CliRunner().invoke(app, [str(document), "--skip-transaction"], catch_exceptions=False)
     answer = invoke(document, "--skip-transaction", "--yes", "--json")
     assert str(answer["lost"]).split(",")[0] in error.where, "the transaction that the error names"
-    with capturing(database, tmp_path, tables=("public.t",)) as running:
+    with pytest.raises(ConfigError, match="did not stop at a transaction"):
+        CliRunner().invoke(app, [str(document), "--skip-transaction", "--yes"], catch_exceptions=False)
+    with capturing_pipeline(database, tmp_path) as running:
         eventually(lambda: running.events == 3, running)
         assert [row["after"]["id"] for row in running.rows()] == [1, 2, 4]
-    with pytest.raises(ConfigError, match="no transaction"):
-        CliRunner().invoke(app, [str(document), "--skip-transaction"], catch_exceptions=False)
+
+
+def test_no_transaction_is_left_out_where_capture_stopped_at_none(
+    database: str, document: Path, tmp_path: Path
+) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing_pipeline(database, tmp_path) as running:
+        eventually(lambda: running.log.tail().position, running)
+    query(database, "INSERT INTO t VALUES (1)")
+    with pytest.raises(ConfigError, match="did not stop at a transaction"):
+        CliRunner().invoke(app, [str(document), "--skip-transaction", "--yes"], catch_exceptions=False)
+    with capturing_pipeline(database, tmp_path) as running:
+        eventually(lambda: running.events == 1, running)
+
+
+def test_a_transaction_that_capture_got_past_since_is_not_left_out(
+    database: str, document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        refuse_poison(patched)
+        stopped_at_poison(database, tmp_path)
+    with capturing_pipeline(database, tmp_path) as running:
+        eventually(lambda: running.events == 6, running)
+    query(database, "INSERT INTO t VALUES (5, 'd')")
+    with pytest.raises(ConfigError, match="did not stop at a transaction"):
+        CliRunner().invoke(app, [str(document), "--skip-transaction", "--yes"], catch_exceptions=False)
 
 
 @pytest.mark.usefixtures("poison")
@@ -201,7 +271,7 @@ def test_capture_goes_on_after_a_named_position(database: str, document: Path, t
         with pytest.raises(ConfigError, match="is not in what slot"):
             CliRunner().invoke(app, [str(document), "--after", wrong, "--yes"], catch_exceptions=False)
     assert invoke(document, "--after", middle, "--yes", "--json")["to"] == middle
-    with capturing(database, tmp_path, tables=("public.t",)) as running:
+    with capturing_pipeline(database, tmp_path) as running:
         eventually(lambda: running.events == 3, running)
         assert [row["after"]["id"] for row in running.rows()] == [1, 2, 5]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import config as source_config
-from tests.support.capturing import capturing, eventually
+from tests.support.capturing import Running, capturing, eventually
 from tidemill.control.resync import app
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.errors import ConfigError, PositionLost
@@ -55,7 +56,7 @@ def document(server: Server, settings: MysqlConfig, tmp_path: Path) -> Path:
 @pytest.fixture
 def failure(server: Server, settings: MysqlConfig, tmp_path: Path) -> PositionLost:
     """Capture was away for a night; one statement of it cannot be captured."""
-    with capturing(MysqlSource(settings), tmp_path) as running:
+    with pipeline(settings, tmp_path) as running:
         eventually(lambda: running.log.tail().position, running)
     server.execute(
         "INSERT INTO t VALUES (1)", "INSERT INTO other VALUES (1)", "INSERT INTO t VALUES (2)",
@@ -63,11 +64,20 @@ def failure(server: Server, settings: MysqlConfig, tmp_path: Path) -> PositionLo
         "SET SESSION binlog_format = ROW", "INSERT INTO other VALUES (3)", "INSERT INTO t VALUES (4)",
         database="shop",
     )  # fmt: skip
-    with capturing(MysqlSource(settings), tmp_path) as running:
+    with pipeline(settings, tmp_path) as running:
         (error,) = eventually(lambda: running.failure)
     assert isinstance(error, PositionLost)
     assert [row["after"]["id"] for row in running.rows()] == [1, 2], "what came before it is captured"
     return error
+
+
+@contextmanager
+def pipeline(settings: MysqlConfig, tmp_path: Path) -> Iterator[Running]:
+    """As the capture process of `document`: with its log and its state directory."""
+    state = tmp_path / "state" / "shop"
+    state.mkdir(parents=True, exist_ok=True)
+    with capturing(MysqlSource(settings), state, log=tmp_path / "log") as running:
+        yield running
 
 
 def test_one_statement_after_a_night_costs_one_transaction(
@@ -78,7 +88,9 @@ def test_one_statement_after_a_night_costs_one_transaction(
     assert (
         str(answer["lost"]).split(",")[0].removeprefix("transaction at ").removeprefix("transaction ") in failure.where
     )
-    with capturing(MysqlSource(settings), tmp_path) as running:
+    with pytest.raises(ConfigError, match="did not stop at a transaction"):
+        CliRunner().invoke(app, [str(document), "--skip-transaction", "--yes"], catch_exceptions=False)
+    with pipeline(settings, tmp_path) as running:
         eventually(lambda: running.events == 3, running)
         assert [row["after"]["id"] for row in running.rows()] == [1, 2, 4]
 
@@ -97,7 +109,7 @@ def test_capture_goes_on_after_a_named_position(
         with pytest.raises(PositionLost, match="beyond the end"):
             CliRunner().invoke(app, [str(document), "--after", f"{file}:99999999", "--yes"], catch_exceptions=False)
     invoke(document, "--after", there, "--yes", "--json")
-    with capturing(MysqlSource(settings), tmp_path) as running:
+    with pipeline(settings, tmp_path) as running:
         eventually(lambda: running.events == 3, running)
         assert [row["after"]["id"] for row in running.rows()] == [1, 2, 6]
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tests.sources.support import config, execute, opened, query
 from tests.support.capturing import Running, capturing, eventually
 from tidemill.component import Outcome, Resting
 from tidemill.control.servers.postgres import Postgres
 from tidemill.errors import PositionLost
+from tidemill.model.position import Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources import _pg_witness
 from tidemill.sources._pg_errors import NoReplicaIdentity
@@ -59,9 +61,12 @@ def confirmed(run: Running, settings: PostgresConfig) -> None:
 
 
 def refused(settings: PostgresConfig, directory: Path) -> PositionLost:
-    with capturing(PostgresSource(settings), directory) as run:
-        eventually(lambda: run.failure)
-        error = run.failure[0]
+    try:
+        with capturing(PostgresSource(settings), directory) as run:
+            eventually(lambda: run.failure)
+            error = run.failure[0]
+    except PositionLost as early:
+        error = early
     assert isinstance(error, PositionLost), error
     assert "resync" in error.fix
     return error
@@ -131,6 +136,34 @@ def test_another_server_with_a_slot_of_the_same_name_is_a_lost_position(tmp_path
             schemas.close()
         assert checks["server"].outcome is Outcome.FAIL
         assert "another server" in checks["server"].detail
+
+
+def test_another_server_without_our_slot_and_publication_is_said_to_be_another_server(tmp_path: Path) -> None:
+    with server_with_table() as (_, first), server_with_table() as (_, second):
+        PostgresSource(first).setup()
+        insert(first.dsn, 0, 2)
+        capture(first, tmp_path, 2)
+        error = refused(second, tmp_path)
+        assert "is another server than the one that was captured" in error.what
+        assert error.fix.startswith("Check the dsn.")
+        with closing(SchemaRegistry(tmp_path / "registry.sqlite")) as schemas, opened(second) as source:
+            failed = [c for c in source.doctor(Resting(Position("0/10"), None, 0.0, schemas.recall)) if c.fix]
+        assert [(check.name, check.detail) for check in failed] == [("server", error.what)], (
+            "nothing else is to be done"
+        )
+        assert query(second.dsn, "SELECT count(*) FROM pg_publication") == [(0,)]
+
+
+def test_a_role_that_may_not_ask_for_the_identifier_is_compared_at_the_login(tmp_path: Path) -> None:
+    with server_with_table() as (_, first), server_with_table() as (_, second):
+        PostgresSource(second).setup()
+        PostgresSource(first).setup()
+        insert(first.dsn, 0, 2)
+        capture(first, tmp_path, 2)
+        execute(second.dsn, "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC",
+                "CREATE ROLE weak REPLICATION LOGIN")  # fmt: skip
+        weak = second.model_copy(update={"dsn": make_conninfo(second.dsn, user="weak")})
+        assert "this is another server" in refused(weak, tmp_path).what
 
 
 def test_a_server_that_crashed_goes_on_without_alarm_loss_or_duplicates(tmp_path: Path) -> None:

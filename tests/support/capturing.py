@@ -60,12 +60,13 @@ def capturing(
     uri = str(log or directory / "log")
     writer = LogWriter.open(uri, LogConfig.model_validate({"fsync": False}))
     known = read_told(directory, writer.tail.offset)
+    schemas = SchemaRegistry(directory / "registry.sqlite")
     try:
-        source.setup(writer.tail.position or known)
+        source.setup(writer.tail.position or known, schemas)
     except TidemillError:
         writer.close()
+        schemas.close()
         raise
-    schemas = SchemaRegistry(directory / "registry.sqlite")
     running = Running(LogReader(uri), uri, threading.Event())
 
     def told(position: Position, offset: Offset) -> None:

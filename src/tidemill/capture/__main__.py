@@ -61,7 +61,7 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
         return
     known = read_told(state, log.tail.offset)
     resumed = bool(log.tail.position or known)
-    _patiently(lambda: source.setup(log.tail.position or known), stop, status)
+    _patiently(lambda: source.setup(log.tail.position or known, schemas), stop, status)
     ahead = spec.log.max_bytes
     if spec.batch.max_inflight is not None:
         ahead = min(ahead, spec.batch.max_inflight * spec.batch.max_bytes)

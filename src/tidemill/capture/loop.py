@@ -15,9 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
+from tidemill.capture import stopped
 from tidemill.capture.backoff import Backoff
 from tidemill.component import Notice, Source
-from tidemill.errors import LogError, TidemillError, is_retryable
+from tidemill.errors import LogError, RegistryError, TidemillError, is_retryable
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.position import Offset, Position
@@ -71,6 +72,8 @@ class Capture:
                 except TidemillError as error:
                     if not is_retryable(error):
                         self._note_progress()
+                        with suppress(RegistryError):  # then it cannot be left out before it was met once more
+                            stopped.note(self._schemas, error, self._log.tail.position)
                         raise
                     wait = self._backoff.next()
                     events.warn(
@@ -88,6 +91,7 @@ class Capture:
         if after is None:
             # From here on a restart resumes, whatever `start_position` would say by then (invariant 7).
             self._log.append(Committed((), 0, ((0, self._source.began),)))
+        stopped.forget(self._schemas)
         events.emit("capture.connected", position=self._source.began)
         self._on_stream()
         while not self._stop.is_set():

@@ -104,31 +104,48 @@ def _from_now(chosen: Pipeline, before: Tail, *, yes: bool) -> tuple[str, Positi
     from tidemill.schema.registry import SchemaRegistry
 
     gap = f"changes of {chosen.name} after {before.position or 'the beginning'} and before now are never captured"
-    if not yes:
-        console.ask(gap, SourceError)
     with closing(SchemaRegistry(chosen.state_path / "registry.sqlite")) as schemas:
         with closing(chosen.build_source()) as source:
+            other = source.other_server(before.position, schemas) if before.position else ""
+            if not yes:
+                console.ask(f"{other}; if it is the right one: {gap}" if other else gap, SourceError)
             now = source.renew(schemas)
         forget_told(chosen.state_path)
         # How tables were before the gap says nothing about them after it: the source looks at them anew.
         schemas.forget_structures(0)
+    if other:
+        return f"changes of the server before after {before.position}, and of this one before {now} ({other})", now
     return f"changes between {before.position or 'the beginning'} and {now}", now
 
 
 def _pass_over(chosen: Pipeline, before: Tail, through: Position | None, *, yes: bool) -> tuple[str, Position]:
     """What the source remembers of tables, and was told, stays true."""
+    from tidemill.capture import stopped
     from tidemill.capture.status import read_told
-    from tidemill.errors import ConfigError, SourceError
+    from tidemill.errors import ConfigError, PositionLost, SourceError
+    from tidemill.schema.registry import SchemaRegistry
 
     if not before.position:
         raise ConfigError(
             "nothing was captured yet, so there is nothing to go on after", where=chosen.file,
             fix="start_position of the source says where it begins.",
         )  # fmt: skip
-    with closing(chosen.build_source()) as source:
-        passage = source.pass_over(before.position, through, told=read_told(chosen.state_path, before.offset))
-    if not yes:
-        console.ask(f"{passage.what} is never captured; everything after it is", SourceError)
+    with closing(SchemaRegistry(chosen.state_path / "registry.sqlite")) as schemas:
+        if through is None and stopped.recall(schemas, before.position) is None:
+            raise ConfigError(
+                "capture did not stop at a transaction: what comes next may well be captured", where=chosen.file,
+                fix="Nothing was changed. Start the pipeline: where it cannot get past a transaction, it says so. To"
+                " leave out what was committed up to a position, use --after POSITION.",
+            )  # fmt: skip
+        with closing(chosen.build_source()) as source:
+            if other := source.other_server(before.position, schemas):
+                raise PositionLost(
+                    other, where=chosen.file,
+                    fix="Check the dsn: our position, and any that you name, means nothing here. Nothing was changed.",
+                )  # fmt: skip
+            passage = source.pass_over(before.position, through, told=read_told(chosen.state_path, before.offset))
+        if not yes:
+            console.ask(f"{passage.what} is never captured; everything after it is", SourceError)
     return passage.what, passage.to
 
 

@@ -134,6 +134,18 @@ def resume(db: Session, server: Server, place: Place, config: MysqlConfig) -> Pl
     return replace(place, server=server.identity)
 
 
+def other_server(db: Session, after: Position, config: MysqlConfig) -> str:
+    """Why `after` is no position of this server, else empty. Nobody waits for a replica here."""
+    server, at_once = Server.read(db), config.model_copy(update={"failover_wait_seconds": 0})
+    try:
+        resume(db, server, parse(after, server, config), at_once)
+    except errors.OtherServer as error:
+        return error.what
+    except (PositionLost, SetupError):
+        return ""
+    return ""
+
+
 def check_history(db: Session, server: Server, place: Place, config: MysqlConfig) -> None:
     """Whether the server still has the binlog that was read. One that was reset, or put back to an earlier state, gives
     out the same names and numbers again, and what it wrote under them since would be passed over in silence. Its files

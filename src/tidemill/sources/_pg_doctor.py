@@ -10,8 +10,8 @@ import psycopg
 from tidemill.component import Check, Outcome, Resting
 from tidemill.errors import TidemillError
 from tidemill.sources import _pg_errors as errors
+from tidemill.sources import _pg_identity, _pg_slot, _pg_witness
 from tidemill.sources import _pg_setup as setup
-from tidemill.sources import _pg_slot, _pg_witness
 from tidemill.sources._pg_checks import check_tables
 from tidemill.sources._pg_connect import Endpoint, connect, login
 from tidemill.sources._pg_lsn import parse_lsn
@@ -31,6 +31,9 @@ def examine(config: PostgresConfig, resting: Resting | None = None) -> Iterator[
         return
     with db:
         yield from _connection(db, config)
+        if resting is not None and (other := _pg_identity.other_server(db, resting.recall)):
+            yield Check("server", Outcome.FAIL, other, _pg_witness.RESTORED)
+            return  # what else is missing here says nothing
         yield _ask("version", f"PostgreSQL {_version(db)}", lambda: setup.check_version(db, config))
         yield _ask("wal_level", "logical", lambda: setup.check_wal_level(db, config))
         yield _ask("privilege", "the role may use replication", lambda: setup.check_privilege(db, config))

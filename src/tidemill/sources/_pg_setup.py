@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
+from tidemill.component import Schemas
 from tidemill.model.position import Position
 from tidemill.sources import _pg_errors as errors
-from tidemill.sources import _pg_slot
+from tidemill.sources import _pg_identity, _pg_slot
 from tidemill.sources._pg_lsn import format_lsn
 from tidemill.sources._pg_published import Published, Relation
 from tidemill.sources._pg_tables import Found
@@ -38,13 +39,17 @@ class Prepared:
     notes: tuple[str, ...]
 
 
-def prepare(db: psycopg.Connection, config: PostgresConfig, after: Position | None) -> Prepared:
+def prepare(
+    db: psycopg.Connection, config: PostgresConfig, after: Position | None, schemas: Schemas | None = None
+) -> Prepared:
     did: list[str] = []
     notes: list[str] = []
     with errors.translated(config.where):
         # Two processes that set up the same source at once take turns.
         db.execute("SELECT pg_advisory_lock(hashtext('tidemill'), hashtext(%s))", [config.slot_name])
         check_version(db, config)
+        if after is not None and schemas is not None:
+            _pg_identity.check(db, config, schemas.recall)
         check_wal_level(db, config)
         slot = _pg_slot.read(db, config.slot_name)
         if slot is None and after is not None:

@@ -127,7 +127,7 @@ class Witness:
 
     def __init__(self, config: PostgresConfig, schemas: Schemas) -> None:
         self.schemas, self._where = schemas, config.where
-        self._stream = f"{config.publication_name} {config.origin}"
+        self._stream = _stream(config)
         document = schemas.recall(NAME)
         self._memory = Memory.from_json(document) if document else None
         self._newest: Transaction | None = None
@@ -224,9 +224,14 @@ class Witness:
         )
 
 
-def forget(schemas: Schemas) -> None:
-    """Before a source begins anew: an operator accepted the gap, and maybe another server."""
-    schemas.remember(NAME, None)
+def begin(schemas: Schemas, config: PostgresConfig, system: str) -> None:
+    """The server with which a source begins anew; nothing is remembered where its identifier is not known."""
+    memory = Memory(Server(system, 0), _stream(config), None) if system else None
+    schemas.remember(NAME, memory.to_json() if memory else None)
+
+
+def _stream(config: PostgresConfig) -> str:
+    return f"{config.publication_name} {config.origin}"
 
 
 def recall(remembered: Callable[[str], bytes | None]) -> Memory | None:

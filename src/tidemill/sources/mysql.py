@@ -166,7 +166,7 @@ class MysqlSource(Component[MysqlConfig]):
         self._noted_at = 0.0
         self._lag: tuple[float, int | None] = (-_LAG_SECONDS, None)
 
-    def setup(self, after: Position | None = None) -> setup.Prepared:
+    def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> setup.Prepared:
         """Looks whether the server is ready; changes nothing there. Whether it can go on from a position is judged by
         `open`, which knows how far an idle stream came beyond `after`."""
         with connect(self.config) as db:
@@ -176,6 +176,10 @@ class MysqlSource(Component[MysqlConfig]):
         if through is not None:
             return _my_skip.up_to(self.config, after, through, told)
         return _my_skip.next_transaction(self.config, after, told)
+
+    def other_server(self, after: Position, schemas: Schemas) -> str:
+        with connect(self.config) as db:
+            return position.other_server(db, after, self.config)
 
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
         return ()

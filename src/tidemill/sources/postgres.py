@@ -2,7 +2,7 @@
 
 The capture loop calls it:
 
-    source.setup(after)                      once per process; idempotent
+    source.setup(after, schemas)             once per process; idempotent
     decoder = source.open(after, schemas)    connects; again after ConnectionLost
     view = source.read()                     bytes of the stream, for the decoder
     source.consumed(n)
@@ -29,7 +29,7 @@ from tidemill.decoders.pgoutput import PgOutputDecoder
 from tidemill.errors import ConnectionLost, RegistryError, TidemillError
 from tidemill.model.position import Position
 from tidemill.model.table import Table
-from tidemill.sources import _pg_setup, _pg_skip, _pg_slot, _pg_watch
+from tidemill.sources import _pg_identity, _pg_setup, _pg_skip, _pg_slot, _pg_watch
 from tidemill.sources import _pg_stream as wire
 from tidemill.sources._errors import as_value_error
 from tidemill.sources._gulps import Pace
@@ -40,7 +40,7 @@ from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
 from tidemill.sources._pg_lineage import remember, trace
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources._pg_tables import parse as parse_pattern
-from tidemill.sources._pg_witness import SLACK_BYTES, Ask, Witness, forget, identify
+from tidemill.sources._pg_witness import SLACK_BYTES, Ask, Witness, identify
 from tidemill.telemetry import events
 
 _LONGEST_SILENCE = 3600.0
@@ -189,14 +189,18 @@ class PostgresSource(Component[PostgresConfig]):
         self._may_emit = False
         self.began = Position("")
 
-    def setup(self, after: Position | None = None) -> _pg_setup.Prepared:
+    def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> _pg_setup.Prepared:
         """Makes the database ready; a second call changes nothing.
 
         With `after` (a position we already have), a missing slot or publication is an error: a new one would skip
-        what happened since (invariant 7).
+        what happened since (invariant 7). Before that, another server than the one of `schemas` is one.
         """
         with connect(self.config) as db:
-            return _pg_setup.prepare(db, self.config, after)
+            return _pg_setup.prepare(db, self.config, after, schemas)
+
+    def other_server(self, after: Position, schemas: Schemas) -> str:
+        with connect(self.config) as db, translated(self.config.where):
+            return _pg_identity.other_server(db, schemas.recall)
 
     def pass_over(self, after: Position, through: Position | None, *, told: Position | None) -> Passage:
         if through is not None:
@@ -221,7 +225,8 @@ class PostgresSource(Component[PostgresConfig]):
         if schemas is not None:
             # What happens to the publication from here on counts, also before the pipeline starts again.
             _pg_watch.keep(schemas, None)
-            forget(schemas)
+            with connect(self.config) as db, translated(self.config.where):
+                _pg_identity.begin_anew(db, self.config, schemas)
             self._watch.open(schemas)
         return begin
 
