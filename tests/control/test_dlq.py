@@ -186,7 +186,7 @@ def test_purge_removes_what_was_chosen_after_a_yes(
 ) -> None:
     refused = tidemill("dlq", "purge", pipeline.file, "--sink", "s")
     assert refused.code == 1
-    assert "3 events of orders are never delivered" in refused.err
+    assert "3 events of orders are never delivered (3 to s); 3 of them are not superseded" in refused.err
     assert tidemill("dlq", "purge", pipeline.file, 1, 99, "--yes").code == 2
     assert len(store.letters()) == 4
     assert tidemill("dlq", "purge", pipeline.file, 1, "--yes", "--json").json["purged"] == 1
@@ -279,13 +279,29 @@ def test_a_letter_never_puts_a_row_of_a_database_back_to_an_older_state(
     assert rows.tell() == {3: "newer", 4: "customer 4 — Zürich", 17: "customer 17 — Zürich"}
     told = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s")
     assert "0 delivered, 0 failed, 1 skipped" in told.out
-    assert "dlq purge" in told.out
+    (purge,) = [line.partition(": ")[2] for line in told.out.splitlines() if "dlq purge" in line]
+    (number,) = [letter.number for letter in store.letters(sink="s")]
+    assert purge == f"tidemill dlq purge {rows.pipeline.file} {number}", "as it can be pasted"
     refused = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--superseded")
     assert refused.code == 1
     assert "Rows may go back" in refused.err
     tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--superseded", "--yes")
     assert rows.tell()[3] == "customer 3 — Zürich"
     assert store.letters(sink="s") == []
+
+
+def test_only_superseded_letters_are_let_go_where_that_is_asked(
+    tidemill: Terminal, rows: Rows, store: DeadLetters
+) -> None:
+    rows.append(renamed(3))
+    rows.deliver(20, 21)
+    (partly,) = [letter.number for letter in store.letters(sink="t")]
+    store.mark([Mark(partly, "partly", 20, "")])
+    asked = tidemill("dlq", "purge", rows.pipeline.file, "--superseded")
+    assert "1 events of orders are never delivered (1 to s)" in asked.err
+    assert "not superseded" not in asked.err
+    assert tidemill("dlq", "purge", rows.pipeline.file, "--superseded", "--yes", "--json").json["purged"] == 1
+    assert [(letter.sink, letter.offset) for letter in store.letters()] == [("s", 4), ("t", 4), ("s", 17)]
 
 
 def test_what_a_sink_is_says_its_config_and_only_the_one_that_sends_is_made(

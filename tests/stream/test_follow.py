@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,16 @@ OTHER = make_table("other")
 REKEYED = make_table(key=("id", "customer"))
 
 
+def with_id(native: str, arrow: pa.DataType) -> Table:
+    """The same table after its key's type was changed."""
+    before = make_table()
+    columns = tuple(
+        replace(each, type=replace(each.type, native=native, arrow=arrow)) if each.name == "id" else each
+        for each in before.columns
+    )
+    return replace(before, columns=columns, version=2, sequence=2).with_fingerprint()
+
+
 @pytest.mark.parametrize(
     ("letter", "newer", "expected"),
     [
@@ -102,6 +113,9 @@ REKEYED = make_table(key=("id", "customer"))
         (event(UPDATE, 7, old=5), event(UPDATE, 7, old=5), WHOLLY),
         (make_block(1, ops=Op.TRUNCATE), event(INSERT, 9), PARTLY),
         (event(INSERT, 5), event(UPDATE, 9, table=REKEYED), PARTLY),  # cannot be compared
+        (event(INSERT, 5), event(UPDATE, 5, table=with_id("integer", pa.int32())), WHOLLY),
+        (event(INSERT, 5), event(UPDATE, 5, table=with_id("numeric(12,2)", pa.decimal128(12, 2))), PARTLY),
+        (event(INSERT, 5), event(UPDATE, 9, table=with_id("double precision", pa.float64())), PARTLY),
         (make_block(1, table=make_table(key=())), make_block(1, table=make_table(key=())), NONE),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -132,10 +133,11 @@ def replay(
         rest += f", {untried} not tried because the sink is away" if untried else ""
         console.say(f"{replayed} delivered, {len(failed)} failed{rest}")
         if skipped:
-            console.say(
-                "The sink holds newer rows than the letters that were skipped. To let these go: tidemill dlq purge. To "
-                "put the rows back all the same: tidemill dlq replay --superseded"
-            )
+            these = " ".join([str(file), *(f"--pipeline {name}" for name in [pipeline] if name)])
+            these += "".join(f" {outcome.letter.number}" for outcome in skipped)
+            console.say("What was skipped would put rows at the sink back to an older state.")
+            console.say(f"To let it go: tidemill dlq purge {these}")
+            console.say(f"To put the rows back all the same: tidemill dlq replay {these} --superseded")
     if failed:
         raise typer.Exit(1)
 
@@ -145,16 +147,18 @@ def purge(
     file: target.File,
     ids: Ids = None,
     sink: OfSink = None,
+    superseded: Annotated[
+        bool, typer.Option("--superseded", help="Only those that newer events at the sink replaced wholly.")
+    ] = False,
     yes: console.Yes = False,
     pipeline: target.Which = None,
     as_json: console.AsJson = False,
 ) -> None:
     """Remove letters for ever: their sink never gets these events. Safe while the pipeline runs."""
     with _opened(file, pipeline) as (chosen, store):
-        letters = _chosen(store, ids, sink)
+        letters = [each for each in _chosen(store, ids, sink) if each.superseded == "wholly" or not superseded]
         if letters and not yes:
-            consequence = f"{len(letters)} events of {chosen.name} are never delivered to the sinks that refused them"
-            console.ask(consequence, DeliveryError)
+            console.ask(_consequence(letters, chosen.name), DeliveryError)
         removed = store.remove([letter.number for letter in letters])
     if as_json:
         console.show_json({"pipeline": chosen.name, "purged": removed})
@@ -190,6 +194,15 @@ def _chosen(store: DeadLetters, ids: list[int] | None, sink: str | None) -> list
 def _unknown(numbers: list[int]) -> ConfigError:
     listed = ", ".join(map(str, numbers))
     return ConfigError(f"there is no such letter: {listed}", fix="tidemill dlq ls shows those that are there.")
+
+
+def _consequence(letters: list[Letter], pipeline: str) -> str:
+    """How many, of which sinks, and for how many of them nothing newer is known to be there."""
+    by_sink = Counter(letter.sink for letter in letters)
+    sinks = ", ".join(f"{count} to {sink}" for sink, count in sorted(by_sink.items()))
+    lacking = sum(letter.superseded != "wholly" for letter in letters)
+    what = f"{len(letters)} events of {pipeline} are never delivered ({sinks})"
+    return f"{what}; {lacking} of them are not superseded by newer ones" if lacking else what
 
 
 def _newer(letter: Letter) -> str:

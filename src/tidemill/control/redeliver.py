@@ -182,5 +182,6 @@ def _spec(pipeline: Pipeline, name: str) -> SinkSpec:
     raise ConfigError(
         f'the letters are for sink "{name}", which the pipeline does not have any more',
         where=pipeline.file,
-        fix=f"Its sinks are: {known}. Give the sink its name back, or purge the letters: tidemill dlq purge.",
+        fix=f"Its sinks are: {known}. Give the sink its name back, or let the letters go: tidemill dlq purge"
+        f" {pipeline.file} --sink {name}",
     )

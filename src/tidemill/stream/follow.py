@@ -7,7 +7,8 @@ again finds the same.
 
     wholly    every key of the letter has a newer event that carried all columns, or the table was emptied
     partly    a newer event did not carry all columns (unchanged TOAST), or only one of two keys has one (the letter
-              changes its key), or the letter's key cannot be compared with those of newer events
+              changes its key), or the letter's key cannot be compared with those of newer events: it has other
+              columns, or these had other types
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from tidemill.log import LogReader, codec
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.keyhash import key_hashes
 from tidemill.model.position import Offset
+from tidemill.model.table import Table
+from tidemill.model.types import DataType
 from tidemill.telemetry.events import emit
 
 _NEW, _OLD = ("after", "key", "before"), ("key", "before", "after")
@@ -51,7 +54,7 @@ class Followed:
     sink: str
     offset: Offset
     reach: str
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # of the key, with their types
     keys: list[Key] = field(default_factory=list)
     by: Offset | None = None
     wholly: bool = False
@@ -80,7 +83,7 @@ class Followed:
                 return cls(number, sink, offset, "table")  # in doubt it is not sent over a newer row
             text = _text(column[0] for column in columns)
             found[text] = Key(int(hashes[0]), text)
-        return cls(number, sink, offset, "keys", table.key, list(found.values()))
+        return cls(number, sink, offset, "keys", _typed(table), list(found.values()))
 
     def mark(self) -> Mark:
         how = "wholly" if self.wholly else "partly"
@@ -91,7 +94,8 @@ class Watched:
     """The letters of one table that may yet be superseded, found by the hashes of their keys."""
 
     def __init__(self) -> None:
-        self._keyed: dict[tuple[str, ...], dict[int, list[tuple[Followed, Key]]]] = {}  # by the key's columns
+        # By the key's columns and their types: hash and text of a value depend on its type.
+        self._keyed: dict[tuple[str, ...], dict[int, list[tuple[Followed, Key]]]] = {}
         self._hashes: dict[tuple[str, ...], Any] = {}
         self._others: list[Followed] = []
         self.entries: dict[int, Followed] = {}
@@ -201,7 +205,7 @@ def superseded(
 
 def superseded_in(block: Block, watched: Watched, left_out: Mapping[str, Collection[Offset]]) -> Iterator[Followed]:
     """The same for one block of their table."""
-    key_columns = block.table.key
+    key_columns, typed = block.table.key, _typed(block.table)
     offsets, ops = block.offsets(), block.batch.column("op").to_numpy()
     emptied = offsets[(ops == int(Op.TRUNCATE)) | _drops(block, ops)]
     rows = np.isin(ops, _ROWS)
@@ -211,10 +215,10 @@ def superseded_in(block: Block, watched: Watched, left_out: Mapping[str, Collect
                 yield entry
     if not rows.any():
         return
-    for entry in watched.without_this_key(key_columns):
+    for entry in watched.without_this_key(typed):
         if entry.by is None and _supersede(entry, _got(offsets[rows], entry, left_out), whole=False):
             yield entry
-    hashes = watched.hashes(key_columns)
+    hashes = watched.hashes(typed)
     new = key_hashes(block, key_columns, _NEW) if len(hashes) else None
     if new is None:
         return
@@ -229,7 +233,7 @@ def superseded_in(block: Block, watched: Watched, left_out: Mapping[str, Collect
         met = met[_among(found[met], hashes)]
         for value in np.unique(found[met]):
             at = met[found[met] == value]
-            for entry, key in watched.of_key(int(value), key_columns):
+            for entry, key in watched.of_key(int(value), typed):
                 newer = at[np.isin(offsets[at], _got(offsets[at], entry, left_out))]
                 newer = _exactly(block, newer, sides, key.text)
                 if len(newer) and _supersede_key(entry, key, int(offsets[newer[-1]]), whole=bool(enough[newer].any())):
@@ -270,6 +274,16 @@ def _exactly(block: Block, at: Any, sides: Sequence[str], text: str) -> Any:
     if all(len(column.unique()) == 1 for column in columns):
         return at if len(at) and _text(column[0] for column in columns) == text else at[:0]
     return at[[_text(row) == text for row in zip(*columns, strict=True)]] if len(at) else at
+
+
+def _typed(table: Table) -> tuple[str, ...]:
+    """The key's columns, equal where their values can be compared: whole numbers of any width can."""
+    types = {column.name: column.type for column in table.columns}
+    return tuple(f"{name} {_kind(types[name])}" for name in table.key)
+
+
+def _kind(of: DataType) -> str:
+    return "integer" if pa.types.is_integer(of.arrow) else f"{of.native.partition('(')[0]} {of.arrow}"
 
 
 def _columns(block: Block, key: tuple[str, ...], sides: Sequence[str]) -> list[pa.Array]:
