@@ -14,6 +14,7 @@
     │   ├── LogFull          no room; capture waits
     │   ├── LogCorrupt       a checksum does not match before the tail
     │   ├── LogTakenOver     a newer writer has this log
+    │   ├── SpillLost        a piece of an open transaction is gone; connect again
     │   └── BadAppend        a decoder's blocks break the log's rules: a defect of ours
     ├── CheckpointError      the checkpoint store
     │   └── CheckpointConflict   someone else moved it
@@ -117,6 +118,10 @@ class LogTakenOver(LogError):
     default_fix = "One capture may write a log, and the newest goes on. Find out who started the other one."
 
 
+class SpillLost(LogError):
+    default_fix = "Capture connects again by itself: the source then sends an open transaction from its beginning."
+
+
 class BadAppend(LogError):
     default_fix = "Nothing of it was appended or acknowledged. Report it with the statements that changed the table."
 
@@ -181,6 +186,7 @@ _RETRYABLE: dict[type[BaseException], bool] = {
     LogFull: True,
     LogCorrupt: False,
     LogTakenOver: False,
+    SpillLost: True,  # by a new connection; the same call again would find the same
     BadAppend: False,
     LogError: True,  # an I/O error of the log's storage: a full disk is freed, a mount comes back
     CheckpointConflict: False,

@@ -28,6 +28,9 @@ class StandInLog:
         self.tail = Tail(self.tail.offset + change.events, change.through)
         return type("Entry", (), {"rows": change.events})
 
+    def settle(self) -> int:
+        return 0
+
     def acknowledged(self) -> Tail:
         return self.tail
 
@@ -81,9 +84,21 @@ class StandInSource:
         pass
 
 
+class StandInSchemas:
+    """Remembers nothing."""
+
+    def recall(self, name: str) -> None:
+        return None
+
+
 def run(source: StandInSource, log: StandInLog, stop: threading.Event) -> list[int]:
     progress: list[int] = []
     Capture(
-        cast(Any, source), cast(Any, log), cast(Any, None), Limits(ahead_bytes=1), stop, on_progress=progress.append
+        cast(Any, source),
+        cast(Any, log),
+        cast(Any, StandInSchemas()),
+        Limits(ahead_bytes=1),
+        stop,
+        on_progress=progress.append,
     ).run()
     return progress

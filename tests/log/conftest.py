@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar, overload
 
 import pyarrow.fs as pafs
 import pytest
@@ -10,6 +11,26 @@ from tidemill.log.objects import ObjectStore
 from tidemill.log.store import Store, open_store
 
 OpenStore = Callable[[], Store]
+S = TypeVar("S", bound=ObjectStore)
+
+
+class Bucket:
+    """One place in memory; each `open` is another process's view of it."""
+
+    def __init__(self) -> None:
+        self._fs, _ = pafs.FileSystem.from_uri("mock://")
+
+    @overload
+    def open(self) -> ObjectStore: ...
+    @overload
+    def open(self, kind: type[S]) -> S: ...
+    def open(self, kind: type[ObjectStore] = ObjectStore) -> ObjectStore:
+        return kind(self._fs, "bucket/log")
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()
 
 
 @pytest.fixture(params=["directory", "file uri", "objects in memory", "objects on disk"])

@@ -7,16 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 
 from tests.log.conftest import OpenStore
+from tests.log.look import offsets
 from tests.support.blocks import make_change, make_spill, position
+from tidemill.errors import LogError
 from tidemill.log import LogConfig, LogReader, LogWriter, Tail
 from tidemill.log import index as index_module
 from tidemill.log.backlog import Backlog
 from tidemill.log.codec import dump
-from tidemill.log.entry import Entry
+from tidemill.log.entry import Entry, index_name
 from tidemill.log.index import pack, scan
+from tidemill.log.objects import ObjectStore
 from tidemill.model.position import Position
 
 
@@ -95,3 +99,32 @@ def test_a_backlog_of_a_million_appends_is_a_handful_of_heaps() -> None:
     assert 500_000 <= backlog.bytes <= 501_000
     backlog.deliver(100_000)
     assert backlog.bytes == 0
+
+
+def test_a_reader_that_lists_segments_anew_reads_those_that_grew_to_their_end(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=20_000)
+    writer = LogWriter.open(str(tmp_path), config)
+    writer.append(make_change(5))
+    reader = LogReader(str(tmp_path))
+    assert reader.tail().offset == 5
+    while len(list(tmp_path.glob("*.idx"))) < 3:
+        writer.append(make_change(5))
+    assert reader.head() == 0
+    assert offsets(reader) == list(range(writer.tail.offset))
+    writer.close()
+
+
+def test_blocks_that_are_gone_are_an_error_and_not_fewer_blocks() -> None:
+    memory, _ = pafs.FileSystem.from_uri("mock://")
+    writer = LogWriter.open(ObjectStore(memory, "log"), LogConfig())
+    writer.append(make_change(3))
+    writer.append(make_change(3, number=2))
+    reader = LogReader(ObjectStore(memory, "log"))
+    assert reader.tail().offset == 6
+    reader._index._looked_at = float("inf")  # it has looked just now
+    ObjectStore(memory, "log").remove(index_name(3))
+    refs = reader._entries(0, 6)
+    next(refs)
+    reader._index._cached.pop(3)  # others were read in between
+    with pytest.raises(LogError, match="offsets 3 to 5 are not in the log any more"):
+        next(refs)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import pyarrow.fs as pafs
+from collections.abc import Callable
+
 import pytest
 
+from tests.log.conftest import Bucket
 from tests.log.look import events, offsets
 from tests.support.blocks import make_change, make_spill, position
-from tidemill.errors import LogError, LogTakenOver, is_retryable
+from tidemill.errors import LogCorrupt, LogError, LogTakenOver, is_retryable
 from tidemill.log import LogConfig, LogReader, trim
 from tidemill.log import index as module
 from tidemill.log.objects import ObjectStore
@@ -15,21 +17,6 @@ from tidemill.log.writer import LogWriter
 from tidemill.model.change import SpillCommitted
 
 CONFIG = LogConfig.model_validate({})
-
-
-class Bucket:
-    """One place in memory; each `open` is another process's view of it."""
-
-    def __init__(self) -> None:
-        self._fs, _ = pafs.FileSystem.from_uri("mock://")
-
-    def open(self, kind: type[ObjectStore] = ObjectStore) -> ObjectStore:
-        return kind(self._fs, "bucket/log")
-
-
-@pytest.fixture
-def bucket() -> Bucket:
-    return Bucket()
 
 
 class Asleep(ObjectStore):
@@ -90,40 +77,6 @@ def test_data_that_another_writer_is_about_to_publish_is_left_alone(bucket: Buck
     assert LogWriter.open(bucket.open(), CONFIG).tail.offset == 3
 
 
-class Unanswered(ObjectStore):
-    """A stand-in for a store that publishes once and does not say so."""
-
-    lost = 1
-
-    def publish(self, name: str, at: int, record: bytes) -> None:
-        super().publish(name, at, record)
-        if self.lost:
-            self.lost -= 1
-            raise LogError("the connection broke before the answer came")
-
-
-def test_an_append_whose_answer_was_lost_may_be_repeated_and_shows_once(bucket: Bucket) -> None:
-    writer = LogWriter.open(bucket.open(Unanswered), CONFIG)
-    with pytest.raises(LogError):
-        writer.append(make_change(3))
-    assert offsets(LogReader(bucket.open())) == [0, 1, 2], "it was published, so its data is there"
-    writer.append(make_change(3))
-    assert offsets(LogReader(bucket.open())) == [0, 1, 2]
-
-
-def test_a_large_transaction_whose_answer_was_lost_may_be_repeated_or_forsaken(bucket: Bucket) -> None:
-    committed = SpillCommitted(7, position(1), 7, 0, position(1))
-    for again in (True, False):
-        writer = LogWriter.open(bucket.open(Unanswered), CONFIG)
-        before = writer.tail.offset
-        writer.spill(make_spill(7, 3))
-        with pytest.raises(LogError):
-            writer.commit_spill(committed)
-        writer.commit_spill(committed) if again else writer.drop_spills()
-        writer.close()
-        assert offsets(LogReader(bucket.open())) == list(range(before + 3))
-
-
 def test_a_reader_whose_segments_were_all_trimmed_between_two_looks_finds_the_tail(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,3 +91,105 @@ def test_a_reader_whose_segments_were_all_trimmed_between_two_looks_finds_the_ta
     assert reader.tail().offset == 12
     writer.append(make_change(3))
     assert (reader.tail().offset, reader.head()) == (15, 9)
+
+
+class Interrupted(ObjectStore):
+    """A stand-in for a writer that is stopped after one request, while `meanwhile` happens."""
+
+    at: str = ""
+    """The request: "names", "lock", or "look", which finds that there is no record yet."""
+    calls = 0
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def lock(self) -> None:
+        super().lock()
+        self._reached("lock")
+
+    def names(self) -> list[str]:
+        found = super().names()
+        self._reached("names")
+        return found
+
+    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
+        found = super().read(name, at, size)
+        if name.endswith(".idx") and not found:
+            self._reached("look")
+        return found
+
+    def _reached(self, point: str) -> None:
+        if point == self.at:
+            self.calls -= 1
+            if self.calls == 0:
+                self.meanwhile()
+
+
+@pytest.mark.parametrize(("at", "calls"), [("names", 1), ("lock", 1), ("names", 2), ("names", 3)])
+def test_a_writer_that_is_stopped_while_it_opens_the_log_leaves_the_spills_of_a_newer_one(
+    bucket: Bucket, at: str, calls: int
+) -> None:
+    first = LogWriter.open(bucket.open(), CONFIG)
+    first.append(make_change(3))
+    first.spill(make_spill(6, 2))
+    new: list[LogWriter] = []
+
+    def take_over() -> None:
+        new.append(LogWriter.open(bucket.open(), CONFIG))
+        new[0].append(make_change(4, number=2))
+        new[0].spill(make_spill(9, 5))
+
+    store = bucket.open(Interrupted)
+    store.at, store.calls, store.meanwhile = at, calls, take_over
+    if (at, calls) == ("names", 1):  # before its lock: then it is the newest, and the other one stops
+        LogWriter.open(store, CONFIG)
+        with pytest.raises(LogTakenOver):
+            new[0].append(make_change(1, number=8))
+    else:
+        with pytest.raises(LogTakenOver):
+            LogWriter.open(store, CONFIG).append(make_change(1, number=8))
+        new[0].commit_spill(SpillCommitted(9, position(9), 9, 0, position(9)))
+        assert offsets(LogReader(bucket.open())) == list(range(12))
+    assert not any(name.startswith("spill-6") for name in bucket.open().names())
+
+
+@pytest.mark.parametrize("late", [4, 6], ids=["shorter", "longer"])
+@pytest.mark.parametrize("appends", [1, 2, 3])
+def test_a_record_that_comes_late_and_replaces_a_newer_one_stops_everybody(
+    bucket: Bucket, late: int, appends: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.0)
+    store = bucket.open(Interrupted)
+    old = LogWriter.open(store, CONFIG)
+    old.append(make_change(3))
+    new: list[LogWriter] = []
+    reader = LogReader(bucket.open())
+
+    def take_over() -> None:
+        new.append(LogWriter.open(bucket.open(), CONFIG))
+        for number in range(appends):
+            new[0].append(make_change(5, number=2 + number))
+        assert reader.tail().offset == 3 + 5 * appends
+
+    store.at, store.calls, store.meanwhile = "look", 1, take_over
+    with pytest.raises(LogTakenOver):
+        old.append(make_change(late, number=2))
+    with pytest.raises(LogTakenOver, match="has replaced") as told:
+        new[0].append(make_change(2, number=9))
+    assert "only one runs" in told.value.fix
+    new[0].close()
+    with pytest.raises(LogCorrupt, match="two captures"):
+        reader.refs(3, 8)
+    if appends == 1:
+        with pytest.raises(LogCorrupt, match="two captures"):
+            reader.tail()
+        # Nothing stands behind the record, so the log goes on from there.
+        assert LogWriter.open(bucket.open(), CONFIG).tail.offset == 3 + late
+        assert offsets(LogReader(bucket.open())) == list(range(3 + late))
+    else:
+        for broken in (
+            lambda: LogReader(bucket.open()).plan(3, max_events=100, max_bytes=1 << 30),
+            lambda: LogReader(bucket.open()).refs(0, 13),
+            lambda: LogWriter.open(bucket.open(), CONFIG),
+        ):
+            with pytest.raises(LogCorrupt, match="two captures") as damage:
+                broken()
+            assert "move it away" in damage.value.fix

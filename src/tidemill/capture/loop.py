@@ -18,7 +18,7 @@ from typing import assert_never
 from tidemill.capture import stopped
 from tidemill.capture.backoff import Backoff
 from tidemill.component import Notice, Source
-from tidemill.errors import LogError, RegistryError, TidemillError, is_retryable
+from tidemill.errors import LogError, RegistryError, SpillLost, TidemillError, is_retryable
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.position import Offset, Position
@@ -86,6 +86,7 @@ class Capture:
                     self._source.close()
 
     def _stream(self) -> None:
+        self._settle_log()
         after = self._log.tail.position or None
         decoder = self._source.open(after, self._schemas, told=self._told, mark_events=self._limits.mark_events)
         if after is None:
@@ -124,7 +125,7 @@ class Capture:
                 self._on_progress(attempt.result())
                 self._writing = None
             except LogError as error:
-                if not is_retryable(error):
+                if not is_retryable(error) or isinstance(error, SpillLost):
                     raise
                 events.warn("capture.log_refused", error=error.what, where=error.where)
                 self._on_trouble(error)
@@ -141,8 +142,15 @@ class Capture:
             if self._writing is not None:
                 self._on_progress(self._writing[1].result())
         self._writing = None
+        with suppress(LogError):  # tried again before the source is asked for more
+            self._settle_log()
         with suppress(LogError):  # what cannot be removed now goes at the next open
             self._log.drop_spills()
+
+    def _settle_log(self) -> None:
+        """What was given up while the log's answer was missing may be visible: the source must not send it again."""
+        if visible := self._log.settle():
+            self._on_progress(visible)
 
     def _note_progress(self) -> None:
         """Capture stops at one transaction. The log then ends right before it, also where others that touched none of

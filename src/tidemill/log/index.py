@@ -15,19 +15,22 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import orjson
 
 from tidemill.errors import LogCorrupt, LogError
 from tidemill.log.entry import ORIGIN, Entry, Tail, index_name, segment_name
-from tidemill.log.store import Store
+from tidemill.log.store import RESTORE, Store
 from tidemill.model.position import Offset, Position
 
 # Segments kept in memory: these many, and more only while they have few appends (objects have one each).
 _SEGMENTS = 2
 _APPENDS = 4096
 _LOOK_SECONDS = 0.25
+# A record begins with its checksum and its length, which tell it from every other.
+_STAMP_BYTES = 24
 
 _HEADER = re.compile(rb"([0-9a-f]{8}) ([0-9]{1,12}) ")
 
@@ -87,6 +90,8 @@ class SegmentIndex:
         self.end = self.base
         self.position: Position | None = None
         self.scanned = 0
+        self.stamp = b""
+        """How its first record begins."""
         self._bases, self._bytes, self._times, self._places = array("Q"), array("Q"), array("Q"), array("Q")
         self._barriers = bytearray()
 
@@ -105,7 +110,10 @@ class SegmentIndex:
         before = len(self)
         start = self.scanned
         try:
-            for at, end, doc in scan(self._store.read(name, start)):
+            data = self._store.read(name, start)
+            if not start:
+                self.stamp = data[:_STAMP_BYTES]
+            for at, end, doc in scan(data):
                 if doc["base"] != self.end:
                     raise LogCorrupt(f"an append begins at {doc['base']} where {self.end} was due")
                 self._bases.append(doc["base"])
@@ -117,8 +125,7 @@ class SegmentIndex:
                 self.position = doc["marks"][1][-1]
                 self.scanned = start + end
         except LogCorrupt as error:
-            fix = "Restore the log from a copy, or move it away: capture then resumes from the checkpoint."
-            raise LogCorrupt(error.what, where=f"{self._store.label}/{name}", fix=fix) from None
+            raise LogCorrupt(error.what, where=f"{self._store.label}/{name}", fix=RESTORE) from None
         return len(self) > before
 
     def append(self, number: int) -> Append:
@@ -145,7 +152,10 @@ class SegmentIndex:
                 where=f"{self._store.label}/{index_name(self.base)}",
                 fix="What it held was delivered and trimmed; raise retention_seconds or retention_bytes to keep it.",
             )
-        return Entry.from_doc(found[0], segment_name(self.base))
+        entry = Entry.from_doc(found[0], segment_name(self.base))
+        if (entry.base, entry.end) != (self._bases[number], self.append(number).end):
+            raise replaced(self.base, self._store)
+        return entry
 
 
 class Index:
@@ -189,11 +199,15 @@ class Index:
 
     def _was_trimmed(self, last: SegmentIndex) -> bool:
         """Whether what we take for the newest segment is gone: newer ones came, and this one went, between two looks.
-        Files that grow show it by their size; an object is looked at a few times a second."""
+        Files that grow show it by their size; an object is looked at a few times a second, also for whether it is still
+        the one that was read."""
         if self._store.appends or time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return False
         self._looked_at = time.monotonic()
-        return self._store.size(index_name(last.base)) is None
+        there = self._store.read(index_name(last.base), 0, _STAMP_BYTES)
+        if there and last.stamp and there != last.stamp:
+            raise replaced(last.base, self._store)
+        return not there
 
     def segment(self, base: Offset) -> SegmentIndex:
         found = self._cached.get(base)
@@ -209,11 +223,15 @@ class Index:
         return found
 
     def appends(self, start: Offset) -> Iterator[Append]:
-        """From the one that holds `start`, without a gap: `LogError` if that was trimmed. The caller has refreshed."""
+        """From the one that holds `start`, without a gap: `LogError` if that was trimmed, `LogCorrupt` if one does not
+        begin where the one before it ends. The caller has refreshed."""
         due = start
         first = bisect.bisect_right(self._bases, start) - 1
-        for base in self._bases[max(first, 0) :]:
+        bases = self._bases[max(first, 0) :]
+        for base, following in zip_longest(bases, bases[1:]):
             segment = self.segment(base)
+            if following is not None and segment.end != following:
+                self._check_end(segment, following)
             for number in range(max(segment.find(start), 0), len(segment)):
                 append = segment.append(number)
                 if append.base > due:
@@ -221,6 +239,17 @@ class Index:
                 if append.end > start:
                     yield append
                 due = append.end
+
+    def _check_end(self, segment: SegmentIndex, following: Offset) -> None:
+        if self._store.appends:
+            segment.refresh()  # it grew since it was read
+        if len(segment) and segment.end != following:
+            raise LogCorrupt(
+                f"an append ends at offset {segment.end}, but the next one begins at {following}: two captures wrote"
+                " this log at once",
+                where=f"{self._store.label}/{index_name(segment.base)}",
+                fix=f"See to it that only one runs. {RESTORE}",
+            )
 
     def begun_before(self, epoch_ms: int) -> Offset:
         """Where the last segment begins whose first append was written before this time. The caller has refreshed."""
@@ -236,6 +265,14 @@ class Index:
 
     def head(self) -> Offset | None:
         return self._bases[0] if self._bases else None
+
+
+def replaced(base: Offset, store: Store) -> LogCorrupt:
+    return LogCorrupt(
+        f"the index record at offset {base} is not the one that was read before: two captures have written this log",
+        where=f"{store.label}/{index_name(base)}",
+        fix=f"See to it that only one runs. {RESTORE}",
+    )
 
 
 def trimmed(offset: Offset, head: Offset, store: Store) -> LogError:

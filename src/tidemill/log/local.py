@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidemill.errors import LogCorrupt, LogError
-from tidemill.log.store import LOCK
+from tidemill.log.store import LOCK, RESTORE
 from tidemill.privatefiles import make_directory, open_file, sync_directory, tighten
 
 # A mapped file keeps its disk space when it is trimmed, so only few stay mapped.
@@ -71,9 +71,8 @@ class LocalStore:
         if mapped is None or mapped.size < at + size:
             mapped = self._map(name)
             if mapped.size < at + size:
-                fix = "Restore the log from a copy, or move it away: capture then resumes from the checkpoint."
                 what = f"{name} has {mapped.size} bytes where its index says {at + size}"
-                raise LogCorrupt(what, where=self.label, fix=fix)
+                raise LogCorrupt(what, where=self.label, fix=RESTORE)
         with suppress(KeyError):  # a worker's sinks read side by side: another thread's file took its place just now
             self._maps.move_to_end(name)
         return mapped.slice(at, size)

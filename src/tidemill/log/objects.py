@@ -2,17 +2,23 @@
 
 An object store cannot refuse a second writer; the newest one wins, and the older one, woken from a partition or a
 SIGSTOP, finds out before it writes and again before it makes an append visible. Whatever it still writes cannot hurt:
-data and spills carry the writer's own id in their names, so that nobody writes over or removes another's.
+data and spills carry the writer's own id and a number in their names, so that nobody writes over or removes another's,
+and no attempt writes over an earlier one.
 
-Only an index record has a name that two writers share, because readers look for the next one by name. pyarrow.fs has
-no conditional put. So a record is made only where none is, after a look at the lock, and read back. What is left is
-the time of one request: if the older writer has looked at the lock, the newer one takes over and publishes at the same
-offset, and only then the older one's record arrives, a reader may have seen either. Both find out by reading back; one
-stops with `LogTakenOver`. Who must close this window keeps the log in a directory, where the kernel holds the lock.
+Only an index record has a name that two writers share, because readers look for the next one by name. A record that is
+visible never changes: it is put only where none is, and put again only as the same bytes. pyarrow.fs has no conditional
+put, so one window is left. The older writer has looked at the lock and at the name, and sleeps; the newer one takes
+over and publishes its first record, which has the same name; then the older one's request arrives and replaces it, at
+any later time. The log is then damaged if the newer writer has appended more: the two records end at different offsets.
+Nothing mends that, but nobody goes on in silence. The older writer looks at the lock once more after its request, the
+newer one looks at its first record before every append, and both stop with `LogTakenOver`. Readers, and a writer that
+opens the log, compare each record with its neighbour and with what they saw before, and stop with `LogCorrupt`: the log
+has to be moved away. Who must close this window keeps the log in a directory, where the kernel holds the lock.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
 import time
@@ -24,10 +30,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tidemill.errors import LogError, LogTakenOver
-from tidemill.log.store import LOCK
+from tidemill.log.store import LOCK, RESTORE
 
 # Objects carry whole seconds as their time of change, too coarse to see one by; they are read this often instead.
 _LOOKS_PER_SECOND = 4
+# An index record begins with its checksum and its length, which tell it from every other.
+_STAMP_BYTES = 24
 
 
 class ObjectStore:
@@ -39,6 +47,9 @@ class ObjectStore:
         self._path = path
         self._token = b""
         self._id = ""
+        self._attempts = itertools.count()
+        self._first: tuple[str, bytes] | None = None
+        """The first record that this writer has put, by its name and how it begins: an older writer's may come late."""
 
     def names(self) -> list[str]:
         with self._failing("cannot list the log"):
@@ -83,21 +94,34 @@ class ObjectStore:
 
     def own(self, name: str) -> str:
         stem, dot, suffix = name.rpartition(".")
-        return f"{stem}-{self._id}{dot}{suffix}"
+        return f"{stem}-{self._id}-{next(self._attempts)}{dot}{suffix}"
 
     def publish(self, name: str, at: int, record: bytes) -> None:
-        """A record that is there already is an earlier attempt of ours, whose answer was lost, or another writer's: the
-        names of its data tell."""
+        """The same record that is there already is an earlier attempt whose answer was lost."""
         if at:
             raise ValueError("an object cannot be added to")
         self.check_lock()
+        self._check_first()
         there = self.read(name)
-        if not there or self._id.encode() in there:
-            with self._failing(f"cannot write {name}"), self._fs.open_output_stream(self._at(name)) as file:
-                file.write(record)
-            there = self.read(name)
-        if there != record:
+        if not record.startswith(there):  # nothing, or torn where a put is not atomic
             raise LogTakenOver(f"another writer has made {name}", where=self.label)
+        if there != record:
+            self._first = self._first or (name, record[:_STAMP_BYTES])
+            self.replace(name, record)
+        # Whoever takes over from here on lists the log after this record has arrived.
+        self.check_lock()
+
+    def _check_first(self) -> None:
+        if self._first is None:
+            return
+        name, stamp = self._first
+        there = self.read(name, 0, _STAMP_BYTES)
+        if there and there != stamp:  # it is not there once it was trimmed
+            fix = (
+                "An older capture of this log was still alive, and its record came late. See to it that only one runs,"
+                f" then start it again. If the log is refused then: {RESTORE}"
+            )
+            raise LogTakenOver(f"another writer has replaced {name}", where=self.label, fix=fix)
 
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
         with self._failing(f"cannot write {name}"), self._fs.open_output_stream(self._at(name)) as file:

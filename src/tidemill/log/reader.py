@@ -15,7 +15,7 @@ from tidemill.log.bookmark import POSITION, Bookmark
 from tidemill.log.entry import ORIGIN, BlockRef, Entry, Tail
 from tidemill.log.index import Append, Index, trimmed
 from tidemill.log.order import in_order
-from tidemill.log.store import Store, open_store
+from tidemill.log.store import RESTORE, Store, open_store
 from tidemill.model.block import Block
 from tidemill.model.position import Offset, Position
 
@@ -83,7 +83,7 @@ class LogReader:
             raise LogCorrupt(
                 f"a block of {ref.table} does not match its checksum (offsets {ref.first} to {ref.last})",
                 where=f"{self._store.label}/{ref.segment}, byte {ref.at}",
-                fix="Restore the log from a copy, or move it away: capture then resumes from the checkpoint.",
+                fix=RESTORE,
             )
         return codec.load(buffer, ref.base, ref.constants, first=ref.first, last=ref.last)
 
@@ -114,10 +114,19 @@ class LogReader:
         return next((append.base for append in appends if append.written_at >= epoch_ms), tail.offset)
 
     def _entries(self, start: Offset, end: Offset) -> Iterator[Entry]:
+        """They cover the range without a gap, or it is `LogError`."""
+        due = start
         for append in self._index.appends(start):
             if append.base >= end:
-                return
+                break
             yield self._index.entry(append)
+            due = append.end
+        if due < end:
+            raise LogError(
+                f"offsets {due} to {end - 1} are not in the log any more",
+                where=self._store.label,
+                fix="What they held was delivered and trimmed; raise retention_seconds or retention_bytes to keep it.",
+            )
 
     def _check(self, start: Offset, end: Offset | None = None) -> Tail:
         tail = self.tail()

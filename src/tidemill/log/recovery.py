@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemill.errors import LogCorrupt
@@ -39,9 +40,9 @@ class Recovered:
     segment: OpenSegment | None
 
 
-def recover(store: Store, base: Tail | None, delivered: Offset = 0) -> Recovered:
+def recover(store: Store, base: Tail | None, delivered: Offset = 0, spills: Sequence[str] = ()) -> Recovered:
     """`base` is the checkpoint: where an empty log begins, and where no other may end before. What was `delivered`
-    behind it comes again."""
+    behind it comes again. `spills` were there before the lock was taken: none is a newer writer's."""
     names = store.names()
     found, torn = _find_tail(store, [int(name[:-4]) for name in names if name.endswith(".idx")])
     resting = Bookmark(store, POSITION)
@@ -54,6 +55,7 @@ def recover(store: Store, base: Tail | None, delivered: Offset = 0) -> Recovered
     _refuse_to_go_back(store, tail, base, delivered)
 
     # Nothing was touched until here, so that a log that is refused can still be looked at.
+    store.check_lock()
     for segment in torn:
         _events.warning("torn segment removed", extra={"log": store.label, "segment": segment})
         store.remove(index_name(segment))
@@ -63,7 +65,7 @@ def recover(store: Store, base: Tail | None, delivered: Offset = 0) -> Recovered
     elif store.appends:
         _cut(store, index_name(found.segment.base), found.segment.index_bytes)
         _cut(store, segment_name(found.segment.base), found.segment.bytes)
-    _remove_leftovers(store)
+    _remove_leftovers(store, spills)
     return Recovered(tail, found.written_at, found.segment)
 
 
@@ -106,18 +108,24 @@ def _whole(store: Store, entry: Entry) -> bool:
     return all((store.size(segment) or 0) >= end for segment, end in ends.items())
 
 
-def _remove_leftovers(store: Store) -> None:
+def _remove_leftovers(store: Store, spills: Sequence[str]) -> None:
     """Open transactions of a dead writer, data whose index record was never written, trimming cut short.
 
     In an object store the other writer may be alive and about to publish, so data at and behind the head stays: it goes
-    when the segment that begins there is trimmed."""
+    when the segment that begins there is trimmed. A newer one may even have taken over since our lock was taken, so
+    only spills that were listed before it go."""
+    store.check_lock()
     names = store.names()
     indexed = {name[:20] for name in names if name.endswith(".idx")}
     head = min(indexed, default="")
     for name in names:
         unnamed = name.endswith(".seg") and name[:20] not in indexed and (store.appends or name[:20] < head)
-        if name.startswith(PREFIX) or unnamed:
+        if name in spills or (unnamed and not name.startswith(PREFIX)):
             store.remove(name)
+
+
+def list_spills(store: Store) -> tuple[str, ...]:
+    return tuple(name for name in store.names() if name.startswith(PREFIX))
 
 
 def _refuse_to_go_back(store: Store, tail: Tail, base: Tail | None, delivered: Offset) -> None:

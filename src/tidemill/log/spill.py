@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tidemill.errors import LogError
+from tidemill.errors import LogError, SpillLost
 from tidemill.log import codec
 from tidemill.log.entry import BlockRef, Constants, segment_name
 from tidemill.log.store import Store
@@ -79,10 +79,9 @@ class Spill:
         if first == 0 and self.events:
             self.drop()
         elif first != self.events:
-            raise LogError(
+            raise SpillLost(
                 f"transaction {self.transaction} goes on at its event {first}, but {self.events} events of it are here",
                 where=self._store.label,
-                fix="Reconnect to the source: it sends an open transaction from its beginning.",
             )
         self.write(blocks)
         self.events += piece.events
@@ -110,7 +109,10 @@ class Spill:
     def blocks(self) -> Iterator[Block]:
         """Read and not mapped: pages of a mapped file would count as the capture process's memory."""
         for ref in self.refs:
-            yield codec.load_spilled(pa.py_buffer(self._store.read(ref.segment, ref.at, ref.size)))
+            data = self._store.read(ref.segment, ref.at, ref.size)
+            if len(data) < ref.size:
+                raise self._lost(ref.segment)
+            yield codec.load_spilled(pa.py_buffer(data))
 
     def without(self, aborted: frozenset[int]) -> Spill:
         """A copy, block by block, without the rows of rolled-back subtransactions, `offset` and `ordinal` dense again;
@@ -150,7 +152,7 @@ class Spill:
             for number, old in enumerate(list(self._pieces)):
                 new = segment_name(base) if self._store.appends else self._store.own(f"{base:020d}-{number:06d}.seg")
                 if new != old:
-                    self._store.move(old, new)
+                    self._move(old, new)
                     names[old] = new
         except LogError:
             self._rename(names)
@@ -170,9 +172,22 @@ class Spill:
         for number, old in enumerate(list(self._pieces)):
             if not old.startswith(PREFIX):
                 new = f"{self._label}.seg" if self._store.appends else self._piece(number)
-                self._store.move(old, new)
+                self._move(old, new)
                 names[old] = new
         self._rename(names)
+
+    def _move(self, old: str, new: str) -> None:
+        try:
+            self._store.move(old, new)
+        except LogError:
+            if not self._store.appends and self._store.size(new) == self._pieces[old]:
+                return  # it was moved, and the answer was lost; what is left of the old one goes at the next open
+            if self._store.size(old) is None:
+                raise self._lost(old) from None
+            raise
+
+    def _lost(self, name: str) -> SpillLost:
+        return SpillLost(f"a piece of transaction {self.transaction} is gone: {name}", where=self._store.label)
 
     def _rename(self, names: dict[str, str]) -> None:
         self._pieces = {names.get(name, name): size for name, size in self._pieces.items()}

@@ -16,6 +16,9 @@ from tidemill.errors import ConfigError
 
 LOCK = "writer.lock"
 
+RESTORE = "Restore the log from a copy, or move it away: capture then resumes from the checkpoint."
+"""The way out of a log that is damaged."""
+
 
 class Store(Protocol):
     label: str
@@ -40,12 +43,13 @@ class Store(Protocol):
         """The range without copying it where that is possible; `LogError` when the file is gone or shorter."""
 
     def own(self, name: str) -> str:
-        """What this writer calls a data file. In an object store no two writers use one name, so that none can write
-        over or remove what another one has published."""
+        """What this writer calls a data file. In an object store every call gives another name, so that no writer and
+        no attempt can write over or remove what another one has published."""
 
     def publish(self, name: str, at: int, record: bytes) -> None:
         """`write` for an index record, by the holder of the lock only: `LogTakenOver` if that is somebody else, or if
-        somebody else has made an object of this name."""
+        somebody else has made an object of this name. After any other error, in an object store, the record may be
+        visible or become so: only the same bytes may be published there."""
 
     def write(self, name: str, at: int, buffers: Sequence[pa.Buffer | bytes]) -> None:
         """Makes the file end with these bytes from `at` on."""

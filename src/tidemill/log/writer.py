@@ -2,21 +2,25 @@
 
 An append writes its blocks, waits for the disk, then writes one index record: visible wholly or not at all
 (invariant 3). Where it fails it leaves the log as it was, and the same call may be made again.
+
+In an object store the record may be visible although its answer did not come, or become visible later. So from its
+first attempt on the append is certain: the same call again, or `settle`, puts the same bytes until the store says so.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 
-from tidemill.errors import BadAppend, LogError, LogFull
+from tidemill.errors import BadAppend, LogError, LogFull, LogTakenOver
 from tidemill.log import order
 from tidemill.log.backlog import Backlog
 from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
 from tidemill.log.config import LogConfig
 from tidemill.log.entry import BlockRef, Constants, Entry, Tail, index_name, segment_name
 from tidemill.log.index import Index, pack
-from tidemill.log.recovery import OpenSegment, recover
+from tidemill.log.recovery import OpenSegment, list_spills, recover
 from tidemill.log.spill import Spill, place
 from tidemill.log.store import Store, open_store
 from tidemill.model.change import Committed, SpillAborted, SpillCommitted, Spilled
@@ -26,17 +30,30 @@ from tidemill.model.position import Offset, Position
 _HEAPS = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class _Publication:
+    """An append whose data is stored, and the record that makes it visible."""
+
+    change: Committed | SpillCommitted
+    entry: Entry
+    segment: OpenSegment
+    record: bytes
+
+
 class LogWriter:
     """Made by `open`; close it, or let the process die: both leave a log that opens again."""
 
-    def __init__(self, store: Store, config: LogConfig, base: Tail | None, delivered: Offset) -> None:
-        recovered = recover(store, base, delivered)
+    def __init__(
+        self, store: Store, config: LogConfig, base: Tail | None, delivered: Offset, spills: tuple[str, ...]
+    ) -> None:
+        recovered = recover(store, base, delivered, spills)
         self.tail = recovered.tail
         self._store = store
         self._config = config
         self._segment = recovered.segment
         self._written_at = recovered.written_at
         self._spills: dict[int, Spill] = {}
+        self._unanswered: _Publication | None = None
         self._acknowledged = Bookmark(store, ACKNOWLEDGED)
         self._resting = Bookmark(store, POSITION)
         self._backlog = Backlog(config.max_bytes // _HEAPS)
@@ -60,9 +77,10 @@ class LogWriter:
         transaction (invariant 5). `ours` as of `open_store`.
         """
         store = open_store(uri, fsync=config.fsync, ours=ours)
+        spills = list_spills(store)
         store.lock()
         try:
-            return cls(store, config, base, max(delivered or 0, base.offset if base else 0))
+            return cls(store, config, base, max(delivered or 0, base.offset if base else 0), spills)
         except BaseException:
             store.close()
             raise
@@ -70,6 +88,8 @@ class LogWriter:
     def append(self, change: Committed) -> Entry:
         """No events: nothing is appended, only the tail's position moves on."""
         _check(change, self._store.label)
+        if (entry := self._repeat(change)) is not None:
+            return entry
         if not change.events:
             return self._advance(change.through)
         self._admit()
@@ -80,13 +100,20 @@ class LogWriter:
         order.check(refs, self._store.label)
         self._store.write(name, segment.bytes, buffers)
         try:
-            return self._publish(segment, tuple(refs), change.events, change.marks, change.barrier)
+            return self._publish(segment, tuple(refs), change.events, change.marks, change.barrier, change)
         except BaseException:
             # What cannot be cut now lies behind the last indexed byte and is written over.
             with suppress(LogError):
-                if not self._may_be_published(segment):
+                if self._store.appends:
                     self._store.cut(name, segment.bytes)
             raise
+
+    def settle(self) -> int:
+        """Publishes for certain what was given up after its answer was lost, and says how many events became visible.
+        Only then does `tail` say where the source has to go on."""
+        if self._unanswered is None:
+            return 0
+        return self._put(self._unanswered).rows
 
     def spill(self, piece: Spilled) -> None:
         self._store.check_lock()
@@ -97,28 +124,28 @@ class LogWriter:
 
     def commit_spill(self, change: SpillCommitted) -> Entry:
         """Never `LogFull`: the bytes are on disk already. A transaction that spilled nothing moves the position."""
-        spill = self._spills.get(change.transaction) or Spill(self._store, change.transaction)
-        kept = spill.without(change.aborted) if change.aborted else spill
-        if kept.events:
-            try:
-                entry = self._adopt(kept, change)
-            except BaseException:
-                if kept is not spill:
-                    kept.drop()
-                raise
-        else:
-            entry = self._advance(change.through)
+        entry = self._repeat(change) or self._commit(change)
         # What is published stays published; a leftover is removed when the log is opened again.
         with suppress(LogError):
-            if kept is not spill or not kept.events:
-                spill.drop()
-        self._spills.pop(change.transaction, None)
+            self.drop_spill(SpillAborted(change.transaction))
         return entry
+
+    def _commit(self, change: SpillCommitted) -> Entry:
+        spill = self._spills.get(change.transaction) or Spill(self._store, change.transaction)
+        kept = spill.without(change.aborted) if change.aborted else spill
+        if not kept.events:
+            return self._advance(change.through)
+        try:
+            return self._adopt(kept, change)
+        except BaseException:
+            if kept is not spill:
+                _drop(kept)
+            raise
 
     def drop_spill(self, change: SpillAborted) -> None:
         spill = self._spills.pop(change.transaction, None)
-        if spill is not None and not (spill.adopted and self._may_be_published(OpenSegment(self.tail.offset))):
-            spill.drop()
+        if spill is not None:
+            _drop(spill)
 
     def drop_spills(self) -> None:
         """After a lost connection: the source sends transactions that are still open from their beginning."""
@@ -162,16 +189,11 @@ class LogWriter:
         segment = OpenSegment(self.tail.offset)
         refs = spill.adopt(segment.base, Constants(change.position, change.tx_id, change.commit_time))
         try:
-            return self._publish(segment, refs, spill.events, ((spill.events, change.through),), spill.barrier)
+            return self._publish(segment, refs, spill.events, ((spill.events, change.through),), spill.barrier, change)
         except BaseException:
-            if not self._may_be_published(segment):
+            if self._store.appends:
                 spill.disown()
             raise
-
-    def _may_be_published(self, segment: OpenSegment) -> bool:
-        """In an object store a record may have arrived although its answer did not: then its data stays, and the same
-        append, tried again, writes both once more."""
-        return not self._store.appends and self._store.size(index_name(segment.base)) is not None
 
     def _publish(
         self,
@@ -180,24 +202,42 @@ class LogWriter:
         events: int,
         marks: tuple[tuple[Offset, Position], ...],
         barrier: bool,
+        change: Committed | SpillCommitted,
     ) -> Entry:
         """The moment of truth: one index record."""
         size = sum(ref.size for ref in refs)
         # Kept from going back, so that it can be searched by time.
         written_at = max(int(time.time() * 1000), self._written_at)
         entry = Entry(self.tail.offset, events, size, written_at, barrier, marks, refs, self.tail.position)
-        record = pack(entry)
-        self._store.publish(index_name(segment.base), segment.index_bytes, record)
+        return self._put(_Publication(change, entry, segment, pack(entry)))
+
+    def _put(self, made: _Publication) -> Entry:
+        segment, entry = made.segment, made.entry
+        self._unanswered = None if self._store.appends else made
+        try:
+            self._store.publish(index_name(segment.base), segment.index_bytes, made.record)
+        except LogTakenOver:
+            self._unanswered = None
+            raise
+        self._unanswered = None
         if self._segment is not None and self._segment is not segment:
             self._store.release(index_name(self._segment.base))
             self._store.release(segment_name(self._segment.base))
-        segment.bytes = max(ref.at + ref.size for ref in refs)
-        segment.index_bytes += len(record)
+        segment.bytes = max(ref.at + ref.size for ref in entry.blocks)
+        segment.index_bytes += len(made.record)
         self._segment = segment
-        self._written_at = written_at
+        self._written_at = entry.written_at
         self.tail = entry.tail
-        self._backlog.add(entry.end, size)
+        self._backlog.add(entry.end, entry.bytes)
         return entry
+
+    def _repeat(self, change: Committed | SpillCommitted) -> Entry | None:
+        """The entry, if this is the call whose answer was lost, made again."""
+        if self._unanswered is None:
+            return None
+        if self._unanswered.change is not change:
+            raise BadAppend("an append comes before the one whose answer was lost is settled", where=self._store.label)
+        return self._put(self._unanswered)
 
     def _advance(self, through: Position) -> Entry:
         self._store.check_lock()
@@ -220,3 +260,9 @@ def _check(change: Committed, where: str) -> None:
         raise BadAppend(
             f"an append of {change.events} events has {rows} rows and ends with {change.marks[-1:]}", where=where
         )
+
+
+def _drop(spill: Spill) -> None:
+    """What has the names of a segment stays: it is published, or may be. Otherwise it goes with that segment."""
+    if not spill.adopted:
+        spill.drop()
