@@ -22,6 +22,7 @@ from tidemill.model.position import Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources import _pg_witness
 from tidemill.sources._pg_errors import NoReplicaIdentity
+from tidemill.sources._pg_keys import KEYS
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
 
@@ -370,6 +371,64 @@ def test_a_primary_key_that_changes_under_full_holds_for_the_next_row(database: 
         execute(database, "UPDATE t SET v = 'z'")
         eventually(partial(has, run, 4), run)
         assert set(keys_used(run)[1:]) == {("id", "region")}
+
+
+@pytest.mark.parametrize("seen", ["at the setup", "by a look"])
+def test_a_primary_key_that_changed_under_full_before_the_table_was_met_tells_its_rows_apart(
+    database: str, tmp_path: Path, seen: str
+) -> None:
+    """The catalog has only the key of now; under it, the row that stays and the one that goes would be the same."""
+    table = (
+        "CREATE TABLE t (id int NOT NULL, region text NOT NULL, v text, PRIMARY KEY (id))",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+    )
+    rekey = "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY"
+    settings = config(database, "t")
+    if seen == "at the setup":
+        execute(database, *table)
+        with closing(SchemaRegistry(tmp_path / "registry.sqlite")) as schemas, opened(settings) as source:
+            source.setup(None, schemas)
+    else:
+        with capturing(PostgresSource(settings), tmp_path) as run:
+            execute(database, *table)
+            eventually(lambda: KEY_OF_T in noted(tmp_path), run)
+    execute(
+        database,
+        "INSERT INTO t VALUES (1, 'x', 'one'), (2, 'x', 'two')",
+        "DELETE FROM t WHERE id = 2",
+        f"{rekey} (region)",
+        "INSERT INTO t VALUES (3, 'y', 'three')",
+    )
+    with capturing(PostgresSource(settings), tmp_path) as run:
+        eventually(partial(has, run, 4), run)
+        assert set(keys_used(run)) == {("id", "region")}
+
+
+def test_a_primary_key_of_before_the_position_is_forgotten(database: str, tmp_path: Path) -> None:
+    execute(database, "CREATE TABLE t (id int NOT NULL, region text NOT NULL, PRIMARY KEY (id))")
+    with capturing(PostgresSource(config(database, "t", catalog_seconds=0.05, feedback_seconds=0.1)), tmp_path) as run:
+        execute(database, "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (region)")
+        eventually(lambda: b'[["region"],""]' in noted(tmp_path), run)
+        assert b'[["id"],"' in noted(tmp_path)
+        ((lsn,),) = query(database, "SELECT pg_current_wal_insert_lsn()::text")
+        execute(database, "INSERT INTO t VALUES (1, 'x')")
+        eventually(partial(has, run, 1), run)
+        run.deliver()
+        confirmed = (
+            f"SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn > '{lsn}'"
+        )
+        eventually(lambda: query(database, confirmed), run)
+        execute(database, "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, region)")
+        eventually(lambda: b'[["id","region"],""]' in noted(tmp_path), run)
+        assert b'[["id"],' not in noted(tmp_path)
+
+
+KEY_OF_T = b'[["id"],""]'
+
+
+def noted(directory: Path) -> bytes:
+    with closing(SchemaRegistry(directory / "registry.sqlite")) as schemas:
+        return schemas.recall(KEYS) or b""
 
 
 @pytest.mark.parametrize("identity", ["FULL", "DEFAULT"])

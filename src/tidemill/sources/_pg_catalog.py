@@ -6,7 +6,7 @@ stream, only adds to them. What it no longer knows gets a safe answer: text, nul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -51,14 +51,16 @@ class Catalog:
         self._types: dict[tuple[int, int], _Type | None] = {}
         self._files: dict[int, dict[int, int]] = {}
 
-    def describe(self, relation: Relation, type_names: Mapping[int, str], key: tuple[str, ...] = ()) -> Table:
+    def describe(
+        self, relation: Relation, type_names: Mapping[int, str], keys: Sequence[tuple[str, ...]] = ()
+    ) -> Table:
         """The table, not yet numbered. `type_names` are the names that Type messages gave, for types dropped since;
-        `key` is the one that the table's last version had."""
+        `keys` are the one that the table's last version had, and those that it had since."""
         try:
-            return self._describe(relation, type_names, key)
+            return self._describe(relation, type_names, keys)
         except ConnectionLost:  # an idle connection may have been cut; a new one tells whether the server is there
             self.close()
-            return self._describe(relation, type_names, key)
+            return self._describe(relation, type_names, keys)
 
     def emit(self, prefix: str, content: str) -> None:
         """Writes a logical message in a transaction of its own, which waits for no standby."""
@@ -75,7 +77,7 @@ class Catalog:
             self._db.close()
             self._db = None
 
-    def _describe(self, relation: Relation, type_names: Mapping[int, str], before: tuple[str, ...]) -> Table:
+    def _describe(self, relation: Relation, type_names: Mapping[int, str], before: Sequence[tuple[str, ...]]) -> Table:
         if self._db is None:
             self._db = self._connect()
         with translated(self._where):
@@ -210,12 +212,12 @@ def _numbers(relation: Relation, known: Mapping[str, _Attribute]) -> dict[str, s
     return {name: f"{relation.oid}.{known[name].number}" for name in names} if found == names else {}
 
 
-def _key(relation: Relation, known: Mapping[str, _Attribute], before: tuple[str, ...]) -> tuple[str, ...]:
-    """In the order of the table's columns, which the stream gives, so that a replay has the same key. `before` is the
-    key that the table had.
+def _key(relation: Relation, known: Mapping[str, _Attribute], before: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """In the order of the table's columns, which the stream gives, so that a replay has the same key. `before` are
+    the keys that the table had.
 
     Where the stream does not name the key (FULL, NOTHING) the catalog has it, and may be ahead of the stream: which of
-    two keys holds for a row between them is not known (invariant 6). Columns of both tell apart whatever either did, so
+    several keys holds for a row between them is not known (invariant 6). Columns of all tell apart whatever one did, so
     a key grows and does not shrink. One that the catalog has under other names by now was still the key of this row.
     But a table without a primary key has none: rows that only it told apart would become one at the target.
     """
@@ -226,7 +228,7 @@ def _key(relation: Relation, known: Mapping[str, _Attribute], before: tuple[str,
     if known and not primary:
         return ()
     now = primary if primary <= set(names) else set()  # a key that lost a column since is no key
-    kept = set(before) if set(before) <= set(names) else set()
+    kept = {name for key in before if set(key) <= set(names) for name in key}
     return tuple(name for name in names if name in now | kept)
 
 

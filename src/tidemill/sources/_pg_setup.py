@@ -18,7 +18,7 @@ from psycopg import sql
 from tidemill.component import Schemas
 from tidemill.model.position import Position
 from tidemill.sources import _pg_errors as errors
-from tidemill.sources import _pg_identity, _pg_slot
+from tidemill.sources import _pg_identity, _pg_keys, _pg_slot
 from tidemill.sources._pg_lsn import format_lsn
 from tidemill.sources._pg_published import Published, Relation
 from tidemill.sources._pg_tables import Found
@@ -65,6 +65,8 @@ def prepare(
         if published.publication is None and after is not None:
             raise errors.publication_lost(config, "is gone", f"last position {after}")
         check_via_root(published, config)
+        if slot is None and schemas is not None:
+            _pg_keys.note(db, config.slot_name, published.units, schemas, afresh=True)
         if config.replica_identity != "keep":
             did.extend(
                 set_identities(db, config, [u.found for u in published.units.values() if u.wanted and u.published])

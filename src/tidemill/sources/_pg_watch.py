@@ -31,7 +31,7 @@ from psycopg import sql
 from tidemill.component import Notice, Schemas
 from tidemill.errors import ConnectionLost, PositionLost, RegistryError, SourceError, TidemillError
 from tidemill.sources import _pg_errors as errors
-from tidemill.sources import _pg_setup, _pg_slot
+from tidemill.sources import _pg_keys, _pg_setup, _pg_slot
 from tidemill.sources._pg_compare import Comparison
 from tidemill.sources._pg_connect import connect
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
@@ -188,6 +188,8 @@ class Watch:
                 lsn = _pg_slot.wal_end(db)
                 now = self._read(db)
                 self._must_be_the_same(seen, now)
+            if self._schemas is not None and not stop.is_set():
+                _pg_keys.note(db, config.slot_name, now.units, self._schemas)
             marks = seen.marks
             if _differ(seen.published, now):
                 until = _pg_slot.wal_end(db)

@@ -29,7 +29,7 @@ from tidemill.decoders.pgoutput import PgOutputDecoder
 from tidemill.errors import ConnectionLost, RegistryError, TidemillError
 from tidemill.model.position import Position
 from tidemill.model.table import Table
-from tidemill.sources import _pg_identity, _pg_setup, _pg_skip, _pg_slot, _pg_watch
+from tidemill.sources import _pg_identity, _pg_keys, _pg_setup, _pg_skip, _pg_slot, _pg_watch
 from tidemill.sources import _pg_stream as wire
 from tidemill.sources._errors import as_value_error
 from tidemill.sources._gulps import Pace
@@ -238,7 +238,8 @@ class PostgresSource(Component[PostgresConfig]):
         def describe(relation: Relation, type_names: dict[int, str]) -> Table:
             self._watch.hint()
             before = schemas.newest(relation.full_name)
-            table = self.catalog.describe(relation, type_names, before.key if before else ())
+            keys = [*([before.key] if before else []), *_pg_keys.since(self.began, relation.oid, schemas)]
+            table = self.catalog.describe(relation, type_names, keys)
             known = schemas.register(trace(table, relation.oid, self.catalog, schemas), after or self.began)
             remember(relation.oid, self.catalog, schemas)
             return known
