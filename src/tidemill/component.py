@@ -152,7 +152,8 @@ class Source(Protocol):
     def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> object:
         """Prepares the database; idempotent. `SetupError` says what is missing and who can grant it. With `after`, what
         an earlier run prepared must still be there: made anew, it would skip changes (invariant 7). What `schemas`
-        remember of the server is compared before anything else is said of it."""
+        remember of the server is compared before anything else is said of it. A source that must tell later what has
+        changed since then notes in `schemas` how it is now."""
 
     def other_server(self, after: Position, schemas: Schemas) -> str:
         """For a person who is about to give up what follows `after`: says so if this is not the server that was

@@ -195,14 +195,21 @@ def test_a_publication_that_is_altered_and_altered_back_unseen_marks_its_tables(
         it.notice("table-incomplete", "public.t", "altered back")
 
 
-def test_another_owner_of_the_publication_changes_nothing(watched: Make, database: str) -> None:
+@pytest.mark.parametrize("change", ["OWNER TO {role}", "SET (publish_generated_columns = none)"])
+def test_a_publication_that_is_altered_otherwise_may_have_left_out_kinds_meanwhile(
+    watched: Make, database: str, change: str
+) -> None:
     role = f"owner_{psycopg.conninfo.conninfo_to_dict(database)['dbname']}"
     it = watched("t")
     it.execute(TABLE, f"CREATE ROLE {role} SUPERUSER")
     with it.running():
-        it.execute(f"ALTER PUBLICATION {it.config.publication_name} OWNER TO {role}")
-        it.looked()
-        assert it.notices() == []
+        pass
+    alter = f"ALTER PUBLICATION {it.config.publication_name}"
+    it.execute(f"{alter} SET (publish = 'delete')", "INSERT INTO t VALUES (1)",
+               f"{alter} SET (publish = 'insert, update, delete, truncate')",
+               f"{alter} {change.format(role=role)}")  # fmt: skip
+    with it.running():
+        it.notice("table-incomplete", "public.t", "what it left out meanwhile is not known")
     it.execute(f"REASSIGN OWNED BY {role} TO postgres", f"DROP ROLE {role}")
 
 
@@ -416,6 +423,97 @@ def test_a_renamed_table_is_marked_under_its_new_name(watched: Make) -> None:
         eventually(lambda: ids(run, "public.u") == [2], run)
 
 
+NAMED_AGAIN = {
+    "renamed": ("ALTER TABLE app.t RENAME TO u", "INSERT INTO app.u VALUES (1)", "ALTER TABLE app.u RENAME TO t"),
+    "moved": (
+        "ALTER TABLE app.t SET SCHEMA public",
+        "INSERT INTO public.t VALUES (1)",
+        "ALTER TABLE public.t SET SCHEMA app",
+    ),
+}
+
+
+@pytest.mark.parametrize("statements", NAMED_AGAIN.values(), ids=NAMED_AGAIN.keys())
+def test_a_table_that_goes_and_comes_back_under_its_name_unseen_is_marked(
+    watched: Make, statements: tuple[str, ...]
+) -> None:
+    it = watched("app.*", publication="mine")
+    it.execute("CREATE SCHEMA app", "CREATE TABLE app.t (id int PRIMARY KEY)",
+               "CREATE PUBLICATION mine FOR TABLES IN SCHEMA app WITH (publish_via_partition_root)")  # fmt: skip
+    with it.running():
+        pass
+    it.execute(*statements)
+    with it.running():
+        it.notice("table-incomplete", "app.t", "it had another name or schema meanwhile")
+
+
+def test_what_is_done_to_tables_every_day_marks_none(watched: Make, database: str) -> None:
+    role = f"other_{psycopg.conninfo.conninfo_to_dict(database)['dbname']}"
+    it = watched("public.*", publication="mine")
+    it.execute("CREATE TABLE t (id int PRIMARY KEY, a text)", "INSERT INTO t VALUES (1, 'a')", f"CREATE ROLE {role}",
+               "CREATE PUBLICATION mine FOR ALL TABLES WITH (publish_via_partition_root)")  # fmt: skip
+    with it.running():
+        pass
+    with psycopg.connect(it.dsn) as db:
+        db.execute("DROP TABLE t")
+        db.rollback()
+    it.execute(f"GRANT SELECT ON t TO {role}", "ANALYZE t", "VACUUM t", "VACUUM FULL t", "CREATE INDEX ON t (a)",
+               "ALTER TABLE t ADD COLUMN b int", "ALTER TABLE t ALTER id TYPE bigint", "COMMENT ON TABLE t IS 'x'",
+               "TRUNCATE t", "INSERT INTO t VALUES (2)", "CLUSTER t USING t_pkey", "REINDEX TABLE t",
+               f"ALTER TABLE t OWNER TO {role}", "ALTER TABLE t ADD UNIQUE (b)",
+               "CREATE TABLE new (id serial PRIMARY KEY, a text)", "INSERT INTO new (a) VALUES ('x')",
+               f"GRANT SELECT ON new TO {role}", "ANALYZE new", "VACUUM new", "CREATE INDEX ON new (a)",
+               "ALTER TABLE new ADD COLUMN b int", "CREATE TABLE taken AS SELECT 1 AS id",
+               "CREATE TABLE tree (id int) PARTITION BY LIST (id)", "CREATE TABLE tree1 PARTITION OF tree DEFAULT",
+               "INSERT INTO tree VALUES (1)")  # fmt: skip
+    with it.running():
+        it.looked()
+        assert it.notices("table-incomplete") == []
+    it.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+NOT_BORN_SO = {
+    "unlogged": (
+        "CREATE UNLOGGED TABLE app.t (id int)",
+        "INSERT INTO app.t VALUES (1)",
+        "ALTER TABLE app.t SET LOGGED",
+    ),
+    "elsewhere": ("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "ALTER TABLE t SET SCHEMA app"),
+    "under another name": (
+        "CREATE TABLE app.u (id int)",
+        "INSERT INTO app.u VALUES (1)",
+        "ALTER TABLE app.u RENAME TO t",
+    ),
+}
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["step by step", "in one transaction"])
+@pytest.mark.parametrize("statements", NOT_BORN_SO.values(), ids=NOT_BORN_SO.keys())
+@pytest.mark.parametrize("route", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA app"])
+def test_a_new_table_that_was_not_born_as_it_is_now_is_marked(
+    watched: Make, statements: tuple[str, ...], together: bool, route: str
+) -> None:
+    it = watched("app.*", publication="mine", replica_identity="keep")
+    it.execute("CREATE SCHEMA app", f"CREATE PUBLICATION mine {route} WITH (publish_via_partition_root)")
+    with it.running():
+        pass
+    with psycopg.connect(it.dsn, autocommit=not together) as db:
+        for statement in statements:
+            db.execute(statement.encode())
+    with it.running():
+        it.notice("table-incomplete", "app.t", "had rows")
+
+
+def test_a_table_that_is_unlogged_is_marked_until_it_is_logged_again(watched: Make) -> None:
+    it = watched("public.*", publication="mine")
+    it.execute(TABLE, "CREATE PUBLICATION mine FOR ALL TABLES WITH (publish_via_partition_root)")
+    with it.running():
+        it.execute("ALTER TABLE t SET UNLOGGED")
+        it.notice("table-incomplete", "public.t", "not logged any more")
+        it.execute("ALTER TABLE t SET LOGGED")
+        it.notice("table-incomplete", "public.t", " and ")
+
+
 # Partitions
 
 
@@ -434,15 +532,32 @@ def test_a_partition_that_is_made_as_one_is_no_gap_with_rows_or_without(watched:
         assert it.notices() == []
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["step by step", "in one transaction"])
-def test_a_partition_that_is_attached_with_rows_marks_the_table(watched: Make, together: bool) -> None:
+FILLED = ("CREATE TABLE t2 (LIKE t INCLUDING ALL)", "INSERT INTO t2 VALUES (11)",
+          "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (10) TO (20)")  # fmt: skip
+MADE = {
+    "step by step": FILLED,
+    "in one transaction": (";".join(("BEGIN", *FILLED, "COMMIT")),),
+    "in a savepoint": (
+        ";".join(("BEGIN", FILLED[0], "SAVEPOINT s", FILLED[1], "RELEASE SAVEPOINT s", FILLED[2], "COMMIT")),
+    ),
+    "and updated since": (";".join(("BEGIN", *FILLED, "COMMIT")), "UPDATE t SET id = 12 WHERE id = 11"),
+    "as an unlogged one": (
+        "CREATE UNLOGGED TABLE t2 PARTITION OF t FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO t2 VALUES (11)",
+        "ALTER TABLE t2 SET LOGGED",
+    ),
+}
+
+
+@each_version
+@pytest.mark.parametrize("statements", MADE.values(), ids=MADE.keys())
+def test_a_partition_that_is_attached_with_rows_marks_the_table(watched: Make, statements: tuple[str, ...]) -> None:
     it = watched("t")
     it.execute(*TREE)
     with it.running():
-        with psycopg.connect(it.dsn, autocommit=not together) as db:
-            db.execute("CREATE TABLE t2 (LIKE t INCLUDING ALL)")
-            db.execute("INSERT INTO t2 VALUES (11)")
-            db.execute("ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (10) TO (20)")
+        pass
+    it.execute(*statements)
+    with it.running():
         it.notice("table-incomplete", "public.t", "t2 was attached with rows")
 
 
@@ -555,6 +670,55 @@ def test_a_publication_of_somebody_else_is_watched_and_its_owner_told_what_to_ru
         execute(database, "INSERT INTO u VALUES (2)")
         eventually(lambda: ids(run, "public.u") == [2], run)
     execute(database, f"DROP ROLE {role}")
+
+
+def test_a_mark_of_a_table_that_comes_back_empty_is_closed_and_stays(database: str, tmp_path: Path) -> None:
+    role = f"reader_{psycopg.conninfo.conninfo_to_dict(database)['dbname']}"
+    execute(database, TABLE, "INSERT INTO t VALUES (1)", f"CREATE ROLE {role} LOGIN REPLICATION",
+            "CREATE PUBLICATION mine FOR TABLE t WITH (publish_via_partition_root = true)")  # fmt: skip
+    it = Watched(database.replace("postgres@", f"{role}@"), tmp_path, "public.*", publication="mine")
+    with it.running():
+        execute(database, "ALTER PUBLICATION mine DROP TABLE t")
+        it.notice("table-incomplete", "public.t", "since")
+        execute(database, "DELETE FROM t", "VACUUM t")
+        assert query(database, "SELECT pg_relation_size('t')") == [(0,)]
+        execute(database, "ALTER PUBLICATION mine ADD TABLE t")
+        eventually(lambda: not it.notices("table-unpublished"))
+        it.looked()
+        it.notice("table-incomplete", "public.t", "between")
+    execute(database, f"DROP ROLE {role}")
+
+
+def test_a_table_that_was_emptied_after_its_mark_was_accepted_is_marked_anew(database: str, tmp_path: Path) -> None:
+    role = f"reader_{psycopg.conninfo.conninfo_to_dict(database)['dbname']}"
+    execute(database, TABLE, "INSERT INTO t VALUES (1)", f"CREATE ROLE {role} LOGIN REPLICATION",
+            "CREATE PUBLICATION mine FOR TABLE t WITH (publish_via_partition_root = true)")  # fmt: skip
+    it = Watched(database.replace("postgres@", f"{role}@"), tmp_path, "public.*", publication="mine")
+    with it.running():
+        execute(database, "ALTER PUBLICATION mine DROP TABLE t")
+        it.notice("table-incomplete", "public.t")
+    schemas = SchemaRegistry(tmp_path / "registry.sqlite")
+    it.source.accept("public.t", schemas)
+    schemas.close()
+    execute(database, "DELETE FROM t", "VACUUM t", "ALTER PUBLICATION mine ADD TABLE t")
+    assert query(database, "SELECT pg_relation_size('t')") == [(0,)]
+    with it.running():
+        it.notice("table-incomplete", "public.t")
+    execute(database, f"DROP ROLE {role}")
+
+
+def test_what_happens_between_the_setup_and_the_first_start_is_marked(watched: Make, tmp_path: Path) -> None:
+    it = watched("t")
+    it.execute(TABLE)
+    schemas = SchemaRegistry(tmp_path / "registry.sqlite")
+    it.source.setup(None, schemas)
+    schemas.close()
+    name = it.config.publication_name
+    it.execute("INSERT INTO t VALUES (1)", f"ALTER PUBLICATION {name} DROP TABLE t", "INSERT INTO t VALUES (2)",
+               f"ALTER PUBLICATION {name} ADD TABLE t", "INSERT INTO t VALUES (3)")  # fmt: skip
+    with it.running() as run:
+        eventually(lambda: ids(run) == [1, 3], run)
+        it.notice("table-incomplete", "public.t", "taken out of the publication and put back")
 
 
 def test_marks_survive_restarts_until_somebody_accepts_them(watched: Make, tmp_path: Path) -> None:

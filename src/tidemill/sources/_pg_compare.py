@@ -2,13 +2,13 @@
 
 Nothing is marked that is proven whole. A table that is published as soon as it is made (a publication for all tables or
 for its schema, a partition made as one) is whole from its birth; one that joined later is whole if its file was still
-empty afterwards: a row is in the file before it is in the WAL.
+empty afterwards: a row is in the file before it is in the WAL. What is not proven is marked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.sources._pg_marks import DROPPED, INCOMPLETE, Mark
@@ -21,21 +21,21 @@ class Rows(Protocol):
     def untouched(self, tables: list[int]) -> bool:
         """No row was ever written to any of them, by anybody, committed or not."""
 
-    def written_at_birth(self, table: Relation) -> bool:
-        """The transaction that made the table may have written rows to it."""
+    def rewritten(self, tables: list[int]) -> bool:
+        """Any of them has another file than it was made with: it may have been unlogged before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """`before` was seen at `since`; `now` was in force at `until`. Both have a publication, the same one.
-    `ended` are marks of tables that were not published and are now, by name."""
+    `ended` are tables that were marked as not published and are now: the caller says until when."""
 
     before: Published
     now: Published
     since: str
     until: str
     rows: Rows
-    ended: Mapping[str, Mark]
+    ended: frozenset[str]
 
     def marks(self) -> Iterator[Mark]:
         """What happened, in order of cause; the caller merges them."""
@@ -55,22 +55,31 @@ class Comparison:
             if not self._untouched(unit):
                 yield self._missing(unit)
             return
-        newborn = unit.table.oid not in self.before.relations
-        if newborn and unit.routes & self.before.newborn_routes() & self.now.newborn_routes():
-            return
-        if not self._untouched(unit):
-            yield self._joined(unit)
+        if not self._newborn(unit) and not self._untouched(unit):
+            yield from self._joined(unit)
+
+    def _newborn(self, unit: Unit) -> bool:
+        """It was published with its first row, under the name that it has."""
+        if unit.table.oid in self.before.relations or not unit.table.original:
+            return False
+        if not unit.routes & self.before.newborn_routes() & self.now.newborn_routes():
+            return False
+        if unit.table.kind == "p":
+            return all(self._whole(self.now.relations[leaf], links) for leaf, links in unit.leaves.items())
+        return not self.rows.rewritten([unit.table.oid])
 
     def _kept(self, before: Unit, unit: Unit) -> Iterator[Mark]:
         if before.name != unit.name and unit.published and not self._untouched(unit):
             reason = f"it was called {before.name} until then, and its earlier rows stand under that name"
             yield Mark(INCOMPLETE, unit.name, "", self.until, (reason,))
+        elif unit.published and _returned(before.table, unit.table) and not self._untouched(unit):
+            yield self._incomplete(unit.name, "it had another name or schema meanwhile")
         if before.published and not unit.published:
             if unit.wanted:
                 yield self._missing(unit)
         elif unit.published and not before.published:
             if not self._untouched(unit):
-                yield self._joined(unit)
+                yield from self._joined(unit)
         elif unit.published and not before.routes & unit.routes:
             yield self._incomplete(unit.name, _rerouted(before.table, unit.table))
         if before.published and unit.published:
@@ -97,8 +106,8 @@ class Comparison:
         if self.rows.untouched([leaf.oid]):
             return True
         chain = [self.now.relations[int(link.split()[0])] for link in links]
-        born = all(self._linked_before(relation) or relation.link in (relation.born, leaf.born) for relation in chain)
-        return born and leaf.oid not in self.before.relations and not self.rows.written_at_birth(leaf)
+        born = all(self._linked_before(relation) or relation.made_as_partition for relation in chain)
+        return born and leaf.oid not in self.before.relations and not self.rows.rewritten([leaf.oid])
 
     def _linked_before(self, relation: Relation) -> bool:
         known = self.before.relations.get(relation.oid)
@@ -116,10 +125,9 @@ class Comparison:
             reason = f"{table.full_name} left the publication, and `tables` does not name it"
         return Mark(DROPPED, unit.name, self.since, self.until, (reason,))
 
-    def _joined(self, unit: Unit) -> Mark:
-        if (mark := self.ended.get(unit.name)) is not None:
-            return replace(mark, until=self.until)
-        return Mark(INCOMPLETE, unit.name, "", self.until, ("it had rows when it came into the publication",))
+    def _joined(self, unit: Unit) -> Iterator[Mark]:
+        if unit.name not in self.ended:
+            yield Mark(INCOMPLETE, unit.name, "", self.until, ("it had rows when it came into the publication",))
 
     def _missing(self, unit: Unit) -> Mark:
         return Mark(INCOMPLETE, unit.name, self.since, "", ("it was not in the publication",))
@@ -137,11 +145,18 @@ def _altered(before: Publication | None, now: Publication | None) -> str:
     assert now is not None
     if before.kinds != now.kinds:
         return f"the publication had {_listed(before.kinds)} before, and {_listed(now.kinds)} since"
-    if before.altered == now.altered or (before.owner, before.via_root) != (now.owner, now.via_root):
+    if before.altered == now.altered:
         return ""
-    if before.generated != now.generated:
-        return ""  # columns come or go, which the stream itself says
-    return "the publication was altered and altered back"
+    if (before.owner, before.via_root, before.generated) == (now.owner, now.via_root, now.generated):
+        return "the publication was altered and altered back"
+    return "the publication was altered, and what it left out meanwhile is not known"
+
+
+def _returned(before: Relation, now: Relation) -> bool:
+    """It has its name again, and had another one. Another owner changes the row of the type as well."""
+    if before.placed and before.placed != now.placed:
+        return True
+    return bool(before.typed and before.owner) and before.typed != now.typed and before.owner == now.owner
 
 
 def _rerouted(before: Relation, now: Relation) -> str:

@@ -48,7 +48,9 @@ class Publication:
 @dataclass(frozen=True, slots=True)
 class Relation:
     """`member` is the oid of its row in pg_publication_rel, 0 if it has none; `filter` and `columns` stand there.
-    `parent` is what it is a partition of; `link` the transaction that made it so, `born` the one that made the table.
+    `parent` is what it is a partition of; `link` the transaction that made it so; `made_as_partition`: by the statement
+    that made the table. `placed` is the transaction that put it into its schema, `typed` the one that last changed its
+    name, schema or owner, empty if unknown; `original`: it has all three from its birth on.
     """
 
     oid: int
@@ -61,8 +63,12 @@ class Relation:
     columns: tuple[str, ...]
     parent: int
     link: str
-    born: str
+    typed: str
     ours: bool
+    owner: int = 0
+    placed: str = ""
+    original: bool = False
+    made_as_partition: bool = False
 
     @property
     def full_name(self) -> str:
@@ -215,29 +221,37 @@ def _publication(db: psycopg.Connection, name: str) -> Publication | None:
 
 
 def _relations(db: psycopg.Connection, publication: int) -> Iterator[Relation]:
-    # The row of a system column is written with its table and never again: its transaction is the table's birth.
+    # The row of a system column (b) is written with its table and never again: transaction and command are its birth.
+    # A row that somebody tried to delete (xmax) does not tell its command any more. ATTACH and DETACH change the rows
+    # of all columns: a table with one that inherits since its birth (a) was never without its parent. The row of the
+    # row type (t) is changed with the table's name, schema and owner; the one that binds it to a schema (d) with that.
     filtered = db.info.server_version >= 150000
     limits = "coalesce(pg_get_expr(m.prqual, m.prrelid), ''), m.prattrs::int2[]" if filtered else "'', NULL::int2[]"
     rows = db.execute(
         f"""
         SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, coalesce(m.oid, 0), {limits},
-               coalesce(i.inhparent, 0), coalesce(i.xmin::text, ''), coalesce(b.xmin::text, ''),
-               pg_has_role(c.relowner, 'USAGE')
+               coalesce(i.inhparent, 0), coalesce(i.xmin::text, ''), coalesce(t.xmin::text, ''),
+               pg_has_role(c.relowner, 'USAGE'), c.relowner, coalesce(d.xmin::text, ''),
+               coalesce(t.xmin = b.xmin AND t.cmin = b.cmin AND t.xmax = '0' AND b.xmax = '0', false),
+               c.relispartition AND EXISTS (
+                   SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attinhcount > 0
+                   AND a.xmin = b.xmin AND a.cmin = b.cmin AND a.xmax = '0' AND b.xmax = '0')
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         LEFT JOIN pg_publication_rel m ON m.prrelid = c.oid AND m.prpubid = %s
         LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND c.relispartition
-        LEFT JOIN pg_attribute b ON b.attrelid = c.oid AND b.attname = 'tableoid' AND c.relispartition
+        LEFT JOIN pg_attribute b ON b.attrelid = c.oid AND b.attname = 'tableoid'
+        LEFT JOIN pg_type t ON t.oid = c.reltype
+        LEFT JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.objsubid = 0
+                              AND d.refclassid = 'pg_namespace'::regclass
         WHERE c.relkind IN ('r', 'p') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
         ORDER BY c.oid
         """.encode(),
         [publication],
     ).fetchall()
     names = _column_names(db, [row[0] for row in rows if row[7]])
-    for oid, schema, name, kind, persistence, member, condition, numbers, parent, link, born, ours in rows:
+    for oid, schema, name, kind, persistence, member, condition, numbers, *others in rows:
         columns = tuple(names.get((oid, number), "?") for number in numbers or ())
-        yield Relation(
-            oid, schema, name, kind, persistence, member, condition, columns, parent, link, born, ours
-        )  # fmt: skip
+        yield Relation(oid, schema, name, kind, persistence, member, condition, columns, *others)
 
 
 def _column_names(db: psycopg.Connection, tables: list[int]) -> dict[tuple[int, int], str]:

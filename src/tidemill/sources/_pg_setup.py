@@ -1,6 +1,6 @@
 """Makes a database ready for capture, in order, each step its own error; what is ready already is left alone.
 
-    server and privileges -> REPLICA IDENTITY -> publication -> missing tables added -> slot
+    server and privileges -> REPLICA IDENTITY -> publication -> missing tables added -> a note of it -> slot
 
 The slot comes last: from its first moment on, all that it keeps can be decoded. Once there is a position nothing is
 made anew and no table is added here: that is the watch's (`_pg_watch`), which says what may be missing.
@@ -8,7 +8,7 @@ made anew and no table is added here: that is the watch's (`_pg_watch`), which s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,11 @@ class Prepared:
 
 
 def prepare(
-    db: psycopg.Connection, config: PostgresConfig, after: Position | None, schemas: Schemas | None = None
+    db: psycopg.Connection,
+    config: PostgresConfig,
+    after: Position | None,
+    schemas: Schemas | None,
+    before_slot: Callable[[], None],
 ) -> Prepared:
     did: list[str] = []
     notes: list[str] = []
@@ -75,6 +79,7 @@ def prepare(
             _publish(db, config, published, did)
         _describe(db, published, notes)
         if slot is None:
+            before_slot()
             _pg_slot.create(db, config)
             did.append(f'created replication slot "{config.slot_name}"')
             slot = _pg_slot.read(db, config.slot_name)

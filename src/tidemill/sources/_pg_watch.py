@@ -20,9 +20,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, LiteralString
 
 import orjson
 import psycopg
@@ -37,7 +37,7 @@ from tidemill.sources._pg_connect import connect
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources._pg_marks import Mark, merge
 from tidemill.sources._pg_notices import standing, without_identity
-from tidemill.sources._pg_published import Published, Relation
+from tidemill.sources._pg_published import Published
 from tidemill.sources._pg_tables import parse
 from tidemill.telemetry import events
 
@@ -90,6 +90,12 @@ class Watch:
                 self._look(db, self._stop)
         except errors.ServerBusy as error:  # a lock on the catalog passes; it is no reason to give up a stream
             raise SourceError(error.what, where=error.where, fix=error.fix) from error
+
+    def baseline(self, db: psycopg.Connection, schemas: Schemas) -> None:
+        """Before there is a slot: what happens to the publication from here on counts, also before the first look."""
+        with errors.translated(self._config.where):
+            lsn = _pg_slot.wal_end(db)
+            keep(schemas, Seen(Published.read(db, self._config), lsn, ()))
 
     def begin(self) -> None:
         self._failure = None
@@ -277,13 +283,11 @@ class Watch:
 
     def _compare(self, db: psycopg.Connection, seen: Seen, now: Published, until: int) -> tuple[Mark, ...]:
         published = {unit.name for unit in now.units.values() if unit.published}
-        ended = {mark.table: mark for mark in seen.marks if not mark.until and mark.table in published}
-        rows = _Rows(db)
-        found = Comparison(
-            seen.published, now, format_lsn(seen.lsn), format_lsn(until), rows, ended
-        ).marks()  # fmt: skip
-        new = list(found)
-        marks = merge([*(mark for mark in seen.marks if mark.until or mark.table not in ended), *new])
+        ended = frozenset(mark.table for mark in seen.marks if not mark.until and mark.table in published)
+        end = format_lsn(until)
+        new = list(Comparison(seen.published, now, format_lsn(seen.lsn), end, _Rows(db), ended).marks())
+        known = (mark if mark.until or mark.table not in ended else replace(mark, until=end) for mark in seen.marks)
+        marks = merge([*known, *new])
         for mark in new:
             events.warn(f"catalog.{mark.code.replace('-', '_')}", table=mark.table, since=mark.since, until=mark.until,
                         reason="; ".join(mark.reasons))  # fmt: skip
@@ -310,24 +314,19 @@ class _Rows:
         self._db = db
 
     def untouched(self, tables: list[int]) -> bool:
-        # A table is made with a file of its own number; TRUNCATE gives it another one.
-        row = self._db.execute(
-            "SELECT bool_and(coalesce(pg_relation_size(t) = 0 AND pg_relation_filenode(t) = t, false))"
-            " FROM unnest(%s::oid[]) t",
-            [tables],
-        ).fetchone()
-        return not tables or bool(row and row[0])
+        # Where VACUUM found rows to remove it leaves a map of free space, also of a file that it made empty.
+        return self._all("pg_relation_size(t) = 0 AND pg_relation_size(t, 'fsm') = 0", tables) and not self.rewritten(
+            tables
+        )
 
-    def written_at_birth(self, table: Relation) -> bool:
-        # Its rows would be the first of the file.
-        statement = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE ctid < '(1,0)'::tid AND xmin = %s::text::xid)")
-        try:
-            row = self._db.execute(
-                statement.format(sql.Identifier(table.schema, table.name)), [table.born]
-            ).fetchone()  # fmt: skip
-        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable):
-            return True
-        return bool(row and row[0])
+    def rewritten(self, tables: list[int]) -> bool:
+        # A table is made with a file of its own number; TRUNCATE, VACUUM FULL and SET LOGGED give it another one.
+        return not self._all("pg_relation_filenode(t) = t", tables)
+
+    def _all(self, condition: LiteralString, tables: list[int]) -> bool:
+        statement = sql.SQL("SELECT bool_and(coalesce({}, false)) FROM unnest(%s::oid[]) t")
+        row = self._db.execute(statement.format(sql.SQL(condition)), [tables]).fetchone()
+        return not tables or bool(row and row[0])
 
 
 def _differ(a: Published, b: Published) -> bool:

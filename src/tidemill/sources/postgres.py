@@ -196,7 +196,12 @@ class PostgresSource(Component[PostgresConfig]):
         what happened since (invariant 7). Before that, another server than the one of `schemas` is one.
         """
         with connect(self.config) as db:
-            return _pg_setup.prepare(db, self.config, after, schemas)
+
+            def before_slot() -> None:
+                if schemas is not None:
+                    self._watch.baseline(db, schemas)
+
+            return _pg_setup.prepare(db, self.config, after, schemas, before_slot)
 
     def other_server(self, after: Position, schemas: Schemas) -> str:
         with connect(self.config) as db, translated(self.config.where):
@@ -221,10 +226,8 @@ class PostgresSource(Component[PostgresConfig]):
             if slot is not None:
                 _pg_slot.wait_until_free(db, self.config)
                 db.execute("SELECT pg_drop_replication_slot(%s)", [self.config.slot_name])
-        begin = Position(self.setup().position)
+        begin = Position(self.setup(None, schemas).position)
         if schemas is not None:
-            # What happens to the publication from here on counts, also before the pipeline starts again.
-            _pg_watch.keep(schemas, None)
             with connect(self.config) as db, translated(self.config.where):
                 _pg_identity.begin_anew(db, self.config, schemas)
             self._watch.open(schemas)
