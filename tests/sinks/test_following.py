@@ -6,6 +6,7 @@ by the change of structure is the same on both sides in the end, or the sink say
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from tests.support.origin import session
 from tidemill.component import Notice, Source
 from tidemill.control.servers.mysqlfamily import Server
 from tidemill.control.servers.postgres import Postgres
+from tidemill.errors import Refused
 from tidemill.log import LogReader
 from tidemill.model.block import Block
 from tidemill.model.delivery import Receipt
@@ -419,3 +421,176 @@ def test_a_column_that_comes_again_within_one_connection_is_named(postgres_origi
     receipts = write(there, *origin.blocks())
     if not isinstance(there.sink(), StarRocksSink):  # which has no place to note what a column is known by
         assert any("dropped" in what for what in said(receipts)["public.t"])
+
+
+def _add_first(there: Destination, column: str) -> str:
+    """What somebody who migrates the target before the source runs there."""
+    kind = {"level": "int", "label": "text"}[column]
+    if isinstance(sink := there.sink(), ClickHouseSink):
+        kind = {"int": "Nullable(Int32)", "text": "Nullable(String)"}[kind]
+        return f"ALTER TABLE {sink.config.database}.t ADD COLUMN {column} {kind}"
+    return f"ALTER TABLE t ADD COLUMN {column} {kind}"
+
+
+@pytest.mark.parametrize("there", ["clickhouse", "postgres"], indirect=True)
+def test_a_column_that_the_target_had_before_the_source_added_it_is_named(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(there, *origin.blocks())
+    there.run(_add_first(there, "level"))
+    origin.do("ALTER TABLE t ADD COLUMN level int DEFAULT 5")
+    receipts = write(there, *origin.blocks())
+    assert dict(there.rows("id, level"))[1] is None
+    (what,) = said(receipts)["public.t"]
+    assert 'column "level"' in what
+    origin.do("INSERT INTO t VALUES (3)")
+    assert len(said(write(there, *origin.blocks()))["public.t"]) == 1
+    origin.do("ALTER TABLE t ADD COLUMN more int")  # the next structure says nothing new of it
+    receipts = write(there, *origin.blocks())
+    fix = orjson.loads(receipts[-1].notices)["public.t"][0]["fix"]
+    there.run(fix.partition("run ")[2].partition(" at the destination")[0])
+    origin.do("ALTER TABLE t ADD COLUMN still_more int")
+    assert said(write(there, *origin.blocks())) == {"public.t": []}
+
+
+@pytest.mark.parametrize("there", ["clickhouse", "postgres"], indirect=True)
+def test_a_column_that_the_target_had_with_the_right_values_is_none_to_speak_of(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(there, *origin.blocks())
+    there.run(f"{_add_first(there, 'level')} DEFAULT 5")
+    origin.do("ALTER TABLE t ADD COLUMN level int DEFAULT 5")
+    receipts = write(there, *origin.blocks())
+    assert same(origin, there, "id, name, level")
+    assert not any(said(receipts).values())
+
+
+@pytest.mark.parametrize("there", ["clickhouse", "postgres"], indirect=True)
+def test_a_column_that_is_renamed_to_one_that_the_target_had_is_named(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(there, *origin.blocks())
+    there.run(_add_first(there, "label"))
+    origin.do("ALTER TABLE t RENAME COLUMN name TO label")
+    receipts = write(there, *origin.blocks())
+    assert dict(there.rows("id, label"))[1] is None
+    assert dict(there.rows("id, name"))[1] == "a"
+    (what,) = said(receipts)["public.t"]
+    assert 'column "label"' in what
+    assert '"name"' in what
+    origin.do("ALTER TABLE t ADD COLUMN more int")
+    assert len(said(write(there, *origin.blocks()))["public.t"]) == 1
+    assert dict(there.rows("id, name"))[1] == "a"
+
+
+def test_a_column_of_a_table_that_is_not_the_sinks_own_is_named_all_the_same(
+    postgres_origin: Origin, target: Destination
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(target, *origin.blocks(), create_tables=True)
+    target.run("ALTER TABLE t ADD COLUMN level int")
+    origin.do("ALTER TABLE t ADD COLUMN level int DEFAULT 5")
+    (what,) = said(write(target, *origin.blocks(), create_tables=False))["public.t"]
+    assert 'column "level"' in what
+
+
+CHANGES = {  # statements, and the columns afterwards
+    "added": (["ALTER TABLE t ADD COLUMN level int DEFAULT 5"], "id, name, note, level"),
+    "renamed": (["ALTER TABLE t RENAME COLUMN name TO label"], "id, label, note"),
+    "name reused": (
+        ["ALTER TABLE t RENAME COLUMN name TO label", "ALTER TABLE t ADD COLUMN name text DEFAULT 'n'"],
+        "id, label, note, name",
+    ),
+    "names exchanged": (
+        [
+            "ALTER TABLE t RENAME COLUMN name TO third",
+            "ALTER TABLE t RENAME COLUMN note TO name",
+            "ALTER TABLE t RENAME COLUMN third TO note",
+        ],
+        "id, name, note",
+    ),
+    "dropped and added": (
+        ["ALTER TABLE t DROP COLUMN name", "ALTER TABLE t ADD COLUMN name text DEFAULT 'n'"], "id, name, note",
+    ),
+    "key retyped": (
+        ["ALTER TABLE t ALTER COLUMN id TYPE bigint", "ALTER TABLE t ADD COLUMN level int DEFAULT 5"],
+        "id, name, note, level",
+    ),
+}  # fmt: skip
+
+
+def _send_again(there: Destination, letter: list[Block]) -> None:
+    for block in letter:
+        again = delivery(block, start=int(block.offsets()[0]))
+        there.sink().write(dataclasses.replace(again, redelivered=True))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_dead_letter_of_an_older_structure_has_its_values_where_its_columns_are_now(
+    postgres_origin: Origin, target: Destination, change: str
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(target, *origin.blocks())
+    origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
+    letter = origin.blocks()
+    statements, columns = CHANGES[change]
+    origin.do(*statements)
+    write(target, *origin.blocks())
+    structure = _structure(target)
+    _send_again(target, letter)
+    assert _structure(target) == structure
+    (here,), (there,) = ([row for row in rows if row[0] == 2] for rows in (origin.rows(columns), target.rows(columns)))
+    assert there == here
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("emptied", [False, True], ids=["over what is there", "into an emptied table"])
+def test_a_rewind_over_a_change_of_structure_ends_with_the_rows_of_the_source(
+    postgres_origin: Origin, target: Destination, change: str, emptied: bool
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)", "UPDATE t SET note = 'm' WHERE id = 2")
+    first = origin.blocks()
+    write(target, *first)
+    statements, columns = CHANGES[change]
+    origin.do(*statements, "DELETE FROM t WHERE id = 2")
+    second = origin.blocks()
+    write(target, *second)
+    structure = _structure(target)
+    if emptied:
+        target.run("DELETE FROM t")
+    elif change == "dropped and added":
+        target.run("UPDATE t SET name = 'n'")  # as the notice asks for
+    write(target, *first, *second, rewind="apply")
+    assert _structure(target) == structure
+    assert same(origin, target, columns)
+
+
+def _structure(target: Destination) -> list[tuple[Any, ...]]:
+    return target.rows("attnum AS id, attname::text", table="pg_attribute WHERE attrelid = 't'::regclass")
+
+
+@pytest.mark.parametrize("there", ["clickhouse"], indirect=True)
+@pytest.mark.parametrize("change", ["name reused", "names exchanged", "dropped and added"])
+def test_a_dead_letter_whose_names_are_other_columns_now_is_refused(
+    postgres_origin: Origin, there: Destination, change: str
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(there, *origin.blocks())
+    origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
+    letter = origin.blocks()
+    origin.do(*CHANGES[change][0])
+    write(there, *origin.blocks())
+    before = there.rows("id, name, note")
+    with pytest.raises(Refused, match="name"):
+        _send_again(there, letter)
+    assert there.rows("id, name, note") == before

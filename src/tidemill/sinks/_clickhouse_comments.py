@@ -6,7 +6,8 @@ source: numeric(12,2) not null #16384.3 | tidemill: rows that did not change sin
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
@@ -32,6 +33,29 @@ def exchanged(table: Table, natives: Mapping[str, str], origins: Mapping[str, st
     olds = {was for was, _ in table.renamed}
     both = [(was, now) for was, now in table.renamed if now in olds and was in natives and now in natives]
     return [] if origins and any(c.origin for c in table.columns) else both
+
+
+def elsewhere(table: Table, origins: Mapping[str, str]) -> set[str]:
+    """Columns of an older structure whose names another column has now, or which have another name."""
+    of = {origin: name for name, origin in origins.items()}
+    return {
+        c.name
+        for c in table.columns
+        if c.origin and (of.get(c.origin, c.name) != c.name or origins.get(c.name, c.origin) != c.origin)
+    }
+
+
+def is_taken(was: str, now: str, wanted: Collection[str], there: Collection[str], ours: Collection[str]) -> bool:
+    """Whether a column that was renamed finds one of its new name that somebody else made."""
+    return was in there and was not in wanted and now in wanted and now in there and now not in ours
+
+
+def release(column: str, kind: Kind) -> str:
+    """The column stays, with the values of rows that cannot follow, and is not ours any more. Later rows have nothing
+    for it: NULL says so, a zero would not."""
+    if kind.nullable or kind.element is not None:
+        return f"COMMENT COLUMN {quoted(column)} ''"
+    return f"MODIFY COLUMN {quoted(column)} {replace(kind, nullable=True)} COMMENT ''"
 
 
 def native(column: Column) -> str:

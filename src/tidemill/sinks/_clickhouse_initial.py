@@ -6,13 +6,17 @@ their own value.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
 from tidemill.model.table import Column
-from tidemill.sinks._clickhouse_client import literal
+from tidemill.sinks._clickhouse_client import code_of, explain, literal, quoted
 from tidemill.sinks._clickhouse_types import Kind
 from tidemill.sinks._clickhouse_values import fit
+from tidemill.sinks._following import is_known
 from tidemill.sinks._images import Verdicts
 
 
@@ -29,6 +33,23 @@ def expression(column: Column, kind: Kind) -> str | None:
     if not column.initial.value.is_valid:
         return "" if kind.nullable else None
     return f"CAST({_of(value, kind)}, {literal(str(kind))})"
+
+
+def differing(client: Any, name: str, columns: Mapping[str, tuple[Kind, Column]], where: str) -> Iterator[str]:
+    """Those of the columns in which some row has another value than rows of the source got there."""
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    for column, (kind, source) in columns.items():
+        value = expression(source, kind) if is_known(source) else None
+        at = quoted(column)
+        other = f"ifNull({at} != {value}, 1)" if value else f"isNotNull({at})"
+        try:
+            if value is None or client.query(f"SELECT 1 FROM {name} FINAL WHERE {other} LIMIT 1").result_rows:
+                yield column
+        except ClickHouseError as error:
+            if not code_of(error):
+                raise explain(error, where) from error
+            yield column  # not every type can be compared
 
 
 def _of(value: pa.Scalar, kind: Kind) -> str:

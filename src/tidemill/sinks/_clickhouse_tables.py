@@ -18,10 +18,21 @@ from tidemill.errors import Refused
 from tidemill.model.table import Column, Table
 from tidemill.schema.diff import diff
 from tidemill.sinks._clickhouse_client import code_of, explain, explained, literal, quoted
-from tidemill.sinks._clickhouse_comments import COMMENT, exchanged, native, noted, pseudo, rename, text
-from tidemill.sinks._clickhouse_initial import expression
+from tidemill.sinks._clickhouse_comments import (
+    COMMENT,
+    elsewhere,
+    exchanged,
+    is_taken,
+    native,
+    noted,
+    pseudo,
+    release,
+    rename,
+    text,
+)
+from tidemill.sinks._clickhouse_initial import differing, expression
 from tidemill.sinks._clickhouse_types import JsonType, Kind, NullArrays, holds, kind_of, parse, union
-from tidemill.sinks._following import Looks, added, is_known, notices, replaced, swapped
+from tidemill.sinks._following import Looks, added, already_there, is_known, name_taken, notices, replaced, swapped
 
 Mode = Literal["upsert", "changelog"]
 
@@ -235,9 +246,11 @@ class Tables:
         )
 
     def _follow(self, name: Name, table: Table, found: Found, since: int) -> Destination:
-        if self._keeps_one_structure and table.sequence != found.sequence and since < found.since:
-            missing = tuple(column for column in self.wanted(table) if column not in found.kinds)
-            return Destination(name, found.kinds, found.deduplicates, older=True, missing=missing)
+        if self._keeps_one_structure and since < found.since:
+            moved = elsewhere(table, found.origins)
+            if moved or table.sequence != found.sequence:
+                missing = tuple(c for c in self.wanted(table) if c not in found.kinds or c in moved)
+                return Destination(name, found.kinds, found.deduplicates, older=True, missing=missing)
         for _ in range(_ATTEMPTS):
             plan = self._plan(name, table, found, since)
             if plan.problems:
@@ -315,20 +328,39 @@ class Tables:
         kinds = dict(found.kinds)
         change = diff(noted(found.natives, found.origins), self._as_noted(table, wanted, found))
         said: dict[str, str] = {}
+        taken: dict[str, str] = {}
         if self._keeps_one_structure:  # a changelog keeps the column under both names, as the events had it
-            stuck = rename([(was.name, now.name) for was, now in change.renamed], kinds, actions)
+            pairs = [(was.name, now.name) for was, now in change.renamed]
+            taken = {
+                now: was
+                for was, now in {*pairs, *table.renamed}
+                if is_taken(was, now, wanted, found.kinds, found.natives)
+            }
+            stuck = rename([(was, now) for was, now in pairs if now not in taken], kinds, actions)
             if found.sequence not in (0, table.sequence):
                 stuck += exchanged(table, found.natives, found.origins)
             said = {now: swapped(was, since) for was, now in stuck}
             said |= {now.name: replaced(since) for _, now in change.replaced}
+            if found.sequence:  # else the table is met for the first time, as it was made
+                theirs = {
+                    c: (found.kinds[c], s) for c, (_, s) in wanted.items() if c in found.kinds.keys() - found.natives
+                }
+                new = {c: (k, s) for c, (k, s) in theirs.items() if s.initial is not None and c not in taken}
+                said |= {c: already_there(since) for c in differing(self.client, str(name), new, self.where)}
+                said |= {now: name_taken(was, since) for now, was in taken.items()}
             said = said if said and self._occupied(name) else {}
         for column, (kind, source) in wanted.items():
             if column not in kinds:
                 actions.append(self._add(name, column, kind, source, since))
-            else:
-                actions += self._modify(column, kind, source, kinds[column], found, said.get(column, ""), problems)
+                continue
+            adopted = column in taken or (self._keeps_one_structure and source.initial is not None)
+            actions += self._modify(
+                column, kind, source, kinds[column], found, said.get(column, ""), problems, adopted=adopted
+            )
+            if column in taken and not problems:  # in one statement: neither is without the other
+                actions[-1] += f", {release(taken[column], kinds[taken[column]])}"
         if self.mode == "upsert":
-            actions += self._drop([c.name for c in change.dropped], kinds)
+            actions += self._drop([c.name for c in change.dropped if c.name not in taken.values()], kinds)
         if not self.shared and (actions or found.sequence != table.sequence):
             actions.append(f"MODIFY COMMENT {literal(self._stamp(table, since))}")
         # One at a time: ClickHouse does not mix RENAME with other actions on the same column.
@@ -359,8 +391,10 @@ class Tables:
             return bool(self.client.query(f"SELECT 1 FROM {name} LIMIT 1").result_rows)
 
     def _modify(
-        self, column: str, kind: Kind, source: Column, there: Kind, found: Found, said: str, problems: list[str]
-    ) -> Iterator[str]:
+        self, column: str, kind: Kind, source: Column, there: Kind, found: Found, said: str, problems: list[str],
+        *, adopted: bool,
+    ) -> Iterator[str]:  # fmt: skip
+        """`adopted`: the source has added the column since, so it is ours from now on, whoever made it."""
         there_native, note = found.natives.get(column), native(source)
         origin = self._origin(source)
         comment = literal(text(note, origin, said or found.said.get(column, "")))
@@ -382,7 +416,10 @@ class Tables:
                 return
         if into is not None and into != there:
             yield f"MODIFY COLUMN {quoted(column)} {into} COMMENT {comment}"
-        elif there_native is not None and (there_native != note or found.origins.get(column, "") != origin or said):
+        elif there_native is None:
+            if adopted:
+                yield f"COMMENT COLUMN {quoted(column)} {comment}"
+        elif there_native != note or found.origins.get(column, "") != origin or said:
             yield f"COMMENT COLUMN {quoted(column)} {comment}"
 
     def _drop(self, columns: list[str], kinds: dict[str, Kind]) -> Iterator[str]:

@@ -142,7 +142,8 @@ class Writing:
             raise Refused(
                 f"{destination.name.plain} no longer has columns that older events bring: "
                 f"{', '.join(destination.missing)}", where=self._where,
-                fix="The events are from before the change: fill a new table, or add the columns by hand.",
+                fix="They are gone, or others have their names. Of a dead letter, copy the row yourself, "
+                'from the source, then run tidemill dlq purge. After a rewind, fill a new table (another "table").',
             )  # fmt: skip
         return fresh
 

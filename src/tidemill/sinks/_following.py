@@ -43,6 +43,22 @@ def swapped(was: str, since: Offset) -> str:
     )
 
 
+def already_there(since: Offset) -> str:
+    """For a column that the source added, where the destination had one of that name."""
+    return (
+        f"{MARK}rows that did not change since offset {since} keep what they had here: the destination had a column of "
+        "this name before the source added it"
+    )
+
+
+def name_taken(was: str, since: Offset) -> str:
+    """For a column that the source renamed, where the destination had one of the new name besides."""
+    return (
+        f'{MARK}rows that did not change since offset {since} have this column\'s values in "{was}": it was renamed at '
+        "the source, and the destination had a column of the new name already"
+    )
+
+
 class Looks:
     """What a worker has to say of the tables that it looked at, for its receipts. What is wrong with a table is said
     with every receipt, until the worker looks again; that nothing is wrong, or nothing any more, once after each look.

@@ -87,14 +87,15 @@ class Applier:
             self.bad[offset] = "the table has no key, so the row to change cannot be found"
         if grows.any():
             grown = rows.take(np.flatnonzero(grows))
-            if target.doubts:
+            staged = bool(target.doubts or target.initials)
+            if staged:
                 self._stage(target)
-            self._halve(target, grown, self._insert if target.doubts else self._copy)
+            self._halve(target, grown, self._insert if staged else self._copy)
 
     def _upsert(self, target: Target, stretch: Stretch) -> None:
         # New rows last: a key that was deleted here may be the same as a new one for the target, though their texts
         # differ (numeric 1.0 and 1.00, citext), and a unique value that a new row has may be one that was given up.
-        fresh = stretch.fresh if target.optimistic else None
+        fresh = stretch.fresh if target.optimistic and not target.initials else None
         if fresh is not None and any(one.concerns(fresh.columns[one.number]) for one in target.doubts):
             fresh = None  # what goes into the table itself cannot be compared before
         rest = stretch.rest if fresh is not None else stretch.all()
@@ -332,9 +333,11 @@ def _upsert(target: Target, stage: sql.Identifier) -> sql.Composed:
 def _inserted(target: Target, stage: sql.Identifier) -> sql.Composed:
     from psycopg import sql
 
-    listed = sql.SQL(", ").join(sql.Identifier(target.column(n)) for n in target.numbers)
+    names = [sql.Identifier(target.column(n)) for n in target.numbers]
     # The source's values, also where the target would count by itself (COPY takes them without being told).
-    values = sql.SQL(" OVERRIDING SYSTEM VALUE" if target.counted else "")
+    how = sql.SQL(" OVERRIDING SYSTEM VALUE" if target.counted else "")
+    listed = sql.SQL(", ").join([*names, *map(sql.Identifier, target.initials)])
+    values = sql.SQL(", ").join([*names, *target.initials.values()])
     return sql.SQL('INSERT INTO {} ({}){} SELECT {} FROM {} WHERE "tidemill set" = 1 ORDER BY "tidemill row"').format(
-        target.identifier, listed, values, listed, stage
+        target.identifier, listed, how, values, stage
     )

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pyarrow as pa
 
 from tidemill.component import Notice
@@ -19,8 +18,9 @@ from tidemill.errors import Refused
 from tidemill.model.position import Offset
 from tidemill.model.table import Column, Table
 from tidemill.schema.diff import Diff, diff
-from tidemill.sinks._following import MARK, added, is_known, notices, replaced
+from tidemill.sinks._following import MARK, added, already_there, is_known, name_taken, notices, replaced
 from tidemill.sinks._pgsink_exact import Doubt, doubt
+from tidemill.sinks._pgsink_older import Memory, is_replaced, places, renames
 from tidemill.sinks._pgsink_text import plain
 from tidemill.sinks._pgsink_types import target_type, widens
 from tidemill.telemetry.events import emit
@@ -72,6 +72,8 @@ class Target:
     doubts: tuple[Doubt, ...] = ()  # columns that may not keep a value as it is
     domains: Mapping[int, str] = field(default_factory=dict)  # what they are made of
     notices: tuple[Notice, ...] = ()
+    names: tuple[str, ...] = ()  # of an older structure: what its columns are called now, "" where they are gone
+    initials: Mapping[str, sql.Composed] = field(default_factory=dict)  # of columns since: what its new rows have there
     stage: str = ""
     optimistic: bool = True  # whether new rows may be tried as new rows
 
@@ -86,7 +88,7 @@ class Target:
         return f"{self.schema}.{self.name}"
 
     def column(self, number: int) -> str:
-        return self.table.columns[number].name
+        return self.names[number] if self.names else self.table.columns[number].name
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,32 +109,31 @@ class Tables:
         self._rules = rules
         self._where = where
 
-    def follow(self, table: Table, schema: str, name: str, since: Offset) -> Target:
+    def follow(self, table: Table, schema: str, name: str, since: Offset, *, redelivered: bool = False) -> Target:
         """The target of this version of the table, whose rows come from `since` on; created or changed where it must
-        be."""
+        be. Events of an older structure change nothing: their values go where their columns are now."""
         _check_names(schema, name, table, self._where)
-        found = self._columns(schema, name)
-        known, last = self._remembered(table, schema, name)
-        if not self._needs_change(table, found, known, since < last):
+        found, memory = self._columns(schema, name), self._remembered(table, schema, name)
+        if found and memory.is_newer(table, since, found, redelivered):
+            return self._target(table, schema, name, found, memory.table)
+        if not self._needs_change(table, found, memory.table):
             return self._target(table, schema, name, found)
         self._db.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemill', 0))")
-        found, (known, last) = self._columns(schema, name), self._remembered(table, schema, name)
+        found, memory = self._columns(schema, name), self._remembered(table, schema, name)
+        unsaid: dict[str, str] = {}
         if not found:
             self._create(table, schema, name)
-        elif self._needs_change(table, found, known, since < last):
-            self._change(table, schema, name, found, known, since)
-        self._remember(schema, name, table, since)
-        return self._target(table, schema, name, self._columns(schema, name))
+        elif memory.is_newer(table, since, found, redelivered):
+            return self._target(table, schema, name, found, memory.table)
+        elif self._needs_change(table, found, memory.table):
+            unsaid = self._change(table, schema, name, found, memory.table, since)
+        self._remember(schema, name, memory.then(table, since))
+        return self._target(table, schema, name, self._columns(schema, name), unsaid=unsaid)
 
-    def _needs_change(self, table: Table, found: Mapping[str, _Found], known: Table | None, before: bool) -> bool:
-        if not found:
+    def _needs_change(self, table: Table, found: Mapping[str, _Found], known: Table | None) -> bool:
+        if not found or known is None or not known.fingerprint or known.fingerprint != table.fingerprint:
             return True
-        if known is not None and known.fingerprint and known.fingerprint == table.fingerprint:
-            return any(c.name not in found for c in table.columns) or (not before and _replaced(known, table))
-        # An older version whose events were `before` those of the known one: its columns are there, and it changes
-        # nothing. One that comes later is a structure that came back, under the number it had.
-        replayed = before and known is not None and known.version > table.version
-        return not (replayed and all(c.name in found for c in table.columns))
+        return any(c.name not in found for c in table.columns) or is_replaced(known, table)
 
     def _create(self, table: Table, schema: str, name: str) -> None:
         from psycopg import sql
@@ -162,14 +163,21 @@ class Tables:
 
     def _change(
         self, table: Table, schema: str, name: str, found: Mapping[str, _Found], known: Table | None, since: Offset
-    ) -> None:
+    ) -> dict[str, str]:
+        """Answers what is to be said of columns whose comments are not ours to write."""
         from psycopg import sql
 
         target = sql.Identifier(schema, name)
         changes = diff(known, table) if known is not None else Diff()
         there = dict(found)
-        steps = self._renames([(old.name, new.name) for old, new in changes.renamed], there)
+        steps, stuck = renames([(old.name, new.name) for old, new in changes.renamed], there)
         comments = {new.name: replaced(since) for _, new in changes.replaced if new.name in there}
+        comments |= {new: name_taken(old, since) for old, new in stuck}
+        comments |= {
+            column.name: already_there(since)
+            for column in changes.added
+            if column.name in there and self._differs(target, column, there[column.name])
+        }
         occupied = self._db.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(target)).fetchone() is not None
         for column in table.columns:
             if column.name in there:
@@ -186,13 +194,14 @@ class Tables:
                 steps.append(("filled", sql.SQL("ALTER COLUMN {} DROP DEFAULT").format(sql.Identifier(column.name))))
             elif not is_known(column) or trouble:
                 comments[column.name] = added(column, since, why=trouble)
-        for column in changes.dropped:
-            if column.name not in there:
+        names = {c.name for c in table.columns}
+        for left in [c.name for c in changes.dropped] + [old for old, _ in stuck if old not in names]:
+            if left not in there:
                 continue
-            if self._rules.destructive:
-                steps.append(("dropped", sql.SQL("DROP COLUMN {}").format(sql.Identifier(column.name))))
-            elif there[column.name].not_null:  # it stays, and new rows have no value for it
-                steps.append(("kept", sql.SQL("ALTER COLUMN {} DROP NOT NULL").format(sql.Identifier(column.name))))
+            if self._rules.destructive and left not in dict(stuck):
+                steps.append(("dropped", sql.SQL("DROP COLUMN {}").format(sql.Identifier(left))))
+            elif there[left].not_null:  # it stays, and new rows have no value for it
+                steps.append(("kept", sql.SQL("ALTER COLUMN {} DROP NOT NULL").format(sql.Identifier(left))))
         if steps and not self._rules.create:
             raise Refused(
                 f"the table {schema}.{name} lacks changes of the source ({', '.join(sorted({w for w, _ in steps}))})",
@@ -201,28 +210,40 @@ class Tables:
         for what, step in steps:
             self._db.execute(sql.SQL("ALTER TABLE {} {}").format(target, step))
             emit("sink.table_changed", table=f"{schema}.{name}", change=what)
-        for noted, comment in comments.items() if occupied and self._rules.create else ():
-            text = "\n".join(filter(None, [there[noted].comment if noted in there else "", comment]))
-            self._db.execute(self._comment(schema, name, noted, text))
+        return self._say(schema, name, comments, there) if occupied else {}
 
-    def _renames(self, pairs: list[tuple[str, str]], there: dict[str, _Found]) -> list[tuple[str, sql.Composed]]:
-        """All at once: a column that takes a name which another one gives up goes by a third name in between."""
+    def _say(self, schema: str, name: str, comments: Mapping[str, str], there: Mapping[str, _Found]) -> dict[str, str]:
+        """Writes comments; answers those of a table that belongs to somebody else."""
+        import psycopg
+
+        unsaid = {}
+        for column, comment in comments.items():
+            text = "\n".join(filter(None, [there[column].comment if column in there else "", comment]))
+            try:
+                with self._db.transaction():  # a savepoint
+                    self._db.execute(self._comment(schema, name, column, text))
+            except psycopg.errors.InsufficientPrivilege:
+                unsaid[column] = comment
+        return unsaid
+
+    def _differs(self, target: sql.Identifier, column: Column, found: _Found) -> bool:
+        """Whether some row has another value there than rows of the source got in this column."""
+        import psycopg
         from psycopg import sql
 
-        given_up = {old for old, _ in pairs}
-        pairs = [(old, new) for old, new in pairs if old in there and (new not in there or new in given_up)]
-        detours = {old: f"tidemill_renamed_{n}" for n, (old, new) in enumerate(pairs) if new in there}
-        moved = {new: there[old] for old, new in pairs}
-        for old, _ in pairs:
-            del there[old]
-        there |= moved
-        hops = list(detours.items())
-        hops += [(old, new) for old, new in pairs if old not in detours]
-        hops += [(detours[old], new) for old, new in pairs if old in detours]
-        return [
-            ("renamed", sql.SQL("RENAME COLUMN {} TO {}").format(sql.Identifier(old), sql.Identifier(new)))
-            for old, new in hops
-        ]
+        value, trouble = self._initial(column)
+        if found.generated:
+            return False  # never ours to write
+        if trouble or not is_known(column):
+            return True
+        at, kind = sql.Identifier(column.name), sql.SQL(found.kind)
+        statement = sql.SQL("SELECT 1 FROM {} WHERE {} IS DISTINCT FROM {}::{} LIMIT 1")
+        try:
+            with self._db.transaction():  # a savepoint: not every type can be compared
+                answer = self._db.execute(statement.format(target, at, sql.Literal(value), kind)).fetchone()
+        except psycopg.Error:
+            return True
+        return answer is not None
 
     def _initial(self, column: Column) -> tuple[str | None, str]:
         """The text of what rows that are there have in a new column; None for NULL and where that is not known. Second,
@@ -274,9 +295,14 @@ class Tables:
             fix="That may lose values. Change the column by hand, or set allow_destructive_ddl: true.",
         )
 
-    def _target(self, table: Table, schema: str, name: str, found: Mapping[str, _Found]) -> Target:
-        numbers = tuple(n for n, c in enumerate(table.columns) if c.name in found and not found[c.name].generated)
-        missing = [c.name for c in table.columns if c.name not in found]
+    def _target(
+        self, table: Table, schema: str, name: str, found: Mapping[str, _Found], newer: Table | None = None,
+        *, unsaid: Mapping[str, str] | None = None,
+    ) -> Target:  # fmt: skip
+        """`newer`: the structure that the target has, where this one is older."""
+        names = tuple(c.name for c in table.columns) if newer is None else places(table, newer, found)
+        numbers = tuple(n for n, c in enumerate(names) if c in found and not found[c].generated)
+        missing = [c.name for c in table.columns if newer is None and c.name not in found]
         if missing:
             raise Refused(
                 f"the table {schema}.{name} has no column {', '.join(missing)}", where=self._where,
@@ -289,13 +315,13 @@ class Tables:
                 f"the table {table.full_name} has no key, so its rows cannot be found again", where=self._where,
                 fix="Give it a primary key, or set keyless: append for tables that only grow.",
             )  # fmt: skip
-        if key and not self._has_unique(schema, name, table.key):
+        if key and not self._has_unique(schema, name, tuple(names[n] for n in key)):
             raise Refused(
                 f"the table {schema}.{name} has no unique index on its key ({', '.join(table.key)})", where=self._where,
                 fix="Create one on exactly these columns; updates and deletes find their rows by it.",
             )  # fmt: skip
-        counted = tuple(n for n in numbers if found[table.columns[n].name].counted)
-        if key and (stuck := [table.columns[n].name for n in counted if n not in key]):
+        counted = tuple(n for n in numbers if found[names[n]].counted)
+        if key and (stuck := [names[n] for n in counted if n not in key]):
             from psycopg import sql
 
             alter = sql.SQL("ALTER TABLE {} ALTER COLUMN {} SET GENERATED BY DEFAULT").format(
@@ -310,15 +336,31 @@ class Tables:
                 f"the table {schema}.{name} has the rule {rule[0]}, which may write something else", where=self._where,
                 fix="Drop or disable it; a trigger can do the same.",
             )  # fmt: skip
-        kinds = {n: found[c.name] for n, c in enumerate(table.columns)}
+        kinds = {n: found[c] for n, c in enumerate(names) if c in found}
         doubts = (doubt(n, target_type(table.columns[n].type), kinds[n].base) for n in numbers)
         domains = {n: kind.base for n, kind in kinds.items() if kind.base != kind.kind}
-        said = {column: kind.comment for column, kind in found.items() if MARK in kind.comment}
+        said = {column: kind.comment for column, kind in found.items() if MARK in kind.comment} | dict(unsaid or {})
         clear = {column: self._comment(schema, name, column, None).as_string(self._db) for column in said}
         return Target(
             schema, name, table, numbers, key, counted, tuple(d for d in doubts if d), domains,
-            notices(self._rules.sink, table, f"{schema}.{name}", said, clear),
+            notices(self._rules.sink, table, f"{schema}.{name}", said, clear), names if newer else (),
+            self._initials(newer, found, names) if newer else {},
         )  # fmt: skip
+
+    def _initials(self, newer: Table, found: Mapping[str, _Found], names: tuple[str, ...]) -> dict[str, sql.Composed]:
+        """Of columns that came since: what rows of before have there."""
+        from psycopg import sql
+
+        values = {
+            c.name: self._initial(c)[0]
+            for c in newer.columns
+            if c.name in found and c.name not in names and not found[c.name].generated
+        }
+        return {
+            column: sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(found[column].kind))
+            for column, value in values.items()
+            if value is not None
+        }
 
     def _definition(self, column: Column, table: Table) -> sql.Composed:
         from psycopg import sql
@@ -335,8 +377,7 @@ class Tables:
         rows: list[Any] = self._db.execute(_UNIQUE, [schema, name]).fetchall()
         return any(set(columns) == set(key) for (columns,) in rows)
 
-    def _remembered(self, table: Table, schema: str, name: str) -> tuple[Table | None, Offset]:
-        """What the target was last made like, and the offset that this came with."""
+    def _remembered(self, table: Table, schema: str, name: str) -> Memory:
         from psycopg import sql
 
         state = sql.Identifier(self._state, "tidemill_tables")
@@ -344,13 +385,11 @@ class Tables:
             sql.SQL("SELECT source::text FROM {} WHERE schema_name = %s AND table_name = %s").format(state),
             [schema, name],
         ).fetchone()
-        if row is None:
-            return None, 0
-        known = Table.from_json(row[0])
+        found = Memory() if row is None else Memory.from_json(row[0])
         # Made like another table of the source: no column of this one was renamed or dropped since.
-        return (None, 0) if known.full_name != table.full_name else (known, int(orjson.loads(row[0]).get("since", 0)))
+        return found if found.table is not None and found.table.full_name == table.full_name else Memory()
 
-    def _remember(self, schema: str, name: str, table: Table, since: Offset) -> None:
+    def _remember(self, schema: str, name: str, memory: Memory) -> None:
         from psycopg import sql
 
         self._db.execute(
@@ -358,7 +397,7 @@ class Tables:
                 "INSERT INTO {} (schema_name, table_name, source) VALUES (%s, %s, %s::json) "
                 "ON CONFLICT (schema_name, table_name) DO UPDATE SET source = EXCLUDED.source"
             ).format(sql.Identifier(self._state, "tidemill_tables")),
-            [schema, name, orjson.dumps(orjson.loads(table.to_json()) | {"since": since}).decode()],
+            [schema, name, memory.to_json()],
         )
 
 
@@ -382,12 +421,6 @@ class _Found:
     counted: bool  # GENERATED ALWAYS AS IDENTITY
     comment: str
     base: str  # the kind, or what it is a domain of
-
-
-def _replaced(known: Table, table: Table) -> bool:
-    """Whether the same structure is of other columns than it was."""
-    then, now = ([c.origin for c in t.columns] for t in (known, table))
-    return all(then) and all(now) and then != now and bool(diff(known, table))
 
 
 def _names(names: tuple[str, ...]) -> sql.Composed:

@@ -174,7 +174,7 @@ class PostgresSink(Component[PostgresSinkConfig]):
 
         return examine(self.config, self._where)
 
-    def target(self, db: Connection, table: Table, source: str, since: Offset) -> Target:
+    def target(self, db: Connection, table: Table, source: str, since: Offset, *, redelivered: bool) -> Target:
         """Asked for once; a change of the table makes a new one."""
         found = self._targets.get(table.full_name)
         if found is None or not self.knows(table):
@@ -183,7 +183,8 @@ class PostgresSink(Component[PostgresSinkConfig]):
                 self.config.create_tables, self.config.allow_destructive_ddl, self.config.types,
                 self.config.keyless == "append", self.config.id,
             )  # fmt: skip
-            found = Tables(db, self.config.state_schema, rules, self._where).follow(table, schema, name, since)
+            tables = Tables(db, self.config.state_schema, rules, self._where)
+            found = tables.follow(table, schema, name, since, redelivered=redelivered)
             self._targets[table.full_name] = found
             self._looks.looked(table.full_name, found.notices)
         return found
@@ -243,7 +244,10 @@ class _Work:
         try:
             with contextlib.closing(ahead(self.windows.of(blocks))) as windows:
                 while (window := self._next(windows)) is not None:
-                    target = self._sink.target(self._db, window.table, self._delivery.source, window.since)
+                    target = self._sink.target(
+                        self._db, window.table, self._delivery.source, window.since,
+                        redelivered=self._delivery.redelivered,
+                    )  # fmt: skip
                     self.applier.apply(target, window.stretches)
         except TooMany:
             pass

@@ -1,0 +1,113 @@
+"""What a table of the postgres sink was made like before, and where the columns of an older structure are now.
+
+Events of an older structure come again as dead letters, or after a rewind. Their columns are found by what they are and
+not by their names, which other columns may have now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import orjson
+
+from tidemill.model.position import Offset
+from tidemill.model.table import Table
+from tidemill.schema.diff import diff
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+T = TypeVar("T")
+_MOST_BEFORE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the target was last made like, and the offset that this came with. `before` are the structures that it had
+    until then; None where a version that did not note them made the table."""
+
+    table: Table | None = None
+    since: Offset = 0
+    before: tuple[str, ...] | None = ()
+
+    @classmethod
+    def from_json(cls, text: str) -> Memory:
+        doc = orjson.loads(text)
+        before = doc.get("before")
+        return cls(Table.from_json(text), int(doc.get("since", 0)), None if before is None else tuple(before))
+
+    def to_json(self) -> str:
+        assert self.table is not None
+        doc = orjson.loads(self.table.to_json()) | {"since": self.since}
+        return orjson.dumps(doc if self.before is None else doc | {"before": self.before}).decode()
+
+    def then(self, table: Table, since: Offset) -> Memory:
+        before = self.before
+        if before is not None and self.table is not None:
+            before = (*before, _digest(self.table))[-_MOST_BEFORE:]
+        return Memory(table, since, before)
+
+    def is_newer(self, table: Table, since: Offset, there: Collection[str], redelivered: bool) -> bool:
+        """Whether the target has followed a later structure. An offset alone does not tell: a log that began anew
+        counts from 0, and brings structures that the target never had. Those are followed."""
+        known = self.table
+        if known is None or since >= self.since:
+            return False
+        if known.fingerprint == table.fingerprint and not is_replaced(known, table):
+            return False
+        if redelivered:
+            return True
+        had = known.version > table.version if self.before is None else _digest(table) in self.before
+        # A column that is nowhere any more is made again: without it, the values would be lost.
+        return had and all(c.name in there for c in diff(table, known).dropped)
+
+
+def is_replaced(known: Table, table: Table) -> bool:
+    """Whether the same structure is of other columns than it was."""
+    then, now = ([c.origin for c in t.columns] for t in (known, table))
+    return all(then) and all(now) and then != now and bool(diff(known, table))
+
+
+def _digest(table: Table) -> str:
+    parts = [table.fingerprint, *(c.origin for c in table.columns)]
+    return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:16]
+
+
+def renames(
+    pairs: list[tuple[str, str]], there: dict[str, T]
+) -> tuple[list[tuple[str, sql.Composed]], list[tuple[str, str]]]:
+    """All at once: a column that takes a name which another one gives up goes by a third name in between. Second, what
+    cannot be renamed: the target has a column of the new name besides."""
+    from psycopg import sql
+
+    pairs, stuck = [(old, new) for old, new in pairs if old in there], []
+    while taken := [pair for pair in pairs if pair[1] in there and pair[1] not in dict(pairs)]:
+        stuck += taken
+        pairs = [pair for pair in pairs if pair not in taken]
+    detours = {old: f"tidemill_renamed_{n}" for n, (old, new) in enumerate(pairs) if new in there}
+    moved = {new: there[old] for old, new in pairs}
+    for old, _ in pairs:
+        del there[old]
+    there |= moved
+    hops = list(detours.items())
+    hops += [(old, new) for old, new in pairs if old not in detours]
+    hops += [(detours[old], new) for old, new in pairs if old in detours]
+    return [
+        ("renamed", sql.SQL("RENAME COLUMN {} TO {}").format(sql.Identifier(old), sql.Identifier(new)))
+        for old, new in hops
+    ], stuck
+
+
+def places(older: Table, newer: Table, there: Collection[str]) -> tuple[str, ...]:
+    """What each column of the older structure is called at the target now; empty if it is gone, or another column has
+    its name."""
+    change = diff(older, newer)
+    now = {was.name: column.name for was, column in change.renamed}
+    gone = {was.name for was, _ in change.replaced}
+    taken = {c.name for c in newer.columns}
+    gone |= {c.name for c in change.dropped if c.name in taken}
+    names = [now.get(c.name, "" if c.name in gone else c.name) for c in older.columns]
+    return tuple(name if name in there else "" for name in names)
