@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,12 +21,14 @@ from tests.support.blocks import make_block, make_change, position
 from tests.support.components import register
 from tests.support.terminal import Terminal
 from tidemill import config, registry
+from tidemill.control.redeliver import block_of
 from tidemill.dlq import DeadLetters, Mark
 from tidemill.errors import Poisoned
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.block import Block, Op
 from tidemill.model.change import Committed
-from tidemill.model.delivery import Checkpoint, Delivery
+from tidemill.model.delivery import Checkpoint, Delivery, Receipt
+from tidemill.schema.registry import SchemaRegistry
 from tidemill.stream.follow import Follower
 from tidemill.stream.quarantine import letters_of
 
@@ -117,6 +120,28 @@ def test_replay_delivers_by_offset_and_removes_what_arrived(
     assert tidemill("dlq", "replay", pipeline.file, left.number, "--yes").code == 0
     assert store.letters() == []
     assert written(tmp_path, "s") == [3, 17, 4]
+
+
+def test_a_sink_is_told_which_structure_the_table_of_a_letter_has_by_now(
+    tidemill: Terminal, pipeline: config.Pipeline, store: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = store.letter(store.letters(sink="t")[0].number)
+    assert whole is not None
+    table = block_of(whole).table
+    with closing(SchemaRegistry(pipeline.state_path / "registry.sqlite")) as schemas:
+        schemas.register(table, position(1))
+        more = dataclasses.replace(table, columns=(*table.columns, dataclasses.replace(table.columns[-1], name="more")))
+        newest = schemas.register(more.with_fingerprint(), position(2))
+    told: list[Delivery] = []
+    write = scribe.Scribe.write
+
+    def noted(sink: scribe.Scribe, delivery: Delivery) -> Receipt:
+        told.append(delivery)
+        return write(sink, delivery)
+
+    monkeypatch.setattr(scribe.Scribe, "write", noted)
+    assert tidemill("dlq", "replay", pipeline.file, "--yes").code == 0
+    assert {delivery.newest for delivery in told} == {newest}
 
 
 def test_replay_says_that_letters_arrive_behind_later_events_and_waits_for_a_yes(

@@ -29,6 +29,7 @@ from tidemill.errors import Refused
 from tidemill.log import LogReader
 from tidemill.model.block import Block
 from tidemill.model.delivery import Receipt
+from tidemill.model.table import Table
 from tidemill.sinks._following import Looks
 from tidemill.sinks.clickhouse import ClickHouseSink
 from tidemill.sinks.postgres import PostgresSink
@@ -526,10 +527,10 @@ CHANGES = {  # statements, and the columns afterwards
 }  # fmt: skip
 
 
-def _send_again(there: Destination, letter: list[Block]) -> None:
+def _send_again(there: Destination, letter: list[Block], newest: Table | None = None) -> None:
     for block in letter:
         again = delivery(block, start=int(block.offsets()[0]))
-        there.sink().write(dataclasses.replace(again, redelivered=True))
+        there.sink().write(dataclasses.replace(again, redelivered=True, newest=newest))
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -594,3 +595,38 @@ def test_a_dead_letter_whose_names_are_other_columns_now_is_refused(
     with pytest.raises(Refused, match="name"):
         _send_again(there, letter)
     assert there.rows("id, name, note") == before
+
+
+@pytest.mark.parametrize("there", ["starrocks"], indirect=True)
+@pytest.mark.parametrize("change", [name for name in CHANGES if name != "key retyped"])
+def test_a_dead_letter_of_an_older_structure_is_refused_where_the_target_cannot_tell(
+    postgres_origin: Origin, there: Destination, change: str
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(there, *origin.blocks())
+    origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
+    letter = origin.blocks()
+    statements, columns = CHANGES[change]
+    origin.do(*statements)
+    since = origin.blocks()
+    write(there, *since)
+    before = there.rows(columns)
+    with pytest.raises(Refused, match="older structure"):
+        _send_again(there, letter, since[-1].table)
+    assert there.rows(columns) == before
+
+
+def test_a_dead_letter_from_before_a_column_was_dropped_or_got_no_value_is_taken(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(there, *origin.blocks())
+    origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
+    letter = origin.blocks()
+    origin.do("ALTER TABLE t DROP COLUMN note, ADD COLUMN more int")
+    since = origin.blocks()
+    write(there, *since)
+    _send_again(there, letter, since[-1].table)
+    assert same(origin, there, "id, name, more")

@@ -24,6 +24,8 @@ from tidemill.log import LogReader, codec
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
+from tidemill.model.table import Table
+from tidemill.schema.registry import SchemaRegistry
 from tidemill.stream.follow import Watched, followed, superseded_in
 from tidemill.stream.follow import superseded as superseded_by_log
 
@@ -156,8 +158,9 @@ def _send(
         return Redelivered(letter, "it is gone: somebody else replayed or purged it"), False
     block = block_of(whole)
     delivery = Delivery(
-        pipeline.name, letter.source, letter.offset, letter.offset + 1, 0, 1, lambda: iter([block]), redelivered=True
-    )
+        pipeline.name, letter.source, letter.offset, letter.offset + 1, 0, 1, lambda: iter([block]), redelivered=True,
+        newest=_newest(pipeline, block.table),
+    )  # fmt: skip
     away = False
     try:
         receipt = sink.write(delivery)
@@ -172,6 +175,14 @@ def _send(
         waiting.passed(block)
         store.remove([letter.number])
     return Redelivered(letter, error), away
+
+
+def _newest(pipeline: Pipeline, table: Table) -> Table | None:
+    path = pipeline.state_path / "registry.sqlite"
+    if not path.exists():
+        return None
+    with closing(SchemaRegistry(path, create=False)) as schemas:
+        return schemas.newest(table.full_name)
 
 
 def _spec(pipeline: Pipeline, name: str) -> SinkSpec:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tidemill.model.block import Block
 from tidemill.model.position import Offset, Position
+from tidemill.model.table import Table
 
 
 class Tier(enum.StrEnum):
@@ -46,7 +47,8 @@ class Delivery:
     transaction of any size passes through bounded memory. `start` and `end` bound the whole batch, not the lane.
 
     `redelivered`: no batch but one dead letter that an operator sends again, behind events that came after it. A sink
-    that skips or replaces what is before its position must take it all the same, or raise `Refused`.
+    that skips or replaces what is before its position must take it all the same, or raise `Refused`. `newest` is the
+    newest structure of its table then, where it is known: a sink that keeps tables has followed it since.
 
     `by` is how events are dealt to lanes (`stream.lanes`): with the same `by` and `lanes` an event is always in the
     same lane. Without an `epoch` nobody can tell whether the delivery comes late, and it is taken.
@@ -60,6 +62,7 @@ class Delivery:
     lanes: int
     blocks: Callable[[], Iterator[Block]] = field(repr=False)
     redelivered: bool = False
+    newest: Table | None = None
     by: str = "hash"
     epoch: Epoch | None = None
 

@@ -23,6 +23,7 @@ from tidemill.sinks._clickhouse_fill import fetch, fill, unwritten
 from tidemill.sinks._clickhouse_rows import changelog, insertable, upserted
 from tidemill.sinks._clickhouse_send import Sender
 from tidemill.sinks._clickhouse_tables import VERSION, Destination, Name
+from tidemill.sinks._following import refuse_older
 from tidemill.sinks._images import Verdicts, has_table
 from tidemill.sinks._upserts import Upsert
 
@@ -75,6 +76,8 @@ class Writing:
         if not has_table(block, keyless=self._config.mode == "changelog"):
             return
         table, source = block.table, self._delivery.source
+        if self._config.mode == "upsert":
+            refuse_older(self._delivery, table, self._where, defaults=True)
         name = Name(self._database.constant(table, source), self._table.constant(table, source))
         destination = self._destination(name, block)
         if self._config.mode == "changelog":

@@ -14,8 +14,11 @@ from dataclasses import asdict
 import orjson
 
 from tidemill.component import Notice
+from tidemill.errors import Refused
+from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
 from tidemill.model.table import Column, Table
+from tidemill.schema.diff import diff
 
 MARK = "tidemill: "
 CODE = "rows-left-behind"
@@ -81,6 +84,23 @@ class Looks:
         fresh, self._fresh = self._fresh, set()
         said = {table: found for table, found in self._found.items() if found or table in fresh}
         return orjson.dumps({table: [asdict(n) for n in each] for table, each in said.items()}).decode() if said else ""
+
+
+def refuse_older(delivery: Delivery, table: Table, where: str, *, defaults: bool) -> None:
+    """For sinks that go by names: a dead letter of before a change that gave its columns other names, or its names
+    other columns. Without `defaults`, also of before a column whose rows have a value that the letter would lack."""
+    if delivery.newest is None or delivery.newest.lineage == table.lineage:
+        return
+    change = diff(table, delivery.newest)
+    columns = {was.name for was, _ in change.renamed + change.replaced}
+    if not defaults:
+        columns |= {c.name for c in change.added if not (is_known(c) and not c.initial.value.is_valid)}  # type: ignore[union-attr]
+    if columns:
+        raise Refused(
+            f"the dead letter is of an older structure of {table.full_name}: "
+            f"{', '.join(sorted(columns))} came or changed since", where=where,
+            fix="Copy its row from the source yourself, then run tidemill dlq purge.",
+        )  # fmt: skip
 
 
 def is_known(column: Column) -> bool:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
+from tidemill.sinks._following import refuse_older
 from tidemill.sinks._images import Verdicts, has_table
 from tidemill.sinks._starrocks_http import RowsRefused
 from tidemill.sinks._starrocks_rows import VERSION, Piece, settle
@@ -62,6 +63,7 @@ class Writing:
         if not has_table(block):
             return
         table, source = block.table, self._delivery.source
+        refuse_older(self._delivery, table, self._where, defaults=False)
         name = Name(self._database.constant(table, source), self._table.constant(table, source))
         if not self._session.tables.knows(name, table):
             self._flush(name)  # rows of the structure before this one go into the table as it was
