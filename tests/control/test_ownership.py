@@ -127,6 +127,7 @@ def test_a_copy_is_refused_while_the_original_is_there_and_can_be_adopted(
     assert str(tmp_path / "state" / "orders") in refusal.value.what
     assert tidemill("adopt", copy.file).code == 3, "nobody was asked"
     answer = tidemill("adopt", copy.file, "--yes", "--json")
+    assert "nothing to adopt" in tidemill("adopt", copy.file, "--yes").err
     assert answer.json["state"] == str(copy.state_path)
     for _ in range(2):
         with lock_pipeline(copy):

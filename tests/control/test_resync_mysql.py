@@ -106,8 +106,13 @@ def test_capture_goes_on_after_a_named_position(
     server.execute("INSERT INTO t VALUES (6)", database="shop")
     if settings.positions == "file":
         file, _, _byte = there.partition(":")
-        with pytest.raises(PositionLost, match="beyond the end"):
+        with pytest.raises(ConfigError, match="is beyond the end of the binlog"):
             CliRunner().invoke(app, [str(document), "--after", f"{file}:99999999", "--yes"], catch_exceptions=False)
+    else:
+        domain = there.partition("-")[0]
+        future = f"{domain}-1-99999" if domain.isdigit() and len(domain) < 8 else f"{there.partition(':')[0]}:99999"
+        with pytest.raises(ConfigError, match=r"is not in what the server has: it has not committed .*99999"):
+            CliRunner().invoke(app, [str(document), "--after", future, "--yes"], catch_exceptions=False)
     invoke(document, "--after", there, "--yes", "--json")
     with pipeline(settings, tmp_path) as running:
         eventually(lambda: running.events == 3, running)

@@ -42,6 +42,7 @@ def main() -> int:
     try:
         run(pipeline, stop, status)
     except TidemillError as error:
+        error.fix = _fill_in(error.fix, pipeline)
         status.trouble(error)
         status.update(stage="failed", exit_code=error.exit_code)
         events.fail("capture.failed", error=error.what, where=error.where, fix=error.fix)
@@ -68,7 +69,7 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     limits = Limits(ahead, max(1, min(1000, spec.batch.max_events // 8)), spec.ack == "logged")
 
     def notices() -> tuple[dict[str, str], ...]:
-        return tuple(asdict(notice) for notice in source.notices())
+        return tuple({**asdict(notice), "fix": _fill_in(notice.fix, pipeline)} for notice in source.notices())
 
     def progress(visible: int) -> None:
         tail = log.tail
@@ -92,6 +93,11 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     finally:
         log.close()
         schemas.close()
+
+
+def _fill_in(fix: str, pipeline: Pipeline) -> str:
+    """Sources do not know the document; advice that can be pasted names it."""
+    return fix.replace("tidemill resync FILE", f"tidemill resync {pipeline.file} --pipeline {pipeline.name}")
 
 
 def _open_log(pipeline: Pipeline) -> LogWriter:

@@ -23,6 +23,16 @@ def adopt(
         raise ConfigError(
             "there is no state directory to adopt", where=str(chosen.state_path), fix="`tidemill run` makes a new one."
         )
+    try:
+        with lock_pipeline(chosen):
+            pass
+    except EnvironmentProblem:
+        pass  # a copy: what this command is for. A pipeline that runs has been refused before anybody is asked.
+    else:
+        raise ConfigError(
+            "this is no copy, so there is nothing to adopt", where=str(chosen.state_path),
+            fix=f"The pipeline runs from it as it is: tidemill run {chosen.file}",
+        )  # fmt: skip
     if not yes:
         console.ask(
             f"{chosen.name} will run from {chosen.state_path}: the directory that it was copied from must never run "

@@ -58,7 +58,7 @@ def warn(text: str) -> None:
 def ask(consequence: str, refusal: type[TidemillError]) -> None:
     """Before something that cannot be undone. Nobody to ask is a `refusal`, a no ends the command with 1."""
     if not sys.stdin.isatty():
-        raise refusal(consequence, fix="Nothing was changed. If that is meant, add --yes.")
+        raise refusal(f"not done without --yes: {consequence}", fix="Nothing was changed. If that is meant, add --yes.")
     warn(consequence)
     if not typer.confirm("Go on?"):
         raise typer.Exit(1)

@@ -57,7 +57,7 @@ class Move:
             return f"{self.replayed:,} events before offset {self.current.offset:,} are delivered again"
         if self.current and self.skipped:
             return f"{self.skipped:,} events from offset {self.current.offset:,} on are never delivered"
-        return f"delivery begins at offset {self.to.offset:,}, position {self.to.position}"
+        return f"delivery begins at offset {self.to.offset:,}, position {self.to.position or 'not known yet'}"
 
 
 def plan(

@@ -151,7 +151,7 @@ def _pass_over(chosen: Pipeline, before: Tail, through: Position | None, *, yes:
 
 def _accept(chosen: Pipeline, table: str, *, yes: bool, as_json: bool) -> None:
     """The source forgets what it says of `table`; nothing else changes. What somebody copied is their affair."""
-    from tidemill.errors import SourceError
+    from tidemill.errors import ConfigError, SourceError
     from tidemill.schema.registry import SchemaRegistry
 
     with closing(SchemaRegistry(chosen.state_path / "registry.sqlite", create=False)) as schemas:
@@ -159,10 +159,13 @@ def _accept(chosen: Pipeline, table: str, *, yes: bool, as_json: bool) -> None:
             console.ask(f"{chosen.name} forgets that rows of {table} may be missing or left over", SourceError)
         with closing(chosen.build_source()) as source:
             cleared = source.accept(table, schemas)
+    if not cleared:
+        raise ConfigError(
+            f"nothing is said of {table}, so there is nothing to accept", where=chosen.file,
+            fix=f"Names are written as in the status, schema.name: tidemill doctor {chosen.file} shows what is said.",
+        )  # fmt: skip
     if as_json:
         console.show_json({"pipeline": chosen.name, "accepted": [asdict(notice) for notice in cleared]})
         return
     for notice in cleared:
         console.say(f"accepted: {notice.code} {notice.subject}: {notice.what}")
-    if not cleared:
-        console.say(f"nothing is said of {table}; names are written as in the status, schema.name")

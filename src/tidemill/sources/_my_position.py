@@ -243,8 +243,13 @@ def minus(left: GtidSet, right: GtidSet) -> str:
     if isinstance(left, MysqlGtids) and isinstance(right, MysqlGtids):
         return str(left.minus(right))
     if isinstance(left, MariadbGtids) and isinstance(right, MariadbGtids):
-        return ", ".join(f"{first} to {last} of domain {domain}" for domain, (first, last) in left.minus(right).items())
+        spans = left.minus(right).items()
+        return ", ".join(f"{_span(first, last)} of domain {domain}" for domain, (first, last) in spans)
     raise AssertionError("two flavours in one comparison")
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
 
 
 def _short(text: str) -> str:

@@ -46,6 +46,12 @@ def up_to(config: MysqlConfig, after: Position, wanted: Position, told: Position
                 fix="Give a set of GTIDs where the source resumes by GTID, else a file and byte.",
             )  # fmt: skip
         if there.gtids is None:
+            end = facts.end_of_binlog(db, server)
+            if (position.number_of(there.file), there.offset) > (position.number_of(end.name), end.size):
+                raise ConfigError(
+                    f"{wanted} is beyond the end of the binlog, {end.name}:{end.size}", where=config.where,
+                    fix="Nothing was changed. Name a place up to there.",
+                )  # fmt: skip
             to = position.resume(db, server, there, config)
             _check_file_place(db, here, to, config)
             return Passage(to.text(), f"what stands between {here.text()} and {to.text()} in the binlog")
@@ -59,6 +65,11 @@ def up_to(config: MysqlConfig, after: Position, wanted: Position, told: Position
             raise ConfigError(f"{wanted} was captured already", where=config.where, fix="Name a later transaction.")
         assert to.gtids is not None
         assert here.gtids is not None
+        if ahead := position.minus(there.gtids, facts.executed(db, server)):
+            raise ConfigError(
+                f"{wanted} is not in what the server has: it has not committed {ahead[:200]}", where=config.where,
+                fix="Nothing was changed. Name transactions that it has; the ones after them are captured.",
+            )  # fmt: skip
         lost = position.minus(to.gtids, here.gtids)
         to = position.resume(db, server, to, config)
         to.seen = position.end_witness(db, server, config)
