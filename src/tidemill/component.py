@@ -112,7 +112,8 @@ class Schemas(Protocol):
 
 
 class Decoder(Protocol):
-    """Turns one connection's bytes into changes. `consumed` is valid once `feed` is exhausted."""
+    """Turns one connection's bytes into changes. `consumed` is valid once `feed` is exhausted. No change has a position
+    before the one that the connection was opened after: positions are opaque, so nobody else can see to it."""
 
     @property
     def consumed(self) -> int: ...
@@ -174,9 +175,12 @@ class Source(Protocol):
         what happened in between is not captured (invariant 7). What it remembers of its server in `schemas` begins
         anew too: the gap covers whatever it said about tables."""
 
-    def pass_over(self, after: Position, through: Position | None, *, told: Position | None) -> Passage:
+    def pass_over(
+        self, after: Position, through: Position | None, schemas: Schemas, *, told: Position | None
+    ) -> Passage:
         """What is lost, and where the stream goes on, when an operator gives up everything after `after` and up to
-        `through`; without that, the one transaction that comes next. Changes nothing: the log is told to go on there.
+        `through`; without that, the one transaction that comes next. The database stays as it is: the log is told to
+        go on there, and `schemas` may keep that it was an operator who said so, which holds only if the log does.
         `ConfigError` if the database does not have that position, `PositionLost` if it cannot go on after `after`."""
 
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:

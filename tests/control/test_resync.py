@@ -275,6 +275,28 @@ def test_capture_goes_on_after_a_named_position(database: str, document: Path, t
         assert [row["after"]["id"] for row in running.rows()] == [1, 2, 5]
 
 
+def test_a_named_position_is_gone_on_after_though_capture_was_killed(
+    database: str, document: Path, tmp_path: Path
+) -> None:
+    query(database, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int)")
+    state = tmp_path / "state" / "shop"
+    state.mkdir(parents=True)
+    settings = PostgresConfig(id="test", dsn=database, tables=("public.t",), heartbeat_seconds=0)
+    with capturing_any(PostgresSource(settings), state, log=tmp_path / "log") as running:
+        query(database, "INSERT INTO t VALUES (1)")
+        eventually(lambda: running.events == 1, running)
+    with closing(SchemaRegistry(state / "registry.sqlite")) as schemas:
+        kept = (schemas.recall(_pg_witness.NAME) or b"").replace(b'"closed":true', b'"closed":false')
+        schemas.remember(_pg_witness.NAME, kept)
+    query(database, "INSERT INTO t VALUES (2)", "INSERT INTO other VALUES (1)")
+    (middle,) = query(database, "SELECT pg_current_wal_lsn()::text")
+    query(database, "INSERT INTO t VALUES (3)")
+    invoke(document, "--after", middle, "--yes", "--json")
+    with capturing_any(PostgresSource(settings), state, log=tmp_path / "log") as running:
+        eventually(lambda: running.events == 2, running)
+        assert [row["after"]["id"] for row in running.rows()] == [1, 3]
+
+
 def invoke(document: Path, *arguments: str) -> dict[str, Any]:
     answer = CliRunner().invoke(app, [str(document), *arguments], catch_exceptions=False)
     found: dict[str, Any] = orjson.loads(answer.output)

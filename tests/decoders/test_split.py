@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import repeat
+from typing import TypeGuard
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests.decoders import goldens
 from tests.support.decoded import Row, rows
-from tests.support.pgstream import decode, tables_of
-from tidemill.model.change import Committed, Spilled
+from tests.support.pgstream import decode, frames, tables_of
+from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
+from tidemill.sources._pg_lsn import parse_lsn
 
 STREAMS = goldens.load()
 SMALL = [pair for pair in STREAMS if len(pair[1].data) < 2_000]
@@ -48,6 +50,22 @@ def test_any_split_of_large_transactions_gives_the_same_events(
     _same(pair, chunks, spill_bytes, max(capacity, 64))
 
 
+@pytest.mark.parametrize("pair", STREAMS, ids=map(goldens.label, STREAMS))
+@pytest.mark.parametrize("spill_bytes", [0, 1 << 24], ids=["spilled", "whole"])
+def test_what_is_known_makes_no_change_however_it_comes_again(
+    pair: tuple[goldens.Golden, goldens.Stream], spill_bytes: int
+) -> None:
+    """A position of before the log's end would become its end."""
+    golden, stream = pair
+    tables = tables_of(golden.keys)
+    chunks = [len(frame) for frame in frames(stream.data)]
+    ends = {parse_lsn(change.through) for change in decode(stream.data, tables, chunks) if _has_position(change)}
+    for after in ends:
+        changes = decode(stream.data, tables, chunks, spill_bytes=spill_bytes, after=after)
+        named = {parse_lsn(change.through) for change in changes if _has_position(change)}
+        assert named == {end for end in ends if end > after}
+
+
 def test_a_transaction_larger_than_the_limit_leaves_in_pieces() -> None:
     golden, stream = next(pair for pair in STREAMS if pair[0].name == "large_but_not_streamed")
     changes = decode(stream.data, tables_of(golden.keys), repeat(3_000), spill_bytes=5_000)
@@ -79,3 +97,7 @@ def _first_difference(found: list[Row], wanted: list[Row]) -> tuple[Row, Row] | 
     if found == wanted:
         return None
     return next((pair for pair in zip(found, wanted, strict=False) if pair[0] != pair[1]), len(found))
+
+
+def _has_position(change: Change) -> TypeGuard[Committed | SpillCommitted]:
+    return isinstance(change, Committed | SpillCommitted)

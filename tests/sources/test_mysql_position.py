@@ -6,6 +6,7 @@ import itertools
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tidemill.decoders.binlogplace import Place
 from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
 from tidemill.errors import PositionLost, SetupError
 from tidemill.model.position import Position
+from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources import _my_errors as errors
 from tidemill.sources import _my_position as position
 from tidemill.sources.mysql import MysqlConfig, MysqlSource
@@ -314,7 +316,7 @@ def test_a_purge_of_what_was_read_is_no_reset(private: Server, captured: str, la
     read_to_the_end(private, settings, here)
 
 
-def test_a_purge_of_what_was_passed_over_is_no_reset(private: Server) -> None:
+def test_a_purge_of_what_was_passed_over_is_no_reset(private: Server, tmp_path: Path) -> None:
     """What an operator gave up was not read: it stands later than the place where we read last."""
     settings = config(private.dsn(), "shop.t", positions="gtid")
     source = MysqlSource(settings)
@@ -323,7 +325,8 @@ def test_a_purge_of_what_was_passed_over_is_no_reset(private: Server) -> None:
         private.query("FLUSH BINARY LOGS")
         insert(private)
         through = Position(str(source.renew()).partition("#")[0]) if by == "name" else None
-        passed = source.pass_over(here, through, told=None).to
+        with closing(SchemaRegistry(tmp_path / "registry.sqlite")) as schemas:
+            passed = source.pass_over(here, through, schemas, told=None).to
         purge(private, rotate=False)
         resume(settings, passed)
 

@@ -131,8 +131,10 @@ def _type(column: RelationColumn) -> DataType:
 
 
 def decode(
-    stream: bytes, tables: Tables, chunks: Iterable[int] = (), *, spill_bytes: int = 16 << 20, capacity: int = 1 << 12
-) -> list[Change]:
-    """See `fed`."""
+    stream: bytes, tables: Tables, chunks: Iterable[int] = (), *, spill_bytes: int = 16 << 20, capacity: int = 1 << 12,
+    after: int = 0,
+) -> list[Change]:  # fmt: skip
+    """See `fed`. Transactions that commit before `after` are known."""
     decoder = PgOutputDecoder(tables, lambda _kind, _body: None, spill_bytes=spill_bytes, capacity=capacity)
+    decoder.resume(after)
     return fed(decoder, stream, chunks)

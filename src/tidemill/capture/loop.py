@@ -59,7 +59,7 @@ class Capture:
         self._backoff = Backoff()
         self._pen = ThreadPoolExecutor(1, "log")
         self._writing: tuple[Change, Future[int]] | None = None
-        self._passed: Committed | None = None  # the last change, if it had no events: only the position has moved
+        self._passed: Committed | None = None  # the last change, if it had no events: only the position has moved, on
         self._noticed: tuple[Notice, ...] = ()
 
     def run(self) -> None:

@@ -143,7 +143,8 @@ def _pass_over(chosen: Pipeline, before: Tail, through: Position | None, *, yes:
                     other, where=chosen.file,
                     fix="Check the dsn: our position, and any that you name, means nothing here. Nothing was changed.",
                 )  # fmt: skip
-            passage = source.pass_over(before.position, through, told=read_told(chosen.state_path, before.offset))
+            told = read_told(chosen.state_path, before.offset)
+            passage = source.pass_over(before.position, through, schemas, told=told)
         if not yes:
             console.ask(f"{passage.what} is never captured; everything after it is", SourceError)
     return passage.what, passage.to

@@ -1,4 +1,4 @@
-"""What the decoder keeps of its connection: rows that `scan` noted, and their relations."""
+"""What the decoder keeps of its connection: rows that `scan` noted, their relations, and what it handed on early."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.decoders._sides import Ints
+from tidemill.errors import TidemillError
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
 
@@ -65,3 +66,23 @@ class Slots:
         self.of = of
         self.oids = np.array(sorted(of), np.int64)
         self.slot_of = np.array([of[oid] for oid in sorted(of)], np.int64)
+
+
+@dataclass(slots=True)
+class Spill:
+    """An open transaction of which pieces have left."""
+
+    events: int = 0
+    aborted: set[int] = field(default_factory=set)
+    failed: TidemillError | None = None  # it cannot be decoded
+    _parts: list[Ints] = field(default_factory=list)  # subtransactions that have rows
+
+    def note(self, subtransactions: Ints) -> None:
+        """Of the rows of one piece."""
+        self.events += len(subtransactions)
+        first = np.append(True, subtransactions[1:] != subtransactions[:-1])
+        self._parts.append(subtransactions[first])
+
+    def survives(self) -> bool:
+        """Whether a row is left when all savepoints that were rolled back are."""
+        return any(not self.aborted.issuperset(part.tolist()) for part in self._parts)

@@ -21,7 +21,7 @@ from tidemill.decoders import _pgmessages as messages
 from tidemill.decoders import _pgscan as scanning
 from tidemill.decoders._pgcolumns import Cells, convert, texts
 from tidemill.decoders._pgmessages import Relation
-from tidemill.decoders._pgrows import Rows, Slots
+from tidemill.decoders._pgrows import Rows, Slots, Spill
 from tidemill.decoders._sides import NO_TIME, Ints, commits, meta, runs, side_values, table_runs, unchanged
 from tidemill.errors import DecodeError, TidemillError
 from tidemill.model.block import Block, Side
@@ -44,7 +44,8 @@ class PgOutputDecoder:
     each new shape of a relation, and again where the key is not in it. `server_message` is given frames that are not
     CopyData and raises as it sees fit.
     `mark_events` is how far apart the places are at which a batch may end. `observe` is given every transaction that
-    committed before its changes leave: commit LSNs, ends, xids and times, in the order of commits; it may raise.
+    committed before its changes leave: commit LSNs, ends, xids and times, in the order of commits, and whether a server
+    that is asked to begin there sends them again; it may raise.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class PgOutputDecoder:
         tables: Callable[[Relation, dict[int, str]], Table],
         server_message: Callable[[str, bytes], None],
         *,
-        observe: Callable[[Ints, Ints, Ints, Ints], None] = lambda lsn, end, xid, time: None,
+        observe: Callable[[Ints, Ints, Ints, Ints, bool], None] = lambda lsn, end, xid, time, again: None,
         messages: bool = True,
         mark_events: int = 1000,
         spill_bytes: int = 16 << 20,
@@ -73,9 +74,7 @@ class PgOutputDecoder:
         self._types: dict[int, str] = {}
         self._known: dict[int, int] = {}  # slots by oid at the start of this feed
         self._moves: list[tuple[int, int, int]] = []  # (buffer position, oid, slot) announced since
-        self._spilled: dict[int, int] = {}  # open transaction -> events already handed on
-        self._aborted: dict[int, set[int]] = {}
-        self._failed: dict[int, TidemillError] = {}  # open transactions that cannot be decoded
+        self._spills: dict[int, Spill] = {}  # by transaction
         self._open_xid = 0  # the transaction between Begin and Commit that is being spilled
         self._buffer = np.empty(0, np.uint8)
         self.consumed = 0
@@ -83,7 +82,8 @@ class PgOutputDecoder:
         list(self.feed(self._buffer))
 
     def resume(self, after: int) -> None:
-        """Transactions that commit before `after` are in the log: they are observed, and make no events again."""
+        """Transactions that commit before `after` are in the log: they are observed, and make no change again. None
+        has a position before `after`, so that the log's end never goes back."""
         self._state[scanning.AFTER] = after
 
     @property
@@ -184,7 +184,10 @@ class PgOutputDecoder:
         if not txs:
             return
         notes = self._rows
-        self._observe(notes.tx_lsn[:txs], notes.tx_end[:txs], notes.tx_id[:txs], notes.tx_time[:txs])
+        # Unlike one that was streamed, it has a row (or the server, before 15, always sends it): it comes again.
+        self._observe(notes.tx_lsn[:txs], notes.tx_end[:txs], notes.tx_id[:txs], notes.tx_time[:txs], True)
+        if self._is_known(int(notes.tx_lsn[txs - 1])):
+            return
         ends = np.append(self._rows.tx_row[1:txs], rows)  # events up to the end of each transaction
         wanted = np.searchsorted(ends, np.arange(self._mark_events, rows + self._mark_events, self._mark_events))
         chosen = np.unique(np.append(np.minimum(wanted, txs - 1), txs - 1))
@@ -202,6 +205,8 @@ class PgOutputDecoder:
         """Up to the transaction that cannot be decoded, which is named."""
         first = 0
         for i, last in enumerate(ends.tolist()):
+            if self._is_known(int(self._rows.tx_lsn[i])):
+                continue
             place = np.arange(last - first)
             try:
                 blocks = self._blocks(first, last, place, place, committed=True)
@@ -212,21 +217,24 @@ class PgOutputDecoder:
             yield Committed(blocks, last - first, ((last - first, format_lsn(int(self._rows.tx_end[i]))),), barrier)
             first = last
 
+    def _is_known(self, lsn: int) -> bool:
+        return bool(lsn < self._state[scanning.AFTER])
+
     def _name(self, error: TidemillError, tx: int) -> None:
         at = f"transaction {int(self._rows.tx_id[tx])} at {format_lsn(int(self._rows.tx_lsn[tx]))}"
         error.where = f"{error.where}, {at}" if error.where else at
 
     def _spill(self, transaction: int, first: int, last: int, barrier: bool) -> Iterator[Spilled]:
-        done = self._spilled.setdefault(transaction, 0)
+        spill = self._spills.setdefault(transaction, Spill())
         if last > first:
-            place = np.arange(last - first) + done
-            self._spilled[transaction] = done + last - first
+            place = np.arange(last - first) + spill.events
+            spill.note(self._rows.sub[first:last])
             try:
                 blocks = self._blocks(first, last, place, place, committed=False)
             except TidemillError as error:
                 # It counts where the transaction commits: others commit before it, or it never does.
-                self._failed.setdefault(transaction, error)
-            if transaction not in self._failed:
+                spill.failed = spill.failed or error
+            if spill.failed is None:
                 yield Spilled(transaction, blocks, last - first, barrier)
 
     def _control(self) -> Iterator[Change]:
@@ -253,16 +261,16 @@ class PgOutputDecoder:
         match kind:
             case "S":
                 state[scanning.STREAM] = message.number("I")
-                self._spilled.setdefault(int(state[scanning.STREAM]), 0)
+                self._spills.setdefault(int(state[scanning.STREAM]), Spill())
             case "E":
                 state[scanning.STREAM] = 0
             case "c":
                 commit = messages.stream_commit(message)
-                yield from self._commit_spill(commit.xid, commit.commit_lsn, commit.end_lsn, commit.time)
+                yield from self._commit_spill(commit.xid, commit.commit_lsn, commit.end_lsn, commit.time, streamed=True)
             case "C":  # only met here when its rows were spilled
                 _flags, lsn, end_lsn = message.number("B"), message.number("Q"), message.number("Q")
                 state[[scanning.OPEN, scanning.SPILLING]] = 0
-                yield from self._commit_spill(self._open_xid, lsn, end_lsn, message.number("q"))
+                yield from self._commit_spill(self._open_xid, lsn, end_lsn, message.number("q"), streamed=False)
             case "A":
                 yield from self._abort(message.number("I"), message.number("I"))
             case _:
@@ -270,33 +278,32 @@ class PgOutputDecoder:
                     f'the server sent a message of kind "{kind}", which no protocol version up to 4 has here'
                 )
 
-    def _commit_spill(self, xid: int, lsn: int, end_lsn: int, time: int) -> Iterator[Change]:
+    def _commit_spill(self, xid: int, lsn: int, end_lsn: int, time: int, *, streamed: bool) -> Iterator[Change]:
         # As `scan` has them: 64 bits, whatever a damaged stream says.
-        facts = (
+        commit, end, number, when = (
             np.array([value & 0xFFFFFFFFFFFFFFFF], np.uint64).view(np.int64) for value in (lsn, end_lsn, xid, time)
         )
-        self._observe(*facts)
-        events = self._spilled.pop(xid, 0)
-        aborted = frozenset(self._aborted.pop(xid, set()))
-        failed = self._failed.pop(xid, None)
-        if events and lsn < self._state[scanning.AFTER]:
-            yield SpillAborted(xid)
-        elif failed:
-            failed.where = f"{failed.where}, transaction {xid} at {format_lsn(lsn)}".removeprefix(", ")
-            raise failed
-        elif events:
+        spill = self._spills.pop(xid, Spill())
+        # What is streamed comes also without a row of ours. The next connection, which begins at its commit, is not
+        # sent it before that and, from 15 on, gets nothing of it: no position may stand there.
+        nothing_left = streamed and not spill.survives()
+        self._observe(commit, end, number, when, not nothing_left)
+        if nothing_left or self._is_known(lsn):
+            if spill.events:
+                yield SpillAborted(xid)
+        elif spill.failed:
+            spill.failed.where = f"{spill.failed.where}, transaction {xid} at {format_lsn(lsn)}".removeprefix(", ")
+            raise spill.failed
+        elif spill.events:
             position, through = format_lsn(lsn), format_lsn(end_lsn)
-            yield SpillCommitted(xid, position, xid, time + TWO_THOUSAND, through, aborted)
+            yield SpillCommitted(xid, position, xid, time + TWO_THOUSAND, through, frozenset(spill.aborted))
         else:
             yield Committed((), 0, ((0, format_lsn(end_lsn)),))
 
     def _abort(self, xid: int, subxid: int) -> Iterator[Change]:
         if xid != subxid:
-            self._aborted.setdefault(xid, set()).add(subxid)
-            return
-        self._aborted.pop(xid, None)
-        self._failed.pop(xid, None)
-        if self._spilled.pop(xid, 0):
+            self._spills.setdefault(xid, Spill()).aborted.add(subxid)
+        elif self._spills.pop(xid, Spill()).events:
             yield SpillAborted(xid)
 
     def _relation(self, at: int, relation: Relation) -> None:

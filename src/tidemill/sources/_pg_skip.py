@@ -45,6 +45,7 @@ def next_transaction(source: PostgresSource, after: Position, told: Position | N
     _, end = _reach(config, after, told)
     source.start(after, told)
     begun: tuple[int, datetime, int] | None = None
+    filled = False
     tables: list[str] = []
     while True:
         view, at = source.read(), 0
@@ -65,10 +66,14 @@ def next_transaction(source: PostgresSource, after: Position, told: Position | N
             match chr(body[_XLOG]):
                 case "B":
                     lsn, time, xid = message.number("Q"), message.number("q"), message.number("I")
-                    begun = lsn, _TWO_THOUSAND + timedelta(microseconds=time), xid
+                    begun, filled = (lsn, _TWO_THOUSAND + timedelta(microseconds=time), xid), False
                 case "R":
                     _oid, schema, name = message.number("I"), message.text(), message.text()
                     tables.append(f"{schema}.{name}")
+                case "I" | "U" | "D" | "T" | "M":
+                    filled = True
+                case "C" if not filled:  # before PostgreSQL 15: nothing in it is ours
+                    begun = None
                 case "C" if begun is not None:
                     _flags, _lsn, through = message.number("B"), message.number("Q"), message.number("Q")
                     lsn, when, xid = begun

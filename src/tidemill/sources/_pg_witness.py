@@ -3,7 +3,8 @@
 A position is a number, and a server that was put back to an older state, or promoted without the last of its WAL, gives
 the same numbers to other transactions. So a source remembers the last transaction it has seen (LSN, xid, commit time),
 confirms to the server nothing beyond that transaction's commit, and begins the next stream there: the first thing to
-come must be that transaction again. Before that, system identifier and timeline are compared.
+come must be that transaction again. So it is one that must come again: the server also streams large transactions of
+which we want nothing, and leaves them out the next time. Before that, system identifier and timeline are compared.
 """
 
 from __future__ import annotations
@@ -57,12 +58,14 @@ class Transaction:
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What is kept across restarts. `stream` is what the server was asked to send: with other publications it may leave
-    out what it sent before. `closed`: the stream ended in order, and `last` is the last that was seen of it."""
+    out what it sent before. `closed`: the stream ended in order, and `last` is the last that was seen of it. `placed`:
+    where an operator lets the log go on, which need not be where a transaction ends."""
 
     server: Server
     stream: str
     last: Transaction | None
     closed: bool = False
+    placed: int = 0
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -72,7 +75,11 @@ class Memory:
         kept = orjson.loads(document)
         last = kept["last"]
         return cls(
-            Server(**kept["server"]), kept["stream"], Transaction(**last) if last else None, kept.get("closed", False)
+            Server(**kept["server"]),
+            kept["stream"],
+            Transaction(**last) if last else None,
+            kept.get("closed", False),
+            kept.get("placed", 0),
         )
 
 
@@ -133,7 +140,6 @@ class Witness:
         self._newest: Transaction | None = None
         self._expected: Transaction | None = None
         self._boundary = 0
-        self._complete = False
 
     @property
     def last(self) -> Transaction | None:
@@ -158,22 +164,22 @@ class Witness:
             if memory.stream != self._stream:
                 memory = replace(memory, stream=self._stream, last=None)
             check_end(memory, end, self._where)
-        self._complete = memory.closed
-        self._keep(replace(memory, closed=False))
+        # A process that was killed has logged more than it noted, and its log ends with a transaction. After one that
+        # closed, a log that ends later was moved by an operator: until it has grown, that is no transaction's end.
+        self._keep(replace(memory, closed=False, placed=known if memory.closed else memory.placed))
 
     def rewind(self, begin: int, confirmed: int) -> int:
         """Where the stream must begin to bring the last transaction again. What is before `confirmed` never comes."""
-        last = self.last
-        if last is None or last.lsn < confirmed:
+        memory, last = self._memory, self.last
+        if memory is None or last is None or last.lsn < confirmed:
             return begin
         self._expected = last
-        # A process that was killed has logged more than it noted, and its log ends with a transaction. After one that
-        # closed, a log that ends later was moved by an operator.
-        self._boundary = begin if last.end < begin and not self._complete else 0
+        self._boundary = begin if begin > last.end and begin != memory.placed else 0
         return min(begin, last.lsn)
 
-    def observe(self, lsn: Ints, end: Ints, xid: Ints, time: Ints) -> None:
-        """Transactions in the order of their commits, as the decoder calls it."""
+    def observe(self, lsn: Ints, end: Ints, xid: Ints, time: Ints, again: bool) -> None:
+        """Transactions in the order of their commits, as the decoder calls it. What does not come `again` may be
+        compared, and is never remembered."""
         if self._expected is not None and lsn[-1] >= self._expected.lsn:
             at = int(np.searchsorted(lsn, self._expected.lsn))
             found = Transaction(int(lsn[at]), int(end[at]), int(xid[at]), int(time[at]))
@@ -185,7 +191,7 @@ class Witness:
                 self._gap()
             self._boundary = 0
         real = np.flatnonzero(xid)  # a message outside transactions has none
-        if len(real):
+        if again and len(real):
             at = int(real[-1])
             self._newest = Transaction(int(lsn[at]), int(end[at]), int(xid[at]), int(time[at]))
 
@@ -197,9 +203,12 @@ class Witness:
             self._gap()
 
     def note(self) -> None:
-        """Remembers the newest transaction. Durable when it returns, so that the server may be told up to there."""
+        """Remembers the newest transaction, once its history is known to be ours. Durable when it returns, so that the
+        server may be told up to there."""
         memory, newest = self._memory, self._newest
-        if memory is None or newest is None or (memory.last is not None and newest.lsn <= memory.last.lsn):
+        if memory is None or newest is None or self.pending:
+            return
+        if memory.last is not None and newest.lsn <= memory.last.lsn:
             return
         self._keep(replace(memory, last=newest))
 
@@ -232,6 +241,13 @@ def begin(schemas: Schemas, config: PostgresConfig, system: str) -> None:
 
 def _stream(config: PostgresConfig) -> str:
     return f"{config.publication_name} {config.origin}"
+
+
+def place(schemas: Schemas, lsn: int) -> None:
+    """An operator lets the log go on at `lsn`. Without effect if it does not, after all."""
+    memory = recall(schemas.recall)
+    if memory is not None:
+        schemas.remember(NAME, replace(memory, placed=lsn).to_json())
 
 
 def recall(remembered: Callable[[str], bytes | None]) -> Memory | None:

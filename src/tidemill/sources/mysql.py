@@ -172,7 +172,9 @@ class MysqlSource(Component[MysqlConfig]):
         with connect(self.config) as db:
             return setup.prepare(db, self.config)
 
-    def pass_over(self, after: Position, through: Position | None, *, told: Position | None) -> Passage:
+    def pass_over(
+        self, after: Position, through: Position | None, schemas: Schemas, *, told: Position | None
+    ) -> Passage:
         if through is not None:
             return _my_skip.up_to(self.config, after, through, told)
         return _my_skip.next_transaction(self.config, after, told)

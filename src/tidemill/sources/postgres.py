@@ -40,7 +40,7 @@ from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
 from tidemill.sources._pg_lineage import remember, trace
 from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources._pg_tables import parse as parse_pattern
-from tidemill.sources._pg_witness import SLACK_BYTES, Ask, Witness, identify
+from tidemill.sources._pg_witness import SLACK_BYTES, Ask, Witness, identify, place
 from tidemill.telemetry import events
 
 _LONGEST_SILENCE = 3600.0
@@ -207,9 +207,13 @@ class PostgresSource(Component[PostgresConfig]):
         with connect(self.config) as db, translated(self.config.where):
             return _pg_identity.other_server(db, schemas.recall)
 
-    def pass_over(self, after: Position, through: Position | None, *, told: Position | None) -> Passage:
+    def pass_over(
+        self, after: Position, through: Position | None, schemas: Schemas, *, told: Position | None
+    ) -> Passage:
         if through is not None:
-            return _pg_skip.up_to(self.config, after, through, told)
+            passage = _pg_skip.up_to(self.config, after, through, told)
+            place(schemas, parse_lsn(passage.to))  # a transaction need not end there
+            return passage
         reader = PostgresSource(self.config.model_copy(update={"streaming": False}))
         try:
             return _pg_skip.next_transaction(reader, after, told)
