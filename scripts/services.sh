@@ -38,7 +38,7 @@ from pathlib import Path
 from tidemill.errors import EnvironmentProblem
 
 try:
-    from tidemill.control.servers.kafka import fetch_jars
+    from tidemill.lab.servers.kafka import fetch_jars
 
     fetch_jars(Path(".services") / "kafka")
 except EnvironmentProblem as problem:
@@ -48,7 +48,7 @@ END
 "$python" - <<'END'
 from pathlib import Path
 
-from tidemill.control.servers.mysql import fetch
+from tidemill.lab.servers.mysql import fetch
 from tidemill.errors import EnvironmentProblem
 
 try:

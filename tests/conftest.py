@@ -17,8 +17,8 @@ import pytest
 
 from tests.services.kafka import kafka, kafka_label, private_kafka, topic
 from tests.services.mysql import mariadb, mysql, mysql_labels, mysql_server
-from tidemill.control.servers.postgres import Postgres, embedded_bin, installed_bin
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.postgres import Postgres, embedded_bin, installed_bin
 
 __all__ = ["kafka", "mariadb", "mysql", "mysql_server", "private_kafka", "topic"]  # fixtures of tests/services
 

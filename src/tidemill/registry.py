@@ -1,6 +1,8 @@
-"""Finds the members of a family: a file in `sources/`, `sinks/`, `formats/` or `checkpoints/`, or an entry point.
+"""Finds the members of a family: a module or package in `sources/`, `sinks/`, `formats/` or `checkpoints/`, or an entry
+point.
 
-A member's module has a `component` attribute (its class). The file's name is the `type:` in YAML. Third parties
+A member has a `component` attribute (its class). Its name is the `type:` in YAML; names with an underscore are shared
+by the members. Third parties
 add members through the entry point group `tidemill.<family>` without touching this package.
 """
 
@@ -19,7 +21,7 @@ from tidemill.errors import ConfigError
 def names(family: str) -> list[str]:
     """Every member's name, sorted. Does not import the members."""
     package = importlib.import_module(f"tidemill.{family}")
-    built_in = {m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg and not m.name.startswith("_")}
+    built_in = {m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")}
     return sorted(built_in | {e.name for e in _entry_points(family)})
 
 

@@ -14,12 +14,12 @@ import pytest
 from tests.support.capturing import Running, eventually
 from tests.support.capturing import capturing as capturing_any
 from tidemill.capture.loop import Limits
-from tidemill.control.servers.postgres import Postgres
 from tidemill.errors import PositionLost
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.block import Op
-from tidemill.sources._pg_lsn import parse_lsn
-from tidemill.sources._pg_witness import SLACK_BYTES
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
+from tidemill.sources.postgres.lsn import parse_lsn
+from tidemill.sources.postgres.witness import SLACK_BYTES
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def test_an_idle_slot_advances_while_others_write(database: str, tmp_path: Path)
         running.deliver()
         query(database, "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
         (end,) = query(database, "SELECT pg_current_wal_lsn()")
-        # Less than that is kept for the transaction that must come again (_pg_witness).
+        # Less than that is kept for the transaction that must come again (sources/postgres/witness.py).
         eventually(lambda: confirmed(database) >= parse_lsn(end) - SLACK_BYTES)
         assert running.log.tail().offset == 1, "a table that is not captured made events"
 
@@ -110,7 +110,7 @@ def test_a_new_pipeline_on_a_quiet_table_lets_its_slot_advance(database: str, tm
     with capturing(database, tmp_path, tables=("public.t",)):
         query(database, "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
         (end,) = query(database, "SELECT pg_current_wal_lsn()")
-        # Less than that is kept for the transaction that must come again (_pg_witness).
+        # Less than that is kept for the transaction that must come again (sources/postgres/witness.py).
         eventually(lambda: confirmed(database) >= parse_lsn(end) - SLACK_BYTES)
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tidemill import registry
-from tidemill.component import CheckpointStore
-from tidemill.control.servers.clickhouse import ClickHouse
+from tidemill.contracts import CheckpointStore
 from tidemill.errors import CheckpointConflict
+from tidemill.lab.servers.clickhouse_standin import ClickHouse
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
 

@@ -14,8 +14,8 @@ import pytest
 from tidemill.checkpoints.clickhouse import ClickHouseCheckpoints, ClickHouseCheckpointsConfig
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
-from tidemill.control.servers.clickhouse import ClickHouse
 from tidemill.errors import CheckpointConflict, CheckpointError, is_retryable
+from tidemill.lab.servers.clickhouse_standin import ClickHouse
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
 

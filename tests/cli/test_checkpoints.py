@@ -10,10 +10,10 @@ from tests.support.blocks import make_change, position
 from tests.support.components import register
 from tests.support.terminal import Terminal
 from tidemill import config
-from tidemill.control.move import delivered
 from tidemill.log import LogConfig, LogReader, LogWriter, Tail, acknowledge
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
+from tidemill.service.moves import delivered
 
 Make = Callable[..., config.Pipeline]
 

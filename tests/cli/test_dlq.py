@@ -21,7 +21,6 @@ from tests.support.blocks import make_block, make_change, position
 from tests.support.components import register
 from tests.support.terminal import Terminal
 from tidemill import config, registry
-from tidemill.control.redeliver import block_of
 from tidemill.dlq import DeadLetters, Mark
 from tidemill.errors import Poisoned
 from tidemill.log import LogConfig, LogReader, LogWriter
@@ -29,8 +28,9 @@ from tidemill.model.block import Block, Op
 from tidemill.model.change import Committed
 from tidemill.model.delivery import Checkpoint, Delivery, Receipt
 from tidemill.schema.registry import SchemaRegistry
-from tidemill.stream.follow import Follower
-from tidemill.stream.quarantine import letters_of
+from tidemill.service.redelivery import block_of
+from tidemill.stream.poison import letters_of
+from tidemill.stream.superseded import Follower
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from tests.support.components import register
 from tests.support.terminal import Terminal
 from tidemill import config
 from tidemill.capture.status import StatusFile, write_told
-from tidemill.component import Outcome
-from tidemill.control import examine
+from tidemill.contracts import Outcome
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Committed
 from tidemill.model.position import Position
+from tidemill.service import checks as system
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_java_is_new_enough_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, outcome: Outcome
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, version)))
-    check = examine.java()
+    check = system.java()
     assert check.outcome == outcome
     assert bool(check.fix) == (outcome is Outcome.FAIL)
 
@@ -94,35 +94,35 @@ def test_java_is_new_enough_or_not(
 def test_no_java_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert examine.java().outcome == Outcome.FAIL
+    assert system.java().outcome == Outcome.FAIL
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
-    assert "does not run" in examine.java().detail
+    assert "does not run" in system.java().detail
 
 
 def test_a_place_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    assert examine.directory("x", tmp_path / "file" / "below").outcome == Outcome.FAIL
+    assert system.directory("x", tmp_path / "file" / "below").outcome == Outcome.FAIL
     monkeypatch.setattr(os, "access", lambda *_: False)  # as root every directory is writable
-    assert examine.directory("x", tmp_path / "new").outcome == Outcome.FAIL
+    assert system.directory("x", tmp_path / "new").outcome == Outcome.FAIL
 
 
 def test_little_space_is_a_warning(tmp_path: Path) -> None:
-    check = examine.directory("x", tmp_path, wanted=1 << 60)
+    check = system.directory("x", tmp_path, wanted=1 << 60)
     assert check.outcome == Outcome.WARN
     assert "log.max_bytes" in check.fix
 
 
 def test_a_pipeline_that_ran_rests_where_its_log_ends(tidemill: Terminal, tmp_path: Path) -> None:
     [subject] = config.load(pipeline(tmp_path))
-    assert examine.resting(subject) is None
+    assert system.resting(subject) is None
     subject.state_path.mkdir(parents=True)
     StatusFile(subject.state_path).update(stage="cdc")
-    assert examine.resting(subject) is None, "it ran, but nothing was ever captured"
+    assert system.resting(subject) is None, "it ran, but nothing was ever captured"
     log = LogWriter.open(subject.log_uri, subject.spec.log)
     log.append(Committed((), 0, ((0, Position("7/7")),)))
     log.close()
     write_told(subject.state_path, Position("7/9"), 0)
-    rest = examine.resting(subject)
+    rest = system.resting(subject)
     assert rest is not None
     assert (rest.after, rest.told, rest.since > 0) == ("7/7", "7/9", True)
 

@@ -11,8 +11,8 @@ from tests.config.conftest import PIPELINE
 from tests.support.components import register
 from tests.support.terminal import Terminal
 from tidemill import __version__
+from tidemill.cli import main
 from tidemill.config import json_schema
-from tidemill.control import cli
 from tidemill.errors import SetupError
 
 
@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 def test_help_imports_nothing_heavy_and_is_quick() -> None:
     script = (
         "import sys\n"
-        "from tidemill.control.cli import main\n"
+        "from tidemill.cli.main import main\n"
         "try:\n    main(['--help'])\n"
         "except SystemExit as end:\n    assert not end.code\n"
         "heavy = {'pyspark', 'numba', 'pyarrow', 'pandas', 'pydantic', 'psycopg'} & set(sys.modules)\n"
@@ -52,7 +52,7 @@ def test_validating_loads_neither_spark_nor_numba(file: Path) -> None:
     file.write_text("metadata: {name: x}\nspec: {}\n")
     script = (
         "import sys\n"
-        "from tidemill.control.cli import main\n"
+        "from tidemill.cli.main import main\n"
         f"try:\n    main(['validate', {str(file)!r}])\n"
         "except SystemExit as end:\n    assert end.code == 2\n"
         "assert not {'pyspark', 'numba'} & set(sys.modules)\n"
@@ -63,7 +63,7 @@ def test_validating_loads_neither_spark_nor_numba(file: Path) -> None:
 def test_every_command_in_the_table_has_a_module_with_json_output(tidemill: Terminal) -> None:
     listed = tidemill("--help").out
     for name in ("validate", "doctor", "schema", "log", "checkpoints"):
-        assert name in cli.COMMANDS
+        assert name in main.COMMANDS
         assert name in listed
     for words in (["validate"], ["doctor"], ["schema"], ["log", "ls"], ["log", "cat"], ["log", "stats"],
                   ["checkpoints", "show"], ["checkpoints", "history"], ["checkpoints", "set"]):  # fmt: skip
@@ -131,7 +131,7 @@ def test_schema_prints_or_writes_the_same_json(tidemill: Terminal, tmp_path: Pat
 
 
 def test_a_reader_that_goes_away_leaves_no_traceback() -> None:
-    command = f"{sys.executable} -c 'from tidemill.control.cli import main; main([\"schema\"])' | head -n 1"
+    command = f"{sys.executable} -c 'from tidemill.cli.main import main; main([\"schema\"])' | head -n 1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("{\n", "")
 

@@ -15,19 +15,18 @@ from tests.capture.test_loop import capturing, query
 from tests.support.capturing import Running, eventually
 from tests.support.capturing import capturing as capturing_any
 from tidemill.capture.__main__ import _open_log
+from tidemill.cli.resync import app
 from tidemill.config import load
-from tidemill.control.resync import app
-from tidemill.control.servers.postgres import Postgres
 from tidemill.decoders import pgoutput
-from tidemill.decoders._pgcolumns import Cells, convert, texts
+from tidemill.decoders.pgoutput.columns import Cells, convert, texts
 from tidemill.errors import ConfigError, DecodeError, PositionLost, SourceError
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.log import LogReader, Tail
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
 from tidemill.model.types import DataType
 from tidemill.schema.registry import SchemaRegistry
-from tidemill.sources import _pg_witness
-from tidemill.sources.postgres import PostgresConfig, PostgresSource
+from tidemill.sources.postgres import PostgresConfig, PostgresSource, witness
 
 DOCUMENT = """
 metadata: {{name: shop}}
@@ -78,11 +77,11 @@ def test_what_the_source_remembers_of_its_server_goes_with_the_gap(document: Pat
     registry = tmp_path / "state" / "shop" / "registry.sqlite"
     registry.parent.mkdir(parents=True)
     schemas = SchemaRegistry(registry)
-    seen = _pg_witness.Transaction(1, 2, 3, 4)
-    before = _pg_witness.Memory(_pg_witness.Server("1", 7), "", seen)
-    schemas.remember(_pg_witness.NAME, before.to_json())
+    seen = witness.Transaction(1, 2, 3, 4)
+    before = witness.Memory(witness.Server("1", 7), "", seen)
+    schemas.remember(witness.NAME, before.to_json())
     CliRunner().invoke(app, [str(document), "--force", "--json"], catch_exceptions=False)
-    memory = _pg_witness.recall(schemas.recall)
+    memory = witness.recall(schemas.recall)
     assert memory is not None
     assert memory.last is None
     assert memory.server.system != "1"
@@ -286,8 +285,8 @@ def test_a_named_position_is_gone_on_after_though_capture_was_killed(
         query(database, "INSERT INTO t VALUES (1)")
         eventually(lambda: running.events == 1, running)
     with closing(SchemaRegistry(state / "registry.sqlite")) as schemas:
-        kept = (schemas.recall(_pg_witness.NAME) or b"").replace(b'"closed":true', b'"closed":false')
-        schemas.remember(_pg_witness.NAME, kept)
+        kept = (schemas.recall(witness.NAME) or b"").replace(b'"closed":true', b'"closed":false')
+        schemas.remember(witness.NAME, kept)
     query(database, "INSERT INTO t VALUES (2)", "INSERT INTO other VALUES (1)")
     (middle,) = query(database, "SELECT pg_current_wal_lsn()::text")
     query(database, "INSERT INTO t VALUES (3)")

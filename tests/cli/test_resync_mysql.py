@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import config as source_config
 from tests.support.capturing import Running, capturing, eventually
-from tidemill.control.resync import app
-from tidemill.control.servers.mysqlfamily import Server
+from tidemill.cli.resync import app
 from tidemill.errors import ConfigError, PositionLost
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.sources.mysql import MysqlConfig, MysqlSource
 
 DOCUMENT = """

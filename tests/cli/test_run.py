@@ -18,8 +18,8 @@ import psutil
 import psycopg
 import pytest
 
-from tidemill.control.servers.postgres import Postgres
-from tidemill.control.status import PipelineStatus
+from tidemill.lab.servers.postgres import Postgres
+from tidemill.service.status import PipelineStatus
 
 PATIENCE = 120.0
 EVENT = re.compile(r"\d\d:\d\d:\d\d (INFO   |WARNING|ERROR  ) (pipeline|stream|capture)\.\w+")

@@ -10,15 +10,15 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from tests.control.test_run import PATIENCE, lines_of, running, until
+from tests.cli.test_run import PATIENCE, lines_of, running, until
 from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import purge
 from tests.support.capturing import capturing, eventually
 from tidemill.capture.status import read_status
+from tidemill.cli.resync import app as resync
 from tidemill.config import load
-from tidemill.control.resync import app as resync
-from tidemill.control.servers.mysqlfamily import Server
 from tidemill.errors import PositionLost
+from tidemill.lab.servers.mysql_family import Server
 
 DOCUMENT = """
 metadata: {{name: orders}}

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tidemill.control import runview
-from tidemill.control.status import PipelineStatus, SinkState, SinkStatus, State
+from tidemill.cli import run_view
+from tidemill.service.status import PipelineStatus, SinkState, SinkStatus, State
 
 FIX = "Copy the table yourself, then: tidemill resync orders.yaml --table public.items"
 NOTICE = {"code": "table-incomplete", "subject": "public.items", "what": "rows may be missing", "fix": FIX}
@@ -18,7 +18,7 @@ STATUS = PipelineStatus("orders", State.RUNNING, stage="cdc", sinks=(SinkStatus(
 
 def screen(status: PipelineStatus, width: int = 80) -> str:
     output = io.StringIO()
-    Console(file=output, width=width).print(runview._table([status]))
+    Console(file=output, width=width).print(run_view._table([status]))
     return " ".join(output.getvalue().split())
 
 
@@ -43,7 +43,7 @@ def test_a_sink_that_fails_says_so_and_why() -> None:
 
 
 def test_lines_tell_a_notice_once_with_its_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = runview.Lines(0, as_json=False)
+    lines = run_view.Lines(0, as_json=False)
     lines.show([replace(STATUS, notices=(NOTICE,))])
     lines.show([replace(STATUS, notices=(NOTICE,))])
     assert capsys.readouterr().out.count(FIX) == 1

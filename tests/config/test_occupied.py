@@ -9,8 +9,8 @@ import pytest
 from tests.config.conftest import PIPELINE
 from tests.support.components import register
 from tidemill import config, registry
-from tidemill.component import Place
 from tidemill.config import DocumentError
+from tidemill.contracts import Place
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ import pytest
 from tests.crash.harness import SourceHarness
 from tests.crash.mysql import MysqlHarness, crash_server
 from tests.crash.postgres import PostgresHarness
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.control.servers.postgres import Postgres
+from tidemill.lab.servers.mysql_family import Server
+from tidemill.lab.servers.postgres import Postgres
 
 EVIDENCE = Path(__file__).parents[2] / "build" / "crash"
 _names = itertools.count(1)

@@ -24,8 +24,8 @@ import pymysql
 
 from tests.crash.harness import Ending, Row, Tally
 from tests.services.mysql import CACHE, private_server
-from tidemill.control.servers.mysql import fetch, tool
-from tidemill.control.servers.mysqlfamily import Server
+from tidemill.lab.servers.mysql import fetch, tool
+from tidemill.lab.servers.mysql_family import Server
 
 _TABLES = (
     "CREATE TABLE accounts (id bigint PRIMARY KEY, balance decimal(12,2), note text, at timestamp(6) NULL DEFAULT"

@@ -19,7 +19,7 @@ import psycopg
 from psycopg.errors import DuplicateColumn
 
 from tests.crash.harness import Ending, Row, Tally
-from tidemill.control.servers.postgres import Postgres
+from tidemill.lab.servers.postgres import Postgres
 
 _TABLES = """
 CREATE SEQUENCE ids;

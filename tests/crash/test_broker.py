@@ -15,7 +15,7 @@ from tests.crash.postgres import PostgresHarness
 from tests.crash.replay import Replay
 from tests.crash.workload import Load
 from tests.services.kafka import create_topic
-from tidemill.control.servers.kafka import Broker
+from tidemill.lab.servers.kafka import Broker
 
 
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly-once", "at-least-once"])

@@ -13,7 +13,7 @@ from tests.crash.delivered import from_files
 from tests.crash.postgres import PostgresHarness
 from tests.crash.replay import Replay
 from tests.crash.workload import Load
-from tidemill.control.positions import sink_positions
+from tidemill.service.positions import sink_positions
 
 # The first two end the driver, the last a worker: a new driver takes seconds, so that there are no more than needed.
 POINTS = ("stream.delivered:3", "stream.checkpointed:3", "worker.written:3")

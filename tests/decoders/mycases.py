@@ -21,7 +21,7 @@ class Case:
 
     `known` has columns (name, type, charset) of tables that the binlog does not describe. `ddls` are the statements, by
     their beginning, that concern a captured table, and whether they empty it. `filled` are
-    defaults of a table's columns (`_mydefault`). `begun`: what the decoder starts from.
+    defaults of a table's columns (`defaults`). `begun`: what the decoder starts from.
     """
 
     name: str

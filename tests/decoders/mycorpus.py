@@ -19,7 +19,7 @@ import numpy as np
 from tests.decoders import corpus, mygoldens
 from tests.support.binlogstream import MapTables, packets
 from tidemill.decoders.binlog import BinlogDecoder
-from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.errors import DecodeError, SourceError
 from tidemill.model.position import Position
 

@@ -12,7 +12,7 @@ import orjson
 from tests.decoders.goldens import has_barrier
 from tests.support.binlogstream import MapTables, decode
 from tests.support.decoded import Row, rows
-from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.mysql_schema.gtid import Flavor
 
 FOLDER = Path(__file__).parent / "golden_binlog"
 

@@ -17,9 +17,9 @@ from tests.decoders import goldens, mygoldens
 from tests.decoders.mycases import CASES, Case
 from tests.services.mysql import CACHE
 from tests.support.binlogstream import end_of_binlog, packets, record
-from tidemill.control.servers.mariadb import Mariadb
-from tidemill.control.servers.mysql import Mysql, fetch
-from tidemill.control.servers.mysqlfamily import Server
+from tidemill.lab.servers.mariadb import Mariadb
+from tidemill.lab.servers.mysql import Mysql, fetch
+from tidemill.lab.servers.mysql_family import Server
 
 
 def main(wanted: list[str]) -> int:

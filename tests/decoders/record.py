@@ -17,7 +17,7 @@ import psycopg
 from tests.decoders import goldens
 from tests.decoders.cases import CASES, Case
 from tests.support.pgstream import Recording, frames
-from tidemill.control.servers.postgres import Postgres, embedded_bin, installed_bin
+from tidemill.lab.servers.postgres import Postgres, embedded_bin, installed_bin
 
 
 def main(wanted: list[str]) -> int:

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders import _blcells as cells
-from tidemill.decoders import _blcharsets as charsets
-from tidemill.decoders import _blmap, _bltexts, mysqltypes
-from tidemill.decoders._blcolumn import Cells
+from tidemill.decoders.binlog import cells, strings
+from tidemill.decoders.binlog.column import Cells
+from tidemill.decoders.mysql_schema import charsets, table_map, types
 from tidemill.errors import DecodeError
+from tidemill.lab.servers.mysql_family import Server
 
 SEED = random.SystemRandom().randrange(2**32)
 Limits = tuple[tuple[int, int], ...]
@@ -104,8 +103,8 @@ def _check_in_columns(texts: dict[bytes, str], charset: str) -> None:
 
 
 def _converted(values: list[bytes], charset: str) -> list[str]:
-    column = mysqltypes.data_type("longtext", charset)
-    convert = _bltexts.converter_of(_blmap.BLOB, 4, column.native, column.arrow)
+    column = types.data_type("longtext", charset)
+    convert = strings.converter_of(table_map.BLOB, 4, column.native, column.arrow)
     assert convert is not None
     sizes = np.array([len(value) for value in values], np.int32)
     at = (np.cumsum(sizes) - sizes).astype(np.int32)
@@ -154,8 +153,8 @@ def test_every_collation_of_the_servers_has_its_character_set(mysql_server: Serv
 @pytest.mark.parametrize(("charset", "text"), [("latin1", "Zürich"), ("gbk", "中文"), ("utf8mb4", "Zürich")])
 def test_a_column_that_arrow_cannot_count_is_refused(monkeypatch: pytest.MonkeyPatch, charset: str, text: str) -> None:
     sent = text.encode({"utf8mb4": "utf8"}.get(charset, charset))
-    monkeypatch.setattr(_bltexts, "_MOST", 2 * len(text.encode()))
+    monkeypatch.setattr(strings, "_MOST", 2 * len(text.encode()))
     assert _converted([sent, sent[:0], sent], charset)[::2] == [text, text]
-    monkeypatch.setattr(_bltexts, "_MOST", 2 * len(text.encode()) - 1)
+    monkeypatch.setattr(strings, "_MOST", 2 * len(text.encode()) - 1)
     with pytest.raises(DecodeError, match="larger than 2 GiB"):
         _converted([sent, sent], charset)

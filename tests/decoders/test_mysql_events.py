@@ -15,12 +15,12 @@ from tests.decoders.mycorpus import unchecked
 from tests.services.mysql import KINDS
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, packets, record
 from tests.support.decoded import rows
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders._blrows import Name, Names, Uuid
-from tidemill.decoders._crc32 import crc32
 from tidemill.decoders.binlog import BinlogRefused
-from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.binlog.rows import Name, Names, Uuid
+from tidemill.decoders.columnar.crc32 import crc32
+from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.errors import ConnectionLost, DecodeError, SourceError, is_retryable
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.change import SpillCommitted, Spilled
 
 GOLDEN, STREAM = next(p for p in mygoldens.load() if p[0].name == "insert_update_delete" and p[1].server == "mysql")

@@ -9,9 +9,9 @@ from tests.decoders.mycases import CASES
 from tests.decoders.mygoldens import Golden, Stream
 from tests.support.binlogstream import decode
 from tests.support.decoded import rows
-from tidemill.decoders import _blrows
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import Flavor, MysqlGtids
+from tidemill.decoders.binlog import rows as noted_rows
+from tidemill.decoders.mysql_schema.gtid import Flavor, MysqlGtids
+from tidemill.decoders.mysql_schema.place import Place
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 
 STREAMS = mygoldens.load()
@@ -119,5 +119,5 @@ def _last(changes: list[Change]) -> Committed:
 def test_tables_may_be_forgotten_between_transactions(
     golden: Golden, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_blrows, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(noted_rows, "_MOST_NUMBERS", 0)
     mygoldens.check(golden, stream)

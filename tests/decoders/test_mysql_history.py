@@ -15,13 +15,13 @@ from tests.decoders.mysqlddl import COLUMNS, ONLY_MARIADB, ONLY_MYSQL, SEQUENCE,
 from tests.services.mysql import private_server
 from tests.support.mysqlbinlog import Statements, events
 from tests.support.mysqlcatalog import read_catalog
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders import _blmap
-from tidemill.decoders._mycatalog import CatalogTable
-from tidemill.decoders._mycolumn import canonical
-from tidemill.decoders._myddl import parse
-from tidemill.decoders._myhistory import Effect, History, Unknown
-from tidemill.decoders._myshape import difference
+from tidemill.decoders.mysql_schema import table_map
+from tidemill.decoders.mysql_schema.catalog import CatalogTable
+from tidemill.decoders.mysql_schema.column_definition import canonical
+from tidemill.decoders.mysql_schema.ddl import parse
+from tidemill.decoders.mysql_schema.history import Effect, History, Unknown
+from tidemill.decoders.mysql_schema.shape import difference
+from tidemill.lab.servers.mysql_family import Server
 
 _names = itertools.count(1)
 
@@ -155,7 +155,7 @@ def test_columns_of_system_versioning_are_followed_as_the_binlog_has_them() -> N
             follower.run(statement)
             follower.run(f"INSERT INTO t (id, a) VALUES ({number}, {number})" if "(id int)" not in statement
                          else f"INSERT INTO t (id) VALUES ({number})")  # fmt: skip
-            [*_, shape] = [_blmap.parse(event.body, mariadb=True) for event in events(server) if event.kind == 19]
+            [*_, shape] = [table_map.parse(event.body, mariadb=True) for event in events(server) if event.kind == 19]
             table = follower.history.tables["d", "t"]
             assert isinstance(table, CatalogTable)
             assert tuple(column.name for column in table.columns) == shape.names, statement

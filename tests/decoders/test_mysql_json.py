@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from tests.decoders.mykinds import KINDS
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders import _blcells as cells
-from tidemill.decoders import _bljson as documents
-from tidemill.decoders import _bljsontext as kernel
-from tidemill.decoders import _bljsonvalue as values
-from tidemill.decoders._blcolumn import Cells
-from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.binlog import cells
+from tidemill.decoders.binlog import json_documents as documents
+from tidemill.decoders.binlog import json_text as kernel
+from tidemill.decoders.binlog import json_value as values
+from tidemill.decoders.binlog.column import Cells
+from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.errors import DecodeError
+from tidemill.lab.servers.mysql_family import Server
 
 SEED = random.SystemRandom().randrange(2**32)
 

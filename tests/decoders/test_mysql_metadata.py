@@ -13,9 +13,9 @@ import pytest
 
 from tests.decoders.mykinds import KINDS
 from tests.support.binlogstream import end_of_binlog, packets, record
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders import _blmap
-from tidemill.decoders._blmap import TableMap
+from tidemill.decoders.mysql_schema import table_map
+from tidemill.decoders.mysql_schema.table_map import TableMap
+from tidemill.lab.servers.mysql_family import Server
 
 _TABLE_MAP, _BINARY = 19, 63
 _LATIN, _CYRILLIC = "varchar(9) character set latin1", "text character set cp1251"
@@ -87,13 +87,13 @@ def _catalog(server: Server) -> dict[str, Columns]:
 def _shapes(stream: bytes, *, mariadb: bool) -> Iterator[TableMap]:
     for packet in packets(stream):
         if packet[9] == _TABLE_MAP:
-            yield _blmap.parse(packet[24:-4], mariadb=mariadb)
+            yield table_map.parse(packet[24:-4], mariadb=mariadb)
 
 
 def _differences(shape: TableMap, columns: Columns, *, full: bool) -> Iterator[tuple[object, ...]]:
     for j, (name, collation, unsigned) in enumerate(columns):
         came = shape.collations[j] if shape.collations else None
-        if shape.types[j] in (_blmap.ENUM, _blmap.SET) and not full:
+        if shape.types[j] in (table_map.ENUM, table_map.SET) and not full:
             collation = None
         if came != collation and not (collation is None and came == _BINARY):
             yield name, collation, came

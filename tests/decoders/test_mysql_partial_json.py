@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.decoded import rows
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders import _bljson as documents
-from tidemill.decoders._bljsonvalue import Node
-from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.binlog import json_documents as documents
+from tidemill.decoders.binlog.json_value import Node
+from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.lab.servers.mysql_family import Server
 
 SEED = random.SystemRandom().randrange(2**32)
 ROUNDS, STEPS = 12, 40

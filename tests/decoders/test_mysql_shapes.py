@@ -10,9 +10,9 @@ from tests.decoders.mysqlddl import COLUMNS
 from tests.services.mysql import private_server
 from tests.support.mysqlbinlog import events
 from tests.support.mysqlcatalog import read_catalog
-from tidemill.decoders import _blmap
-from tidemill.decoders._mycolumn import canonical
-from tidemill.decoders._myshape import difference
+from tidemill.decoders.mysql_schema import table_map
+from tidemill.decoders.mysql_schema.column_definition import canonical
+from tidemill.decoders.mysql_schema.shape import difference
 
 TABLE_MAP = 19
 
@@ -51,7 +51,7 @@ def test_a_table_is_recognised_by_the_shape_of_its_rows(kind: str, metadata: str
         server.execute(
             *(f"INSERT INTO {t.name} ({t.columns[0].name}) VALUES (DEFAULT)" for t in listed.values()), database="d"
         )
-        shapes = [_blmap.parse(e.body, mariadb=kind == "mariadb") for e in events(server) if e.kind == TABLE_MAP]
+        shapes = [table_map.parse(e.body, mariadb=kind == "mariadb") for e in events(server) if e.kind == TABLE_MAP]
     found = {shape.name: shape for shape in shapes if shape.database == "d"}
     assert found.keys() == listed.keys()
     for name, table in listed.items():

@@ -15,15 +15,14 @@ from tests.decoders.mysqlddl import random_statement
 from tests.services.mysql import KINDS, private_server
 from tests.support.mysqlbinlog import Event, events, statement
 from tests.support.mysqlcatalog import read_catalog
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders import _blmap
-from tidemill.decoders._mycatalog import CatalogColumn, CatalogDatabase, CatalogTable
-from tidemill.decoders._mysession import Mode, Session
-from tidemill.decoders.binlog import DdlChange
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import Flavor
-from tidemill.decoders.mysqltables import Catalog, MysqlTables
+from tidemill.decoders.mysql_schema import Catalog, MysqlTables, table_map
+from tidemill.decoders.mysql_schema.answers import DdlChange
+from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogDatabase, CatalogTable
+from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema.session import Mode, Session
 from tidemill.errors import DecodeError
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 from tidemill.schema.registry import SchemaRegistry
@@ -60,8 +59,8 @@ def tables(story: Story, registry: SchemaRegistry) -> MysqlTables:
     return MysqlTables(registry, lambda database, table: database == "d", flavor=story.flavor)
 
 
-def shape_of(story: Story, event: Event) -> _blmap.TableMap:
-    return _blmap.parse(event.body, mariadb=story.flavor is Flavor.MARIADB)
+def shape_of(story: Story, event: Event) -> table_map.TableMap:
+    return table_map.parse(event.body, mariadb=story.flavor is Flavor.MARIADB)
 
 
 def replay(story: Story, made: MysqlTables, first: int = 0) -> Iterator[tuple[int, Table | DdlChange]]:
@@ -208,8 +207,13 @@ COLUMNS = (
     CatalogColumn("note", "varchar(20)", "utf8mb4"),
 )
 ORDERS = CatalogTable("d", "orders", COLUMNS, ("id",), "utf8mb4")
-SHAPE = _blmap.TableMap(
-    1, "d", "orders", (_blmap.LONG, _blmap.NEWDECIMAL, _blmap.VARCHAR), (0, 10 << 8 | 2, 80), (False, True, True)
+SHAPE = table_map.TableMap(
+    1,
+    "d",
+    "orders",
+    (table_map.LONG, table_map.NEWDECIMAL, table_map.VARCHAR),
+    (0, 10 << 8 | 2, 80),
+    (False, True, True),
 )
 
 
@@ -311,7 +315,7 @@ def test_statements_in_the_body_of_a_stored_program_were_not_run(shop: MysqlTabl
 def test_sequences_of_mariadb_are_no_tables(mariadb: Server, registry: SchemaRegistry) -> None:
     with mariadb.database("sequences"):
         mariadb.execute("CREATE SEQUENCE s", "DO NEXTVAL(s)", "DROP SEQUENCE s", database="sequences")
-        found = [_blmap.parse(event.body, mariadb=True) for event in events(mariadb) if event.kind == TABLE_MAP]
+        found = [table_map.parse(event.body, mariadb=True) for event in events(mariadb) if event.kind == TABLE_MAP]
     shapes = [shape for shape in found if shape.database == "sequences"]
     assert shapes
     made = MysqlTables(registry, lambda database, table: True, flavor=Flavor.MARIADB)
@@ -324,7 +328,7 @@ def test_sequences_of_mariadb_are_no_tables(mariadb: Server, registry: SchemaReg
 
 def test_a_column_added_unseen_is_an_error_that_says_what_was_expected(shop: MysqlTables) -> None:
     wider = replace(
-        SHAPE, types=(*SHAPE.types, _blmap.LONG), metadata=(*SHAPE.metadata, 0), nullable=(*SHAPE.nullable, True)
+        SHAPE, types=(*SHAPE.types, table_map.LONG), metadata=(*SHAPE.metadata, 0), nullable=(*SHAPE.nullable, True)
     )
     with pytest.raises(DecodeError) as caught:
         shop.resolve(wider, Clock()())
@@ -400,8 +404,8 @@ def test_what_may_have_been_about_a_temporary_table_is_not_undone(registry: Sche
 
 def test_labels_that_the_binlog_names_count_more_than_those_of_a_statement(shop: MysqlTables) -> None:
     _run(shop, Clock(), "ALTER TABLE orders ADD kind enum('a','b')")
-    named = _blmap.TableMap(
-        1, "d", "orders", (*SHAPE.types, _blmap.ENUM), (*SHAPE.metadata, 1), (*SHAPE.nullable, True),
+    named = table_map.TableMap(
+        1, "d", "orders", (*SHAPE.types, table_map.ENUM), (*SHAPE.metadata, 1), (*SHAPE.nullable, True),
         (False, False, None, None), (None, None, 45, 45), ("id", "total", "note", "kind"),
         (None, None, None, (b"x", b"it's")), ((0, 0),),
     )  # fmt: skip

@@ -20,9 +20,9 @@ import pytest
 from tests.decoders.mykinds import DOUBLE, KINDS, Kind
 from tests.services.mysql import KINDS as SERVERS
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders import mysqltypes
-from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.mysql_schema import types
+from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.block import Block, Side
 from tidemill.model.change import Committed
 
@@ -94,11 +94,11 @@ def test_a_table_map_with_full_metadata_says_the_same_as_the_catalog(stored: Sto
     if kind.type in _ONLY_IN_THE_CATALOG:
         pytest.skip("looks like BINARY in the binlog")
     shape = stored.tables.shapes[f"every_type.{_table(kind)}"]
-    assert mysqltypes.of_map(shape, 1) == stored.blocks[_table(kind)][0].table.columns[1].type
+    assert types.of_map(shape, 1) == stored.blocks[_table(kind)][0].table.columns[1].type
 
 
 def test_every_type_of_the_type_page_is_among_those_tried() -> None:
-    assert set(mysqltypes.BUILT_IN) <= {
+    assert set(types.BUILT_IN) <= {
         re.sub(r"\(\d\)$", "", k.native) if k.native != "bit(1)" else k.native for k in KINDS
     }
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.decoded import follow_each_other
 from tests.support.pgstream import decode, tables_of
 from tidemill.decoders import pgoutput
-from tidemill.decoders._pgcolumns import Cells, convert, texts
+from tidemill.decoders.pgoutput.columns import Cells, convert, texts
 from tidemill.errors import DecodeError
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
 from tidemill.model.types import DataType

@@ -14,7 +14,7 @@ from tests.decoders import goldens
 from tests.support.decoded import Row, rows
 from tests.support.pgstream import decode, frames, tables_of
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
-from tidemill.sources._pg_lsn import parse_lsn
+from tidemill.sources.postgres.lsn import parse_lsn
 
 STREAMS = goldens.load()
 SMALL = [pair for pair in STREAMS if len(pair[1].data) < 2_000]

@@ -21,14 +21,14 @@ import pytest
 
 from tests.decoders.kinds import KINDS, SETUP, Kind, quoted
 from tests.support.pgstream import decode, record
-from tidemill.control.servers.postgres import Postgres
-from tidemill.decoders import pgtypes
-from tidemill.decoders._pgmessages import Relation
+from tidemill.decoders.pgoutput.messages import Relation
+from tidemill.lab.servers.postgres import Postgres
+from tidemill.model import postgres_types
 from tidemill.model.block import Block, Side
 from tidemill.model.change import Committed
 from tidemill.model.table import Table
-from tidemill.sources._pg_catalog import Catalog
-from tidemill.sources._pg_connect import SESSION
+from tidemill.sources.postgres.catalog import Catalog
+from tidemill.sources.postgres.client import SESSION
 
 SEED = random.SystemRandom().randrange(2**32)
 
@@ -86,7 +86,7 @@ def test_a_type_has_its_own_name_and_an_arrow_type_that_holds_all_but_its_odd_va
 
 def test_every_type_of_the_type_page_is_among_those_tried() -> None:
     tried = {re.sub(r"\(\d+\)", "", kind.type) for kind in KINDS}
-    assert {name for name, *_ in pgtypes.BUILT_IN.values()} <= tried
+    assert {name for name, *_ in postgres_types.BUILT_IN.values()} <= tried
 
 
 def _session(dsn: str) -> psycopg.Connection[Any]:
@@ -160,7 +160,7 @@ def texts_of(array: pa.Array) -> list[str | None]:
     """Arrow values as PostgreSQL reads them. Python's dates end with the year 9999, so days are counted here."""
     kind = array.type
     if pa.types.is_list(kind):
-        comma = chr(pgtypes.delimiter(kind))
+        comma = chr(postgres_types.delimiter(kind))
         lists = (texts_of(item.values) if item.is_valid else None for item in array)
         return [None if items is None else "{" + comma.join(map(_element, items)) + "}" for items in lists]
     if pa.types.is_date(kind):

@@ -39,7 +39,7 @@ class Destination(Protocol):
 
 
 class Server(Protocol):
-    """What all servers of `tidemill.control.servers` can."""
+    """What all servers of `tidemill.lab.servers` can."""
 
     port: int
 

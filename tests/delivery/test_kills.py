@@ -28,7 +28,7 @@ from tests.delivery.destination import Destination
 from tests.delivery.proxy import Proxy
 from tests.delivery.workload import Row, Workload
 from tidemill import registry
-from tidemill.component import Sink
+from tidemill.contracts import Sink
 from tidemill.model.delivery import Tier
 
 POINTS = {

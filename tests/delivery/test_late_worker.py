@@ -19,7 +19,7 @@ import pytest
 
 from tests.delivery.test_kills import SINKS, Proof
 from tests.delivery.worker import PIPELINE, SOURCE
-from tidemill.component import Sink
+from tidemill.contracts import Sink
 from tidemill.errors import TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.block import Block
@@ -40,13 +40,13 @@ SETTINGS = {
 }
 #: What is called last before the events are sent or count; the late worker stalls there.
 LAST_STEPS = {
-    "clickhouse": "tidemill.sinks._clickhouse_send.Sender._insert",
-    "files": "tidemill.sinks._filestore.Store.publish",
-    "kafka": "tidemill.sinks._librdkafka.Producer.commit",
-    "nats": "tidemill.sinks._nats_client.Client.publish",
+    "clickhouse": "tidemill.sinks.clickhouse.send.Sender._insert",
+    "files": "tidemill.sinks.files.client.Store.publish",
+    "kafka": "tidemill.sinks.kafka.client.Producer.commit",
+    "nats": "tidemill.sinks.nats.client.Client.publish",
     "redis": "tidemill.sinks.redis._Sending._run",
-    "s3": "tidemill.sinks._s3_manifests.Manifests.publish",
-    "starrocks": "tidemill.sinks._starrocks_http.StreamLoads.load",
+    "s3": "tidemill.sinks.s3.resume.Manifests.publish",
+    "starrocks": "tidemill.sinks.starrocks.client.StreamLoads.load",
 }
 #: Destinations that hold a later plan back until the delivery of the one before it has ended, with the test of it.
 WAITS = {

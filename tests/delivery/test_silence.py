@@ -21,9 +21,9 @@ import pytest
 from tests.delivery.proxy import Proxy
 from tests.support.blocks import make_block, make_table
 from tidemill import registry
-from tidemill.component import Sink
-from tidemill.control.servers.kafka import Broker
+from tidemill.contracts import Sink
 from tidemill.errors import DeliveryError, is_retryable
+from tidemill.lab.servers.kafka import Broker
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
 

@@ -20,7 +20,7 @@ from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
 from tidemill.stream.batch import deliver
 from tidemill.stream.plan import Lane, Plan
-from tidemill.telemetry.points import point
+from tidemill.telemetry.failpoints import point
 
 PIPELINE, SOURCE = "proof", "shop"
 

@@ -12,12 +12,12 @@ import pytest
 from tests.support.blocks import make_change
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
+from tidemill.disk.private import make_directory, replace_file
+from tidemill.disk.sqlite import SqliteFile
 from tidemill.errors import RegistryError
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
-from tidemill.privatefiles import make_directory, replace_file
-from tidemill.sqlitefile import SqliteFile
 
 
 def open_to_others(place: Path) -> list[str]:

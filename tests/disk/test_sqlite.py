@@ -3,8 +3,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from tidemill.disk.sqlite import SqliteFile
 from tidemill.errors import CheckpointError
-from tidemill.sqlitefile import SqliteFile
 
 
 def test_many_who_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> None:

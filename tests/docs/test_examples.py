@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.blocks import make_block
 from tidemill import config, registry
-from tidemill.component import Outcome
+from tidemill.contracts import Outcome
 from tidemill.formats.json import JsonFormat
 from tidemill.model.delivery import Delivery
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from google.protobuf.internal.decoder import _DecodeVarint32
 
 from tests.formats.protofile import load_messages
-from tidemill.formats._base import BaseFormat
+from tidemill.formats._shared.base import BaseFormat
 from tidemill.formats.avro import AvroFormat
 from tidemill.formats.protobuf import ProtobufFormat
 from tidemill.model.block import Block, Op, Side

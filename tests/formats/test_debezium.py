@@ -15,10 +15,11 @@ from tests.formats.test_conformance import TYPED, make
 from tests.support.blocks import EPOCH_US, make_block, make_table
 from tests.support.changes import changes, column, structure
 from tidemill import __version__
-from tidemill.decoders._pgrows import MESSAGES
-from tidemill.formats import _avro_schema, _proto_schema
-from tidemill.formats._base import Envelope
+from tidemill.decoders.pgoutput.rows import MESSAGES
+from tidemill.formats._shared.base import Envelope
+from tidemill.formats.avro import schema as avro_schema
 from tidemill.formats.json import JsonFormat
+from tidemill.formats.protobuf import schema as protobuf_schema
 from tidemill.model.block import DDL, UNCHANGED, Block, Op, Side
 from tidemill.model.table import Column
 from tidemill.model.types import DataType, JsonForm
@@ -106,7 +107,7 @@ def test_a_key_with_its_schema() -> None:
 
 @pytest.mark.parametrize("name", ["avro", "protobuf"])
 def test_a_typed_key_has_the_name_of_its_event(name: str) -> None:
-    schemas = {"avro": _avro_schema, "protobuf": _proto_schema}[name]
+    schemas = {"avro": avro_schema, "protobuf": protobuf_schema}[name]
     table = make_table()
     key, event = schemas.key(table, SOURCE, Envelope.DEBEZIUM), schemas.event(table, SOURCE, Envelope.DEBEZIUM)
     assert key.name.split(".")[:3] == event.name.split(".")[:3] == ["orders_u002ddb", "public", "orders"]

@@ -15,13 +15,14 @@ from tests.formats.readers import SOURCE, expected, read_batch, read_one
 from tests.formats.samples import TYPES
 from tests.formats.test_conformance import TYPED, make, wanted
 from tests.support.pgstream import decode, record
-from tidemill.control.servers.postgres import Postgres
-from tidemill.decoders import mysqltypes, pgtypes
-from tidemill.decoders._pgmessages import Relation
+from tidemill.decoders.mysql_schema import types
+from tidemill.decoders.pgoutput.messages import Relation
+from tidemill.lab.servers.postgres import Postgres
+from tidemill.model import postgres_types
 from tidemill.model.block import Block
 from tidemill.model.change import Committed
 from tidemill.model.table import Table
-from tidemill.sources._pg_catalog import Catalog
+from tidemill.sources.postgres.catalog import Catalog
 
 __all__ = ["stored"]  # a fixture
 
@@ -82,6 +83,6 @@ def test_what_mysql_and_mariadb_sent_comes_back_from_a_batch(name: str, stored: 
 
 def test_every_arrow_type_of_both_sources_is_among_those_tried() -> None:
     tried = {kind for kind, _, _ in TYPES.values()}
-    wanted = {arrow for _, arrow, _, _ in pgtypes.BUILT_IN.values()}
-    wanted |= {arrow for arrow, _, _ in mysqltypes.BUILT_IN.values()}
+    wanted = {arrow for _, arrow, _, _ in postgres_types.BUILT_IN.values()}
+    wanted |= {arrow for arrow, _, _ in types.BUILT_IN.values()}
     assert wanted - {pa.list_(pa.float32())} <= tried

@@ -11,9 +11,9 @@ from tests.formats.readers import proto_row
 from tests.formats.samples import TYPES, block_of, odd_block, typed_block
 from tests.formats.test_avro import table_of
 from tests.support.blocks import make_block, make_table
-from tidemill.formats import _proto_schema
-from tidemill.formats._proto_schema import column_numbers, field_number
 from tidemill.formats.protobuf import ProtobufFormat
+from tidemill.formats.protobuf import schema as protobuf_schema
+from tidemill.formats.protobuf.schema import column_numbers, field_number
 from tidemill.model.block import Op
 from tidemill.model.table import Table
 
@@ -77,7 +77,7 @@ def test_of_two_columns_that_want_one_number_the_first_has_it() -> None:
 
 
 def test_numbers_of_the_envelope_are_never_given_twice() -> None:
-    for table in (_proto_schema.NATIVE, _proto_schema.DEBEZIUM, _proto_schema.SOURCE):
+    for table in (protobuf_schema.NATIVE, protobuf_schema.DEBEZIUM, protobuf_schema.SOURCE):
         assert sorted(table.values()) == list(range(1, len(table) + 1))
 
 
@@ -116,7 +116,7 @@ def test_null_and_empty_lists_and_null_elements_are_told_apart() -> None:
 
 def test_a_key_is_a_message_with_the_rows_numbers() -> None:
     table = make_table(key=("customer", "id"))
-    schema = _proto_schema.key(table)
+    schema = protobuf_schema.key(table)
     reader = load_messages(schema.text)["shop.public.orders.key.Key"]
     keys = [
         proto_row(reader.FromString(k)) for k in ProtobufFormat().encode_key(make_block(2, table=table)).to_pylist()

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tidemill.control.arrivals import Arrivals, differences
+from tidemill.lab.arrivals import Arrivals, differences
 
 KEYS = {"goods": ("sku",)}
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tidemill import registry
-from tidemill.control.bench.material import TABLE, Material
-from tidemill.control.bench.sinks import SinksBench
-from tidemill.control.bench.stations import STATIONS
 from tidemill.errors import ConfigError
+from tidemill.lab.bench.baselines import STATIONS
+from tidemill.lab.bench.material import TABLE, Material
+from tidemill.lab.bench.sinks import SinksBench
 
 #: Sinks that are not measured, each with its reason.
 WITHOUT = {"blackhole": "sends nothing: `bench sinks` measures encoding for itself", "stdout": "a terminal's speed"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from tidemill.control.servers.postgres import Postgres
-from tidemill.control.shop import KEYS, Shop, tides
+from tidemill.lab.servers.postgres import Postgres
+from tidemill.lab.shop import KEYS, Shop, tides
 
 
 def test_the_shop_counts_exactly_what_it_commits(postgres18: Postgres) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tidemill.control.servers import tls
-from tidemill.control.servers.http import Receiver
-from tidemill.control.servers.process import free_port
-from tidemill.sinks._http_wire import Garbled, Origin, Wire, head
+from tidemill.lab.servers import tls
+from tidemill.lab.servers.http_receiver import Receiver
+from tidemill.lab.servers.process import free_port
+from tidemill.net.http import Garbled, Origin, Wire, head
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -188,7 +188,7 @@ def test_a_large_body_arrives_whole(server: Scripted, wire: Wire) -> None:
 
 
 def test_a_large_body_arrives_whole_over_tls(tmp_path: Path) -> None:
-    from tidemill.sinks._tls import TlsConfig
+    from tidemill.net.tls import TlsConfig
 
     made = tls.make(tmp_path / "tls")
     with Receiver(certificates=made) as secure:

@@ -10,16 +10,16 @@ import pytest
 
 from tests.support.blocks import make_block
 from tests.support.tlsproxy import TlsProxy
-from tidemill.component import Outcome
-from tidemill.control.servers import tls
-from tidemill.control.servers.clickhouse import ClickHouse
-from tidemill.control.servers.postgres import Postgres, installed_bin
-from tidemill.control.servers.seaweedfs import SeaweedFS
-from tidemill.control.servers.tls import Certificates
-from tidemill.control.servers.valkey import Valkey
+from tidemill.contracts import Outcome
 from tidemill.errors import EnvironmentProblem, Refused, is_retryable
+from tidemill.lab.servers import tls
+from tidemill.lab.servers.clickhouse_standin import ClickHouse
+from tidemill.lab.servers.postgres import Postgres, installed_bin
+from tidemill.lab.servers.seaweedfs import SeaweedFS
+from tidemill.lab.servers.tls import Certificates
+from tidemill.lab.servers.valkey import Valkey
 from tidemill.model.delivery import Delivery
-from tidemill.sinks._tls import TlsConfig
+from tidemill.net.tls import TlsConfig
 from tidemill.sinks.clickhouse import ClickHouseConfig, ClickHouseSink
 from tidemill.sinks.postgres import PostgresSink, PostgresSinkConfig
 from tidemill.sinks.redis import RedisConfig, RedisSink

@@ -12,9 +12,9 @@ import orjson
 import psycopg
 import pytest
 
-from tests.control.test_run import PATIENCE, running, until
+from tests.cli.test_run import PATIENCE, running, until
 from tests.support.terminal import Terminal
-from tidemill.control.servers.postgres import Postgres
+from tidemill.lab.servers.postgres import Postgres
 
 DOCUMENT = """
 metadata: {{name: orders}}

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tidemill.control.notices import SinkNotices
+from tidemill.service.notices import SinkNotices
 
 SAID = {"code": "rows-left-behind", "subject": "public.t", "what": "rows keep NULL", "fix": "copy them"}
 

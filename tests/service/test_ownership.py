@@ -16,17 +16,17 @@ from tests.config.conftest import PIPELINE
 from tests.support.components import register
 from tests.support.terminal import Terminal
 from tidemill import config
-from tidemill.control import ownership
-from tidemill.control.ownership import lock_pipeline
-from tidemill.control.run import run_pipelines
+from tidemill.cli.run import run_pipelines
 from tidemill.errors import AlreadyRunning, EnvironmentProblem
+from tidemill.service import ownership
+from tidemill.service.ownership import lock_pipeline
 from tidemill.stream import session
 
 _HOLD = """
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from tidemill.control.ownership import lock_pipeline
+from tidemill.service.ownership import lock_pipeline
 with lock_pipeline(SimpleNamespace(name="orders", state_path=Path(sys.argv[1]), file="orders.yaml")):
     print("held", flush=True)
     sys.stdin.read()

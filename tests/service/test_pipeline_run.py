@@ -19,17 +19,17 @@ from tests.support.blocks import make_change
 from tests.support.components import register
 from tidemill import config
 from tidemill.capture.status import CaptureStatus
-from tidemill.control import streaming, supervisor
-from tidemill.control.lag import Lag
-from tidemill.control.run import slots
-from tidemill.control.runview import Lines
-from tidemill.control.servers.postgres import Postgres
-from tidemill.control.status import PipelineStatus, SinkStatus, State
-from tidemill.control.supervisor import PipelineRun
+from tidemill.cli.run import slots
+from tidemill.cli.run_view import Lines
 from tidemill.dlq import DeadLetters
 from tidemill.errors import CheckpointConflict, PositionLost, Refused, TidemillError
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.delivery import Checkpoint, Receipt
+from tidemill.service import pipeline_run, stream_group
+from tidemill.service.lag import Lag
+from tidemill.service.pipeline_run import PipelineRun
+from tidemill.service.status import PipelineStatus, SinkStatus, State
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.policy import Group
 from tidemill.stream.report import BatchReport
@@ -125,8 +125,8 @@ class Works:
         self.log.append(make_change(10, number=self.number))
 
     def run(self, monkeypatch: pytest.MonkeyPatch, **outlook: str) -> PipelineRun:
-        monkeypatch.setattr(supervisor, "StreamLoop", ScriptedStream)
-        monkeypatch.setattr(supervisor, "CaptureProcess", NoCapture)
+        monkeypatch.setattr(pipeline_run, "StreamLoop", ScriptedStream)
+        monkeypatch.setattr(pipeline_run, "CaptureProcess", NoCapture)
         monkeypatch.setattr(ScriptedStream, "outlook", outlook)
         run = PipelineRun(self.pipeline, None)
         run.start_stream()
@@ -250,13 +250,13 @@ def test_trouble_is_over_when_the_stream_runs_again_and_nothing_waits(
 ) -> None:
     works = Works(tmp_path, "{mode: required}")
     run = works.run(monkeypatch, a=UP, b=UP, c=UP)
-    monkeypatch.setattr(streaming, "_SETTLED_SECONDS", 3600.0)
+    monkeypatch.setattr(stream_group, "_SETTLED_SECONDS", 3600.0)
     group = run._groups[works.pipeline.name]
     group.trouble = {"what": "the log could not be read"}
     group.on_retry({"a": "the log could not be read"})
     status = run.watch()
     assert (status.error["what"], sinks(status)["a"].state) == ("the log could not be read", "failing")
-    monkeypatch.setattr(streaming, "_SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(stream_group, "_SETTLED_SECONDS", 0.0)
     run.watch()
     status = run.watch()
     assert (status.error, sinks(status)["a"].state) == ({}, "ok")
@@ -318,7 +318,7 @@ def test_an_error_that_nobody_expected_is_a_failure_and_none_of_its_words_are_sh
     run.watch()
     status = run.watch()
     assert status.state is state
-    monkeypatch.setattr(streaming, "_SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(stream_group, "_SETTLED_SECONDS", 0.0)
     words = status.error["what"] if sink == "a" else sinks(status)["b"].error
     assert sink == "a" or sinks(run.watch())["b"].state == "failed", "though it has every event"
     assert "builtins.KeyError" in words
@@ -427,7 +427,7 @@ def test_a_pipeline_whose_capture_failed_does_not_wait_for_ever_for_a_sink_that_
     run = works.run(monkeypatch, **dict(zip("abc", outlook, strict=True)))
     run._capture = FailedCapture(works.pipeline)  # type: ignore[assignment]
     assert run.watch().state is State.FAILING
-    monkeypatch.setattr(supervisor, "_STANDSTILL_SECONDS", 0.0)
+    monkeypatch.setattr(pipeline_run, "_STANDSTILL_SECONDS", 0.0)
     assert run.watch().state is State.FAILED
     assert works.checkpoint() == (None if "all" in policy else 10)
     works.log.close()
@@ -470,7 +470,7 @@ def test_events_before_a_slot_that_was_dropped_arrive_before_the_pipeline_fails(
             f"metadata: {{name: orders}}\nspec:\n  source: {{{source}}}\n"
             f"  sinks: [{{type: bucket, config: {{id: a}}}}]\n  state_dir: {tmp_path}/state\n"
         )
-        monkeypatch.setattr(supervisor, "StreamLoop", ScriptedStream)
+        monkeypatch.setattr(pipeline_run, "StreamLoop", ScriptedStream)
         monkeypatch.setattr(ScriptedStream, "outlook", {"a": DOWN})
         (pipeline,) = config.load(path)
         run, log = PipelineRun(pipeline, None), LogReader(pipeline.log_uri)

@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tidemill.control.servers.kafka import Broker, Mock, fetch_jars, local_kafka
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.kafka import Broker, Mock, fetch_jars, local_kafka
 
 CACHE = Path(__file__).parents[2] / ".services" / "kafka"
 _names = itertools.count(1)

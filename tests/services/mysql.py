@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tidemill.control.servers.mariadb import Mariadb, find
-from tidemill.control.servers.mysql import Mysql, fetch, tool
-from tidemill.control.servers.mysqlfamily import Server
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.mariadb import Mariadb, find
+from tidemill.lab.servers.mysql import Mysql, fetch, tool
+from tidemill.lab.servers.mysql_family import Server
 
 CACHE = Path(__file__).parents[2] / ".services" / "mysql"
 KINDS = ("mysql", "mariadb")

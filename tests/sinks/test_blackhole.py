@@ -10,7 +10,7 @@ from tests.support.blocks import make_block
 from tests.support.deliveries import make_deliveries, make_events
 from tidemill.formats.json import JsonFormat
 from tidemill.model.delivery import Delivery
-from tidemill.sinks._lines import WINDOW, Encoding
+from tidemill.sinks._shared.lines import WINDOW, Encoding
 from tidemill.sinks.blackhole import BlackholeConfig, BlackholeSink
 
 

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 
 from tests.support.changes import changes, column, delivery, structure
 from tests.support.deliveries import by_table, make_deliveries, make_events
-from tidemill.component import Outcome
-from tidemill.control.servers.clickhouse import ClickHouse
+from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, EnvironmentProblem, Poisoned, Refused
+from tidemill.lab.servers.clickhouse_standin import ClickHouse
 from tidemill.model.block import Op, Side
 from tidemill.model.delivery import Delivery
 from tidemill.sinks.clickhouse import ClickHouseConfig, ClickHouseSink

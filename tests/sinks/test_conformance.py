@@ -17,7 +17,7 @@ from tests.delivery.workload import typed
 from tests.support.blocks import make_table
 from tests.support.deliveries import make_deliveries, make_events
 from tidemill import registry
-from tidemill.component import Check, Outcome, Sink, SinkConfig
+from tidemill.contracts import Check, Outcome, Sink, SinkConfig
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Delivery, Tier
 

@@ -24,15 +24,15 @@ from tests.formats.readers import read_batch
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import by_offset, by_table, make_deliveries, make_events
 from tidemill import registry
-from tidemill.component import Outcome
+from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Refused, is_retryable
 from tidemill.model.block import ODD, UNCHANGED, Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.table import Table
-from tidemill.sinks._encoding import encoder
-from tidemill.sinks._filejournal import Journal
-from tidemill.sinks._filestore import Store
+from tidemill.sinks._shared.encoded import encoder
 from tidemill.sinks.files import FilesConfig, FilesSink, folder_name
+from tidemill.sinks.files.client import Store
+from tidemill.sinks.files.resume import Journal
 
 
 def sink(path: Path | str, **options: Any) -> FilesSink:

@@ -21,27 +21,27 @@ from pydantic import ValidationError
 
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
-from tidemill.component import Outcome
 from tidemill.config.secrets import masked, revealed
-from tidemill.control.servers import tls
-from tidemill.control.servers.http import Answer, Received, Receiver
-from tidemill.control.servers.process import free_port
+from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.formats.json import JsonFormat
+from tidemill.lab.servers import tls
+from tidemill.lab.servers.http_receiver import Answer, Received, Receiver
+from tidemill.lab.servers.process import free_port
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.table import Table
-from tidemill.sinks import _http_requests, _inorder
-from tidemill.sinks._http_requests import retry_after, signature
-from tidemill.sinks.http import HttpConfig, HttpSink
+from tidemill.sinks._shared import in_order
+from tidemill.sinks.http import HttpConfig, HttpSink, client
+from tidemill.sinks.http.client import retry_after, signature
 
 DOCS = Path(__file__).parents[2] / "docs" / "sinks" / "http.md"
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_http_requests, "_FIRST_PAUSE", 0.002)
-    monkeypatch.setattr(_http_requests, "_LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.002)
+    monkeypatch.setattr(client, "_LONGEST_PAUSE", 0.01)
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ class TestOrder:
         self, sinks: Any, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, mode: str
     ) -> None:
         """Couriers that are ahead do not wait for others; all wait where an event has no key."""
-        monkeypatch.setattr(_inorder, "WINDOW", 10)
+        monkeypatch.setattr(in_order, "WINDOW", 10)
         seed = random.randrange(2**32)
         chance = random.Random(seed)
         receiver.script = lambda request: Answer(503 if chance.random() < 0.1 else 200, delay=chance.random() / 500)
@@ -251,7 +251,7 @@ class TestOrder:
     ) -> None:
         """Without its TOAST columns such an update cannot be a delete and an insert. Requests about the old key, the
         update, and requests about the new key go one after the other, whichever courier the keys have."""
-        monkeypatch.setattr(_inorder, "WINDOW", 10)
+        monkeypatch.setattr(in_order, "WINDOW", 10)
         chance = random.Random(seed := random.randrange(2**32))
         receiver.script = lambda request: Answer(503 if chance.random() < 0.2 else 200, delay=chance.random() / 300)
         blocks = [moving(number, table=make_table(identity=identity)) for number in range(20)]
@@ -341,7 +341,7 @@ class TestAnswers:
         self, sinks: Any, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The one that waits to try again has an older group than the one that meets the refusal."""
-        monkeypatch.setattr(_inorder, "WINDOW", 10)
+        monkeypatch.setattr(in_order, "WINDOW", 10)
         blocks = [make_block(10, ops=Op.UPDATE, offsets=range(at, at + 10)) for at in range(0, 60, 10)]
         first = events([Received("", "", {}, JsonFormat().batch(blocks[0], "orders").to_pybytes(), 0)])[0]["after"][
             "id"

@@ -11,7 +11,7 @@ from tests.support.blocks import make_block, make_table
 from tidemill.errors import Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
-from tidemill.sinks import _inorder
+from tidemill.sinks._shared import in_order
 
 
 def delivery_of(blocks: list[Block], end: int) -> Delivery:
@@ -20,7 +20,7 @@ def delivery_of(blocks: list[Block], end: int) -> Delivery:
 
 def test_every_event_comes_once_and_no_group_is_older_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random appends over three tables, some rows filtered out, blocks sorted by where they began before that."""
-    monkeypatch.setattr(_inorder, "WINDOW", 40)
+    monkeypatch.setattr(in_order, "WINDOW", 40)
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     for case in range(60):
@@ -37,7 +37,7 @@ def test_every_event_comes_once_and_no_group_is_older_than_the_one_before(monkey
                     blocks.append((mine[0], block))
             start = end
         blocks.sort(key=lambda pair: pair[0])
-        groups = list(_inorder.groups(delivery_of([b for _, b in blocks], start)))
+        groups = list(in_order.groups(delivery_of([b for _, b in blocks], start)))
         offsets = [np.sort(np.concatenate([b.offsets() for b in group])).tolist() for group in groups]
         expected = sorted(o for _, b in blocks for o in b.offsets().tolist())
         assert [o for group in offsets for o in group] == expected, f"seed {seed}, case {case}"
@@ -45,17 +45,17 @@ def test_every_event_comes_once_and_no_group_is_older_than_the_one_before(monkey
 
 
 def test_blocks_of_the_wrong_order_are_refused_and_not_sent_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_inorder, "WINDOW", 2)
+    monkeypatch.setattr(in_order, "WINDOW", 2)
     blocks = [make_block(3, offsets=range(first, first + 3)) for first in (10, 20, 30, 12)]
     with pytest.raises(Refused, match="begins at offset 12"):
-        list(_inorder.groups(delivery_of(blocks, 40)))
+        list(in_order.groups(delivery_of(blocks, 40)))
 
 
 def test_groups_of_large_events_have_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = [make_block(3, offsets=range(first, first + 3)) for first in range(0, 60, 3)]
-    (together,) = _inorder.groups(delivery_of(blocks, 60))
+    (together,) = in_order.groups(delivery_of(blocks, 60))
     assert len(together) == 20
-    monkeypatch.setattr(_inorder, "_MOST_BYTES", 4 * blocks[0].batch.nbytes)
-    groups = list(_inorder.groups(delivery_of(blocks, 60)))
+    monkeypatch.setattr(in_order, "_MOST_BYTES", 4 * blocks[0].batch.nbytes)
+    groups = list(in_order.groups(delivery_of(blocks, 60)))
     assert [len(group) for group in groups] == [4] * 5
     assert [int(b.offsets()[0]) for group in groups for b in group] == list(range(0, 60, 3))

@@ -23,17 +23,17 @@ from pydantic import ValidationError
 
 from tests.services.kafka import consume, create_topic
 from tests.support.blocks import make_block, make_table
-from tidemill.component import Outcome
-from tidemill.control.servers.kafka import Broker, Mock
+from tidemill.contracts import Outcome
 from tidemill.errors import ConfigError, DeliveryError, Refused, is_retryable
 from tidemill.formats.json import JsonFormat
+from tidemill.lab.servers.kafka import Broker, Mock
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery, Epoch, Tier
-from tidemill.sinks._kafka_errors import Fenced
-from tidemill.sinks._kafka_fencing import Marks, Shape, is_record
-from tidemill.sinks._kafka_sending import topic_name
-from tidemill.sinks._positions import Delivered, Record, Share
+from tidemill.sinks._shared.resume import Delivered, Record, Share
 from tidemill.sinks.kafka import KafkaConfig, KafkaSink
+from tidemill.sinks.kafka.errors import Fenced
+from tidemill.sinks.kafka.fencing import Marks, Shape, is_record
+from tidemill.sinks.kafka.write import topic_name
 
 
 def delivery_of(
@@ -539,7 +539,7 @@ _KILLED_WRITER = """
 import os, signal, sys
 from tests.sinks.test_kafka import delivery_of
 from tests.support.blocks import make_block
-from tidemill.sinks._librdkafka import Producer
+from tidemill.sinks.kafka.client import Producer
 from tidemill.sinks.kafka import KafkaConfig, KafkaSink
 
 brokers, topic, moment = sys.argv[1:]
@@ -573,8 +573,8 @@ def _wide_block(width: int) -> Block:
 
 def _broker_with_passwords(tmp_path_factory: Any) -> Broker:
     from tests.services.kafka import CACHE
-    from tidemill.control.servers.kafka import fetch_jars
     from tidemill.errors import EnvironmentProblem
+    from tidemill.lab.servers.kafka import fetch_jars
 
     try:
         jars = fetch_jars(CACHE)

@@ -16,14 +16,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.formats.readers import read_one
 from tests.formats.test_cloudevents import check
 from tests.services.kafka import consume, create_topic
-from tests.services.schema_registry import StandInRegistry
+from tests.services.schema_registry_standin import StandInRegistry
 from tests.sinks.test_kafka import delivery_of, ids, sinks
 from tests.support.blocks import make_block, make_table
 from tidemill import registry
-from tidemill.control.servers.kafka import Broker, Mock
 from tidemill.errors import Poisoned, Refused
+from tidemill.lab.servers.kafka import Broker, Mock
 from tidemill.model.block import Op
-from tidemill.sinks._encoding import encoder
+from tidemill.sinks._shared.encoded import encoder
 
 __all__ = ["sinks"]  # a fixture
 Make = Callable[..., Any]

@@ -22,17 +22,17 @@ from pydantic import ValidationError
 
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
-from tidemill.component import Outcome
 from tidemill.config.secrets import masked, revealed
-from tidemill.control.servers import tls
-from tidemill.control.servers.nats import Nats
-from tidemill.control.servers.process import free_port
+from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.formats.json import JsonFormat
+from tidemill.lab.servers import tls
+from tidemill.lab.servers.nats import Nats
+from tidemill.lab.servers.process import free_port
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery, Tier
-from tidemill.sinks._nats_client import Signer, read_credentials
 from tidemill.sinks.nats import NatsConfig, NatsSink
+from tidemill.sinks.nats.client import Signer, read_credentials
 
 _names = itertools.count(1)
 

@@ -20,7 +20,7 @@ import pytest
 from tests.support.blocks import EPOCH, make_block
 from tests.support.deliveries import make_deliveries, make_events
 from tests.support.terminal import Terminal
-from tidemill.component import Outcome
+from tidemill.contracts import Outcome
 from tidemill.errors import ConfigError, DeliveryError, is_retryable
 from tidemill.formats.json import JsonFormat
 from tidemill.model.block import Block, Op

@@ -22,18 +22,18 @@ from tests.support.blocks import make_block, make_table
 from tests.support.changes import changes, column, structure
 from tests.support.deliveries import make_deliveries, make_events
 from tests.support.origin import Origin, deal, origin, rows, session
-from tidemill.component import Outcome
-from tidemill.control.servers.postgres import Postgres
+from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.block import ODD, Block, Op, Side
 from tidemill.model.delivery import Delivery, Epoch
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
-from tidemill.sinks import _pgsink_text as text
-from tidemill.sinks._pgsink_apply import Applier
-from tidemill.sinks._pgsink_exact import compared_as
-from tidemill.sinks._pgsink_types import target_type, widens
 from tidemill.sinks.postgres import PostgresSink, PostgresSinkConfig
+from tidemill.sinks.postgres import copy_text as text
+from tidemill.sinks.postgres.exact import compared_as
+from tidemill.sinks.postgres.types import target_type, widens
+from tidemill.sinks.postgres.write import Applier
 
 _names = itertools.count(1)
 Make = Callable[..., PostgresSink]
@@ -1025,7 +1025,7 @@ def test_rows_that_wait_for_their_window_are_bounded_by_bytes(
         apply(self, to, stretches)
 
     monkeypatch.setattr(Applier, "apply", watched)
-    monkeypatch.setattr("tidemill.sinks._pgsink_windows._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("tidemill.sinks.postgres.windows._MOST_BYTES", 1 << 20)
     large = structure("t", column("id", "bigint", pa.int64(), nullable=False), column("v", "text", pa.string()))
     blocks = [changes(large, (Op.INSERT, None, {"id": i, "v": "x" * 300_000}), first=i) for i in range(12)]
     write(make(), delivery_of(*blocks))

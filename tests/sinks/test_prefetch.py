@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidemill.sinks._ahead import ahead
+from tidemill.sinks._shared.prefetch import ahead
 
 
 def test_items_come_in_order_and_one_is_made_while_another_is_used() -> None:

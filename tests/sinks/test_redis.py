@@ -18,18 +18,18 @@ from pydantic import ValidationError
 
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
-from tidemill.component import Outcome
 from tidemill.config.secrets import masked
-from tidemill.control.servers.process import free_port
-from tidemill.control.servers.valkey import Valkey
+from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.formats.json import JsonFormat
+from tidemill.lab.servers.process import free_port
+from tidemill.lab.servers.valkey import Valkey
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
-from tidemill.sinks import _inorder
-from tidemill.sinks._redis_clients import Address
-from tidemill.sinks._redis_commands import scan
+from tidemill.sinks._shared import in_order
 from tidemill.sinks.redis import RedisConfig, RedisSink
+from tidemill.sinks.redis.client import Address
+from tidemill.sinks.redis.commands import scan
 
 _names = itertools.count(1)
 
@@ -121,7 +121,7 @@ class TestEntries:
     def test_of_many_groups_all_arrive(
         self, sinks: Any, client: redis.Redis, stream: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(_inorder, "WINDOW", 700)
+        monkeypatch.setattr(in_order, "WINDOW", 700)
         blocks = [make_block(1000, offsets=range(i * 1000, i * 1000 + 1000)) for i in range(8)]
         assert sinks(stream).write(delivery_of(*blocks)).events == 8000
         assert offsets(client, stream) == list(range(8000))
@@ -273,7 +273,7 @@ class TestAStranger:
     ) -> None:
         blocks, sink = make_events(100), sinks(stream)
         if "window" in then:
-            monkeypatch.setattr(_inorder, "WINDOW", 5)
+            monkeypatch.setattr(in_order, "WINDOW", 5)
         sink.write(batch(blocks, 0, 20))
         strange = client.xadd(stream, {"foo": "bar"})
         if then == "delete":
@@ -353,7 +353,7 @@ class TestAStranger:
     def test_a_note_that_was_lost_is_made_up_for_by_the_entries(
         self, sinks: Any, client: redis.Redis, stream: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(_inorder, "WINDOW", 7)
+        monkeypatch.setattr(in_order, "WINDOW", 7)
         blocks = make_events(100)
         sinks(stream).write(batch(blocks, 0, 60))
         for start, end in [(0, 60), (20, 40), (40, 50), (50, 60), (50, 80)]:
@@ -369,7 +369,7 @@ class TestAStranger:
     def test_a_trimmed_stream_is_replayed_by_its_note_over_many_groups(
         self, sinks: Any, client: redis.Redis, stream: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(_inorder, "WINDOW", 7)
+        monkeypatch.setattr(in_order, "WINDOW", 7)
         blocks = make_events(100)
         sinks(stream, maxlen=1).write(batch(blocks, 0, 20))
         sinks(stream, maxlen=1).write(dataclasses.replace(batch(blocks, 20, 70), end=80))  # killed at 70 of 80
@@ -380,7 +380,7 @@ class TestAStranger:
     def test_no_chance_course_of_events_skips_one_that_was_never_there(
         self, sinks: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(_inorder, "WINDOW", 7)
+        monkeypatch.setattr(in_order, "WINDOW", 7)
         seed = random.randrange(2**32)
         chance, blocks = random.Random(seed), make_events(100)
         for _ in range(20):

@@ -23,17 +23,17 @@ from pydantic import ValidationError
 
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
-from tidemill.component import Outcome
 from tidemill.config.secrets import masked, revealed
-from tidemill.control.servers.process import free_port
-from tidemill.control.servers.seaweedfs import SeaweedFS
+from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
+from tidemill.lab.servers.process import free_port
+from tidemill.lab.servers.seaweedfs import SeaweedFS
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
-from tidemill.sinks import _s3_objects, s3
-from tidemill.sinks._s3_manifests import Manifests
-from tidemill.sinks._s3_objects import Upload
-from tidemill.sinks.s3 import S3Config, S3Sink
+from tidemill.sinks import s3
+from tidemill.sinks.s3 import S3Config, S3Sink, write
+from tidemill.sinks.s3.resume import Manifests
+from tidemill.sinks.s3.write import Upload
 
 DOCS = Path(__file__).parents[2] / "docs" / "sinks" / "s3.md"
 _names = itertools.count(1)
@@ -141,7 +141,7 @@ class TestObjects:
     def test_that_are_large_go_up_in_parts(
         self, sinks: Any, store: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(_s3_objects, "_PART", 5 << 20)
+        monkeypatch.setattr(write, "_PART", 5 << 20)
         delivery = delivery_of(make_block(16_000), make_block(16_000, offsets=range(16_000, 32_000)))
         for _ in range(2):
             sinks().write(delivery)

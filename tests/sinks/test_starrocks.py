@@ -16,17 +16,16 @@ import pytest
 
 from tests.support.changes import changes, column, delivery, structure
 from tests.support.deliveries import by_table, make_deliveries, make_events
-from tidemill.component import Outcome
-from tidemill.control.servers.starrocks import StarRocks
+from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused
+from tidemill.lab.servers.starrocks_standin import StarRocks
 from tidemill.model.block import Op, Side
 from tidemill.model.delivery import Delivery
-from tidemill.sinks import _starrocks_tables
-from tidemill.sinks._starrocks_doctor import knows_conditions
-from tidemill.sinks._starrocks_rows import Piece
-from tidemill.sinks._starrocks_tables import text_of
-from tidemill.sinks._starrocks_types import holds, moments, plain
-from tidemill.sinks.starrocks import StarRocksConfig, StarRocksSink
+from tidemill.sinks.starrocks import StarRocksConfig, StarRocksSink, tables
+from tidemill.sinks.starrocks.checks import knows_conditions
+from tidemill.sinks.starrocks.rows import Piece
+from tidemill.sinks.starrocks.tables import text_of
+from tidemill.sinks.starrocks.types import holds, moments, plain
 
 D = decimal.Decimal
 INSERT, UPDATE, DELETE, TRUNCATE = Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE
@@ -217,7 +216,7 @@ def test_rows_without_a_version_are_older_than_all(bench: Bench) -> None:
 
 
 def test_many_deletes_are_removed_by_their_versions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_starrocks_tables, "_KEYS_PER_PURGE", 3)
+    monkeypatch.setattr(tables, "_KEYS_PER_PURGE", 3)
     monkeypatch.delattr(Piece, "key_values")  # an object per row, which nobody needs then
     bench.write(delivery(changes(T, *((INSERT, None, row(i)) for i in range(9)))))
     bench.write(delivery(changes(T, *((DELETE, {"id": i}, None) for i in range(8)), first=9), start=9))
@@ -230,7 +229,7 @@ def test_a_delete_that_was_marked_and_not_removed_is_removed_by_the_replay(
     bench.write(delivery(changes(T, (INSERT, None, row(1)))))
     gone = delivery(changes(T, (DELETE, {"id": 1}, None), first=1), start=1)
     with monkeypatch.context() as killed:
-        killed.setattr(_starrocks_tables.Tables, "purge", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        killed.setattr(tables.Tables, "purge", lambda *_: (_ for _ in ()).throw(OSError("killed")))
         with pytest.raises(OSError, match="killed"):
             bench.write(gone)
     bench.write(gone)

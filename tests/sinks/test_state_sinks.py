@@ -18,10 +18,10 @@ import pytest
 
 from tests.support.changes import changes, column, delivery, structure
 from tests.support.origin import session
-from tidemill.control.servers.clickhouse import ClickHouse
-from tidemill.control.servers.postgres import Postgres
-from tidemill.control.servers.starrocks import StarRocks
 from tidemill.errors import Poisoned
+from tidemill.lab.servers.clickhouse_standin import ClickHouse
+from tidemill.lab.servers.postgres import Postgres
+from tidemill.lab.servers.starrocks_standin import StarRocks
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.table import Column, Table
 from tidemill.sinks.clickhouse import ClickHouseConfig, ClickHouseSink

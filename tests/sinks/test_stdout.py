@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.deliveries import make_deliveries, make_events
-from tidemill.component import Outcome
+from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError
 from tidemill.sinks.stdout import StdoutConfig, StdoutSink, lock_output
 

@@ -22,15 +22,15 @@ from tests.sources import mysupport, support
 from tests.support.capturing import capturing, eventually
 from tests.support.changes import delivery
 from tests.support.origin import session
-from tidemill.component import Notice, Source
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.control.servers.postgres import Postgres
+from tidemill.contracts import Notice, Source
 from tidemill.errors import Refused
+from tidemill.lab.servers.mysql_family import Server
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.log import LogReader
 from tidemill.model.block import Block
 from tidemill.model.delivery import Receipt
 from tidemill.model.table import Table
-from tidemill.sinks._following import Looks
+from tidemill.sinks._shared.unfollowed import Looks
 from tidemill.sinks.clickhouse import ClickHouseSink
 from tidemill.sinks.postgres import PostgresSink
 from tidemill.sinks.starrocks import StarRocksSink

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tidemill.control.servers.mysqlfamily import Server
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.position import Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources.mysql import MysqlConfig, MysqlSource

@@ -18,12 +18,11 @@ import pytest
 from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import account, config, purge
 from tests.support.capturing import Running, capturing, eventually
-from tidemill.control.servers.mysqlfamily import Server
 from tidemill.errors import ConnectionLost, PositionLost
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.block import Op
 from tidemill.schema.registry import SchemaRegistry
-from tidemill.sources import _my_errors as errors
-from tidemill.sources.mysql import MysqlConfig, MysqlSource
+from tidemill.sources.mysql import MysqlConfig, MysqlSource, errors
 
 TABLE = "CREATE TABLE {} (id int PRIMARY KEY, v varchar(100), n decimal(10,2), at datetime(3))"
 _names = itertools.count(1)

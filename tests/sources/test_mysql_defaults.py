@@ -23,21 +23,21 @@ from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import config
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.capturing import Running, capturing, eventually
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders import mysqltypes
-from tidemill.decoders._blfill import fill
-from tidemill.decoders._mycatalog import CatalogTable
-from tidemill.decoders._myddl import parse
-from tidemill.decoders._mydefault import kept
-from tidemill.decoders._myhistory import History
-from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.mysql_schema import types
+from tidemill.decoders.mysql_schema.catalog import CatalogTable
+from tidemill.decoders.mysql_schema.ddl import parse
+from tidemill.decoders.mysql_schema.defaults import kept
+from tidemill.decoders.mysql_schema.fill import fill
+from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_schema.history import History
 from tidemill.errors import DecodeError, SetupError, SourceError
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.change import Committed
 from tidemill.model.table import Column, Table
-from tidemill.sources import _my_server as facts
-from tidemill.sources._my_catalog import read_tables
-from tidemill.sources._my_connect import connect
 from tidemill.sources.mysql import MysqlSource
+from tidemill.sources.mysql import server as facts
+from tidemill.sources.mysql.catalog import read_tables
+from tidemill.sources.mysql.client import connect
 
 SEED = random.SystemRandom().randrange(2**32)
 _names = itertools.count(1)
@@ -157,7 +157,7 @@ class Stored:
         wrong, refused = [], []
         for name, table in tables.items():
             columns = [
-                Column(c.name, mysqltypes.data_type(c.type, c.charset, flavor_of(self.server)), c.nullable)
+                Column(c.name, types.data_type(c.type, c.charset, flavor_of(self.server)), c.nullable)
                 for c in table.columns
             ]
             for column, listed in list(zip(columns, table.columns, strict=True))[1:]:
@@ -417,7 +417,7 @@ def test_a_history_of_an_earlier_version_knows_no_defaults() -> None:
     document = {"database": "d", "name": "t", "columns": [column], "key": [], "charset": "", "like": "", "renamed": []}
     (found,) = CatalogTable.from_json(orjson.dumps(document)).columns
     assert kept(found) is None
-    made = Column("n", mysqltypes.data_type("int"))
+    made = Column("n", types.data_type("int"))
     with pytest.raises(DecodeError, match="its default is not known"):
         fill(Table("", "d", "t", (made,)), made, None)
 

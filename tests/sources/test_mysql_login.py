@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import account, config
-from tidemill.control.servers.mysqlfamily import Server
 from tidemill.errors import ConnectionLost, SetupError
-from tidemill.sources import _my_errors as errors
-from tidemill.sources._my_connect import connect
+from tidemill.lab.servers.mysql_family import Server
+from tidemill.sources.mysql import errors
+from tidemill.sources.mysql.client import connect
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -24,7 +24,7 @@ def secure(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture
 def other_authority(tmp_path: Path) -> Path:
-    from tidemill.control.servers import tls
+    from tidemill.lab.servers import tls
 
     return tls.make(tmp_path / "other").ca
 

@@ -13,15 +13,14 @@ import pytest
 
 from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import TABLE, config, events, opened, purge
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders.mysql_schema.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders.mysql_schema.place import Place
 from tidemill.errors import PositionLost, SetupError
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.position import Position
 from tidemill.schema.registry import SchemaRegistry
-from tidemill.sources import _my_errors as errors
-from tidemill.sources import _my_position as position
-from tidemill.sources.mysql import MysqlConfig, MysqlSource
+from tidemill.sources.mysql import MysqlConfig, MysqlSource, errors
+from tidemill.sources.mysql import resume as position
 
 _rows = itertools.count(1)
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

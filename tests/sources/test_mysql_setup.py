@@ -18,20 +18,18 @@ from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import TABLE, account, config, opened, purge
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.decoded import rows
-from tidemill.component import Check, Outcome, Resting
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders.gtid import Flavor
+from tidemill.contracts import Check, Outcome, Resting
+from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.errors import SetupError
-from tidemill.sources import _my_errors as errors
-from tidemill.sources import _my_server as facts
-from tidemill.sources import _my_setup
-from tidemill.sources._my_catalog import read_databases, read_tables
-from tidemill.sources._my_connect import connect
-from tidemill.sources._my_doctor import _position as where_it_rests
-from tidemill.sources._my_doctor import retention
-from tidemill.sources._my_tables import Selection
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.sources.mariadb import MariadbConfig, MariadbSource
-from tidemill.sources.mysql import MysqlConfig, MysqlSource
+from tidemill.sources.mysql import MysqlConfig, MysqlSource, errors, setup
+from tidemill.sources.mysql import server as facts
+from tidemill.sources.mysql.catalog import read_databases, read_tables
+from tidemill.sources.mysql.checks import _position as where_it_rests
+from tidemill.sources.mysql.checks import retention
+from tidemill.sources.mysql.client import connect
+from tidemill.sources.mysql.tables import Selection
 
 _names = itertools.count(1)
 ALL = ("REPLICATION SLAVE, REPLICATION CLIENT ON *.*", "SELECT ON *.*")
@@ -384,7 +382,7 @@ def test_a_source_whose_id_only_begins_like_ours_is_not_waited_for(
         raise AssertionError("waited for a replica of another source")
 
     with opened(config(server.dsn(), f"{name}.t", id="orders_eu", server_id=4712)):
-        monkeypatch.setattr(_my_setup, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited))
+        monkeypatch.setattr(setup, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited))
         ours = config(server.dsn(), f"{name}.t", id="orders", server_id=4712)
         with pytest.raises(errors.ServerIdTaken, match="orders_eu"), opened(ours):
             pass
@@ -408,7 +406,7 @@ def test_what_another_pipeline_of_the_source_left_is_waited_for(
             time.sleep(seconds)
 
         # A clock that stands still: however long the server takes to notice.
-        monkeypatch.setattr(_my_setup, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=sleep))
+        monkeypatch.setattr(setup, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=sleep))
         with opened(settings, own=str(uuid.uuid4())):
             assert waited
 

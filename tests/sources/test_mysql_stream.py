@@ -16,10 +16,10 @@ from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import config, opened
 from tests.support.capturing import capturing, eventually
 from tidemill.capture.loop import Limits
-from tidemill.control.servers.mysqlfamily import Server
 from tidemill.errors import ConnectionLost
-from tidemill.sources._my_stream import event_size
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.sources.mysql import MysqlSource
+from tidemill.sources.mysql.stream import event_size
 
 
 @pytest.fixture(scope="module", params=KINDS)

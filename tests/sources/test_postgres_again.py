@@ -20,9 +20,8 @@ from tidemill.log.writer import LogWriter
 from tidemill.model.change import Committed
 from tidemill.model.position import Position
 from tidemill.schema.registry import SchemaRegistry
-from tidemill.sources import _pg_witness
-from tidemill.sources._pg_lsn import format_lsn
-from tidemill.sources.postgres import PostgresConfig, PostgresSource
+from tidemill.sources.postgres import PostgresConfig, PostgresSource, witness
+from tidemill.sources.postgres.lsn import format_lsn
 
 LARGE = "SELECT n, repeat('x', 200) FROM generate_series(1000, 2999) n"
 
@@ -115,8 +114,8 @@ def test_a_large_transaction_without_a_row_of_ours_is_not_waited_for(
         insert(settings.dsn, 0, 1)
         eventually(lambda: run.events == 1, run)
         run.deliver()
-        eventually(lambda: (kept := _pg_witness.recall(remembered.recall)) and kept.last, run)
-        before = remembered.recall(_pg_witness.NAME)
+        eventually(lambda: (kept := witness.recall(remembered.recall)) and kept.last, run)
+        before = remembered.recall(witness.NAME)
         large(settings.dsn)
         source.has_passed(run)
         if way == "cut":
@@ -127,8 +126,8 @@ def test_a_large_transaction_without_a_row_of_ours_is_not_waited_for(
             assert ids(run) == [0, 1]
             return
     if way != "stopped":
-        kept = before if way == "killed before it noted" else remembered.recall(_pg_witness.NAME)
-        remembered.remember(_pg_witness.NAME, killed(kept))
+        kept = before if way == "killed before it noted" else remembered.recall(witness.NAME)
+        remembered.remember(witness.NAME, killed(kept))
     insert(settings.dsn, 1, 2)
     assert capture(settings, tmp_path, 2) == [0, 1]
 
@@ -166,7 +165,7 @@ def test_a_transaction_of_which_a_row_is_left_is_waited_for(
             db.execute("INSERT INTO t VALUES (0)")
             number = xid(db)
         eventually(lambda: run.events == 1, run)
-    kept = _pg_witness.recall(remembered.recall)
+    kept = witness.recall(remembered.recall)
     assert kept is not None
     assert kept.last is not None
     assert kept.last.xid == number
@@ -181,10 +180,10 @@ def test_a_position_that_is_lost_stays_lost_however_often_it_is_tried(
     PostgresSource(settings).setup()
     insert(settings.dsn, 0, 1)
     capture(settings, tmp_path, 1)
-    early = killed(remembered.recall(_pg_witness.NAME))
+    early = killed(remembered.recall(witness.NAME))
     insert(settings.dsn, 1, 4)
     capture(settings, tmp_path, 4)
-    remembered.remember(_pg_witness.NAME, early)
+    remembered.remember(witness.NAME, early)
     execute(settings.dsn, "INSERT INTO other VALUES (1)")
     end = ends_at(tmp_path, query(settings.dsn, "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0][0])
     for _ in range(3):
@@ -213,18 +212,18 @@ def test_a_position_that_an_operator_chose_need_not_be_the_end_of_a_transaction(
     execute(settings.dsn, "INSERT INTO other VALUES (1)")
     (chosen,) = query(settings.dsn, "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0]
     insert(settings.dsn, 2, 3)
-    remembered.remember(_pg_witness.NAME, killed(remembered.recall(_pg_witness.NAME)))
+    remembered.remember(witness.NAME, killed(remembered.recall(witness.NAME)))
     at = LogReader(str(tmp_path / "log")).tail().position
     PostgresSource(settings).pass_over(at, format_lsn(int(chosen)), remembered, told=None)
     ends_at(tmp_path, chosen)
-    kept = remembered.recall(_pg_witness.NAME)
+    kept = remembered.recall(witness.NAME)
     assert capture(settings, tmp_path, 2) == [0, 2]
     # Killed before anything was logged or noted.
-    remembered.remember(_pg_witness.NAME, kept)
+    remembered.remember(witness.NAME, kept)
     ends_at(tmp_path, chosen)
     assert capture(settings, tmp_path, 3) == [0, 2, 2]
     # The log has grown past it: its end is a transaction's again, and no other position is taken for one.
-    remembered.remember(_pg_witness.NAME, kept)
+    remembered.remember(witness.NAME, kept)
     execute(settings.dsn, "INSERT INTO other VALUES (2)")
     ends_at(tmp_path, query(settings.dsn, "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0][0])
     refused(settings, tmp_path)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sources.support import config, end_session, execute, messages, opened, query
-from tidemill.decoders._pgmessages import Cursor, Relation, relation
+from tidemill.decoders.pgoutput.messages import Cursor, Relation, relation
 from tidemill.model.table import Table
 from tidemill.sources.postgres import PostgresSource
 

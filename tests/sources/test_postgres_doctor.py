@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from tests.sources.support import config, execute, opened, query
-from tidemill.component import Outcome, Resting
-from tidemill.control.servers.postgres import Postgres
+from tidemill.contracts import Outcome, Resting
 from tidemill.errors import SetupError
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.position import Position
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
 

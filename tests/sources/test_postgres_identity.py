@@ -15,16 +15,16 @@ from psycopg.conninfo import make_conninfo
 
 from tests.sources.support import config, execute, opened, query
 from tests.support.capturing import Running, capturing, eventually
-from tidemill.component import Outcome, Resting
-from tidemill.control.servers.postgres import Postgres
+from tidemill.contracts import Outcome, Resting
 from tidemill.errors import PositionLost
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.position import Position
 from tidemill.schema.registry import SchemaRegistry
-from tidemill.sources import _pg_witness
-from tidemill.sources._pg_errors import NoReplicaIdentity
-from tidemill.sources._pg_keys import KEYS
-from tidemill.sources._pg_lsn import format_lsn, parse_lsn
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
+from tidemill.sources.postgres import witness as witnesses
+from tidemill.sources.postgres.errors import NoReplicaIdentity
+from tidemill.sources.postgres.keys import KEYS
+from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 
@@ -214,14 +214,14 @@ def test_what_was_logged_since_the_last_note_is_compared_too(database: str, tmp_
     insert(database, 0, 2)
     capture(settings, tmp_path, 2)
     remembered = SchemaRegistry(tmp_path / "registry.sqlite")
-    early = (remembered.recall(_pg_witness.NAME) or b"").replace(b'"closed":true', b'"closed":false')
+    early = (remembered.recall(witnesses.NAME) or b"").replace(b'"closed":true', b'"closed":false')
     insert(database, 2, 5)
     assert capture(settings, tmp_path, 5) == list(range(5))
-    remembered.remember(_pg_witness.NAME, early)
+    remembered.remember(witnesses.NAME, early)
     assert capture(settings, tmp_path, 5) == list(range(5)), "the same history, only noted late"
-    remembered.remember(_pg_witness.NAME, early)
+    remembered.remember(witnesses.NAME, early)
     insert(database, 5, 8)
-    witness = _pg_witness.Witness(settings, remembered)
+    witness = witnesses.Witness(settings, remembered)
     assert witness.last is not None
     end = witness.last.end + 8
     assert witness.rewind(end, 0) == witness.last.lsn
@@ -237,7 +237,7 @@ def test_a_database_without_changes_has_a_witness_that_nobody_sees(database: str
     settings = config(database, "t", feedback_seconds=0.1)
     with capturing(PostgresSource(settings), tmp_path) as run:
         schemas = SchemaRegistry(tmp_path / "registry.sqlite")
-        eventually(lambda: (kept := _pg_witness.recall(schemas.recall)) and kept.last, run)
+        eventually(lambda: (kept := witnesses.recall(schemas.recall)) and kept.last, run)
         schemas.close()
         assert run.events == 0
     assert capture(settings, tmp_path, 0) == []
@@ -270,10 +270,10 @@ def test_state_of_a_version_without_a_witness_is_taken_as_it_is(database: str, t
     insert(database, 0, 3)
     capture(settings, tmp_path, 3)
     schemas = SchemaRegistry(tmp_path / "registry.sqlite")
-    schemas.remember(_pg_witness.NAME, None)
+    schemas.remember(witnesses.NAME, None)
     insert(database, 3, 5)
     assert capture(settings, tmp_path, 5) == [0, 1, 2, 3, 4]
-    kept = _pg_witness.recall(schemas.recall)
+    kept = witnesses.recall(schemas.recall)
     schemas.close()
     assert kept is not None
     assert kept.last is not None

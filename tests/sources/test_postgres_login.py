@@ -11,12 +11,11 @@ import psycopg
 import pytest
 
 from tests.sources.support import config, messages, opened
-from tidemill.control.servers import tls
-from tidemill.control.servers.postgres import Postgres, installed_bin
 from tidemill.errors import ConnectionLost, EnvironmentProblem
-from tidemill.sources import _pg_errors as errors
-from tidemill.sources._pg_connect import Endpoint, connect, login
-from tidemill.sources.postgres import PostgresSource
+from tidemill.lab.servers import tls
+from tidemill.lab.servers.postgres import Postgres, installed_bin
+from tidemill.sources.postgres import PostgresSource, errors
+from tidemill.sources.postgres.client import Endpoint, connect, login
 
 PASSWORD = "pass word/ü%"
 

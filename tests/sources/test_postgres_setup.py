@@ -8,12 +8,11 @@ import psycopg
 import pytest
 
 from tests.sources.support import config, execute, opened, query
-from tidemill.control.servers.postgres import Postgres
 from tidemill.errors import PositionLost, SetupError, is_retryable
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.position import Position
-from tidemill.sources import _pg_errors as errors
-from tidemill.sources._pg_tables import find
-from tidemill.sources.postgres import PostgresSource
+from tidemill.sources.postgres import PostgresSource, errors
+from tidemill.sources.postgres.tables import find
 
 
 def test_a_fresh_database_is_made_ready_and_a_second_setup_changes_nothing(database: str) -> None:

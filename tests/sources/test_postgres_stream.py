@@ -23,13 +23,11 @@ from tests.sources.support import (
     pump_until_lost,
     query,
 )
-from tidemill.control.servers.postgres import Postgres
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, is_retryable
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.position import Position
-from tidemill.sources import _pg_connect
-from tidemill.sources import _pg_errors as errors
-from tidemill.sources._pg_lsn import format_lsn, parse_lsn
-from tidemill.sources.postgres import PostgresSource
+from tidemill.sources.postgres import PostgresSource, client, errors
+from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 
@@ -251,12 +249,12 @@ def test_a_query_that_is_never_answered_is_a_lost_connection(
     private_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the catalog's and the setup's: the server keeps their timeouts, if it keeps anything."""
-    monkeypatch.setattr(_pg_connect, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(client, "_ANSWER_SECONDS", 1.0)
     dsn = private_postgres.dsn()
     short = {"network_timeout_seconds": 1, "lock_timeout_seconds": 1, "setup_timeout_seconds": 1}
     with Proxy(private_postgres.port) as proxy:
         settings = config(dsn.replace(f":{private_postgres.port}/", f":{proxy.port}/"), "t", **short)
-        with _pg_connect.connect(settings) as db:
+        with client.connect(settings) as db:
             proxy.hold()
             met: list[Exception] = []
             asking = threading.Thread(target=_asks_in_vain, args=(db, met), daemon=True)

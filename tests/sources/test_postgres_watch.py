@@ -16,15 +16,15 @@ import pytest
 from tests.sources.support import config, execute, query
 from tests.support.capturing import Running, capturing, eventually
 from tidemill.capture.loop import Limits
-from tidemill.component import Notice
-from tidemill.control.servers.postgres import Postgres
+from tidemill.contracts import Notice
 from tidemill.errors import PositionLost, SetupError, is_retryable
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.block import Op
 from tidemill.schema.registry import SchemaRegistry
-from tidemill.sources import _pg_watch
-from tidemill.sources._pg_errors import PublicationLost
-from tidemill.sources._pg_lsn import parse_lsn
 from tidemill.sources.postgres import PostgresSource
+from tidemill.sources.postgres import watch as watching
+from tidemill.sources.postgres.errors import PublicationLost
+from tidemill.sources.postgres.lsn import parse_lsn
 
 
 class Watched:
@@ -86,7 +86,7 @@ def postgres(request: pytest.FixtureRequest) -> Postgres:
 @pytest.fixture(autouse=True)
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine makes looks slow, and slow looks rare: not here."""
-    monkeypatch.setattr(_pg_watch, "_SHARE", 1)
+    monkeypatch.setattr(watching, "_SHARE", 1)
 
 
 @pytest.fixture
@@ -768,7 +768,7 @@ def test_a_state_directory_from_before_there_was_a_watch_is_taken_as_it_is(watch
 def test_tables_that_are_locked_are_added_later_and_hold_up_neither_others_nor_looks(
     watched: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_pg_watch, "_SHARE", 20)
+    monkeypatch.setattr(watching, "_SHARE", 20)
     it = watched("public.*")
     locked = {f"u{number}" for number in range(4)}
     it.execute(TABLE)
@@ -824,8 +824,8 @@ def test_a_look_that_breaks_is_a_failed_look_and_the_next_one_is_made(
     it = watched("public.*")
     with it.running() as run:
         with monkeypatch.context() as broken:
-            broken.setattr(_pg_watch, "Comparison", broken_comparison)
-            broken.setattr(_pg_watch, "_BLIND_SECONDS", 0.0)
+            broken.setattr(watching, "Comparison", broken_comparison)
+            broken.setattr(watching, "_BLIND_SECONDS", 0.0)
             it.execute(TABLE)
             it.notice("catalog-unwatched", it.config.publication_name, "KeyError: 'leaf'")
             failed = it.source._watch.failed_looks
@@ -863,9 +863,9 @@ class Recorded(threading.Event):
 
 
 def test_a_stream_that_hints_all_the_time_does_not_take_more_than_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pg_watch, "_SHARE", 20)
-    monkeypatch.setattr(_pg_watch, "connect", lambda config: SimpleNamespace(close=lambda: None))
-    watch, stop = _pg_watch.Watch(config("dbname=none", catalog_seconds=3600)), Recorded()
+    monkeypatch.setattr(watching, "_SHARE", 20)
+    monkeypatch.setattr(watching, "connect", lambda config: SimpleNamespace(close=lambda: None))
+    watch, stop = watching.Watch(config("dbname=none", catalog_seconds=3600)), Recorded()
     reading = iter([0.5, 0.25, 3600.0, 0.0])
 
     def look(db: Any, stop: threading.Event) -> None:

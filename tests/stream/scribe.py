@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import Field
 
-from tidemill.component import Check, Component, SinkConfig
+from tidemill.contracts import Check, Component, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.delivery import Delivery, Receipt, Tier
 

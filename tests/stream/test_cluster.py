@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from tests.support.blocks import make_change
-from tidemill.control.servers.spark import Cluster
+from tidemill.lab.servers.spark import Cluster
 from tidemill.log import LogConfig, LogWriter
 from tidemill.stream.admission import ROWS_PER_LANE
 

@@ -14,7 +14,7 @@ from tidemill.config.spec import Batch
 from tidemill.dlq import DeadLetters, DlqConfig, Mark
 from tidemill.errors import Refused
 from tidemill.stream.admission import ROWS_PER_LANE
-from tidemill.stream.follow import Follower
+from tidemill.stream.superseded import Follower
 
 
 @pytest.fixture

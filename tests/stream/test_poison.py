@@ -18,11 +18,11 @@ from tidemill import registry
 from tidemill.dlq import unpack
 from tidemill.errors import Poisoned, Refused
 from tidemill.log import LogConfig, LogReader, LogWriter, codec
-from tidemill.stream import quarantine
+from tidemill.stream import poison as poisoning
 from tidemill.stream.batch import deliver
 from tidemill.stream.plan import Answer, Lane, Plan
+from tidemill.stream.poison import letters_of
 from tidemill.stream.pool import POOL
-from tidemill.stream.quarantine import letters_of
 
 
 @pytest.fixture
@@ -109,19 +109,19 @@ def test_without_dead_letters_poison_refuses_the_batch_and_says_what_to_do(direc
 
 
 def test_a_batch_with_too_much_poison_is_refused_as_a_whole(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quarantine, "MOST_LETTERS", 2)
+    monkeypatch.setattr(poisoning, "MOST_LETTERS", 2)
     poison(directory, 3, 4, 5)
     answer = write(directory)
     assert not answer.receipt.ok
     assert "more than 2 events of one delivery are refused" in answer.receipt.error
     assert answer.letters == b""
-    monkeypatch.setattr(quarantine, "MOST_LETTERS", 1000)
-    monkeypatch.setattr(quarantine, "MOST_BYTES", 100)
+    monkeypatch.setattr(poisoning, "MOST_LETTERS", 1000)
+    monkeypatch.setattr(poisoning, "MOST_BYTES", 100)
     assert "more than 100 bytes" in write(directory).receipt.error
 
 
 def test_letters_are_counted_over_all_tries_of_a_delivery(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quarantine, "MOST_LETTERS", 2)
+    monkeypatch.setattr(poisoning, "MOST_LETTERS", 2)
     poison(directory, 3, 4, 5)
     answer = write(directory, 3, 4)
     assert (answer.receipt.retryable, answer.letters) == (False, b"")

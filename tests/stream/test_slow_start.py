@@ -16,9 +16,9 @@ import pytest
 
 from tests.stream.conftest import Mill
 from tests.support.blocks import make_change
-from tidemill.control.status import SinkState
-from tidemill.control.streaming import GroupRun
 from tidemill.errors import DeliveryError, TidemillError, is_retryable
+from tidemill.service.status import SinkState
+from tidemill.service.stream_group import GroupRun
 from tidemill.stream import failures
 from tidemill.stream import session as sessions
 

@@ -20,9 +20,9 @@ from tidemill.model.change import Committed
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Position
 from tidemill.model.table import Table
-from tidemill.stream import follow
-from tidemill.stream.follow import Follower
-from tidemill.stream.quarantine import letters_of
+from tidemill.stream import superseded
+from tidemill.stream.poison import letters_of
+from tidemill.stream.superseded import Follower
 
 
 def event(op: Op, number: int, *, old: int | None = None, unchanged: bool = False, table: Table | None = None) -> Block:
@@ -150,7 +150,7 @@ def test_what_is_partly_superseded_becomes_so_wholly_also_after_a_restart(works:
 
 
 def test_different_keys_with_one_hash_are_told_apart(works: Works, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "key_hashes", lambda block, key, sides: np.zeros(block.rows, np.uint64))
+    monkeypatch.setattr(superseded, "key_hashes", lambda block, key, sides: np.zeros(block.rows, np.uint64))
     works.add(event(INSERT, 5))
     works.refuse(0)
     works.add(event(UPDATE, 6))

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 import pymysql
 
 from tests.support.decoded import fed
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders import mysqltypes
-from tidemill.decoders._mysession import UNTOLD, Session
-from tidemill.decoders.binlog import BinlogDecoder, DdlChange, Flavor, TableMap
+from tidemill.decoders.binlog import BinlogDecoder, Flavor, TableMap
+from tidemill.decoders.mysql_schema import types
+from tidemill.decoders.mysql_schema.answers import DdlChange
+from tidemill.decoders.mysql_schema.session import UNTOLD, Session
 from tidemill.errors import DecodeError
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.change import Change
 from tidemill.model.position import Position
 from tidemill.model.table import Column, Table
@@ -94,9 +95,9 @@ class MapTables:
         self.shapes[shape.full_name] = shape
         given = self.known.get(shape.full_name)
         if given is not None:
-            columns = tuple(Column(n, mysqltypes.data_type(t, c, self.flavor)) for n, t, c in given)
+            columns = tuple(Column(n, types.data_type(t, c, self.flavor)) for n, t, c in given)
         else:
-            kinds = [kind for j in range(len(shape.types)) if (kind := mysqltypes.of_map(shape, j)) is not None]
+            kinds = [kind for j in range(len(shape.types)) if (kind := types.of_map(shape, j)) is not None]
             if not len(kinds) == len(shape.types) == len(shape.names):
                 raise DecodeError(f"the metadata of {shape.full_name} does not say enough")
             columns = tuple(Column(n, k) for n, k in zip(shape.names, kinds, strict=True))

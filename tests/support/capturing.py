@@ -12,7 +12,7 @@ from typing import Any
 
 from tidemill.capture.loop import Capture, Limits
 from tidemill.capture.status import read_told, write_told
-from tidemill.component import Source
+from tidemill.contracts import Source
 from tidemill.errors import TidemillError
 from tidemill.log import LogConfig, LogReader, acknowledge
 from tidemill.log.writer import LogWriter

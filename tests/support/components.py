@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field, SecretStr
 
 from tidemill import registry
-from tidemill.component import Check, Component, Config, Outcome, Resting, SinkConfig
+from tidemill.contracts import Check, Component, Config, Outcome, Resting, SinkConfig
 from tidemill.model.delivery import Delivery, Receipt, Tier
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tidemill.component import Decoder
+from tidemill.contracts import Decoder
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 

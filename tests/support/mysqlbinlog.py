@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders._blevents import Query, query
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.binlog.events import Query, query
+from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_schema.place import Place
+from tidemill.lab.servers.mysql_family import Server
 
 
 class Statements:

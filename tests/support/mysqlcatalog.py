@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidemill.control.servers.mysqlfamily import Server
-from tidemill.decoders.mysqltables import CatalogColumn, CatalogTable
+from tidemill.decoders.mysql_schema import CatalogColumn, CatalogTable
+from tidemill.lab.servers.mysql_family import Server
 
 
 def read_catalog(server: Server, database: str) -> dict[str, CatalogTable]:

@@ -11,15 +11,15 @@ import psycopg
 import pyarrow as pa
 
 from tests.support.pgstream import Recording, decode
-from tidemill.control.servers.postgres import Postgres
-from tidemill.decoders._pgmessages import Relation
+from tidemill.decoders.pgoutput.messages import Relation
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.block import Block, Op
 from tidemill.model.change import Committed
 from tidemill.model.delivery import Delivery
 from tidemill.model.keyhash import key_hashes
 from tidemill.model.table import Table
-from tidemill.sources._pg_catalog import Catalog
-from tidemill.sources._pg_connect import SESSION
+from tidemill.sources.postgres.catalog import Catalog
+from tidemill.sources.postgres.client import SESSION
 
 
 class Origin:

@@ -11,14 +11,14 @@ from typing import Any
 import pg8000.native
 
 from tests.support.decoded import fed
-from tidemill.control.servers.postgres import Postgres
-from tidemill.decoders import pgtypes
-from tidemill.decoders._pgmessages import Relation, RelationColumn
 from tidemill.decoders.pgoutput import PgOutputDecoder
+from tidemill.decoders.pgoutput.messages import Relation, RelationColumn
+from tidemill.lab.servers.postgres import Postgres
+from tidemill.model import postgres_types
 from tidemill.model.change import Change
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType
-from tidemill.sources._pg_connect import SESSION
+from tidemill.sources.postgres.client import SESSION
 
 Tables = Callable[[Relation, dict[int, str]], Table]
 
@@ -121,13 +121,17 @@ def tables_of(keys: Mapping[str, Sequence[str]]) -> Tables:
 
 
 def _type(column: RelationColumn) -> DataType:
-    native = pgtypes.BUILT_IN[column.type_oid][0] if column.type_oid in pgtypes.BUILT_IN else f"oid {column.type_oid}"
+    native = (
+        postgres_types.BUILT_IN[column.type_oid][0]
+        if column.type_oid in postgres_types.BUILT_IN
+        else f"oid {column.type_oid}"
+    )
     if column.type_oid not in _ELEMENT_OF:
-        return pgtypes.data_type(column.type_oid, column.typmod, native)
+        return postgres_types.data_type(column.type_oid, column.typmod, native)
     oid = _ELEMENT_OF[column.type_oid]
-    element = pgtypes.data_type(oid, column.typmod, pgtypes.BUILT_IN[oid][0])
+    element = postgres_types.data_type(oid, column.typmod, postgres_types.BUILT_IN[oid][0])
     delimiter = ";" if element.native == "box" else ","
-    return pgtypes.data_type(column.type_oid, -1, f"{element.native}[]", element=element, delimiter=delimiter)
+    return postgres_types.data_type(column.type_oid, -1, f"{element.native}[]", element=element, delimiter=delimiter)
 
 
 def decode(

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tidemill.control.cli import main
+from tidemill.cli.main import main
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from types import TracebackType
 
-from tidemill.control.servers.tls import Certificates
+from tidemill.lab.servers.tls import Certificates
 
 _GULP = 1 << 16
 

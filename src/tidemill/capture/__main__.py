@@ -20,11 +20,11 @@ from tidemill.capture.loop import Capture, Limits
 from tidemill.capture.signals import call_on_signal
 from tidemill.capture.status import StatusFile, read_told, write_told
 from tidemill.config.pipeline import Pipeline
+from tidemill.disk.private import make_directory
 from tidemill.errors import TidemillError, is_retryable
 from tidemill.log.entry import Tail
 from tidemill.log.writer import LogWriter
 from tidemill.model.position import Offset, Position
-from tidemill.privatefiles import make_directory
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
 

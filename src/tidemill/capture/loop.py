@@ -17,14 +17,14 @@ from typing import assert_never
 
 from tidemill.capture import stopped
 from tidemill.capture.backoff import Backoff
-from tidemill.component import Notice, Source
+from tidemill.contracts import Notice, Source
 from tidemill.errors import LogError, RegistryError, SpillLost, TidemillError, is_retryable
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.position import Offset, Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
-from tidemill.telemetry.points import point
+from tidemill.telemetry.failpoints import point
 
 
 @dataclass(frozen=True, slots=True)

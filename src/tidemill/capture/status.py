@@ -14,9 +14,9 @@ from typing import Any
 
 import orjson
 
+from tidemill.disk.private import replace_file
 from tidemill.errors import LogError, TidemillError
 from tidemill.model.position import Offset, Position
-from tidemill.privatefiles import replace_file
 from tidemill.telemetry import events
 
 _STATUS, _TOLD = "capture.json", "told.json"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import orjson
 
-from tidemill.component import Schemas
+from tidemill.contracts import Schemas
 from tidemill.errors import SKIP, TidemillError
 from tidemill.model.position import Position
 

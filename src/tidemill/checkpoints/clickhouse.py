@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import Field
 
-from tidemill.checkpoints._rules import succeed
-from tidemill.component import Component
+from tidemill.checkpoints._shared import succeed
+from tidemill.contracts import Component
 from tidemill.errors import CheckpointConflict, CheckpointError, DeliveryError
 from tidemill.model.delivery import Checkpoint
-from tidemill.sinks._clickhouse_client import ConnectionConfig, address, connect, explained, literal, quoted
+from tidemill.net.clickhouse import ConnectionConfig, address, connect, explained, literal, quoted
 
 _COLUMNS = "offset, position, version, saved_at, note, base, writer"
 _BASE = "base Int64 DEFAULT -1"  # none; argMax would leave a NULL out

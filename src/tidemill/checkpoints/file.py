@@ -18,11 +18,11 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
-from tidemill.checkpoints._rules import succeed
-from tidemill.component import Component, Config
+from tidemill.checkpoints._shared import succeed
+from tidemill.contracts import Component, Config
+from tidemill.disk.private import make_directory, open_file, replace_file
 from tidemill.errors import CheckpointError
 from tidemill.model.delivery import Checkpoint
-from tidemill.privatefiles import make_directory, open_file, replace_file
 
 
 class FileConfig(Config):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from tidemill.checkpoints._rules import succeed
-from tidemill.component import Component, Config
+from tidemill.checkpoints._shared import succeed
+from tidemill.contracts import Component, Config
 from tidemill.model.delivery import Checkpoint
 
 

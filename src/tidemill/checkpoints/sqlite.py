@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic import Field
 
-from tidemill.checkpoints._rules import succeed
-from tidemill.component import Component, Config
+from tidemill.checkpoints._shared import succeed
+from tidemill.contracts import Component, Config
+from tidemill.disk.sqlite import SqliteFile
 from tidemill.errors import CheckpointError
 from tidemill.model.delivery import Checkpoint
-from tidemill.sqlitefile import SqliteFile
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS checkpoints (

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from tidemill.control import console, target
+from tidemill.cli import target, terminal
 
-app = console.commands()
+app = terminal.commands()
 
 
 @app.command()
 def adopt(
     file: target.File,
-    yes: console.Yes = False,
+    yes: terminal.Yes = False,
     pipeline: target.Which = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Run a pipeline from a copied, restored or moved state directory. The pipeline must be stopped."""
-    from tidemill.control.ownership import lock_pipeline
     from tidemill.errors import ConfigError, EnvironmentProblem
+    from tidemill.service.ownership import lock_pipeline
 
     chosen = target.choose(file, pipeline)
     if not chosen.state_path.is_dir():
@@ -34,7 +34,7 @@ def adopt(
             fix=f"The pipeline runs from it as it is: tidemill run {chosen.file}",
         )  # fmt: skip
     if not yes:
-        console.ask(
+        terminal.ask(
             f"{chosen.name} will run from {chosen.state_path}: the directory that it was copied from must never run "
             "again. What was captured or delivered from there since the copy was made is captured or delivered again, "
             "and sinks may take new events for old ones",
@@ -43,6 +43,6 @@ def adopt(
     with lock_pipeline(chosen, adopt=True):
         pass
     if as_json:
-        console.show_json({"pipeline": chosen.name, "state": str(chosen.state_path)})
+        terminal.show_json({"pipeline": chosen.name, "state": str(chosen.state_path)})
         return
-    console.say(f"{chosen.state_path} is the state directory of {chosen.name} now")
+    terminal.say(f"{chosen.state_path} is the state directory of {chosen.name} now")

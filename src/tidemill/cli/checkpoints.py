@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill.control import console, target
+from tidemill.cli import target, terminal
 
 if TYPE_CHECKING:
     from tidemill.model.delivery import Checkpoint
 
-app = console.commands("See or move how far a pipeline has come.")
+app = terminal.commands("See or move how far a pipeline has come.")
 
 _COLUMNS = ("pipeline", "sink", "offset", "position", "version", "saved", "note")
 
@@ -26,11 +26,11 @@ OfSink = Annotated[
 def show(
     file: target.File,
     pipeline: target.Which = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Show how far pipelines are, and sinks with their own position."""
     from tidemill import config
-    from tidemill.control.positions import sink_positions
+    from tidemill.service.positions import sink_positions
 
     pipelines = [target.choose(file, pipeline)] if pipeline else config.load(file)
     answer: list[dict[str, object]] = []
@@ -44,9 +44,9 @@ def show(
         ]})  # fmt: skip
         rows += [_row(each.name, whole), *(_row(each.name, at.checkpoint, at.sink) for at in sinks if at.own)]
     if as_json:
-        console.show_json({"checkpoints": answer})
+        terminal.show_json({"checkpoints": answer})
         return
-    console.show_table(_COLUMNS, rows)
+    terminal.show_table(_COLUMNS, rows)
 
 
 @app.command()
@@ -55,7 +55,7 @@ def history(
     pipeline: target.Which = None,
     limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
     sink: OfSink = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Show past checkpoints. `sqlite` and `clickhouse` keep some, `file` only the newest."""
     from tidemill.stream.policy import key_of
@@ -64,9 +64,9 @@ def history(
     with closing(chosen.build_checkpoints()) as store:
         past = store.history(key_of(chosen.name, sink) if sink else chosen.name, limit)
     if as_json:
-        console.show_json({"pipeline": chosen.name, "sink": sink, "checkpoints": [asdict(c) for c in past]})
+        terminal.show_json({"pipeline": chosen.name, "sink": sink, "checkpoints": [asdict(c) for c in past]})
         return
-    console.show_table(_COLUMNS, [_row(chosen.name, checkpoint, sink) for checkpoint in past])
+    terminal.show_table(_COLUMNS, [_row(chosen.name, checkpoint, sink) for checkpoint in past])
 
 
 @app.command("set")
@@ -82,28 +82,28 @@ def set_(
         str | None, typer.Option(help="The source's position, for a log that is empty.", show_default=False)
     ] = None,
     note: Annotated[str, typer.Option(help="Why; kept with the checkpoint.")] = "set by hand",
-    yes: console.Yes = False,
+    yes: terminal.Yes = False,
     sink: OfSink = None,
     pipeline: target.Which = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Move a stopped pipeline, to deliver again or to step over events."""
-    from tidemill.control.move import move, plan
     from tidemill.errors import CheckpointError
+    from tidemill.service.moves import move, plan
 
     chosen = target.choose(file, pipeline)
     intended = plan(chosen, offset=offset, since=since, position=position, sink=sink)
     if not yes:
-        console.ask(intended.consequence, CheckpointError)
+        terminal.ask(intended.consequence, CheckpointError)
     stored = move(chosen, intended, note=note)
     if as_json:
-        console.show_json(
+        terminal.show_json(
             {"pipeline": chosen.name, "sink": sink, "checkpoint": asdict(stored), "replayed": intended.replayed,
              "skipped": intended.skipped}
         )  # fmt: skip
         return
-    console.show_table(_COLUMNS, [_row(chosen.name, stored, sink)])
-    console.say(intended.consequence)
+    terminal.show_table(_COLUMNS, [_row(chosen.name, stored, sink)])
+    terminal.say(intended.consequence)
 
 
 def _data(checkpoint: Checkpoint | None) -> dict[str, object] | None:

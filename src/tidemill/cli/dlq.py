@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemill.control import console, target
+from tidemill.cli import target, terminal
 from tidemill.errors import ConfigError, DeliveryError
 
 if TYPE_CHECKING:
     from tidemill.config import Pipeline
     from tidemill.dlq import DeadLetters, Letter
 
-app = console.commands("See dead letters, deliver them again, or let them go.")
+app = terminal.commands("See dead letters, deliver them again, or let them go.")
 
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="Which; all of them if none is named.")]
 OfSink = Annotated[str | None, typer.Option("--sink", help="Only letters of this sink.", show_default=False)]
@@ -29,15 +29,15 @@ def ls(
     sink: OfSink = None,
     limit: Annotated[int, typer.Option(min=1, help="How many, by offset.")] = 100,
     pipeline: target.Which = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """List dead letters, oldest event first. Safe while the pipeline runs."""
     with _opened(file, pipeline) as (chosen, store):
         letters, counts = store.letters(sink=sink, limit=limit), store.count()
     if as_json:
-        console.show_json({"pipeline": chosen.name, "count": counts, "letters": [_head(each) for each in letters]})
+        terminal.show_json({"pipeline": chosen.name, "count": counts, "letters": [_head(each) for each in letters]})
         return
-    console.show_table(
+    terminal.show_table(
         ("id", "sink", "offset", "table", "op", "attempts", "since", "superseded", "reason"),
         [
             (
@@ -56,7 +56,7 @@ def ls(
     )
     total = counts.get(sink, 0) if sink else sum(counts.values())
     if total > len(letters):
-        console.say(f"{len(letters)} of {total}: --limit shows more")
+        terminal.say(f"{len(letters)} of {total}: --limit shows more")
 
 
 @app.command()
@@ -64,20 +64,20 @@ def show(
     file: target.File,
     number: Annotated[int, typer.Argument(metavar="ID", help="As `ls` shows it.", show_default=False)],
     pipeline: target.Which = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Show one letter with its event, as JSON; --json changes nothing. The event's values are in it."""
     import orjson
 
-    from tidemill.control.redeliver import block_of
     from tidemill.formats.json import JsonFormat
+    from tidemill.service.redelivery import block_of
 
     with _opened(file, pipeline) as (_, store):
         letter = store.letter(number)
     if letter is None:
         raise _unknown([number])
     (event,) = JsonFormat(envelope="native").encode(block_of(letter), letter.source).to_pylist()
-    console.show_json({**_head(letter), "event": orjson.loads(event)})
+    terminal.show_json({**_head(letter), "event": orjson.loads(event)})
 
 
 @app.command()
@@ -89,22 +89,22 @@ def replay(
         bool,
         typer.Option("--superseded", help="Also those whose rows have newer events at the sink: the rows go back."),
     ] = False,
-    yes: console.Yes = False,
+    yes: terminal.Yes = False,
     pipeline: target.Which = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Write letters to their sink again, by offset. Those that arrive are removed. The pipeline must be stopped.
 
     A sink that holds rows is not sent letters that are superseded: newer events of their rows are there.
     """
-    from tidemill.control.redeliver import holds_rows, overtaken, redeliver
+    from tidemill.service.redelivery import holds_rows, overtaken, redeliver
 
     with _opened(file, pipeline) as (chosen, store):
         letters = _chosen(store, ids, sink)
         rows = {name: holds_rows(chosen, name) for name in {letter.sink for letter in letters}}
         late = [letter for letter in overtaken(chosen, letters) if superseded or not rows[letter.sink]]
         if late and not yes:
-            console.ask(
+            terminal.ask(
                 f"{len(late)} of {len(letters)} letters are older than what their sink has: each arrives behind later "
                 "events of its key" + (". Rows may go back to an older state" if superseded else ""),
                 DeliveryError,
@@ -114,7 +114,7 @@ def replay(
     skipped = [outcome for outcome in outcomes if outcome.skipped]
     replayed, untried = len(outcomes) - len(failed) - len(skipped), len(letters) - len(outcomes)
     if as_json:
-        console.show_json(
+        terminal.show_json(
             {
                 "pipeline": chosen.name, "replayed": replayed, "failed": len(failed), "skipped": len(skipped),
                 "untried": untried,
@@ -126,18 +126,18 @@ def replay(
         )  # fmt: skip
     else:
         for o in [*failed, *skipped]:
-            console.warn(
+            terminal.warn(
                 f"{o.letter.number} ({o.letter.sink}, {o.letter.table}): {o.error or f'not sent, {o.skipped}'}"
             )
         rest = f", {len(skipped)} skipped" if skipped else ""
         rest += f", {untried} not tried because the sink is away" if untried else ""
-        console.say(f"{replayed} delivered, {len(failed)} failed{rest}")
+        terminal.say(f"{replayed} delivered, {len(failed)} failed{rest}")
         if skipped:
             these = " ".join([str(file), *(f"--pipeline {name}" for name in [pipeline] if name)])
             these += "".join(f" {outcome.letter.number}" for outcome in skipped)
-            console.say("What was skipped would put rows at the sink back to an older state.")
-            console.say(f"To let it go: tidemill dlq purge {these}")
-            console.say(f"To put the rows back all the same: tidemill dlq replay {these} --superseded")
+            terminal.say("What was skipped would put rows at the sink back to an older state.")
+            terminal.say(f"To let it go: tidemill dlq purge {these}")
+            terminal.say(f"To put the rows back all the same: tidemill dlq replay {these} --superseded")
     if failed:
         raise typer.Exit(1)
 
@@ -150,20 +150,20 @@ def purge(
     superseded: Annotated[
         bool, typer.Option("--superseded", help="Only those that newer events at the sink replaced wholly.")
     ] = False,
-    yes: console.Yes = False,
+    yes: terminal.Yes = False,
     pipeline: target.Which = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Remove letters for ever: their sink never gets these events. Safe while the pipeline runs."""
     with _opened(file, pipeline) as (chosen, store):
         letters = [each for each in _chosen(store, ids, sink) if each.superseded == "wholly" or not superseded]
         if letters and not yes:
-            console.ask(_consequence(letters, chosen.name), DeliveryError)
+            terminal.ask(_consequence(letters, chosen.name), DeliveryError)
         removed = store.remove([letter.number for letter in letters])
     if as_json:
-        console.show_json({"pipeline": chosen.name, "purged": removed})
+        terminal.show_json({"pipeline": chosen.name, "purged": removed})
         return
-    console.say(f"{removed} removed")
+    terminal.say(f"{removed} removed")
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill.control import console
+from tidemill.cli import terminal
 
 if TYPE_CHECKING:
-    from tidemill.component import Check
+    from tidemill.contracts import Check
 
-app = console.commands()
+app = terminal.commands()
 
 _STYLE = {"pass": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -24,14 +24,14 @@ def doctor(
     files: Annotated[
         list[Path] | None, typer.Argument(help="Pipeline files; without one, only this machine.", show_default=False)
     ] = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Check this machine and, for each pipeline, its source, sinks, checkpoint store and change log.
 
     Exit code 3 if a check fails.
     """
     from tidemill import config
-    from tidemill.control.examine import machine, pipeline
+    from tidemill.service.checks import machine, pipeline
 
     # The document is read first: a mistake in it (exit code 2) makes the rest pointless.
     pipelines = config.load_all(files) if files else []
@@ -39,7 +39,7 @@ def doctor(
     report += [(f"pipeline {p.name}", list(pipeline(p))) for p in pipelines]
     failed, warned = (sum(c.outcome == kind for _, checks in report for c in checks) for kind in ("fail", "warn"))
     if as_json:
-        console.show_json(
+        terminal.show_json(
             {
                 "ok": not failed,
                 "checks": [{"subject": subject, **asdict(check)} for subject, checks in report for check in checks],
@@ -49,15 +49,15 @@ def doctor(
         for subject, checks in report:
             _show(subject, checks)
         said, style = f"{failed} failed, {warned} to look at", _STYLE["fail" if failed else "warn"]
-        console.say(*("all is well", "green") if not failed and not warned else (said, style))
+        terminal.say(*("all is well", "green") if not failed and not warned else (said, style))
     if failed:
         raise typer.Exit(3)
 
 
 def _show(subject: str, checks: Iterable[Check]) -> None:
-    console.say(subject, style="bold")
+    terminal.say(subject, style="bold")
     for check in checks:
         detail = " ".join(check.detail.split())  # drivers answer in several lines, the second of which is the fix here
-        console.say(f"  {check.outcome:4}  {check.name}: {detail}", style=_STYLE[check.outcome])
+        terminal.say(f"  {check.outcome:4}  {check.name}: {detail}", style=_STYLE[check.outcome])
         if check.fix:
-            console.say(f"        {check.fix}")
+            terminal.say(f"        {check.fix}")

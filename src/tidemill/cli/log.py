@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemill.control import console, target
+from tidemill.cli import target, terminal
 
 if TYPE_CHECKING:
     from tidemill.log.entry import Entry
 
-app = console.commands("Look inside the change log.")
+app = terminal.commands("Look inside the change log.")
 
 Target = Annotated[str, typer.Argument(help="A pipeline file, or a log's directory or URI.", show_default=False)]
 First = Annotated[int, typer.Option("--from", min=0, help="First offset to show.")]
@@ -28,16 +28,16 @@ def ls(
     first: First = 0,
     limit: Annotated[int, typer.Option(min=1, help="How many appends to show.")] = 50,
     pipeline: target.Which = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """List appends: one or more whole source transactions each, in order."""
     from tidemill.log.reader import LogReader
 
     entries = list(islice(LogReader(target.log_of(log, pipeline)[0]).entries(first), limit))
     if as_json:
-        console.show_json({"appends": [_describe(entry) for entry in entries]})
+        terminal.show_json({"appends": [_describe(entry) for entry in entries]})
         return
-    console.show_table(
+    terminal.show_table(
         ("offset", "events", "bytes", "written", "through", "barrier", "tables"),
         (
             (
@@ -62,11 +62,11 @@ def cat(
     table: Annotated[str | None, typer.Option(help="Only this table; * and ? match, as in public.*")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many events to print.")] = 20,
     pipeline: target.Which = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Print events, one JSON document a line, in order. --json changes nothing."""
-    from tidemill.control.events import events
     from tidemill.log.reader import LogReader
+    from tidemill.service.event_lines import events
 
     uri, source = target.log_of(log, pipeline)
     reader = LogReader(uri)
@@ -79,12 +79,12 @@ def cat(
 
 
 @app.command()
-def stats(log: Target, pipeline: target.Which = None, as_json: console.AsJson = False) -> None:
+def stats(log: Target, pipeline: target.Which = None, as_json: terminal.AsJson = False) -> None:
     """Count what the log holds, by table, and what is not delivered yet."""
-    from tidemill.control.move import delivered as delivered_mark
-    from tidemill.control.positions import sink_positions
     from tidemill.log.reader import LogReader
     from tidemill.log.store import masked_uri
+    from tidemill.service.moves import delivered as delivered_mark
+    from tidemill.service.positions import sink_positions
 
     uri, _ = target.log_of(log, pipeline)
     reader = LogReader(uri)
@@ -122,14 +122,14 @@ def stats(log: Target, pipeline: target.Which = None, as_json: console.AsJson = 
     if as_json:
         tables = [{"table": name, "events": count, "bytes": size[name]} for name, count in rows.most_common()]
         lags = [{"sink": sink, "offset": offset, "undelivered_events": lag} for sink, offset, lag in behind]
-        console.show_json({**summary, "tables": tables, "sinks": lags})
+        terminal.show_json({**summary, "tables": tables, "sinks": lags})
         return
-    console.show_table(("", ""), [(key.replace("_", " "), _plain(value)) for key, value in summary.items()])
-    console.say("")
-    console.show_table(("table", "events", "bytes"), [(n, count, size[n]) for n, count in rows.most_common()])
+    terminal.show_table(("", ""), [(key.replace("_", " "), _plain(value)) for key, value in summary.items()])
+    terminal.say("")
+    terminal.show_table(("table", "events", "bytes"), [(n, count, size[n]) for n, count in rows.most_common()])
     if behind:
-        console.say("")
-        console.show_table(("sink", "offset", "undelivered events"), behind)
+        terminal.say("")
+        terminal.show_table(("sink", "offset", "undelivered events"), behind)
 
 
 def _describe(entry: Entry) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`tidemill`: the table of commands, and what happens when one fails.
 
-A command lives in its own module (`control/validate.py`, ...) that has a Typer `app`; it is imported when the
+A command lives in its own module (`cli/validate.py`, ...) that has a Typer `app`; it is imported when the
 command is called, so that `tidemill --help` starts at once and `tidemill validate` never loads Spark. To add a
 command, write its module and a line in `COMMANDS`.
 
@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from tidemill import __version__
-from tidemill.control import console
+from tidemill.cli import terminal
 from tidemill.errors import EnvironmentProblem, TidemillError
 
 COMMANDS = {
@@ -40,19 +40,27 @@ COMMANDS = {
 }
 
 
+# These show or measure the product and are no part of running it; they come with their servers and loads.
+LAB = {"demo", "bench"}
+
+
+def _module(command: str) -> str:
+    return f"tidemill.lab.{command}" if command in LAB else f"tidemill.cli.{command}"
+
+
 class Commands(TyperGroup):
     """Lists commands from the table alone; imports a command's module when it is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         for name, about in COMMANDS.items():
-            if importlib.util.find_spec(f"tidemill.control.{name}"):
+            if importlib.util.find_spec(_module(name)):
                 self.add_command(TyperCommand(name, help=about))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
-            command = get_command(importlib.import_module(f"tidemill.control.{name}").app)
+            command = get_command(importlib.import_module(_module(name)).app)
             command.name = name
         return name, command, rest
 
@@ -84,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         get_command(app).main(args=given, prog_name="tidemill")
     except (TidemillError, OSError) as error:
         problem = error if isinstance(error, TidemillError) else _of_the_system(error)
-        console.show_error(problem, as_json="--json" in given)
+        terminal.show_error(problem, as_json="--json" in given)
         raise SystemExit(problem.exit_code) from None
 
 

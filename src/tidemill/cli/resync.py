@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill.control import console, target
+from tidemill.cli import target, terminal
 
 if TYPE_CHECKING:
     from tidemill.config import Pipeline
     from tidemill.log.entry import Tail
     from tidemill.model.position import Position
 
-app = console.commands()
+app = terminal.commands()
 
 Table = Annotated[
     str | None, typer.Option("--table", help="Accept what is said of this table: schema.name or a pattern.")
@@ -45,9 +45,9 @@ def resync(
     table: Table = None,
     after: After = None,
     skip_transaction: Skip = False,
-    yes: console.Yes = False,
+    yes: terminal.Yes = False,
     pipeline: target.Which = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Accept that changes are lost, and capture from now on. The pipeline must be stopped.
 
@@ -55,13 +55,13 @@ def resync(
     a position: everything after it is captured. With --table, accept only what is said of one table
     (table-incomplete, table-dropped): the position stays.
     """
-    from tidemill.control.ownership import lock_pipeline
-    from tidemill.control.positions import sink_positions, used_offset
     from tidemill.errors import ConfigError
     from tidemill.log.reader import LogReader
     from tidemill.log.writer import LogWriter
     from tidemill.model.change import Committed
     from tidemill.model.position import Position
+    from tidemill.service.ownership import lock_pipeline
+    from tidemill.service.positions import sink_positions, used_offset
 
     chosen = target.choose(file, pipeline)
     if sum((table is not None, after is not None, skip_transaction)) > 1:
@@ -86,16 +86,16 @@ def resync(
     reader = LogReader(chosen.log_uri)
     waiting = {at.sink: at.behind(before.offset, reader.head()) for at in sink_positions(chosen)}
     if as_json:
-        console.show_json(
+        terminal.show_json(
             {"pipeline": chosen.name, "offset": before.offset, "from": before.position, "to": now, "lost": lost,
              "waiting": waiting}
         )  # fmt: skip
         return
-    console.say(f"{chosen.name} captures what is committed after {now}. Lost: {lost}.")
-    console.say("Copy the tables to the destinations yourself before you start the pipeline again.")
+    terminal.say(f"{chosen.name} captures what is committed after {now}. Lost: {lost}.")
+    terminal.say("Copy the tables to the destinations yourself before you start the pipeline again.")
     for sink, count in waiting.items():
         if count:
-            console.say(f"{count:,} events from before the gap are still delivered to {sink} first.")
+            terminal.say(f"{count:,} events from before the gap are still delivered to {sink} first.")
 
 
 def _from_now(chosen: Pipeline, before: Tail, *, yes: bool) -> tuple[str, Position]:
@@ -108,7 +108,7 @@ def _from_now(chosen: Pipeline, before: Tail, *, yes: bool) -> tuple[str, Positi
         with closing(chosen.build_source()) as source:
             other = source.other_server(before.position, schemas) if before.position else ""
             if not yes:
-                console.ask(f"{other}; if it is the right one: {gap}" if other else gap, SourceError)
+                terminal.ask(f"{other}; if it is the right one: {gap}" if other else gap, SourceError)
             now = source.renew(schemas)
         forget_told(chosen.state_path)
         # How tables were before the gap says nothing about them after it: the source looks at them anew.
@@ -146,7 +146,7 @@ def _pass_over(chosen: Pipeline, before: Tail, through: Position | None, *, yes:
             told = read_told(chosen.state_path, before.offset)
             passage = source.pass_over(before.position, through, schemas, told=told)
         if not yes:
-            console.ask(f"{passage.what} is never captured; everything after it is", SourceError)
+            terminal.ask(f"{passage.what} is never captured; everything after it is", SourceError)
     return passage.what, passage.to
 
 
@@ -157,7 +157,7 @@ def _accept(chosen: Pipeline, table: str, *, yes: bool, as_json: bool) -> None:
 
     with closing(SchemaRegistry(chosen.state_path / "registry.sqlite", create=False)) as schemas:
         if not yes:
-            console.ask(f"{chosen.name} forgets that rows of {table} may be missing or left over", SourceError)
+            terminal.ask(f"{chosen.name} forgets that rows of {table} may be missing or left over", SourceError)
         with closing(chosen.build_source()) as source:
             cleared = source.accept(table, schemas)
     if not cleared:
@@ -166,7 +166,7 @@ def _accept(chosen: Pipeline, table: str, *, yes: bool, as_json: bool) -> None:
             fix=f"Names are written as in the status, schema.name: tidemill doctor {chosen.file} shows what is said.",
         )  # fmt: skip
     if as_json:
-        console.show_json({"pipeline": chosen.name, "accepted": [asdict(notice) for notice in cleared]})
+        terminal.show_json({"pipeline": chosen.name, "accepted": [asdict(notice) for notice in cleared]})
         return
     for notice in cleared:
-        console.say(f"accepted: {notice.code} {notice.subject}: {notice.what}")
+        terminal.say(f"accepted: {notice.code} {notice.subject}: {notice.what}")

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill.control import console
-from tidemill.control.status import PipelineStatus, State
+from tidemill.cli import terminal
 from tidemill.errors import ConfigError, TidemillError
+from tidemill.service.status import PipelineStatus, State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidemill.config import Pipeline
 
-app = console.commands()
+app = terminal.commands()
 
 _WATCH_SECONDS = 0.1
 # For the batches under way, after the drain.
@@ -40,12 +40,12 @@ def run(
     files: Annotated[list[Path], typer.Argument(help="Pipeline files.", show_default=False)],
     drain: Annotated[float, typer.Option(help="Seconds that a stop may take to deliver what was captured.")] = 30,
     interval: Annotated[float, typer.Option(help="Seconds between lines when there is no terminal.")] = 5,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Run the pipelines of one or more files until stopped (Ctrl-C drains; twice stops at once)."""
     from tidemill import config
     from tidemill.capture.signals import call_on_signal
-    from tidemill.control.runview import Lines, LiveTable
+    from tidemill.cli.run_view import Lines, LiveTable
 
     pipelines = config.load_all(files)
     stop, hurry = threading.Event(), threading.Event()
@@ -57,7 +57,7 @@ def run(
         errors = run_pipelines(pipelines, stop=stop, hurry=hurry, on_status=view.show, drain_seconds=drain, quiet=live)
     if errors:
         for error in errors[1:]:
-            console.show_error(error, as_json=as_json)
+            terminal.show_error(error, as_json=as_json)
         raise errors[0]
 
 
@@ -75,7 +75,7 @@ def run_pipelines(
     Pipelines share one Spark session; one that fails leaves the others alone. Raises `AlreadyRunning` before anything
     is started or written if another process works on one of them.
     """
-    from tidemill.control.ownership import lock_pipeline
+    from tidemill.service.ownership import lock_pipeline
 
     with ExitStack() as held:
         for pipeline in pipelines:
@@ -94,8 +94,8 @@ def _run_held(
     drain_seconds: float,
     quiet: bool,
 ) -> list[TidemillError]:
-    from tidemill.control.supervisor import PipelineRun
-    from tidemill.privatefiles import open_file
+    from tidemill.disk.private import open_file
+    from tidemill.service.pipeline_run import PipelineRun
     from tidemill.sinks import stdout
     from tidemill.stream.session import close_session
     from tidemill.telemetry import events

@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.control.console import human_bytes
-from tidemill.control.status import PipelineStatus, SinkState, SinkStatus, State
+from tidemill.service.status import PipelineStatus, SinkState, SinkStatus, State
+from tidemill.service.units import human_bytes
 from tidemill.sinks.stdout import lock_output
 
 _STYLE = {State.RUNNING: "green", State.FAILING: "red", State.FAILED: "bold red", State.STOPPING: "yellow"}

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from tidemill.control import console
+from tidemill.cli import terminal
 
-app = console.commands()
+app = terminal.commands()
 
 
 @app.command()
 def schema(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead.")] = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Print the JSON Schema of pipeline files; --json changes nothing, it is JSON already.
 
@@ -27,6 +27,6 @@ def schema(
     from tidemill.config import json_schema
 
     if output is None:
-        console.show_json(json_schema())
+        terminal.show_json(json_schema())
     else:
         output.write_bytes(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

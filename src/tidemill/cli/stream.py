@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 import typer
 
-from tidemill.control import console
+from tidemill.cli import terminal
 from tidemill.errors import ConfigError, TidemillError
+from tidemill.service.units import human_bytes
 
 if TYPE_CHECKING:
     from tidemill.sinks.pgstream import Claimed, Client, Group, Message
 
-app = console.commands("Consume the message queue of a pgstream sink, and look after it.")
+app = terminal.commands("Consume the message queue of a pgstream sink, and look after it.")
 
 _NO_QUEUE = ("42P01", "3F000")  # undefined table, undefined schema
 
@@ -36,20 +37,20 @@ Schema = Annotated[str | None, typer.Option("--schema", help="Schema of the queu
 
 
 @app.command("ls")
-def list_(where: Where, sink: Sink = None, schema: Schema = None, as_json: console.AsJson = False) -> None:
+def list_(where: Where, sink: Sink = None, schema: Schema = None, as_json: terminal.AsJson = False) -> None:
     """List streams and their groups: what waits, is held, has died."""
     with _client(where, sink, schema) as client:
         streams = client.streams()
     if as_json:
-        console.show_json({"streams": streams})
+        terminal.show_json({"streams": streams})
         return
     names = ("group", "waiting", "in_flight", "put_back", "parked", "dead")
     rows = [
-        (s["stream"], s["messages"], console.human_bytes(s["bytes"]), *(g[n] for n in names))
+        (s["stream"], s["messages"], human_bytes(s["bytes"]), *(g[n] for n in names))
         for s in streams
         for g in s["groups"] or [dict.fromkeys(names, "")]
     ]
-    console.show_table(("stream", "messages", "size", *(n.replace("_", " ") for n in names)), rows)
+    terminal.show_table(("stream", "messages", "size", *(n.replace("_", " ") for n in names)), rows)
 
 
 @app.command()
@@ -67,7 +68,7 @@ def pull(
     ack_now: Annotated[bool, typer.Option("--ack", help="Ack them once they are printed.")] = False,
     sink: Sink = None,
     schema: Schema = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Take messages for a group, which is made if it is missing."""
     with _client(where, sink, schema) as client:
@@ -75,12 +76,12 @@ def pull(
         messages = members.pull(limit, visibility_seconds=visibility, wait_seconds=wait)
         if as_json:
             token = messages[0].token if messages else None
-            console.show_json({"token": token, "messages": [_as_data(m) for m in messages]})
+            terminal.show_json({"token": token, "messages": [_as_data(m) for m in messages]})
         else:
             columns = ("id", "attempts", "op", "table", "payload")
-            console.show_table(columns, [(m.id, m.attempts, m.op, m.table, _shown(m)) for m in messages])
+            terminal.show_table(columns, [(m.id, m.attempts, m.op, m.table, _shown(m)) for m in messages])
             if messages and not ack_now:
-                console.say(f"token {messages[0].token}")
+                terminal.say(f"token {messages[0].token}")
         if ack_now and messages:
             _report(members.ack(*messages), False, quiet=True)
 
@@ -88,7 +89,7 @@ def pull(
 @app.command()
 def ack(
     where: Where, stream: Stream, group: Name, token: Token, ids: Ids = None,
-    sink: Sink = None, schema: Schema = None, as_json: console.AsJson = False,
+    sink: Sink = None, schema: Schema = None, as_json: terminal.AsJson = False,
 ) -> None:  # fmt: skip
     """Say that messages are done with; only who pulled them may."""
     with _client(where, sink, schema) as client:
@@ -106,7 +107,7 @@ def nack(
     reason: Annotated[str | None, typer.Option(help="Why; kept with the dead letter if it comes to that.")] = None,
     sink: Sink = None,
     schema: Schema = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Put messages back, to be given again. After the last attempt they go to the group's dead letters."""
     with _client(where, sink, schema) as client:
@@ -124,7 +125,7 @@ def extend(
     seconds: Annotated[float, typer.Option(help="How long from now.")] = 30.0,
     sink: Sink = None,
     schema: Schema = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Hold messages longer."""
     with _client(where, sink, schema) as client:
@@ -143,7 +144,7 @@ def replay(
     dead: Annotated[bool, typer.Option("--dead", help="Instead: the group's dead letters.")] = False,
     sink: Sink = None,
     schema: Schema = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Give a group messages again, also those that it acked."""
 
@@ -153,9 +154,9 @@ def replay(
         members = _group(client, stream, group)
         count = members.revive() if dead else members.replay(lsn=lsn, time=_moment(since), offset=offset)
     if as_json:
-        console.show_json({"stream": stream, "group": group, "messages": count})
+        terminal.show_json({"stream": stream, "group": group, "messages": count})
     else:
-        console.say(f"{count:,} messages will be given again")
+        terminal.say(f"{count:,} messages will be given again")
 
 
 @app.command()
@@ -166,17 +167,17 @@ def dead(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 100,
     sink: Sink = None,
     schema: Schema = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """List messages that a group gave up on, and why."""
     with _client(where, sink, schema) as client:
         letters = _group(client, stream, group).dead_letters(limit)
     if as_json:
         fields = ("id", "event_id", "attempts", "reason", "died_at")
-        console.show_json({"dead_letters": [{name: letter[name] for name in fields} for letter in letters]})
+        terminal.show_json({"dead_letters": [{name: letter[name] for name in fields} for letter in letters]})
         return
     columns = ("id", "event_id", "attempts", "died_at", "reason")
-    console.show_table(columns, [tuple(letter[name] for name in columns) for letter in letters])
+    terminal.show_table(columns, [tuple(letter[name] for name in columns) for letter in letters])
 
 
 @contextmanager
@@ -226,14 +227,14 @@ def _group(client: Client, stream: str, name: str) -> Group:
 def _report(claimed: Claimed, as_json: bool, *, quiet: bool = False) -> None:
     """Lost messages end the command with 1: somebody else has them."""
     if as_json:
-        console.show_json({"done": list(claimed.done), "lost": list(claimed.lost)})
+        terminal.show_json({"done": list(claimed.done), "lost": list(claimed.lost)})
     elif not quiet:
-        console.say(f"{len(claimed.done)} done")
+        terminal.say(f"{len(claimed.done)} done")
     if claimed.lost:
-        console.warn(f"not held any more: {', '.join(map(str, claimed.lost))}")
+        terminal.warn(f"not held any more: {', '.join(map(str, claimed.lost))}")
         raise typer.Exit(1)
     if not claimed.done and not quiet:
-        console.warn("this token holds no message: were they acked, or given to somebody else?")
+        terminal.warn("this token holds no message: were they acked, or given to somebody else?")
         raise typer.Exit(1)
 
 

@@ -84,12 +84,3 @@ def _as_data(error: TidemillError) -> dict[str, Any]:
     if problems:
         data["problems"] = [{**asdict(p), "path": list(p.path), "where": p.where} for p in problems]
     return data
-
-
-def human_bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

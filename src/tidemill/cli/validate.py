@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from tidemill.control import console
+from tidemill.cli import terminal
 
-app = console.commands()
+app = terminal.commands()
 
 
 @app.command()
 def validate(
     files: Annotated[list[Path], typer.Argument(help="Pipeline files.", show_default=False)],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only say whether the files are right.")] = False,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Check pipeline files and show what they resolve to, defaults included, secrets hidden. Connects to nothing."""
     import yaml
@@ -26,15 +26,15 @@ def validate(
 
     pipelines = config.load_all(files)
     if as_json:
-        console.show_json(
+        terminal.show_json(
             {"pipelines": [{"file": p.file, **p.masked(), "notes": [what for what, _ in notes(p)]} for p in pipelines]}
         )
         return
     for pipeline in pipelines:
-        console.say(f"{pipeline.file}: pipeline {pipeline.name} is right", style="green")
+        terminal.say(f"{pipeline.file}: pipeline {pipeline.name} is right", style="green")
         for what, fix in notes(pipeline):
-            console.warn(f"note: {what}. {fix}")
+            terminal.warn(f"note: {what}. {fix}")
         if not quiet:
-            console.say(
+            terminal.say(
                 yaml.safe_dump(pipeline.masked(), sort_keys=False, allow_unicode=True, default_flow_style=False)
             )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from tidemill.component import Place, SinkConfig
 from tidemill.config.document import Document
 from tidemill.config.problem import Problem
 from tidemill.config.spec import PipelineSpec
+from tidemill.contracts import Place, SinkConfig
 
 Loaded = tuple[Document, str, PipelineSpec]
 """A document, and the name and spec of its pipeline."""

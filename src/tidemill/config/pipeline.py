@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from tidemill import registry
-from tidemill.component import CheckpointStore, Component, Sink
 from tidemill.config.document import read
 from tidemill.config.occupied import Loaded, clashes
 from tidemill.config.problem import DocumentError, Problem
@@ -18,6 +17,7 @@ from tidemill.config.resolve import resolve
 from tidemill.config.secrets import masked
 from tidemill.config.spec import PipelineSpec
 from tidemill.config.spec import Sink as SinkSpec
+from tidemill.contracts import CheckpointStore, Component, Sink
 from tidemill.errors import ConfigError
 
 

@@ -13,12 +13,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from tidemill import registry
-from tidemill.component import Config
 from tidemill.config.document import Document
 from tidemill.config.explain import explain
 from tidemill.config.problem import Path, Problem, suggest
 from tidemill.config.spec import PipelineDocument
 from tidemill.config.wireformat import enforced
+from tidemill.contracts import Config
 from tidemill.errors import ConfigError
 
 # Types that documents of the reference systems name and a later version brings.

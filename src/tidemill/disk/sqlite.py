@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tidemill.disk.private import make_directory, open_file, tighten
 from tidemill.errors import TidemillError
-from tidemill.privatefiles import make_directory, open_file, tighten
 
 _PATIENCE = 30.0  # seconds, with whoever writes at the same time
 

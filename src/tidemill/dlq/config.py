@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tidemill.component import Config
+from tidemill.contracts import Config
 
 
 class DlqConfig(Config):

@@ -16,7 +16,7 @@ class Letter:
 
     `payload` is a block of one row as the log writes blocks, so that exactly this event can be delivered again.
     `number`, `attempts` and the times are the store's: 0 and empty until it has the letter. `superseded` is empty,
-    `partly` or `wholly`: its row has newer events at the sink, the last one at `superseded_by` (stream/follow.py).
+    `partly` or `wholly`: its row has newer events at the sink, the last one at `superseded_by` (stream/superseded.py).
     `followed_from` is the offset from which events were compared with it; None where none were yet.
     """
 

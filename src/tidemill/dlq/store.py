@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tidemill.disk.sqlite import SqliteFile
 from tidemill.dlq.config import DlqConfig
-from tidemill.dlq.letter import Letter
+from tidemill.dlq.record import Letter
 from tidemill.errors import DeadLettersFull, DeliveryError
 from tidemill.model.position import Offset
-from tidemill.sqlitefile import SqliteFile
 
 # The payload stands last: counting letters and bytes then never reads the pages it overflows to.
 _TABLE = """

@@ -1,9 +1,9 @@
 """Runs a program over the rows of a block: each row's document is written front to back into one buffer.
 
 A program is a matrix of 64-bit integers, one line per step; what a step reads it finds by address. One compiled
-kernel therefore serves every table, and a new table costs no compilation. `_program` writes programs.
+kernel therefore serves every table, and a new table costs no compilation. `program` writes programs.
 
-Numba's cache of compiled kernels looks at this file only: after a change to `_numbers`, `_strings` or `_memory`, touch
+Numba's cache of compiled kernels looks at this file only: after a change to `numbers`, `strings` or `memory`, touch
 it, or the old code runs on. An installed package has no such trouble, its files are all of one age.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.formats._memory import (
+from tidemill.encoding.memory import (
     load_byte,
     load_i8,
     load_i16,
@@ -28,7 +28,7 @@ from tidemill.formats._memory import (
     store_u8,
     store_u64,
 )
-from tidemill.formats._numbers import (
+from tidemill.encoding.numbers import (
     NULL,
     put_date,
     put_decimal,
@@ -38,7 +38,7 @@ from tidemill.formats._numbers import (
     put_timestamp,
     put_unsigned,
 )
-from tidemill.formats._strings import copy, copy_padded, escaped_size, put_base64, put_json, put_string
+from tidemill.encoding.strings import copy, copy_padded, escaped_size, put_base64, put_json, put_string
 
 
 class Slot(enum.IntEnum):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.formats._memory import (
+from tidemill.encoding.memory import (
     load_byte,
     load_i64,
     load_u32,

@@ -1,4 +1,4 @@
-"""Writes the programs that `_assemble` runs: which constant text and which column follow each other in a document.
+"""Writes the programs that `assemble` runs: which constant text and which column follow each other in a document.
 
 A `Program` is built per block, because its steps hold addresses of the block's buffers; it keeps those alive until
 it has run. Values nested in lists and structs are rendered first, by programs of their own, one per level.
@@ -16,8 +16,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from tidemill.encoding.assemble import SLACK, Slot, Step, assemble
 from tidemill.errors import Refused
-from tidemill.formats._assemble import SLACK, Slot, Step, assemble
 from tidemill.model.types import JsonForm
 
 

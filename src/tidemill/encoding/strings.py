@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.formats._memory import load_byte, load_u64, store_u8, store_u16, store_u64
+from tidemill.encoding.memory import load_byte, load_u64, store_u8, store_u16, store_u64
 
 _HIGH = np.uint64(0x8080808080808080)
 _ONES = np.uint64(0x0101010101010101)

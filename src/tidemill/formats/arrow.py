@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.formats import _events, json
-from tidemill.formats._base import BaseFormat
+from tidemill.formats import json
+from tidemill.formats._shared import events
+from tidemill.formats._shared.base import BaseFormat
 from tidemill.model.block import Block
 from tidemill.model.table import Table
 
@@ -24,7 +25,7 @@ class ArrowFormat(BaseFormat):
     suffix = ".arrows"  # the suffix registered for streams; .arrow is the file form
 
     def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
-        batch = _events.record(block, source, self.envelope).batch()
+        batch = events.record(block, source, self.envelope).batch()
         if any(_has_dictionary(field.type) for field in batch.schema):  # they are messages of their own
             pieces = (Block(block.table, block.batch.slice(row, 1)) for row in range(block.rows))
             return pa.array([self.batch(piece, source).to_pybytes() for piece in pieces], pa.large_binary())
@@ -45,11 +46,11 @@ class ArrowWriter:
         self._format = format
         self._source = source
         options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
-        schema = _events.schema(table, format.envelope)
+        schema = events.schema(table, format.envelope)
         self._writer = pa.ipc.new_stream(stream, schema, options=options)
 
     def write(self, block: Block) -> None:
-        self._writer.write_batch(_events.record(block, self._source, self._format.envelope).batch())
+        self._writer.write_batch(events.record(block, self._source, self._format.envelope).batch())
 
     def close(self) -> None:
         self._writer.close()

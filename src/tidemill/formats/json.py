@@ -1,6 +1,6 @@
 """JSON, one document per row: what most sinks send. Columns in, one buffer of text out, no Python object per row.
 
-Called in Spark workers, once per block. `_program` turns a block into steps, `_assemble` runs them over the rows.
+Called in Spark workers, once per block. `program` turns a block into steps, `assemble` runs them over the rows.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.formats import _connect_schema, _envelopes
-from tidemill.formats._base import BaseFormat, Envelope, Mode
-from tidemill.formats._program import Program
-from tidemill.formats._schema_registry import SchemaRegistry
+from tidemill.encoding.program import Program
+from tidemill.formats._shared import connect_schema, envelopes
+from tidemill.formats._shared.base import BaseFormat, Envelope, Mode
 from tidemill.model.block import Block
 from tidemill.model.table import Table
+from tidemill.net.schema_registry import SchemaRegistry
 
 
 class JsonFormat(BaseFormat):
@@ -55,18 +55,18 @@ class JsonFormat(BaseFormat):
         """The key columns as a document, `{"id":1}`; null where the table or the event has no key (TRUNCATE)."""
         head, tail = b"", b""
         if self.envelope_schema:
-            head, tail = b'{"schema":' + _connect_schema.key(block.table, source) + b',"payload":', b"}"
-        program, found = _envelopes.key(block, head, tail)
+            head, tail = b'{"schema":' + connect_schema.key(block.table, source) + b',"payload":', b"}"
+        program, found = envelopes.key(block, head, tail)
         return program.run().array(found)
 
     def _program(self, block: Block, source: str, tail: bytes) -> Program:
         match self.envelope:
             case Envelope.DEBEZIUM:
-                return _envelopes.debezium(block, source, tail, with_schema=self.envelope_schema)
+                return envelopes.debezium(block, source, tail, with_schema=self.envelope_schema)
             case Envelope.CLOUDEVENTS if self.mode is Mode.STRUCTURED:
-                return _envelopes.cloudevent(block, source, tail)
+                return envelopes.cloudevent(block, source, tail)
             case _:
-                return _envelopes.native(block, source, tail)
+                return envelopes.native(block, source, tail)
 
 
 class LinesWriter:

@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemill.formats import _events, json
-from tidemill.formats._base import BaseFormat
+from tidemill.formats import json
+from tidemill.formats._shared import events
+from tidemill.formats._shared.base import BaseFormat
 from tidemill.model.block import Block
 from tidemill.model.table import Table
 
@@ -36,10 +37,10 @@ class ParquetWriter:
     def __init__(self, format: BaseFormat, stream: Any, table: Table, source: str, compression: str) -> None:
         self._format = format
         self._source = source
-        self._writer = pq.ParquetWriter(stream, _events.schema(table, format.envelope), compression=compression)
+        self._writer = pq.ParquetWriter(stream, events.schema(table, format.envelope), compression=compression)
 
     def write(self, block: Block) -> None:
-        batch = _events.record(block, self._source, self._format.envelope).batch()
+        batch = events.record(block, self._source, self._format.envelope).batch()
         self._writer.write_table(pa.Table.from_batches([batch]))
 
     def close(self) -> None:

@@ -22,14 +22,14 @@ from rich.console import Console
 from rich.live import Live
 
 from tidemill import config
-from tidemill.control import console
-from tidemill.control.arrivals import Arrivals, differences
-from tidemill.control.demoview import View, summary
-from tidemill.control.servers.postgres import Postgres
-from tidemill.control.shop import KEYS, Shop
+from tidemill.cli import terminal
 from tidemill.errors import DeliveryError, EnvironmentProblem
+from tidemill.lab.arrivals import Arrivals, differences
+from tidemill.lab.demo_view import View, summary
+from tidemill.lab.servers.postgres import Postgres
+from tidemill.lab.shop import KEYS, Shop
 
-app = console.commands()
+app = terminal.commands()
 
 PIPELINE = """\
 # Written by `tidemill demo`. Point the dsn at your own database and it is yours.
@@ -55,7 +55,7 @@ _REFRESH = 0.2
 def demo(
     seconds: Annotated[float, typer.Option(help="How long the shop is under load.", min=1)] = 15,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the files and the log in ./tidemill-demo.")] = False,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Watch changes of a real PostgreSQL arrive through Spark. Needs nothing and leaves nothing behind."""
     kept = Path("tidemill-demo").absolute()
@@ -80,7 +80,7 @@ def demo(
     facts["next"] = _what_next(keep)
     out.print(summary(view, facts))
     if as_json:
-        console.show_json(facts)
+        terminal.show_json(facts)
     if not facts["equal"]:
         raise typer.Exit(1)
 
@@ -137,7 +137,7 @@ class _Play:
         return config.load(document, {**os.environ, **places})
 
     def _run(self, pipelines: list[config.Pipeline]) -> None:
-        from tidemill.control.run import run_pipelines  # Spark is loaded here, while the screen already shows something
+        from tidemill.cli.run import run_pipelines  # Spark is loaded here, while the screen already shows something
 
         errors = run_pipelines(pipelines, stop=self._stop, quiet=True)
         if errors:

@@ -13,8 +13,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.control.arrivals import Arrivals, Event
-from tidemill.control.shop import KEYS, Shop
+from tidemill.lab.arrivals import Arrivals, Event
+from tidemill.lab.shop import KEYS, Shop
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SIGNS = {"insert": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tidemill.component import Config
+from tidemill.contracts import Config
 
 MIB = 1 << 20
 

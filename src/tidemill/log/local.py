@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tidemill.disk.private import make_directory, open_file, sync_directory, tighten
 from tidemill.errors import LogCorrupt, LogError
 from tidemill.log.store import LOCK, RESTORE
-from tidemill.privatefiles import make_directory, open_file, sync_directory, tighten
 
 # A mapped file keeps its disk space when it is trimmed, so only few stay mapped.
 _MAPS = 2

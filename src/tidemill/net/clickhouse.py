@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from tidemill.component import Config
 from tidemill.errors import DeliveryError, Refused
-from tidemill.sinks._tls import distrusted
+from tidemill.model.config import Config
+from tidemill.net.tls import distrusted
 
 MIN_VERSION = (23, 2)
 """ReplacingMergeTree(version, is_deleted) came with 23.2."""

@@ -1,7 +1,7 @@
 """HTTP/1.1 as a sender of ready bodies needs it: a kept connection, a request in one piece, the head of the answer.
 
 A client library makes objects and parses a mail header for each request, which takes longer than sending a third of a
-megabyte (docs/benchmarks.md). TLS, names and timeouts are the standard library's. `_http_requests` decides what an
+megabyte (docs/benchmarks.md). TLS, names and timeouts are the standard library's. `client` decides what an
 answer means.
 """
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr, model_validator
 
-from tidemill.component import Config
 from tidemill.errors import Refused
+from tidemill.model.config import Config
 
 
 def distrusted(error: BaseException | None) -> bool:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tidemill.component import Structure
+from tidemill.contracts import Structure
+from tidemill.disk.sqlite import SqliteFile
 from tidemill.errors import RegistryError
 from tidemill.model.position import Position
 from tidemill.model.table import Table
-from tidemill.sqlitefile import SqliteFile
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS versions (

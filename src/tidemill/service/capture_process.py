@@ -12,8 +12,8 @@ from pathlib import Path
 from tidemill.capture.backoff import Backoff
 from tidemill.capture.status import CaptureStatus, read_status
 from tidemill.config.pipeline import Pipeline
+from tidemill.disk.private import open_file
 from tidemill.errors import SourceError, TidemillError
-from tidemill.privatefiles import open_file
 from tidemill.telemetry import events
 
 _STOP_SECONDS = 20.0

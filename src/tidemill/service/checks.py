@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.capture.status import read_status, read_told
-from tidemill.component import Check, Outcome, Resting
 from tidemill.config import Pipeline
 from tidemill.config.notes import notes
-from tidemill.control.console import human_bytes
+from tidemill.contracts import Check, Outcome, Resting
 from tidemill.errors import TidemillError
 from tidemill.log import LogReader
 from tidemill.log.store import masked_uri
 from tidemill.schema.registry import SchemaRegistry
+from tidemill.service.units import human_bytes
 from tidemill.stream.policy import policy_of
 
 _JAVA = 17  # what Spark 4 asks for

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tidemill.config import Pipeline
-from tidemill.control.ownership import lock_stopped_pipeline
-from tidemill.control.positions import key_of_move, used_offset
 from tidemill.errors import CheckpointError, ConfigError
 from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
 from tidemill.log.delivered import acknowledge
@@ -24,6 +22,8 @@ from tidemill.log.reader import LogReader
 from tidemill.log.store import masked_uri, open_store
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Offset, Position
+from tidemill.service.ownership import lock_stopped_pipeline
+from tidemill.service.positions import key_of_move, used_offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ from pathlib import Path
 import orjson
 
 from tidemill.config import Pipeline
+from tidemill.disk.private import make_directory, open_file, sync_directory
 from tidemill.errors import AlreadyRunning, EnvironmentProblem
 from tidemill.log.local import LocalStore
 from tidemill.log.store import open_store
-from tidemill.privatefiles import make_directory, open_file, sync_directory
 from tidemill.telemetry import events
 
 LOCK, IDENTITY = "run.lock", "identity.json"

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 from tidemill.capture.status import CaptureStatus
 from tidemill.config.pipeline import Pipeline
 from tidemill.config.secrets import revealed
-from tidemill.control.capturing import CaptureProcess
-from tidemill.control.lag import Lag
-from tidemill.control.notices import SinkNotices
-from tidemill.control.status import PipelineStatus, Rate, SinkStatus, State
-from tidemill.control.streaming import GroupRun, described, explained
+from tidemill.disk.private import make_directory
 from tidemill.dlq import DeadLetters
 from tidemill.errors import CheckpointConflict, SparkLost, TidemillError
 from tidemill.log.reader import LogReader
-from tidemill.privatefiles import make_directory
-from tidemill.stream.follow import Follower
+from tidemill.service.capture_process import CaptureProcess
+from tidemill.service.lag import Lag
+from tidemill.service.notices import SinkNotices
+from tidemill.service.status import PipelineStatus, Rate, SinkStatus, State
+from tidemill.service.stream_group import GroupRun, described, explained
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.policy import policy_of
 from tidemill.stream.report import BatchReport
+from tidemill.stream.superseded import Follower
 from tidemill.telemetry import events
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 The pipeline is stopped meanwhile: two writers would fence each other off or overtake each other. Later events of the
 same key are at the sink already, so a letter that arrives now stands behind them. A sink that holds rows is not sent a
-letter whose row has newer events (stream/follow.py), unless the operator insists.
+letter whose row has newer events (stream/superseded.py), unless the operator insists.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemill.component import Sink, SinkConfig
 from tidemill.config import Pipeline
 from tidemill.config.spec import Sink as SinkSpec
-from tidemill.control.ownership import lock_stopped_pipeline
-from tidemill.control.positions import sink_positions
+from tidemill.contracts import Sink, SinkConfig
 from tidemill.dlq import DeadLetters, Letter
 from tidemill.errors import ConfigError, TidemillError, is_retryable
 from tidemill.log import LogReader, codec
@@ -26,8 +24,10 @@ from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.schema.registry import SchemaRegistry
-from tidemill.stream.follow import Watched, followed, superseded_in
-from tidemill.stream.follow import superseded as superseded_by_log
+from tidemill.service.ownership import lock_stopped_pipeline
+from tidemill.service.positions import sink_positions
+from tidemill.stream.superseded import Watched, followed, superseded_in
+from tidemill.stream.superseded import superseded as superseded_by_log
 
 _SKIPPED = "the sink says that it has this event: if that is so, let the letter go with tidemill dlq purge"
 

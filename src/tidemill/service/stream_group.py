@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tidemill.capture.backoff import Backoff
-from tidemill.control.status import SinkState, SinkStatus
 from tidemill.errors import DeliveryError, StreamError, TidemillError, is_retryable
 from tidemill.model.position import Offset
+from tidemill.service.status import SinkState, SinkStatus
 from tidemill.stream.ledger import Ledger, lost_events
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.policy import Group

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tidemill.component import Component, SinkConfig
+from tidemill.contracts import Component, SinkConfig
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder
-from tidemill.sinks._lines import Encoding
+from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder
+from tidemill.sinks._shared.lines import Encoding
 
 
 class BlackholeConfig(EncodedSinkConfig):

@@ -15,11 +15,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tidemill.component import Check, Component, Outcome, SinkConfig
+from tidemill.contracts import Check, Component, Outcome, SinkConfig
 from tidemill.errors import DeliveryError
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.sinks._encoding import EncodedSinkConfig, encoder, no_headers
-from tidemill.sinks._lines import Encoding
+from tidemill.sinks._shared.encoded import EncodedSinkConfig, encoder, no_headers
+from tidemill.sinks._shared.lines import Encoding
 
 _ANNOUNCED = "TIDEMILL_STDOUT"
 _OWN = "/dev/fd/1"

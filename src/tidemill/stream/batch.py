@@ -20,9 +20,9 @@ from tidemill.model.delivery import Delivery, Epoch, Receipt
 from tidemill.model.position import Offset
 from tidemill.stream import lanes
 from tidemill.stream.plan import Answer, Lane, Plan
+from tidemill.stream.poison import letters_of
 from tidemill.stream.pool import POOL, Tools
-from tidemill.stream.quarantine import letters_of
-from tidemill.telemetry.points import point
+from tidemill.telemetry.failpoints import point
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0

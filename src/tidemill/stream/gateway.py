@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tidemill.privatefiles import make_directory, open_file
+from tidemill.disk.private import make_directory, open_file
 
 _SUBMIT = "PYSPARK_SUBMIT_ARGS"
 _LARGE_LOG = 16 << 20

@@ -12,14 +12,14 @@ import uuid
 from contextlib import suppress
 from dataclasses import replace
 
-from tidemill.component import CheckpointStore
+from tidemill.contracts import CheckpointStore
 from tidemill.errors import CheckpointConflict, CheckpointError, ConfigError, LogCorrupt, LogError
 from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Offset, Position
 from tidemill.stream.policy import Group, Policy, key_of
 from tidemill.telemetry.events import fail, warn
-from tidemill.telemetry.points import point
+from tidemill.telemetry.failpoints import point
 
 JOINED = "moves with the pipeline's checkpoint"
 """Note on a position that is no longer the sink's own: it became required."""
@@ -118,7 +118,7 @@ class Ledger:
 
     def _stored(self, key: str, checkpoint: Checkpoint, expect: int) -> Checkpoint:
         """Saves as this ledger. After an error nobody knows whether it is stored, so the store is looked at; a store
-        that cannot be asked either takes the next save of ours all the same (`checkpoints/_rules.py`)."""
+        that cannot be asked either takes the next save of ours all the same (`checkpoints/_shared.py`)."""
         own = replace(checkpoint, writer=self._writer)
         try:
             return self._store.save(key, own, expect=expect)

@@ -22,16 +22,16 @@ from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.stream import failures, pins, source
 from tidemill.stream.attempt import Attempt
-from tidemill.stream.follow import Follower
+from tidemill.stream.dead_letters import Letterbox
 from tidemill.stream.ledger import Ledger
-from tidemill.stream.letterbox import Letterbox
 from tidemill.stream.patience import ENDLESS, Patience, Pauses
 from tidemill.stream.plan import Plan
 from tidemill.stream.policy import Group
 from tidemill.stream.report import BatchReport
 from tidemill.stream.session import cores, reaching_spark
+from tidemill.stream.superseded import Follower
 from tidemill.telemetry.events import emit, warn
-from tidemill.telemetry.points import point
+from tidemill.telemetry.failpoints import point
 
 
 class StreamLoop:

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
+from tidemill.disk.private import make_directory, replace_file
 from tidemill.model.position import Offset
-from tidemill.privatefiles import make_directory, replace_file
 
 _BEGIN = "begin.json"
 _QUERY = "query"

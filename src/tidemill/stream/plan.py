@@ -56,7 +56,7 @@ class Lane:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A sink's receipt for one lane; or, with a receipt that is not good, letters of what it will never take, packed
-    (dlq/letter.py): the lane is to be sent again without them."""
+    (dlq/record.py): the lane is to be sent again without them."""
 
     receipt: Receipt
     letters: bytes = b""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill import registry
-from tidemill.component import Sink
+from tidemill.contracts import Sink
 from tidemill.log import LogReader
 from tidemill.telemetry.events import emit
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tidemill.disk.private import make_directory
 from tidemill.errors import EnvironmentProblem, SparkLost
-from tidemill.privatefiles import make_directory
 from tidemill.stream.gateway import ensure_java
 from tidemill.stream.source import BlockSource, warm_workers
 from tidemill.telemetry import events

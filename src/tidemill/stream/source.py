@@ -37,7 +37,7 @@ RECEIPTS = pa.schema(
         ("sink", pa.string()), ("lane", pa.int32()), ("events", pa.int64()), ("bytes", pa.int64()),
         ("skipped", pa.int64()), ("encode_seconds", pa.float64()), ("write_seconds", pa.float64()),
         ("error", pa.string()), ("retryable", pa.bool_()), ("notices", pa.string()),
-        # The batch they belong to; `letters` are packed as in dlq/letter.py.
+        # The batch they belong to; `letters` are packed as in dlq/record.py.
         ("start", pa.int64()), ("end", pa.int64()), ("lanes", pa.int32()), ("by", pa.string()),
         ("letters", pa.binary()),
     ]

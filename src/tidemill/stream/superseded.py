@@ -1,9 +1,9 @@
 """Follows the keys of dead letters: a letter whose row has newer events at its sink is *superseded*.
 
-Sent again to a sink that holds rows, such a letter would put the row back to an older state (control/redeliver.py skips
-it). The driver compares each batch that every sink of a group has, before the checkpoint covers it, and only blocks of
-tables that have letters: by a hash of the key, a column at a time, then exactly where a hash is met. A batch that comes
-again finds the same.
+Sent again to a sink that holds rows, such a letter would put the row back to an older state (service/redelivery.py
+skips it). The driver compares each batch that every sink of a group has, before the checkpoint covers it, and only
+blocks of tables that have letters: by a hash of the key, a column at a time, then exactly where a hash is met. A batch
+that comes again finds the same.
 
     wholly    every key of the letter has a newer event that carried all columns, or the table was emptied
     partly    a newer event did not carry all columns (unchanged TOAST), or only one of two keys has one (the letter

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.delivery.destination import HoldsRows
 from tests.delivery.workload import Row
-from tidemill.control.servers.clickhouse import ClickHouse as Server
+from tidemill.lab.servers.clickhouse_standin import ClickHouse as Server
 
 
 class ClickHouse(HoldsRows[Server]):

@@ -9,7 +9,7 @@ import orjson
 
 from tests.delivery.destination import Event
 from tests.delivery.workload import Row
-from tidemill.control.servers.http import Answer, Received, Receiver
+from tidemill.lab.servers.http_receiver import Answer, Received, Receiver
 
 
 class Http:

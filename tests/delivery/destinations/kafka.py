@@ -8,7 +8,7 @@ from tests.crash.delivered import from_kafka
 from tests.delivery.destination import Event
 from tests.delivery.workload import Row
 from tests.services.kafka import CACHE, create_topic
-from tidemill.control.servers.kafka import Broker, Mock, local_kafka
+from tidemill.lab.servers.kafka import Broker, Mock, local_kafka
 
 
 class Kafka:

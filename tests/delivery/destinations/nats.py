@@ -9,7 +9,7 @@ import nats
 import orjson
 
 from tests.delivery.destination import Event, HoldsEvents
-from tidemill.control.servers.nats import Nats as Server
+from tidemill.lab.servers.nats import Nats as Server
 
 
 class Nats(HoldsEvents[Server]):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.delivery.destination import Event, HoldsEvents
-from tidemill.control.servers.postgres import Postgres as Server
+from tidemill.lab.servers.postgres import Postgres as Server
 from tidemill.sinks.pgstream import Client
 
 

@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 
 from tests.delivery.destination import HoldsRows
 from tests.delivery.workload import Row
-from tidemill.control.servers.postgres import Postgres as Server
+from tidemill.lab.servers.postgres import Postgres as Server
 
 
 class Postgres(HoldsRows[Server]):

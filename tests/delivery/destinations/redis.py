@@ -8,7 +8,7 @@ import orjson
 import redis
 
 from tests.delivery.destination import Event, HoldsEvents
-from tidemill.control.servers.valkey import Valkey
+from tidemill.lab.servers.valkey import Valkey
 
 
 class Redis(HoldsEvents[Valkey]):

@@ -8,7 +8,7 @@ import obstore
 import orjson
 
 from tests.delivery.destination import Event, HoldsEvents
-from tidemill.control.servers.seaweedfs import SeaweedFS
+from tidemill.lab.servers.seaweedfs import SeaweedFS
 
 
 class S3(HoldsEvents[SeaweedFS]):

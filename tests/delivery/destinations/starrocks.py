@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.delivery.destination import HoldsRows
 from tests.delivery.workload import Row
-from tidemill.control.servers.starrocks import StarRocks as Server
+from tidemill.lab.servers.starrocks_standin import StarRocks as Server
 
 
 class StarRocks(HoldsRows[Server]):

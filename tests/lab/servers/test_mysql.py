@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.services.mysql import KINDS, private_server
-from tidemill.control.servers.mysqlfamily import Server
+from tidemill.lab.servers.mysql_family import Server
 
 
 def test_it_writes_a_row_binlog_with_full_metadata(mysql_server: Server) -> None:

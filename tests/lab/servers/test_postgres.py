@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tidemill.control.servers.postgres import Postgres, installed_bin
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.postgres import Postgres, installed_bin
 
 
 def test_a_server_is_ready_for_logical_replication(postgres: Postgres) -> None:

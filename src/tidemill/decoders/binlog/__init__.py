@@ -1,12 +1,12 @@
 """The binlog of MySQL and MariaDB to blocks. The capture loop feeds it the replication stream as it arrives.
 
-How an UPDATE passes through: `scan` notes where its before and after images start; when a gulp is used up, `_blblocks`
+How an UPDATE passes through: `scan` notes where its before and after images start; when a gulp is used up, `blocks`
 takes all rows of one table at once, `cut` finds their cells, each column's converter turns them into an Arrow
 array, and the rows of whole transactions leave as one `Committed`. No step makes a Python object for a row.
-In files: `feed` here, `scan` in `_blscan`, `flush` in `_blhandover`, `_blblocks`, `_blcells`, `_blcolumns`, `_bltexts`.
+In files: `feed` here, `scan` in `scan`, `flush` in `emit`, `blocks`, `cells`, `columns`, `strings`.
 
-What is rare turns off that road and comes back to it: `_blcontrol` (tables not met before, files, names), from there
-`_blstatements` (DDL) and `_blends` (XA, rollbacks); `_blexpand` (what is compressed).
+What is rare turns off that road and comes back to it: `control` (tables not met before, files, names), from there
+`statements` (DDL) and `ends` (XA, rollbacks); `expand` (what is compressed).
 
 A transaction larger than `spill_bytes`, and one that XA has only prepared, leaves in pieces (`Spilled`) and becomes
 visible only with `SpillCommitted` (invariant 3); memory stays bounded.
@@ -20,17 +20,17 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.decoders import _blscan as scanning
-from tidemill.decoders._blanswers import DdlChange, Tables
-from tidemill.decoders._blcontrol import Control
-from tidemill.decoders._blends import Ends
-from tidemill.decoders._blexpand import expand, read_only
-from tidemill.decoders._blhandover import Handover
-from tidemill.decoders._blmap import TableMap
-from tidemill.decoders._blprogress import Progress
-from tidemill.decoders._blstream import BinlogRefused, Stream
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.binlog import scan as scanning
+from tidemill.decoders.binlog.control import Control
+from tidemill.decoders.binlog.emit import Handover
+from tidemill.decoders.binlog.ends import Ends
+from tidemill.decoders.binlog.expand import expand, read_only
+from tidemill.decoders.binlog.progress import Progress
+from tidemill.decoders.binlog.stream import BinlogRefused, Stream
+from tidemill.decoders.mysql_schema.answers import DdlChange, Tables
+from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema.table_map import TableMap
 from tidemill.errors import TidemillError
 from tidemill.model.change import Change
 from tidemill.model.position import Position

@@ -9,15 +9,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.decoders import _blcells as cells
-from tidemill.decoders import _blimages
-from tidemill.decoders import _bljson as documents
-from tidemill.decoders import _blscan as scanning
-from tidemill.decoders._blanswers import DdlChange
-from tidemill.decoders._blcolumn import Cells
-from tidemill.decoders._blfill import fill as filling
-from tidemill.decoders._blrows import Names, Rows, Slot, Tables
-from tidemill.decoders._sides import Ints, commits, meta, runs, side_values, table_runs, unchanged
+from tidemill.decoders.binlog import cells
+from tidemill.decoders.binlog import images as row_images
+from tidemill.decoders.binlog import json_documents as documents
+from tidemill.decoders.binlog import scan as scanning
+from tidemill.decoders.binlog.column import Cells
+from tidemill.decoders.binlog.rows import Names, Rows, Slot, Tables
+from tidemill.decoders.columnar.sides import Ints, commits, meta, runs, side_values, table_runs, unchanged
+from tidemill.decoders.mysql_schema.answers import DdlChange
+from tidemill.decoders.mysql_schema.fill import fill as filling
 from tidemill.errors import DecodeError
 from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
 from tidemill.model.columns import booleans, column
@@ -65,7 +65,7 @@ class Blocks:
         event = notes.event[rows]
         old, new, fill = notes.old[rows], notes.new[rows], notes.fill[rows]
         keys = [i for i, c in enumerate(table.columns) if c.name in table.key]
-        whole = (notes.ev_flags[event] & _blimages.OLD_WHOLE != 0) | (not keys)
+        whole = (notes.ev_flags[event] & row_images.OLD_WHOLE != 0) | (not keys)
         every = list(range(len(table.columns)))
         nothing = np.full(len(rows), -1, np.int32)
         columns: dict[str, pa.Array] = {}
@@ -113,7 +113,7 @@ class Blocks:
 
     def _lacking(self, rows: Ints, event: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_] | None:
         """INSERTs whose image has not every column; None where all have, as always with binlog_row_image=FULL."""
-        some = self.notes.ev_flags[event] & _blimages.NEW_WHOLE == 0
+        some = self.notes.ev_flags[event] & row_images.NEW_WHOLE == 0
         if not some.any():
             return None
         lacking: npt.NDArray[np.bool_] = some & (self.notes.op[rows] == scanning.OP_INSERT)
@@ -158,7 +158,7 @@ class Blocks:
         at, size, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.uint8)
         cells.cut(
             self.buffer, len(self.buffer), start, fill, event, own, other, notes.ev_flags,
-            _blimages.NEW_WHOLE if after else _blimages.OLD_WHOLE, tables.program, known.first, count, at, size, kind,
+            row_images.NEW_WHOLE if after else row_images.OLD_WHOLE, tables.program, known.first, count, at, size, kind,
         )  # fmt: skip
         return [Cells(self.buffer, at[j], size[j], kind[j]) for j in range(count)]
 

@@ -1,4 +1,4 @@
-"""One column's cells: where its values stand in the buffer. What the converters of `_blcolumns` work on."""
+"""One column's cells: where its values stand in the buffer. What the converters of `columns` work on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders import _blcells as cells
+from tidemill.decoders.binlog import cells
 
 Mask = npt.NDArray[np.bool_]
 Result = tuple[pa.Array, Mask | None]

@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders import _blcells as cells
-from tidemill.decoders import _bljson as documents
-from tidemill.decoders import _blmap as m
-from tidemill.decoders import _blmoments as moments
-from tidemill.decoders import _bloldmoments as oldmoments
-from tidemill.decoders import _bltexts as texts
-from tidemill.decoders import mysqltypes
-from tidemill.decoders._blcolumn import Cells, Mask, Result
+from tidemill.decoders.binlog import cells
+from tidemill.decoders.binlog import json_documents as documents
+from tidemill.decoders.binlog import old_temporal as oldmoments
+from tidemill.decoders.binlog import strings as texts
+from tidemill.decoders.binlog import temporal as moments
+from tidemill.decoders.binlog.column import Cells, Mask, Result
+from tidemill.decoders.mysql_schema import table_map as m
+from tidemill.decoders.mysql_schema import types
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model import columns
 from tidemill.model.table import Column
@@ -34,7 +34,7 @@ def _hexadecimal(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """`step` is the column's part of the row program (`_blimages`)."""
+    """`step` is the column's part of the row program (`images`)."""
 
     step: int
     convert: Callable[[Cells], Result]
@@ -81,10 +81,10 @@ def converter(kind: int, metadata: int, column: Column) -> Converter:
     elif kind in (m.TIME, m.TIME2) and native.startswith("time"):
         return Converter(step, lambda c: _times(c, 0 if kind == m.TIME else metadata, old=kind == m.TIME))
     elif kind == m.ENUM and native.startswith("enum"):
-        known = mysqltypes.labels(native)
+        known = types.labels(native)
         return Converter(step, lambda c: _enums(c, step, known), _number_text)
     elif kind == m.SET and native.startswith("set"):
-        known = mysqltypes.labels(native)
+        known = types.labels(native)
         return Converter(step, lambda c: _sets(c, step, known), _number_text)
     elif kind == m.JSON and native == "json":
         return Converter(-8, documents.convert, documents.odd_text, is_document=True)

@@ -10,17 +10,17 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from tidemill.decoders import _blevents as events
-from tidemill.decoders import _blmap as maps
-from tidemill.decoders import _blscan as scanning
-from tidemill.decoders._blanswers import Tables
-from tidemill.decoders._blends import Ends
-from tidemill.decoders._blhandover import Handover
-from tidemill.decoders._blprogress import Progress
-from tidemill.decoders._blrows import Domain, Name, Uuid
-from tidemill.decoders._blstatements import Statements
-from tidemill.decoders._blstream import Stream
-from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.binlog import events
+from tidemill.decoders.binlog import scan as scanning
+from tidemill.decoders.binlog.emit import Handover
+from tidemill.decoders.binlog.ends import Ends
+from tidemill.decoders.binlog.progress import Progress
+from tidemill.decoders.binlog.rows import Domain, Name, Uuid
+from tidemill.decoders.binlog.statements import Statements
+from tidemill.decoders.binlog.stream import Stream
+from tidemill.decoders.mysql_schema import table_map as maps
+from tidemill.decoders.mysql_schema.answers import Tables
+from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.errors import DecodeError, SourceError
 from tidemill.model.change import Change
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tidemill.decoders import _blscan as scanning
-from tidemill.decoders._blanswers import DdlChange
-from tidemill.decoders._blblocks import statements
-from tidemill.decoders._blprogress import Progress
-from tidemill.decoders._blstream import Stream, Transaction
-from tidemill.decoders._sides import Ints
+from tidemill.decoders.binlog import scan as scanning
+from tidemill.decoders.binlog.blocks import statements
+from tidemill.decoders.binlog.progress import Progress
+from tidemill.decoders.binlog.stream import Stream, Transaction
+from tidemill.decoders.columnar.sides import Ints
+from tidemill.decoders.mysql_schema.answers import DdlChange
 from tidemill.errors import TidemillError
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
 

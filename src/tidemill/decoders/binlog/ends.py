@@ -1,6 +1,6 @@
 """Ends of transactions that `scan` leaves to Python: of spilled ones, of XA, and what was rolled back.
 
-Called by `_blcontrol` for events, by `_blstatements` for what the binlog says in SQL.
+Called by `control` for events, by `statements` for what the binlog says in SQL.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemill.decoders import _blevents as events
-from tidemill.decoders import _blscan as scanning
-from tidemill.decoders._blhandover import Handover
-from tidemill.decoders._blprogress import Progress
-from tidemill.decoders._blstream import Stream, Transaction
-from tidemill.decoders.gtid import MysqlGtids
+from tidemill.decoders.binlog import events
+from tidemill.decoders.binlog import scan as scanning
+from tidemill.decoders.binlog.emit import Handover
+from tidemill.decoders.binlog.progress import Progress
+from tidemill.decoders.binlog.stream import Stream, Transaction
+from tidemill.decoders.mysql_schema.gtid import MysqlGtids
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, SpillAborted
 

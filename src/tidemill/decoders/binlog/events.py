@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidemill.decoders import _blcharsets as charsets
-from tidemill.decoders._blbytes import Bytes
-from tidemill.decoders._mysession import UNTOLD, Mode, Session
+from tidemill.decoders.columnar.fields import Bytes
+from tidemill.decoders.mysql_schema import charsets
+from tidemill.decoders.mysql_schema.session import UNTOLD, Mode, Session
 from tidemill.errors import DecodeError
 
 HEADER = 19
-#: Event types: Log_event_type of MySQL, and from 160 on MariaDB's. `_blscan` has its own, which are compiled.
+#: Event types: Log_event_type of MySQL, and from 160 on MariaDB's. `scan` has its own, which are compiled.
 QUERY, STOP, ROTATE, FORMAT_DESCRIPTION, XID, TABLE_MAP = 2, 3, 4, 15, 16, 19
 APPEND_BLOCK, DELETE_FILE, BEGIN_LOAD_QUERY, EXECUTE_LOAD_QUERY, INCIDENT = 9, 11, 17, 18, 26
 HEARTBEAT, GTID, ANONYMOUS_GTID, XA_PREPARE, TRANSACTION_PAYLOAD, HEARTBEAT_2, GTID_TAGGED = 27, 33, 34, 38, 40, 41, 42

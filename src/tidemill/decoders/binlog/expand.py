@@ -13,9 +13,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.decoders import _blevents as events
-from tidemill.decoders import _blscan as scanning
-from tidemill.decoders._blstream import Stream
+from tidemill.decoders.binlog import events
+from tidemill.decoders.binlog import scan as scanning
+from tidemill.decoders.binlog.stream import Stream
 from tidemill.errors import DecodeError
 from tidemill.model.change import Change
 

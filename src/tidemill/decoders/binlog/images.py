@@ -1,6 +1,6 @@
 """Row images, walked by kernels: where one ends, which columns it has, and whether two of them have the same key.
 
-`scan` (`_blscan`) steps over images with it, `cut` (`_blcells`) finds their cells. An image is a bit per column for
+`scan` (`scan`) steps over images with it, `cut` (`cells`) finds their cells. An image is a bit per column for
 NULL, then the values that are not NULL; how many bytes a value takes is in the table's row program.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders._blwire import le16, le24, le32
+from tidemill.decoders.binlog.wire import le16, le24, le32
 
 # Steps of a row program: the size of a value, or minus the number of bytes that say its size.
 DOCUMENT = -8  # four such bytes, of a JSON column

@@ -1,7 +1,7 @@
 """MySQL's binary JSON to the text that the server prints, and the partial updates of it.
 
-Documents of objects, arrays, strings, numbers and literals are written by a kernel (`_bljsontext`). The rest (decimals,
-dates, opaque bytes, and documents that are put together from a partial update) goes value by value (`_bljsonvalue`).
+Documents of objects, arrays, strings, numbers and literals are written by a kernel (`json_text`). The rest (decimals,
+dates, opaque bytes, and documents that are put together from a partial update) goes value by value (`json_value`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import config
 
-from tidemill.decoders import _blcells as cells
-from tidemill.decoders import _bljsontext as kernel
-from tidemill.decoders._blbytes import Bytes
-from tidemill.decoders._blcolumn import Cells
-from tidemill.decoders._bljsonvalue import Node, broken, parse, quote, render
+from tidemill.decoders.binlog import cells
+from tidemill.decoders.binlog import json_text as kernel
+from tidemill.decoders.binlog.column import Cells
+from tidemill.decoders.binlog.json_value import Node, broken, parse, quote, render
+from tidemill.decoders.columnar.fields import Bytes
 from tidemill.errors import DecodeError
 from tidemill.model.columns import booleans
 

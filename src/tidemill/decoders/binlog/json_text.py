@@ -1,6 +1,6 @@
-"""The kernel that writes MySQL's binary JSON as text, a column at a time. `_bljson` calls it and has the rest done.
+"""The kernel that writes MySQL's binary JSON as text, a column at a time. `json_documents` calls it.
 
-A document that has decimals, dates or opaque bytes, or that is not well formed, is left to `_bljsonvalue`.
+A document that has decimals, dates or opaque bytes, or that is not well formed, is left to `json_value`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders._blcells import VALUE
-from tidemill.decoders._blwire import le64
-from tidemill.formats._numbers import _shortest
+from tidemill.decoders.binlog.cells import VALUE
+from tidemill.decoders.binlog.wire import le64
+from tidemill.encoding.numbers import _shortest
 
 _DEPTH = 100
 _ROOM = 48  # bytes that any scalar but a string fits into
@@ -60,7 +60,7 @@ def _put_integer(out: Any, o: Any, v: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _put_double(out: Any, o: Any, bits: Any) -> Any:
-    """As `_bljsonvalue.double_text`; -1 for what is no number."""
+    """As `json_value.double_text`; -1 for what is no number."""
     exponent = np.int64(bits >> np.uint64(52)) & 0x7FF
     fraction = bits & _FRACTION
     if exponent == 0x7FF:

@@ -1,16 +1,16 @@
 """Moves a stream's `place` over the transactions that ended, and names the places of single ones.
 
-`_blhandover` calls it for those that `scan` saw whole, the parts that end transactions themselves for the others.
+`emit` calls it for those that `scan` saw whole, the parts that end transactions themselves for the others.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tidemill.decoders import _blscan as scanning
-from tidemill.decoders._blrows import Domain, Uuid
-from tidemill.decoders._blstream import Stream, Transaction
-from tidemill.decoders.gtid import MariadbGtids, MysqlGtids
+from tidemill.decoders.binlog import scan as scanning
+from tidemill.decoders.binlog.rows import Domain, Uuid
+from tidemill.decoders.binlog.stream import Stream, Transaction
+from tidemill.decoders.mysql_schema.gtid import MariadbGtids, MysqlGtids
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.position import Position
 

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders import _blcells as cells
-from tidemill.decoders import _blscan as scanning
-from tidemill.decoders import _words as words
-from tidemill.decoders._blcolumns import Converter, converter
-from tidemill.decoders._blmap import TableMap
-from tidemill.decoders._sides import Ints
+from tidemill.decoders.binlog import cells
+from tidemill.decoders.binlog import scan as scanning
+from tidemill.decoders.binlog.columns import Converter, converter
+from tidemill.decoders.columnar import eight_bytes as words
+from tidemill.decoders.columnar.sides import Ints
+from tidemill.decoders.mysql_schema.table_map import TableMap
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model.table import Table
 
@@ -45,7 +45,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A table at one shape: its columns' converters, where its row program begins, and defaults (`_mydefault`)."""
+    """A table at one shape: its columns' converters, where its row program begins, and defaults (`defaults`)."""
 
     table: Table
     converters: tuple[Converter, ...]

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders import _sides
-from tidemill.decoders._blimages import (
+from tidemill.decoders.binlog.images import (
     NEW_WHOLE,
     OLD_WHOLE,
     PARTIAL,
@@ -26,8 +25,9 @@ from tidemill.decoders._blimages import (
     skip_some,
     skip_whole,
 )
-from tidemill.decoders._blwire import le16, le24, le32, le48, le64, packed
-from tidemill.decoders._crc32 import crc32
+from tidemill.decoders.binlog.wire import le16, le24, le32, le48, le64, packed
+from tidemill.decoders.columnar import sides
+from tidemill.decoders.columnar.crc32 import crc32
 
 # Slots of the state vector, which lives as long as the connection.
 POS = 0  # next byte to look at
@@ -64,7 +64,7 @@ OP_INSERT, OP_UPDATE, OP_DELETE = 1, 2, 3
 NOT_CAPTURED = -1
 HEADER = 19
 ANONYMOUS = 0  # the name number of a transaction without GTID
-NO_TIME = _sides.NO_TIME
+NO_TIME = sides.NO_TIME
 
 _QUERY, _STOP, _INTVAR, _RAND, _USER_VAR, _XID, _TABLE_MAP = 2, 3, 5, 13, 14, 16, 19
 _HEARTBEAT, _IGNORABLE, _ROWS_QUERY, _GTID, _ANONYMOUS_GTID, _PREVIOUS_GTIDS = 27, 28, 29, 33, 34, 35

@@ -1,6 +1,6 @@
 """Statements that stand in the binlog as text: about transactions, DDL, and changes of rows without the rows.
 
-Called by `_blcontrol` for QUERY events and their like. What a DDL statement did is for `Tables.ddl` to say.
+Called by `control` for QUERY events and their like. What a DDL statement did is for `Tables.ddl` to say.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from tidemill.decoders import _blevents as events
-from tidemill.decoders import _blscan as scanning
-from tidemill.decoders._blanswers import DdlChange, Tables
-from tidemill.decoders._blblocks import statements
-from tidemill.decoders._blends import Ends
-from tidemill.decoders._blhandover import Handover
-from tidemill.decoders._blprogress import Progress
-from tidemill.decoders._blstream import Stream, Transaction
+from tidemill.decoders.binlog import events
+from tidemill.decoders.binlog import scan as scanning
+from tidemill.decoders.binlog.blocks import statements
+from tidemill.decoders.binlog.emit import Handover
+from tidemill.decoders.binlog.ends import Ends
+from tidemill.decoders.binlog.progress import Progress
+from tidemill.decoders.binlog.stream import Stream, Transaction
+from tidemill.decoders.mysql_schema.answers import DdlChange, Tables
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, Committed
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.decoders import _blscan as scanning
-from tidemill.decoders._blblocks import Blocks
-from tidemill.decoders._blrows import Name, Names, Rows, Tables
-from tidemill.decoders.binlogplace import Place
+from tidemill.decoders.binlog import scan as scanning
+from tidemill.decoders.binlog.blocks import Blocks
+from tidemill.decoders.binlog.rows import Name, Names, Rows, Tables
+from tidemill.decoders.mysql_schema.place import Place
 from tidemill.errors import ConnectionLost, DecodeError, SourceError
 
 _BROKEN = {

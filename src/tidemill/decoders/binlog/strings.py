@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders import _blcells as cells
-from tidemill.decoders import _blcharsets as charsets
-from tidemill.decoders import _blmap as m
-from tidemill.decoders import _words as words
-from tidemill.decoders import mysqltypes
-from tidemill.decoders._blcolumn import Cells, Mask, Result
+from tidemill.decoders.binlog import cells
+from tidemill.decoders.binlog.column import Cells, Mask, Result
+from tidemill.decoders.columnar import eight_bytes as words
+from tidemill.decoders.mysql_schema import charsets, types
+from tidemill.decoders.mysql_schema import table_map as m
+from tidemill.decoders.mysql_schema.fill import inet6_text
 from tidemill.errors import DecodeError
 
 
@@ -36,7 +36,7 @@ def converter_of(kind: int, metadata: int, native: str, arrow: pa.DataType) -> C
         return _binaries
     if not pa.types.is_string(arrow) or kind in (m.GEOMETRY, m.VECTOR):
         return None
-    charset = mysqltypes.charset(native)
+    charset = types.charset(native)
     if charset in charsets.UTF8:
         return _texts
     if charsets.is_single_byte(charset):
@@ -156,19 +156,6 @@ def _uuid(value: bytes) -> str:
     if value[6] & 0x80 and 0 < value[8] < 0x60:
         value = value[12:16] + value[10:12] + value[8:10] + value[6:8] + value[0:6]
     return str(uuid.UUID(bytes=value))
-
-
-def inet6_text(value: bytes) -> str:
-    """As MariaDB prints it: the first longest run of zeros left out, even a single one; IPv4's range with its dots."""
-    mapped = value[:12] == bytes(10) + b"\xff\xff"
-    if mapped or (value[:12] == bytes(12) and any(value[12:14])):
-        return ("::ffff:" if mapped else "::") + str(ipaddress.IPv4Address(value[12:]))
-    groups = [f"{int.from_bytes(value[i : i + 2], 'big'):x}" for i in range(0, 16, 2)]
-    found = [(size, -at) for at in range(8) for size in range(1, 9 - at) if groups[at : at + size] == ["0"] * size]
-    if not found:
-        return ":".join(groups)
-    size, at = max(found)
-    return ":".join(groups[:-at]) + "::" + ":".join(groups[size - at :])
 
 
 _SPECIAL: dict[str, tuple[int, Callable[[bytes], str]]] = {

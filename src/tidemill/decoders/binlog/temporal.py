@@ -1,4 +1,4 @@
-"""MySQL's dates and times, packed bits, into days, microseconds, and text for TIME. Cells as in `_blcells`.
+"""MySQL's dates and times, packed bits, into days, microseconds, and text for TIME. Cells as in `cells`.
 
 Bad is what no calendar has: zero and partial dates (`0000-00-00`, `2024-02-00`, any day of the year 0) and days that
 their month lacks (ALLOW_INVALID_DATES). `text_of` says how the server prints them.
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders._blcells import VALUE
-from tidemill.decoders._calendar import MICROS_PER_DAY, days
+from tidemill.decoders.binlog.cells import VALUE
+from tidemill.decoders.columnar.calendar import MICROS_PER_DAY, days
 from tidemill.errors import DecodeError
 
 _MONTH = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)

@@ -1,6 +1,6 @@
 """Numbers as the binlog writes them, read by kernels. None of them looks whether its bytes are there, but `packed`.
 
-Called by the kernels of `_blscan`, `_blimages` and `_bljsontext`; Python code reads with `_blbytes`.
+Called by the kernels of `scan`, `images` and `json_text`; Python code reads with `fields`.
 """
 
 from __future__ import annotations

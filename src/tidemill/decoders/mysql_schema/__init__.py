@@ -17,29 +17,28 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from tidemill.component import Schemas
-from tidemill.decoders import _blcharsets as charsets
-from tidemill.decoders import _blmap as m
-from tidemill.decoders import _mynotes as notes
-from tidemill.decoders import _mystatements as sql
-from tidemill.decoders import mysqltypes
-from tidemill.decoders._blfill import initial
-from tidemill.decoders._blmap import TableMap
-from tidemill.decoders._mycatalog import CatalogColumn, CatalogDatabase, CatalogTable
-from tidemill.decoders._mychanges import changes, safe_text
-from tidemill.decoders._mycolumn import implicit_period, lacks_charset
-from tidemill.decoders._myddl import parse, parse_anyhow
-from tidemill.decoders._mydefault import is_rounded, kept, of_catalog
-from tidemill.decoders._myhistory import NEVER_LISTED, Effect, History, State, Unknown
-from tidemill.decoders._myrewind import rewind
-from tidemill.decoders._mysession import UNTOLD, Session
-from tidemill.decoders._myshape import difference
-from tidemill.decoders._mytarget import calls_nothing, target
-from tidemill.decoders._mytemporary import TableKey
-from tidemill.decoders._mywords import Kind, NotUnderstood, words
-from tidemill.decoders.binlog import DdlChange
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import Flavor
+from tidemill.contracts import Schemas
+from tidemill.decoders.mysql_schema import charsets, notes
+from tidemill.decoders.mysql_schema import statements as sql
+from tidemill.decoders.mysql_schema import table_map as m
+from tidemill.decoders.mysql_schema import types as mysqltypes
+from tidemill.decoders.mysql_schema.answers import DdlChange
+from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogDatabase, CatalogTable
+from tidemill.decoders.mysql_schema.changes import changes, safe_text
+from tidemill.decoders.mysql_schema.column_definition import implicit_period, lacks_charset
+from tidemill.decoders.mysql_schema.ddl import parse, parse_anyhow
+from tidemill.decoders.mysql_schema.defaults import is_rounded, kept, of_catalog
+from tidemill.decoders.mysql_schema.fill import initial
+from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_schema.history import NEVER_LISTED, Effect, History, State, Unknown
+from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema.rewind import rewind
+from tidemill.decoders.mysql_schema.session import UNTOLD, Session
+from tidemill.decoders.mysql_schema.shape import difference
+from tidemill.decoders.mysql_schema.table_map import TableMap
+from tidemill.decoders.mysql_schema.target import calls_nothing, target
+from tidemill.decoders.mysql_schema.temporary import TableKey
+from tidemill.decoders.mysql_schema.tokens import Kind, NotUnderstood, words
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model.position import Position
 from tidemill.model.table import Column, Table

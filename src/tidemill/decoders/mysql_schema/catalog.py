@@ -1,6 +1,6 @@
 """What a table of MySQL or MariaDB looks like, in the server's own words: the unit of the schema history.
 
-`sources/` fills it from information_schema, `_myddl` changes it statement by statement, `mysqltables` keeps it.
+`sources/` fills it from information_schema, `ddl` changes it statement by statement, `mysqltables` keeps it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class CatalogColumn:
 
     `type` is COLUMN_TYPE as it stands there (`int(10) unsigned`, `enum('a','b')`); `charset` is CHARACTER_SET_NAME,
     empty for what has none. `generated` means GENERATION_EXPRESSION is not empty, `invisible` that EXTRA says so.
-    `default` is in the form of `_mydefault`; columns are not told apart by it, since one value has several forms.
+    `default` is in the form of `defaults`; columns are not told apart by it, since one value has several forms.
     `initial`, in the same form, is what the rows that were there got when a statement added the column; None where no
     statement did, or that cannot be told.
     `row_end`: it says since when a row is an old version (MariaDB's system versioning); `implicit`: it is one of the

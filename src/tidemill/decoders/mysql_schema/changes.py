@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tidemill.decoders._mycatalog import CatalogColumn, CatalogTable
-from tidemill.decoders._myhistory import Effect, Unknown
-from tidemill.decoders._mysession import Mode
-from tidemill.decoders._mytemporary import TableKey
-from tidemill.decoders._mywords import quoted
+from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
+from tidemill.decoders.mysql_schema.history import Effect, Unknown
+from tidemill.decoders.mysql_schema.session import Mode
+from tidemill.decoders.mysql_schema.temporary import TableKey
+from tidemill.decoders.mysql_schema.tokens import quoted
 
 
 def safe_text(text: str, mode: Mode) -> str:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tidemill.decoders import _blcharsets as charsets
-from tidemill.decoders import _mydefault as defaults
-from tidemill.decoders import mysqltypes
-from tidemill.decoders._mycatalog import CatalogColumn
-from tidemill.decoders._mysession import Mode
-from tidemill.decoders._mywords import Kind, NotUnderstood, Reader, words
+from tidemill.decoders.mysql_schema import charsets, defaults, types
+from tidemill.decoders.mysql_schema.catalog import CatalogColumn
+from tidemill.decoders.mysql_schema.session import Mode
+from tidemill.decoders.mysql_schema.tokens import Kind, NotUnderstood, Reader, words
 
 _WIDTHS = {"tinyint": 4, "smallint": 6, "mediumint": 9, "int": 11, "bigint": 20}
 _INTEGERS = {
@@ -287,7 +285,7 @@ def _literal(label: str | bytes, charset: str) -> str:
             label = charsets.decode(aligned, "utf8mb4" if charset == "binary" else charset)
         except (UnicodeDecodeError, LookupError) as error:
             raise NotUnderstood(f"labels that are no text in {charset}") from error
-    return mysqltypes.quoted_label(label.rstrip(" "))
+    return types.quoted_label(label.rstrip(" "))
 
 
 def _attributes(clause: Reader, made: Definition, *, mariadb: bool) -> Definition:

@@ -1,4 +1,4 @@
-"""DDL of the binlog, read into `_mystatements`.
+"""DDL of the binlog, read into `statements`.
 
 Only what changes names, columns, types or keys of tables is read; indexes, partitions and options are stepped over.
 `NotUnderstood` means that a clause was met which may matter and is not known.
@@ -10,10 +10,16 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from tidemill.decoders import _mydefault as defaults
-from tidemill.decoders._mycolumn import PERIOD, Definition, charset_name, charset_of_collation, definition
-from tidemill.decoders._mysession import PLAIN, Mode
-from tidemill.decoders._mystatements import (
+from tidemill.decoders.mysql_schema import defaults
+from tidemill.decoders.mysql_schema.column_definition import (
+    PERIOD,
+    Definition,
+    charset_name,
+    charset_of_collation,
+    definition,
+)
+from tidemill.decoders.mysql_schema.session import PLAIN, Mode
+from tidemill.decoders.mysql_schema.statements import (
     AddColumn,
     AddKey,
     AlterDatabase,
@@ -37,7 +43,7 @@ from tidemill.decoders._mystatements import (
     TruncateTable,
     Versioning,
 )
-from tidemill.decoders._mywords import QUOTINGS, NotUnderstood, Reader, without_quotes, words
+from tidemill.decoders.mysql_schema.tokens import QUOTINGS, NotUnderstood, Reader, without_quotes, words
 
 _FIRST = re.compile(
     r"\s*(?:SET\s+STATEMENT\b.*?\bFOR\s+)?(CREATE|ALTER|DROP|RENAME|TRUNCATE|INSERT|REPLACE|UPDATE|DELETE|LOAD)\b",

@@ -1,7 +1,7 @@
 """What a column gets where an INSERT does not name it: the DEFAULT of its definition, in the form that is kept.
 
 With binlog_row_image MINIMAL or NOBLOB an INSERT leaves out columns that were filled by a literal default. So the
-schema history keeps them, and `_blfill` makes a value of them. Defaults that the server computes are always in the
+schema history keeps them, and `fill` makes a value of them. Defaults that the server computes are always in the
 binlog (MySQL 9.7: whatever stands in parentheses; MariaDB 10.11: what is no literal there), and so is AUTO_INCREMENT.
 
 The form: empty for no DEFAULT, `'text'` (not escaped), a number, `0x4142` for bytes, `()` for what is computed, `@…`
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import re
 
-from tidemill.decoders._mycatalog import CatalogColumn
-from tidemill.decoders._mywords import Kind, NotUnderstood, Reader, words
+from tidemill.decoders.mysql_schema.catalog import CatalogColumn
+from tidemill.decoders.mysql_schema.tokens import Kind, NotUnderstood, Reader, words
 
 NONE, COMPUTED = "", "()"
 _WORDS = {"NULL": NONE, "TRUE": "1", "FALSE": "0"}

@@ -1,6 +1,6 @@
 """Values of columns that an INSERT left out of its image: literal defaults, as the server stores them.
 
-Called by `_blblocks`, only for rows that lack columns. What cannot be told exactly is refused, never guessed: how the
+Called by `blocks`, only for rows that lack columns. What cannot be told exactly is refused, never guessed: how the
 server would round a fraction depends on sql_mode, what moment a TIMESTAMP is on a session's time zone.
 """
 
@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decoders import _blcharsets as charsets
-from tidemill.decoders import mysqltypes
-from tidemill.decoders._bltexts import inet6_text
-from tidemill.decoders._mydefault import COMPUTED, NONE
+from tidemill.decoders.mysql_schema import charsets, types
+from tidemill.decoders.mysql_schema.defaults import COMPUTED, NONE
 from tidemill.errors import DecodeError
 from tidemill.model.table import Column, Initial, Table
 
@@ -47,7 +45,7 @@ class _Unsure(Exception):
 
 
 def fill(table: Table, column: Column, default: str | None) -> Fill:
-    """The value of a column that an INSERT did not name. `default` is in the form of `_mydefault`."""
+    """The value of a column that an INSERT did not name. `default` is in the form of `defaults`."""
     try:
         return _fill(column, default)
     except (_Unsure, ValueError, ArithmeticError) as error:
@@ -93,7 +91,7 @@ def _zero(column: Column) -> Fill:
     """What NOT NULL without a DEFAULT gets where sql_mode is not strict."""
     arrow, base = column.type.arrow, _base(column)
     if base == "enum":
-        return Fill(mysqltypes.labels(column.type.native)[0])
+        return Fill(types.labels(column.type.native)[0])
     if base == "json":
         return Fill("null")
     if base in ("uuid", "inet4", "inet6"):
@@ -282,7 +280,7 @@ def _time(column: Column, text: str | None, number: str | None) -> str:
 
 
 def _labels(column: Column, text: str, *, several: bool) -> str:
-    known = mysqltypes.labels(column.type.native)
+    known = types.labels(column.type.native)
     wanted = [part for part in text.split(",") if part] if several else [text]
     chosen = {_label(known, part) for part in wanted}
     return ",".join(label for label in known if label in chosen) if several else chosen.pop()
@@ -298,7 +296,7 @@ def _label(known: tuple[str, ...], part: str) -> str:
 
 
 def _text(column: Column, text: str | None, number: str | None, data: bytes | None) -> str:
-    charset, size, base = mysqltypes.charset(column.type.native), _size(column), _base(column)
+    charset, size, base = types.charset(column.type.native), _size(column), _base(column)
     if number is not None:
         if not re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", number):
             raise _Unsure("is a number, and how it is printed is not known here")
@@ -324,3 +322,16 @@ def _bytes(column: Column, text: str | None, number: str | None, data: bytes | N
     if size is not None and len(value) > size:
         raise _Unsure("is longer than the type")
     return value.ljust(size, b"\0") if _base(column) == "binary" and size is not None else value
+
+
+def inet6_text(value: bytes) -> str:
+    """As MariaDB prints it: the first longest run of zeros left out, even a single one; IPv4's range with its dots."""
+    mapped = value[:12] == bytes(10) + b"\xff\xff"
+    if mapped or (value[:12] == bytes(12) and any(value[12:14])):
+        return ("::ffff:" if mapped else "::") + str(ipaddress.IPv4Address(value[12:]))
+    groups = [f"{int.from_bytes(value[i : i + 2], 'big'):x}" for i in range(0, 16, 2)]
+    found = [(size, -at) for at in range(8) for size in range(1, 9 - at) if groups[at : at + size] == ["0"] * size]
+    if not found:
+        return ":".join(groups)
+    size, at = max(found)
+    return ":".join(groups[:-at]) + "::" + ":".join(groups[size - at :])

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tidemill.decoders import _mystatements as sql
-from tidemill.decoders._mycatalog import CatalogColumn, CatalogTable
-from tidemill.decoders._mycolumn import Definition, canonical, implicit_period, widened
-from tidemill.decoders._mydefault import kept
-from tidemill.decoders._mysession import UNTOLD, Session
-from tidemill.decoders._mytemporary import TableKey, Temporary
-from tidemill.decoders._mywords import NotUnderstood
+from tidemill.decoders.mysql_schema import statements as sql
+from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
+from tidemill.decoders.mysql_schema.column_definition import Definition, canonical, implicit_period, widened
+from tidemill.decoders.mysql_schema.defaults import kept
+from tidemill.decoders.mysql_schema.session import UNTOLD, Session
+from tidemill.decoders.mysql_schema.temporary import TableKey, Temporary
+from tidemill.decoders.mysql_schema.tokens import NotUnderstood
 from tidemill.model.position import Position
 
 

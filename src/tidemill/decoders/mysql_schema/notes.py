@@ -10,12 +10,12 @@ from collections.abc import Iterable
 
 import orjson
 
-from tidemill.component import Structure
-from tidemill.decoders._mycatalog import CatalogTable
-from tidemill.decoders._myhistory import History, State, Unknown
-from tidemill.decoders._mytemporary import TableKey
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.contracts import Structure
+from tidemill.decoders.mysql_schema.catalog import CatalogTable
+from tidemill.decoders.mysql_schema.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders.mysql_schema.history import History, State, Unknown
+from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema.temporary import TableKey
 from tidemill.model.position import Position
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tidemill.decoders import _mystatements as sql
-from tidemill.decoders._mycatalog import CatalogTable
-from tidemill.decoders._myhistory import History, State, Unknown
-from tidemill.decoders._mytemporary import TableKey
+from tidemill.decoders.mysql_schema import statements as sql
+from tidemill.decoders.mysql_schema.catalog import CatalogTable
+from tidemill.decoders.mysql_schema.history import History, State, Unknown
+from tidemill.decoders.mysql_schema.temporary import TableKey
 
 _CHANGED = Unknown("a later statement changed it in a way that cannot be undone")
 

@@ -22,7 +22,7 @@ PLAIN = Mode(0)
 class Session:
     """`server_charset` is that of its collation_server, empty if it is none that is known. `uses_temporary`: the
     statement may have used one of the session's temporary tables (LOG_EVENT_THREAD_SPECIFIC_F); without it, it did not.
-    It says no more than that (`_mytemporary`)."""
+    It says no more than that (`temporary`)."""
 
     mode: Mode = PLAIN
     server_charset: str = ""

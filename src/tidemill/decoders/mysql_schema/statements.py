@@ -1,10 +1,10 @@
-"""DDL statements as values: what one asks for, not yet what it does to a table (`_myhistory`)."""
+"""DDL statements as values: what one asks for, not yet what it does to a table (`history`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemill.decoders._mycolumn import Definition
+from tidemill.decoders.mysql_schema.column_definition import Definition
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ShowColumn:
 
 @dataclass(frozen=True, slots=True)
 class SetDefault:
-    """SET DEFAULT and DROP DEFAULT, in the form of `_mydefault`."""
+    """SET DEFAULT and DROP DEFAULT, in the form of `defaults`."""
 
     name: str
     default: str | None

@@ -7,9 +7,9 @@ of that table does cannot be seen in it.
 
 from __future__ import annotations
 
-from tidemill.decoders._mysession import Mode
-from tidemill.decoders._mystatements import Name
-from tidemill.decoders._mywords import Kind, NotUnderstood, Reader, Word, words
+from tidemill.decoders.mysql_schema.session import Mode
+from tidemill.decoders.mysql_schema.statements import Name
+from tidemill.decoders.mysql_schema.tokens import Kind, NotUnderstood, Reader, Word, words
 
 _NOISE = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "CONCURRENT", "LOCAL")
 # What may stand before a parenthesis. A function of the user's own may write to any table.

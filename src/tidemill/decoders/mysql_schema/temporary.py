@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tidemill.decoders import _mystatements as sql
-from tidemill.decoders._mysession import Session
+from tidemill.decoders.mysql_schema import statements as sql
+from tidemill.decoders.mysql_schema.session import Session
 
 TableKey = tuple[str, str]
 _NOBODY = sql.Name("", "")  # whose structure nobody knows

@@ -1,4 +1,4 @@
-"""A DDL statement as words, for `_myddl`. sqlglot's tokenizer knows MySQL's quoting; comments are taken off before it.
+"""A DDL statement as words, for `ddl`. sqlglot's tokenizer knows MySQL's quoting; comments are taken off before it.
 
 Its parser is not used: of ALTER, RENAME and CREATE it understands a part and hands back the rest as unparsed text
 (CONVERT TO, RENAME TABLE, ADD (...), INVISIBLE, PERSISTENT), and a schema history may not skip a clause.
@@ -17,7 +17,7 @@ from sqlglot.dialects.mysql import MySQL
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import TokenType
 
-from tidemill.decoders._mysession import PLAIN, Mode
+from tidemill.decoders.mysql_schema.session import PLAIN, Mode
 
 
 class Kind(enum.Enum):
@@ -41,7 +41,7 @@ class Word:
 
 
 class NotUnderstood(Exception):
-    """The statement leaves the grammar that `_myddl` knows. Caught in `mysqltables`, never seen by a user."""
+    """The statement leaves the grammar that `ddl` knows. Caught in `mysqltables`, never seen by a user."""
 
 
 class _Tokenizer(MySQL.Tokenizer):

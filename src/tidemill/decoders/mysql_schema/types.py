@@ -12,10 +12,10 @@ import re
 
 import pyarrow as pa
 
-from tidemill.decoders import _blcharsets as charsets
-from tidemill.decoders import _blmap as m
-from tidemill.decoders._blmap import TableMap
-from tidemill.decoders.gtid import Flavor
+from tidemill.decoders.mysql_schema import charsets
+from tidemill.decoders.mysql_schema import table_map as m
+from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_schema.table_map import TableMap
 from tidemill.errors import DecodeError
 from tidemill.model.types import DataType, JsonForm
 

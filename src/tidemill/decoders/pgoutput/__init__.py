@@ -16,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders import _pgcells as cells
-from tidemill.decoders import _pgmessages as messages
-from tidemill.decoders import _pgscan as scanning
-from tidemill.decoders._pgcolumns import Cells, convert, texts
-from tidemill.decoders._pgmessages import Relation
-from tidemill.decoders._pgrows import Rows, Slots, Spill
-from tidemill.decoders._sides import NO_TIME, Ints, commits, meta, runs, side_values, table_runs, unchanged
+from tidemill.decoders.columnar.sides import NO_TIME, Ints, commits, meta, runs, side_values, table_runs, unchanged
+from tidemill.decoders.pgoutput import cells, messages
+from tidemill.decoders.pgoutput import scan as scanning
+from tidemill.decoders.pgoutput.columns import Cells, convert, texts
+from tidemill.decoders.pgoutput.messages import Relation
+from tidemill.decoders.pgoutput.rows import Rows, Slots, Spill
 from tidemill.errors import DecodeError, TidemillError
 from tidemill.model.block import Block, Side
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders._pgscan import _be32
+from tidemill.decoders.pgoutput.scan import _be32
 
 TEXT = 116
 NULL = 110

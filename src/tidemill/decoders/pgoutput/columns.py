@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.decoders import _pgcells as cells
-from tidemill.decoders import _pgmoments as moments
-from tidemill.decoders import _words as words
-from tidemill.decoders.pgtypes import delimiter
+from tidemill.decoders.columnar import eight_bytes as words
+from tidemill.decoders.pgoutput import cells
+from tidemill.decoders.pgoutput import temporal as moments
 from tidemill.errors import DecodeError
 from tidemill.model.columns import booleans
+from tidemill.model.postgres_types import delimiter
 from tidemill.model.types import DataType
 
 Mask = npt.NDArray[np.bool_]

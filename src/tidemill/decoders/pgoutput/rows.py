@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders._sides import Ints
+from tidemill.decoders.columnar.sides import Ints
 from tidemill.errors import TidemillError
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm

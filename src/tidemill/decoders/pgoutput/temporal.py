@@ -1,4 +1,4 @@
-"""Dates and times as PostgreSQL prints them (ISO, UTC) into days and microseconds. Cells as in `_pgcells`."""
+"""Dates and times as PostgreSQL prints them (ISO, UTC) into days and microseconds. Cells as in `cells`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders._calendar import MICROS_PER_DAY, days
-from tidemill.decoders._pgcells import TEXT
+from tidemill.decoders.columnar.calendar import MICROS_PER_DAY, days
+from tidemill.decoders.pgoutput.cells import TEXT
 
 _NO_DAY = np.int64(1) << 31  # what date32 cannot hold
 

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from tidemill.component import BatchWriter
-from tidemill.formats import _cloudevents
-from tidemill.formats._schema_registry import SchemaRegistry
+from tidemill.contracts import BatchWriter
+from tidemill.model import cloudevents
 from tidemill.model.block import Block
 from tidemill.model.table import Table
+from tidemill.net.schema_registry import SchemaRegistry
 
 
 class Envelope(enum.StrEnum):
@@ -63,8 +63,8 @@ class BaseFormat:
     def attributes(self, block: Block, source: str) -> Mapping[str, pa.Array | str]:
         if self.envelope is not Envelope.CLOUDEVENTS or self.mode is Mode.STRUCTURED:
             return {}
-        found = _cloudevents.attributes(block, source)
-        return found | {"time": _cloudevents.written(found["time"]), "datacontenttype": self.content_type}
+        found = cloudevents.attributes(block, source)
+        return found | {"time": cloudevents.written(found["time"]), "datacontenttype": self.content_type}
 
     def batch(self, block: Block, source: str) -> pa.Buffer:
         stream = pa.BufferOutputStream()

@@ -1,10 +1,10 @@
 """Runs a layout over the rows of a block: each row's binary document is written front to back into one buffer.
 
-A layout is a matrix of 64-bit integers, one line per step, like the programs of `_assemble`: one compiled kernel
-serves every table. `_layout` writes them and knows beforehand how much room all rows can take, so nothing here
+A layout is a matrix of 64-bit integers, one line per step, like the programs of `assemble`: one compiled kernel
+serves every table. `layout` writes them and knows beforehand how much room all rows can take, so nothing here
 looks at a limit. Avro and Protobuf differ only in which steps they use.
 
-Numba's cache looks at this file only: after a change to `_numbers`, `_strings` or `_memory`, touch it.
+Numba's cache looks at this file only: after a change to `numbers`, `strings` or `memory`, touch it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.formats._memory import (
+from tidemill.encoding.memory import (
     load_byte,
     load_i8,
     load_i16,
@@ -29,8 +29,8 @@ from tidemill.formats._memory import (
     store_u32,
     store_u64,
 )
-from tidemill.formats._numbers import put_decimal
-from tidemill.formats._strings import copy, copy_padded
+from tidemill.encoding.numbers import put_decimal
+from tidemill.encoding.strings import copy, copy_padded
 
 
 class Slot(enum.IntEnum):

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from tidemill.formats._debezium import Connector
-from tidemill.formats._program import plain_type
+from tidemill.encoding.program import plain_type
+from tidemill.formats._shared.debezium import Connector
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
 

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from numba import njit
 
 from tidemill import __version__
-from tidemill.formats import _record
-from tidemill.formats._record import Record
+from tidemill.formats._shared import record as records
+from tidemill.formats._shared.record import Record
 from tidemill.model.block import Block, Op
 from tidemill.model.table import Table
 
@@ -109,11 +109,11 @@ def schema(table: Table) -> pa.Schema:
         pa.field("ts_ms", pa.int64()),
         pa.field("ts_us", pa.int64()),
         pa.field("ts_ns", pa.int64()),
-        pa.field("unchanged", _record.NAMES),
-        pa.field("odd", _record.ODD),
+        pa.field("unchanged", records.NAMES),
+        pa.field("odd", records.ODD),
         pa.field("ddl", pa.string()),
     ]
-    return pa.schema(fields, metadata=_record.facts(table))
+    return pa.schema(fields, metadata=records.facts(table))
 
 
 def record(block: Block, source: str) -> Record:
@@ -122,8 +122,8 @@ def record(block: Block, source: str) -> Record:
     columns: dict[str, Any] = {
         "source": _source(block, source, moments),
         "op": _CODES.take(block.batch.column("op")),
-        "unchanged": _record.unchanged_names(block),
-        "odd": _record.odd_values(block),
+        "unchanged": records.unchanged_names(block),
+        "odd": records.odd_values(block),
         "ddl": block.column("ddl"),
         **moments,
     }
@@ -131,8 +131,8 @@ def record(block: Block, source: str) -> Record:
         kind = block.table.arrow_struct()
         columns["before"] = _old(block, kind)
         after = block.column("after")
-        columns["after"] = None if after is None else _with_placeholders(block, _record.fitted(after, kind))
-    return _record.filled(fields, columns, block.rows)
+        columns["after"] = None if after is None else _with_placeholders(block, records.fitted(after, kind))
+    return records.filled(fields, columns, block.rows)
 
 
 def times(commit_time: pa.Array) -> dict[str, pa.Array]:
@@ -190,12 +190,12 @@ def _source(block: Block, source: str, moments: dict[str, pa.Array]) -> Record:
             "gtid": origin.gtid, "file": origin.file, "pos": origin.pos,
             "row": block.batch.column("ordinal").cast(pa.int32()),
         }  # fmt: skip
-    return _record.filled(_SOURCE, columns, block.rows)
+    return records.filled(_SOURCE, columns, block.rows)
 
 
 def _old(block: Block, kind: pa.DataType) -> pa.Array | None:
     """The old row, or a row of its old key and nulls."""
-    images = [_record.fitted(a, kind) for name in ("before", "key") if (a := block.column(name)) is not None]
+    images = [records.fitted(a, kind) for name in ("before", "key") if (a := block.column(name)) is not None]
     if len(images) < 2:
         return images[0] if images else None
     return pc.if_else(images[0].is_valid(), images[0], images[1])

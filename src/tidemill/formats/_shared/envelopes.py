@@ -10,10 +10,11 @@ import orjson
 import pyarrow as pa
 
 from tidemill import __version__
-from tidemill.formats import _cloudevents, _connect_schema
-from tidemill.formats._debezium import OPS, UNAVAILABLE, Connector, Origin, times
-from tidemill.formats._program import Program, Texts, quoted, render
-from tidemill.formats._rowimages import Rare, columns_of, image, image_of, newest_odd, old_image
+from tidemill.encoding.program import Program, Texts, quoted, render
+from tidemill.formats._shared import connect_schema
+from tidemill.formats._shared.debezium import OPS, UNAVAILABLE, Connector, Origin, times
+from tidemill.formats._shared.row_images import Rare, columns_of, image, image_of, newest_odd, old_image
+from tidemill.model import cloudevents
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.table import Table
 from tidemill.model.types import JsonForm
@@ -28,7 +29,7 @@ def native(block: Block, source: str, tail: bytes) -> Program:
 
 def cloudevent(block: Block, source: str, tail: bytes) -> Program:
     """Structured mode: the attributes, and our own event as the data."""
-    meta, attributes = _Meta.of(block), _cloudevents.attributes(block, source)
+    meta, attributes = _Meta.of(block), cloudevents.attributes(block, source)
     p = Program(block.rows)
     p.text(b"{")
     for name, value in attributes.items():
@@ -96,7 +97,7 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
         p.text(b'{"schema":null,"payload":')
     elif with_schema:
         null = _without_value(block, rare)
-        schema = _connect_schema.envelope(table, source, origin.connector, message, null)
+        schema = connect_schema.envelope(table, source, origin.connector, message, null)
         p.text(b'{"schema":' + schema + b',"payload":')
     if statement:
         p.text(b"{")
@@ -125,7 +126,7 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
 def _without_value(block: Block, rare: Rare) -> frozenset[str]:
     """Required columns that some row shows as null: the catalog that said NOT NULL may be newer than the row, and a
     binlog may have less than the whole of an old row."""
-    wanted = _connect_schema.required(block.table)
+    wanted = connect_schema.required(block.table)
     found: set[str] = set()
     old = np.zeros(block.rows, np.bool_)
     for side in (Side.BEFORE, Side.AFTER, Side.KEY):

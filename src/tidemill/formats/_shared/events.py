@@ -10,20 +10,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.errors import Poisoned
-from tidemill.formats import _debezium, _record
-from tidemill.formats._base import Envelope
-from tidemill.formats._record import KEY_ODD, ODD, Record
+from tidemill.formats._shared import debezium
+from tidemill.formats._shared import record as records
+from tidemill.formats._shared.base import Envelope
+from tidemill.formats._shared.record import KEY_ODD, ODD, Record
 from tidemill.model.block import Block, Side
 from tidemill.model.table import Table
 
 
 def schema(table: Table, envelope: Envelope) -> pa.Schema:
-    return _debezium.schema(table) if envelope is Envelope.DEBEZIUM else _record.schema(table)
+    return debezium.schema(table) if envelope is Envelope.DEBEZIUM else records.schema(table)
 
 
 def record(block: Block, source: str, envelope: Envelope) -> Record:
     """A CloudEvent's data is our own event."""
-    return _debezium.record(block, source) if envelope is Envelope.DEBEZIUM else _record.native(block, source)
+    return debezium.record(block, source) if envelope is Envelope.DEBEZIUM else records.native(block, source)
 
 
 @functools.lru_cache(maxsize=256)
@@ -53,13 +54,13 @@ def key(block: Block) -> tuple[Record, np.ndarray[Any, np.dtype[np.bool_]]]:
         columns[column.name] = pc.coalesce(*values) if values else None
     if block.column("odd") is not None:
         columns[KEY_ODD] = _odd_keys(block, newest, KEY_ODD in fields.names)
-    return _record.filled(fields, columns, block.rows), found
+    return records.filled(fields, columns, block.rows), found
 
 
 def _odd_keys(block: Block, newest: np.ndarray[Any, np.dtype[np.int8]], room: bool) -> pa.Array | None:
     """The odd values of key columns in the image that the key is taken from. The image's name is left out, so that a
     row has one key whichever image it came from."""
-    odd: pa.Array = _record.odd_values(block)
+    odd: pa.Array = records.odd_values(block)
     flat = odd.flatten()
     parents = np.repeat(np.arange(block.rows), pc.list_value_length(odd).fill_null(0).to_numpy(zero_copy_only=False))
     sides = np.array([s.name.lower() for s in Side] + [""])[newest[parents]]

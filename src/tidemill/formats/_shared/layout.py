@@ -1,4 +1,4 @@
-"""Writes the layouts that `_binary` runs: which constant bytes and which column follow each other in a document.
+"""Writes the layouts that `binary` runs: which constant bytes and which column follow each other in a document.
 
 A `Layout` is built per block, because its steps hold addresses of the block's buffers; it keeps those alive until it
 has run. Elements of lists are laid out first, by layouts of their own, one per level.
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.formats._binary import SLACK, Slot, Step, lay_out
-from tidemill.formats._program import Texts, plain_type
+from tidemill.encoding.program import Texts, plain_type
+from tidemill.formats._shared.binary import SLACK, Slot, Step, lay_out
 
 NOTHING = -1
 """A null leaves no byte behind."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.formats._program import Odd, Program, quoted
+from tidemill.encoding.program import Odd, Program, quoted
 from tidemill.model.block import Block, Side
 from tidemill.model.types import JsonForm
 

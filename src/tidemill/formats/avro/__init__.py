@@ -1,7 +1,7 @@
 """Avro: one datum per event, or an object container file with its schema inside.
 
 A single event begins with what tells its schema: the number from a schema registry, or without one the fingerprint of
-Avro's single-object encoding. Schemas are in `_avro_schema`, the columns' bytes are laid out here.
+Avro's single-object encoding. Schemas are in `schema`, the columns' bytes are laid out here.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.formats import _avro_schema, _events
-from tidemill.formats._avro_schema import AvroSchema
-from tidemill.formats._base import BaseFormat
-from tidemill.formats._binary import Step
-from tidemill.formats._layout import Layout, list_values, plain, varint
-from tidemill.formats._program import Texts
-from tidemill.formats._record import Record
-from tidemill.formats._schema_registry import Part, Schema
+from tidemill.encoding.program import Texts
+from tidemill.formats._shared import events
+from tidemill.formats._shared.base import BaseFormat
+from tidemill.formats._shared.binary import Step
+from tidemill.formats._shared.layout import Layout, list_values, plain, varint
+from tidemill.formats._shared.record import Record
+from tidemill.formats.avro import schema as avro_schema
+from tidemill.formats.avro.schema import AvroSchema
 from tidemill.model.block import Block
 from tidemill.model.table import Table
+from tidemill.net.schema_registry import Part, Schema
 
 _NULL, _THERE = 0, b"\x02"  # branches 0 and 1 of a union, zigzag
 _MARKED = 65536  # bytes of the first block that the sync marker is made of
@@ -55,17 +56,17 @@ class AvroFormat(BaseFormat):
 
     def schema(self, table: Table, source: str) -> AvroSchema:
         """Of an event; what a reader of single events needs to know."""
-        return _avro_schema.event(table, source, self.envelope)
+        return avro_schema.event(table, source, self.envelope)
 
     def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
         frame = self._frame(self.schema(block.table, source), Part.VALUE)
-        return _datums(_events.record(block, source, self.envelope), frame).array()
+        return _datums(events.record(block, source, self.envelope), frame).array()
 
     def encode_key(self, block: Block, source: str = "") -> pa.LargeBinaryArray:
-        record, found = _events.key(block)
+        record, found = events.key(block)
         if not found.any():
             return pa.nulls(block.rows, pa.large_binary())
-        frame = self._frame(_avro_schema.key(block.table, source, self.envelope), Part.KEY)
+        frame = self._frame(avro_schema.key(block.table, source, self.envelope), Part.KEY)
         return _datums(record, frame).array(found)
 
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> ContainerWriter:
@@ -90,7 +91,7 @@ class ContainerWriter:
         self._sync = b""
 
     def write(self, block: Block) -> None:
-        texts = _datums(_events.record(block, self._source, self._format.envelope), b"")
+        texts = _datums(events.record(block, self._source, self._format.envelope), b"")
         data = _compressed(texts.data, self._codec)
         self._begin(data)
         self._stream.write(_long(block.rows) + _long(len(data)))
@@ -157,7 +158,7 @@ def _lay(layout: Layout, array: pa.Array, nullable: bool) -> None:
         for number in range(kind.num_fields):
             _lay(layout, array.field(number), nullable=True)
         layout.land(skip)
-    elif not pa.types.is_null(kind):  # `_avro_schema` has said that there is no such type
+    elif not pa.types.is_null(kind):  # `schema` has said that there is no such type
         raise TypeError(f"no Avro for {kind}")
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from tidemill.encoding.program import plain_type
 from tidemill.errors import Refused
-from tidemill.formats import _events, _names
-from tidemill.formats._base import Envelope
-from tidemill.formats._program import plain_type
+from tidemill.formats._shared import events
+from tidemill.formats._shared import names as schema_names
+from tidemill.formats._shared.base import Envelope
 from tidemill.model.table import Table
 
 _PLAIN: dict[pa.DataType, Any] = {
@@ -53,21 +54,21 @@ class AvroSchema:
 
 @functools.lru_cache(maxsize=256)
 def event(table: Table, source: str, envelope: Envelope) -> AvroSchema:
-    schema = _events.schema(table, envelope)
+    schema = events.schema(table, envelope)
     if envelope is Envelope.DEBEZIUM:
-        space = _names.namespace(table, source)
+        space = schema_names.namespace(table, source)
         names = {"": f"{space}.Envelope", "before": f"{space}.Value", "after": f"{space}.Value"}
         names |= {"source": "io.tidemill.debezium.Source", "transaction": "event.block"}
     else:
-        space = _names.namespace(table)
+        space = schema_names.namespace(table)
         names = {"": f"{space}.Event", "key": f"{space}.Key", "before": f"{space}.Row", "after": f"{space}.Row"}
     return _finished(schema, {**names, "odd": "io.tidemill.Odd"}, space)
 
 
 @functools.lru_cache(maxsize=256)
 def key(table: Table, source: str = "", envelope: Envelope = Envelope.NATIVE) -> AvroSchema:
-    space = _names.namespace(table, source if envelope is Envelope.DEBEZIUM else None)
-    return _finished(_events.key_schema(table), {"": f"{space}.Key", "__odd": "io.tidemill.Odd"}, space)
+    space = schema_names.namespace(table, source if envelope is Envelope.DEBEZIUM else None)
+    return _finished(events.key_schema(table), {"": f"{space}.Key", "__odd": "io.tidemill.Odd"}, space)
 
 
 def type_of(kind: pa.DataType) -> Any:
@@ -90,7 +91,7 @@ class _Writer:
         self._written: set[str] = set()
 
     def record(self, fields: list[pa.Field], path: str, *, envelope: bool = False) -> Any:
-        name = self._names.get(path) or f"{self._space}.{_names.identifier(path)}"
+        name = self._names.get(path) or f"{self._space}.{schema_names.identifier(path)}"
         if name in self._written:
             return name
         self._written.add(name)
@@ -99,7 +100,7 @@ class _Writer:
             "name": name,
             "fields": [
                 self._field(field, text, path, envelope)
-                for field, text in zip(fields, _names.identifiers(f.name for f in fields), strict=True)
+                for field, text in zip(fields, schema_names.identifiers(f.name for f in fields), strict=True)
             ],
         }
 

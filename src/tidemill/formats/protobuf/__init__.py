@@ -1,6 +1,6 @@
 """Protobuf: one message per event, or many of them, each after its length.
 
-The .proto file of a table's version is in `_proto_schema`; the columns' bytes are laid out here. Messages inside a
+The .proto file of a table's version is in `schema`; the columns' bytes are laid out here. Messages inside a
 message are laid out first, because their length stands before them.
 """
 
@@ -11,16 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.formats import _events, _proto_schema
-from tidemill.formats._base import BaseFormat, Envelope
-from tidemill.formats._binary import Step
-from tidemill.formats._layout import Layout, list_values, plain, varint
-from tidemill.formats._program import Texts
-from tidemill.formats._proto_schema import DEBEZIUM, NATIVE, SOURCE, ProtoSchema, column_numbers
-from tidemill.formats._record import KEY_ODD, Record
-from tidemill.formats._schema_registry import Part, Schema
+from tidemill.encoding.program import Texts
+from tidemill.formats._shared import events
+from tidemill.formats._shared.base import BaseFormat, Envelope
+from tidemill.formats._shared.binary import Step
+from tidemill.formats._shared.layout import Layout, list_values, plain, varint
+from tidemill.formats._shared.record import KEY_ODD, Record
+from tidemill.formats.protobuf import schema as protobuf_schema
+from tidemill.formats.protobuf.schema import DEBEZIUM, NATIVE, SOURCE, ProtoSchema, column_numbers
 from tidemill.model.block import Block
 from tidemill.model.table import Table
+from tidemill.net.schema_registry import Part, Schema
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _REPEATED = ("unchanged", "odd", KEY_ODD)
@@ -53,7 +54,7 @@ class ProtobufFormat(BaseFormat):
 
     def schema(self, table: Table, source: str) -> ProtoSchema:
         """Of an event; what a reader needs to know."""
-        return _proto_schema.event(table, source, self.envelope)
+        return protobuf_schema.event(table, source, self.envelope)
 
     def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
         frame = b""
@@ -62,12 +63,12 @@ class ProtobufFormat(BaseFormat):
         return self._messages(block, source, frame).array()
 
     def encode_key(self, block: Block, source: str = "") -> pa.LargeBinaryArray:
-        record, found = _events.key(block)
+        record, found = events.key(block)
         if not found.any():
             return pa.nulls(block.rows, pa.large_binary())
         frame = b""
         if self.schemas is not None:
-            frame = self._frame(_proto_schema.key(block.table, source, self.envelope), Part.KEY)
+            frame = self._frame(protobuf_schema.key(block.table, source, self.envelope), Part.KEY)
         layout = Layout(record.rows)
         layout.constant(frame)
         _lay_record(layout, record, column_numbers(record.schema))
@@ -87,7 +88,7 @@ class ProtobufFormat(BaseFormat):
         return layout.run()
 
     def _messages(self, block: Block, source: str, frame: bytes) -> Texts:
-        record = _events.record(block, source, self.envelope)
+        record = events.record(block, source, self.envelope)
         layout = Layout(record.rows)
         layout.constant(frame)
         _lay_record(layout, record, DEBEZIUM if self.envelope is Envelope.DEBEZIUM else NATIVE)
@@ -149,7 +150,7 @@ def _lay(layout: Layout, array: pa.Array, number: int) -> None:
         items = Layout(len(values))
         items.texts(item.run(), _tag(1, _BYTES))
         layout.elements(Step.MESSAGE32, array, items.run(), _tag(number, _BYTES))
-    elif not pa.types.is_null(kind):  # `_proto_schema` has said that there is no such type
+    elif not pa.types.is_null(kind):  # `schema` has said that there is no such type
         raise TypeError(f"no Protobuf for {kind}")
 
 

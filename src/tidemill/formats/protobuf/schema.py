@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import orjson
 import pyarrow as pa
 
+from tidemill.encoding.program import plain_type
 from tidemill.errors import Refused
-from tidemill.formats import _events, _names
-from tidemill.formats._base import Envelope
-from tidemill.formats._program import plain_type
-from tidemill.formats._record import KEY_ODD
+from tidemill.formats._shared import events, names
+from tidemill.formats._shared.base import Envelope
+from tidemill.formats._shared.record import KEY_ODD
 from tidemill.model.table import Table
 
 # Numbers below are for fields of ours; tags up to the last one take four bytes.
@@ -148,31 +148,31 @@ def type_of(type: pa.DataType) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=256)
 def event(table: Table, source: str, envelope: Envelope) -> ProtoSchema:
-    space = _names.namespace(table, source if envelope is Envelope.DEBEZIUM else None)
+    space = names.namespace(table, source if envelope is Envelope.DEBEZIUM else None)
     file = _File(space)
     if envelope is Envelope.DEBEZIUM:
         name, numbers, row = "Envelope", DEBEZIUM, "Value"
     else:
         name, numbers, row = "Event", NATIVE, "Row"
     messages = {"key": "Key", "before": row, "after": row, "source": "Source", "transaction": "Transaction"}
-    file.envelope(name, _events.schema(table, envelope), numbers, messages)
+    file.envelope(name, events.schema(table, envelope), numbers, messages)
     columns = [pa.field(c.name, c.type.arrow) for c in table.columns]
     if columns:
         file.columns(row, columns)
     if envelope is Envelope.DEBEZIUM:
-        file.fixed("Source", _events.schema(table, envelope).field("source").type, SOURCE)
-        file.fixed("Transaction", _events.schema(table, envelope).field("transaction").type, _TRANSACTION)
+        file.fixed("Source", events.schema(table, envelope).field("source").type, SOURCE)
+        file.fixed("Transaction", events.schema(table, envelope).field("transaction").type, _TRANSACTION)
     elif table.key:
         file.columns("Key", [pa.field(c.name, c.type.arrow) for c in table.key_columns()])
-    file.fixed("Odd", _events.schema(table, envelope).field("odd").type.value_type, _ODD)
+    file.fixed("Odd", events.schema(table, envelope).field("odd").type.value_type, _ODD)
     return ProtoSchema(f"{space}.{name}", file.text(), column_numbers(columns))
 
 
 @functools.lru_cache(maxsize=256)
 def key(table: Table, source: str = "", envelope: Envelope = Envelope.NATIVE) -> ProtoSchema:
-    space = _names.namespace(table, source if envelope is Envelope.DEBEZIUM else None)
+    space = names.namespace(table, source if envelope is Envelope.DEBEZIUM else None)
     file = _File(f"{space}.key")
-    schema = _events.key_schema(table)
+    schema = events.key_schema(table)
     file.columns("Key", list(schema))
     if KEY_ODD in schema.names:
         file.fixed("Odd", schema.field(KEY_ODD).type.value_type, _ODD)
@@ -208,7 +208,7 @@ class _File:
         self._add(name, [self._column(field, field.name, numbers[field.name]) for field in kind])
 
     def columns(self, name: str, columns: Sequence[pa.Field]) -> None:
-        texts, numbers = _names.identifiers(c.name for c in columns), column_numbers(columns)
+        texts, numbers = names.identifiers(c.name for c in columns), column_numbers(columns)
         fields = []
         for column, text in zip(columns, texts, strict=True):
             if numbers[column.name] == _KEY_ODD_NUMBER:

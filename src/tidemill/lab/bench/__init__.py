@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tidemill.control.bench.command import app
+from tidemill.lab.bench.command import app
 
 __all__ = ["app"]

@@ -13,17 +13,17 @@ import pyarrow as pa
 
 from tidemill import config
 from tidemill.capture.status import read_status
-from tidemill.control.bench.processes import Watch, peak_rss_mb
-from tidemill.control.capturing import CaptureProcess
-from tidemill.control.status import State
-from tidemill.control.supervisor import PipelineRun
 from tidemill.errors import DeliveryError, SourceError
+from tidemill.lab.bench.processes import Watch, peak_rss_mb
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.block import COMMIT_TIME, POSITION, Block, Op
 from tidemill.model.change import Committed
 from tidemill.model.position import Position
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
+from tidemill.service.capture_process import CaptureProcess
+from tidemill.service.pipeline_run import PipelineRun
+from tidemill.service.status import State
 from tidemill.stream.report import BatchReport
 
 LIMIT_SECONDS = 600.0

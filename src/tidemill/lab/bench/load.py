@@ -7,7 +7,7 @@ import time
 
 import psycopg
 
-from tidemill.control.servers.postgres import Postgres
+from tidemill.lab.servers.postgres import Postgres
 
 PUBLICATION = "bench"
 _ROWS_PER_TRANSACTION = 1000

@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import Any, Literal
 
 from tidemill import config
-from tidemill.control.bench.drain import LIMIT_SECONDS, capture_alone, drain
-from tidemill.control.servers import mariadb, mysql
-from tidemill.control.servers.kafka import Broker, Mock, local_kafka
-from tidemill.control.servers.mysqlfamily import Server
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.bench.drain import LIMIT_SECONDS, capture_alone, drain
+from tidemill.lab.servers import mariadb, mysql
+from tidemill.lab.servers.kafka import Broker, Mock, local_kafka
+from tidemill.lab.servers.mysql_family import Server
 from tidemill.stream.session import create_session, warm_up
 from tidemill.telemetry import events
 

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from tidemill import config
-from tidemill.control.bench import load
-from tidemill.control.bench.drain import LIMIT_SECONDS, drain
-from tidemill.control.servers.kafka import Broker, Mock, local_kafka
+from tidemill.lab.bench import load
+from tidemill.lab.bench.drain import LIMIT_SECONDS, drain
+from tidemill.lab.servers.kafka import Broker, Mock, local_kafka
 from tidemill.log.reader import LogReader
 from tidemill.stream.report import BatchReport
 from tidemill.stream.session import create_session, warm_up

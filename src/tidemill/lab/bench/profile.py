@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tidemill.control.bench import load
 from tidemill.decoders.pgoutput import PgOutputDecoder
 from tidemill.formats.json import JsonFormat
+from tidemill.lab.bench import load
 from tidemill.log.config import LogConfig
 from tidemill.log.reader import LogReader
 from tidemill.log.writer import LogWriter

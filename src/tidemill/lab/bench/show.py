@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tidemill.control import console
+from tidemill.cli import terminal
 
 #: key, what it says, the goal as text, and whether a value reaches it
 GOALS: tuple[tuple[str, str, str, Callable[[float], bool]], ...] = (
@@ -24,13 +24,13 @@ def show(result: dict[str, Any]) -> None:
         value = result.get(key)
         if value is not None:
             rows.append((what, f"{value:,}", goal, "yes" if reached(value) else "no"))
-    console.show_table(
+    terminal.show_table(
         ["measure", "value", "goal", "reached"], rows, title=f"{result['server']}, {result['rows']:,} rows"
     )
     rest = ("baseline_rows_per_s", "blackhole_rows_per_s", "kafka_rows_per_s", "worker_us_per_row", "jvm_us_per_row")
     for key in (*rest, "latency_p99_ms", "kafka", "batches", "peak_rss_mb", "seconds"):
         if result.get(key) is not None:
-            console.say(f"{key}: {result[key]}")
+            terminal.say(f"{key}: {result[key]}")
 
 
 def save_plot(result: dict[str, Any], path: Path) -> None:

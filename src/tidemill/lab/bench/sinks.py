@@ -14,10 +14,10 @@ from statistics import median
 from typing import Any
 
 from tidemill import registry
-from tidemill.component import Format, Sink
-from tidemill.control.bench.material import Material
-from tidemill.control.bench.stations import PULLED, STATIONS, Station
+from tidemill.contracts import Format, Sink
 from tidemill.errors import ConfigError, EnvironmentProblem
+from tidemill.lab.bench.baselines import PULLED, STATIONS, Station
+from tidemill.lab.bench.material import Material
 
 _BATCH = 200_000
 

@@ -27,8 +27,8 @@ from typing import Any
 
 import orjson
 
-from tidemill.control.servers.process import ServerProcess
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.process import ServerProcess
 
 _NOT_SETTINGS = {"query", "database", "session_id", "session_timeout", "query_id", "default_format", "user", "password"}
 _NOT_OURS = {

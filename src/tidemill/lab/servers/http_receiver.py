@@ -18,8 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
 
-from tidemill.control.servers.process import ServerProcess, speaks
-from tidemill.control.servers.tls import Certificates
+from tidemill.lab.servers.process import ServerProcess, speaks
+from tidemill.lab.servers.tls import Certificates
 
 
 @dataclass(frozen=True, slots=True)

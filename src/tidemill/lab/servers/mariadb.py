@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from tidemill.control.servers.mysqlfamily import Server, Setting
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.mysql_family import Server, Setting
 
 
 def find(tool: str) -> Path:

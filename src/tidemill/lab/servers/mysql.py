@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from tidemill.control.servers.mysqlfamily import Server, Setting
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.mysql_family import Server, Setting
 
 _SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
 _UNUSED = ("perl", "libperl", "libc-gconv")  # needed by scripts of the package, not by the server

@@ -22,9 +22,9 @@ from urllib.parse import quote, urlencode
 
 import pymysql
 
-from tidemill.control.servers import tls
-from tidemill.control.servers.kafka import free_ports
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers import tls
+from tidemill.lab.servers.kafka import free_ports
 
 Setting = str | int | bool
 

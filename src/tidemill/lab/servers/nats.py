@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidemill.control.servers.process import ServerProcess
-from tidemill.control.servers.process import greets as _greets
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.process import ServerProcess
+from tidemill.lab.servers.process import greets as _greets
 
 
 def binary() -> Path:

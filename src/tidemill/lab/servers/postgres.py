@@ -29,9 +29,9 @@ from urllib.parse import quote, urlencode
 import psycopg
 from psycopg import sql
 
-from tidemill.control.servers import tls
-from tidemill.control.servers.identity import ordinary_user
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers import tls
+from tidemill.lab.servers.identity import ordinary_user
 
 Setting = str | int | bool
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidemill.control.servers.process import ServerProcess, free_port, speaks
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.process import ServerProcess, free_port, speaks
 
 
 def binary() -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.formats._program import render
+from tidemill.encoding.program import render
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.types import JsonForm
 

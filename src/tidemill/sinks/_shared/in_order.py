@@ -17,7 +17,7 @@ from tidemill.model import identity
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
-from tidemill.sinks._lines import WINDOW
+from tidemill.sinks._shared.lines import WINDOW
 
 _BEYOND = 2**63
 _MOST_BYTES = 1 << 25

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.component import BatchWriter, Format
+from tidemill.contracts import BatchWriter, Format
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt
 

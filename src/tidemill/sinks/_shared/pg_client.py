@@ -51,7 +51,7 @@ def connect(config: PostgresTarget, where: str) -> Connection:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
-    from tidemill.pgsession import Session
+    from tidemill.net.pgsession import Session
 
     try:
         given: dict[str, Any] = dict(conninfo_to_dict(config.dsn))
@@ -156,7 +156,7 @@ def reason(error: psycopg.Error) -> str:
 
 def condition(error: psycopg.Error) -> str:
     """PostgreSQL's name of the error, as its manual lists them, and its number."""
-    from tidemill.pgsession import NoAnswer
+    from tidemill.net.pgsession import NoAnswer
 
     if not error.sqlstate:
         return str(error) if isinstance(error, NoAnswer) else "the connection was lost"

@@ -1,6 +1,6 @@
 """What was delivered, kept in the target database and changed in the transaction that delivers it.
 
-The table `tidemill_positions` has a line per pipeline, sink and lane with the lane's last record (`_positions`), and
+The table `tidemill_positions` has a line per pipeline, sink and lane with the lane's last record (`resume`), and
 one line with lane -1: the plan (bounds and lanes of the batch) that is being delivered. Every delivery holds a
 share lock on that line. A delivery of another plan must change the line, and so waits until deliveries of the plan
 before it have ended, also those of a worker that everybody believed dead; then it reads what they recorded. The line
@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 from pydantic import Field
 
-from tidemill.component import SinkConfig
+from tidemill.contracts import SinkConfig
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Epoch
-from tidemill.sinks._pgsink_connection import PostgresTarget
-from tidemill.sinks._positions import Delivered, Record, Share, superseded
+from tidemill.sinks._shared.pg_client import PostgresTarget
+from tidemill.sinks._shared.resume import Delivered, Record, Share, superseded
 
 if TYPE_CHECKING:
     from psycopg import sql
 
-    from tidemill.sinks._pgsink_connection import Connection
+    from tidemill.sinks._shared.pg_client import Connection
 
 Rewind = Literal["refuse", "apply"]
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, urlsplit
 
-from tidemill.component import Place
+from tidemill.contracts import Place
 
 
 def folder(path: str) -> Place:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tidemill.component import Format
+from tidemill.contracts import Format
 from tidemill.errors import ConfigError, Poisoned, Refused
 from tidemill.model.block import Block
 from tidemill.model.template import Template

@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 import orjson
 
-from tidemill.component import Notice
+from tidemill.contracts import Notice
 from tidemill.errors import Refused
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset

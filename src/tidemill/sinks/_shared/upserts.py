@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.table import Column
-from tidemill.sinks._images import Mask, OddValues, Verdicts, images, present, unchanged_mask
+from tidemill.sinks._shared.images import Mask, OddValues, Verdicts, images, present, unchanged_mask
 
 _SIDES = (Side.KEY, Side.BEFORE)
 Kind = TypeVar("Kind")

@@ -18,17 +18,17 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Place, SinkConfig
+from tidemill.contracts import Check, Component, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.sinks._clickhouse_client import ConnectionConfig, address, connect
-from tidemill.sinks._clickhouse_history import Notebook
-from tidemill.sinks._clickhouse_tables import VERSION, Mode, Name, Tables
-from tidemill.sinks._clickhouse_types import JsonType, NullArrays
-from tidemill.sinks._history import History
-from tidemill.sinks._lines import WINDOW, windows
-from tidemill.sinks._places import hosts
-from tidemill.sinks._routing import of_a_table
+from tidemill.net.clickhouse import ConnectionConfig, address, connect
+from tidemill.sinks._shared.history import History
+from tidemill.sinks._shared.lines import WINDOW, windows
+from tidemill.sinks._shared.places import hosts
+from tidemill.sinks._shared.routing import of_a_table
+from tidemill.sinks.clickhouse.resume import Notebook
+from tidemill.sinks.clickhouse.tables import VERSION, Mode, Name, Tables
+from tidemill.sinks.clickhouse.types import JsonType, NullArrays
 
 _WINDOW = 4 * WINDOW  # typed columns are a fraction of the text that others make of a row
 #: Settings of an INSERT that the sink depends on, and what for.
@@ -132,7 +132,7 @@ class ClickHouseSink(Component[ClickHouseConfig]):
         self._session: Session | None = None
 
     def write(self, delivery: Delivery) -> Receipt:
-        from tidemill.sinks._clickhouse_write import Writing
+        from tidemill.sinks.clickhouse.write import Writing
 
         began = time.perf_counter()
         session = self._opened()
@@ -157,7 +157,7 @@ class ClickHouseSink(Component[ClickHouseConfig]):
         )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks._clickhouse_doctor import examine
+        from tidemill.sinks.clickhouse.checks import examine
 
         return examine(self.config, self._where())
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tidemill.component import Check, Outcome
+from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
 from tidemill.model.template import Template
-from tidemill.sinks._clickhouse_client import MIN_VERSION, connect, explained, quoted
-from tidemill.sinks._clickhouse_tables import IS_DELETED, VERSION
+from tidemill.net.clickhouse import MIN_VERSION, connect, explained, quoted
+from tidemill.sinks.clickhouse.tables import IS_DELETED, VERSION
 
 if TYPE_CHECKING:
     from tidemill.sinks.clickhouse import ClickHouseConfig

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
-from tidemill.sinks._clickhouse_client import quoted
-from tidemill.sinks._clickhouse_types import Kind
+from tidemill.net.clickhouse import quoted
+from tidemill.sinks.clickhouse.types import Kind
 
 COMMENT = re.compile(r"source: (.*?)(?: #(\d+\.\d+))?(?: \| (tidemill: .*))?", re.DOTALL)
 

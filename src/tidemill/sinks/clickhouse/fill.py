@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from tidemill.sinks._clickhouse_client import explained, quoted
-from tidemill.sinks._clickhouse_tables import IS_DELETED, VERSION, Destination
-from tidemill.sinks._clickhouse_types import Kind
-from tidemill.sinks._images import Mask, Verdicts
-from tidemill.sinks._upserts import Upsert
+from tidemill.net.clickhouse import explained, quoted
+from tidemill.sinks._shared.images import Mask, Verdicts
+from tidemill.sinks._shared.upserts import Upsert
+from tidemill.sinks.clickhouse.tables import IS_DELETED, VERSION, Destination
+from tidemill.sinks.clickhouse.types import Kind
 
 _KEYS_PER_QUERY = 4096
 _NOTHING, _DELETED = -1, -2

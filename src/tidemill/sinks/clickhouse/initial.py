@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.model.table import Column
-from tidemill.sinks._clickhouse_client import code_of, explain, literal, quoted
-from tidemill.sinks._clickhouse_types import Kind
-from tidemill.sinks._clickhouse_values import fit
-from tidemill.sinks._following import is_known
-from tidemill.sinks._images import Verdicts
+from tidemill.net.clickhouse import code_of, explain, literal, quoted
+from tidemill.sinks._shared.images import Verdicts
+from tidemill.sinks._shared.unfollowed import is_known
+from tidemill.sinks.clickhouse.types import Kind
+from tidemill.sinks.clickhouse.values import fit
 
 
 def expression(column: Column, kind: Kind) -> str | None:

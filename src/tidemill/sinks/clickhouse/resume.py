@@ -1,13 +1,13 @@
-"""Where the clickhouse sink keeps its history (`_history`): in `_tidemill_history`, beside its tables."""
+"""Where the clickhouse sink keeps its history (`history`): in `_tidemill_history`, beside its tables."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.sinks._clickhouse_client import explained, literal, quoted
-from tidemill.sinks._clickhouse_tables import Name
-from tidemill.sinks._history import TABLE, Note
+from tidemill.net.clickhouse import explained, literal, quoted
+from tidemill.sinks._shared.history import TABLE, Note
+from tidemill.sinks.clickhouse.tables import Name
 
 
 @dataclass(slots=True)

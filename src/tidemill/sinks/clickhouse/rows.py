@@ -8,11 +8,11 @@ import pyarrow.compute as pc
 
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.table import Column
-from tidemill.sinks._clickhouse_tables import AFTER, BEFORE, IS_DELETED, VERSION, Destination
-from tidemill.sinks._clickhouse_types import Kind
-from tidemill.sinks._clickhouse_values import fit
-from tidemill.sinks._images import Mask, OddValues, Verdicts, images, present
-from tidemill.sinks._upserts import Reader, Upsert, upsert
+from tidemill.sinks._shared.images import Mask, OddValues, Verdicts, images, present
+from tidemill.sinks._shared.upserts import Reader, Upsert, upsert
+from tidemill.sinks.clickhouse.tables import AFTER, BEFORE, IS_DELETED, VERSION, Destination
+from tidemill.sinks.clickhouse.types import Kind
+from tidemill.sinks.clickhouse.values import fit
 
 
 def upserted(block: Block, destination: Destination, verdicts: Verdicts) -> Upsert:

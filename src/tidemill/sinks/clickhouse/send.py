@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.model.delivery import Delivery
-from tidemill.sinks._clickhouse_client import DATA_ERRORS, code_of, explain, name_of, quoted
-from tidemill.sinks._clickhouse_tables import Name
-from tidemill.sinks._images import Verdicts
-from tidemill.telemetry.points import point
+from tidemill.net.clickhouse import DATA_ERRORS, code_of, explain, name_of, quoted
+from tidemill.sinks._shared.images import Verdicts
+from tidemill.sinks.clickhouse.tables import Name
+from tidemill.telemetry.failpoints import point
 
 if TYPE_CHECKING:
     from tidemill.sinks.clickhouse import ClickHouseConfig

@@ -13,12 +13,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tidemill.component import Notice
+from tidemill.contracts import Notice
 from tidemill.errors import Refused
 from tidemill.model.table import Column, Table
+from tidemill.net.clickhouse import code_of, explain, explained, literal, quoted
 from tidemill.schema.diff import diff
-from tidemill.sinks._clickhouse_client import code_of, explain, explained, literal, quoted
-from tidemill.sinks._clickhouse_comments import (
+from tidemill.sinks._shared.unfollowed import (
+    Looks,
+    added,
+    already_there,
+    is_known,
+    name_taken,
+    notices,
+    replaced,
+    swapped,
+)
+from tidemill.sinks.clickhouse.comments import (
     COMMENT,
     elsewhere,
     exchanged,
@@ -30,9 +40,8 @@ from tidemill.sinks._clickhouse_comments import (
     rename,
     text,
 )
-from tidemill.sinks._clickhouse_initial import differing, expression
-from tidemill.sinks._clickhouse_types import JsonType, Kind, NullArrays, holds, kind_of, parse, union
-from tidemill.sinks._following import Looks, added, already_there, is_known, name_taken, notices, replaced, swapped
+from tidemill.sinks.clickhouse.initial import differing, expression
+from tidemill.sinks.clickhouse.types import JsonType, Kind, NullArrays, holds, kind_of, parse, union
 
 Mode = Literal["upsert", "changelog"]
 

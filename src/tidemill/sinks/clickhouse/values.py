@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from tidemill.formats._program import render
+from tidemill.encoding.program import render
 from tidemill.model.table import Column
 from tidemill.model.types import JsonForm
-from tidemill.sinks._clickhouse_types import MAX_DAY, MIN_DAY, Kind
-from tidemill.sinks._images import FRAGMENT, Mask, Verdicts, digits
+from tidemill.sinks._shared.images import FRAGMENT, Mask, Verdicts, digits
+from tidemill.sinks.clickhouse.types import MAX_DAY, MIN_DAY, Kind
 
 _DAY_US = 86_400_000_000
 _MAX_NS_DAY = 106_751  # 2262-04-11: nanoseconds end there

@@ -18,14 +18,14 @@ from tidemill.errors import Refused
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
-from tidemill.sinks._clickhouse_client import explained
-from tidemill.sinks._clickhouse_fill import fetch, fill, unwritten
-from tidemill.sinks._clickhouse_rows import changelog, insertable, upserted
-from tidemill.sinks._clickhouse_send import Sender
-from tidemill.sinks._clickhouse_tables import VERSION, Destination, Name
-from tidemill.sinks._following import refuse_older
-from tidemill.sinks._images import Verdicts, has_table
-from tidemill.sinks._upserts import Upsert
+from tidemill.net.clickhouse import explained
+from tidemill.sinks._shared.images import Verdicts, has_table
+from tidemill.sinks._shared.unfollowed import refuse_older
+from tidemill.sinks._shared.upserts import Upsert
+from tidemill.sinks.clickhouse.fill import fetch, fill, unwritten
+from tidemill.sinks.clickhouse.rows import changelog, insertable, upserted
+from tidemill.sinks.clickhouse.send import Sender
+from tidemill.sinks.clickhouse.tables import VERSION, Destination, Name
 
 if TYPE_CHECKING:
     from tidemill.sinks.clickhouse import ClickHouseConfig, Session

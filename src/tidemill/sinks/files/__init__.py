@@ -3,7 +3,7 @@
     <path>/<schema>.<table>/<start>-<end>-<lane>of<lanes>.jsonl
 
 One file per table, batch and lane, named by the batch's offsets (invariant 5) and published by a rename: a reader sees
-a file wholly or not at all, and a replay writes the same bytes under the same name. `_filejournal` says how a
+a file wholly or not at all, and a replay writes the same bytes under the same name. `resume` says how a
 batch that comes again with another plan leaves nothing of the first attempt behind.
 """
 
@@ -17,17 +17,17 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from tidemill.component import Check, Component, Format, Outcome, Place, SinkConfig
+from tidemill.contracts import Check, Component, Format, Outcome, Place, SinkConfig
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.table import Table
-from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder, no_headers
-from tidemill.sinks._filejournal import Journal
-from tidemill.sinks._filenotes import Share
-from tidemill.sinks._filestore import Store
-from tidemill.sinks._lines import Encoding, FileWriter
-from tidemill.sinks._places import folder
+from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder, no_headers
+from tidemill.sinks._shared.lines import Encoding, FileWriter
+from tidemill.sinks._shared.places import folder
+from tidemill.sinks.files.batch_notes import Share
+from tidemill.sinks.files.client import Store
+from tidemill.sinks.files.resume import Journal
 
 _COMPRESS_INSIDE = ("avro", "arrow", "parquet")
 

@@ -1,6 +1,6 @@
 """A lane's note of its batch in the files sink: which files it made of which events.
 
-The events are marked by their positions (`_positions`), so a later attempt can tell whether files that are there hold
+The events are marked by their positions (`resume`), so a later attempt can tell whether files that are there hold
 the events that come now, or those of another log at the same offsets.
 """
 
@@ -17,8 +17,8 @@ import orjson
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
-from tidemill.sinks._positions import Delivered, Record, fingerprints
-from tidemill.sinks._positions import Share as Marking
+from tidemill.sinks._shared.resume import Delivered, Record, fingerprints
+from tidemill.sinks._shared.resume import Share as Marking
 
 _SHARE = re.compile(r"(\d{20})-(\d{20})-(\d{4})of(\d{4})\b.*")
 

@@ -31,9 +31,9 @@ import orjson
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
-from tidemill.sinks._filenotes import Evidence, Note, Share
-from tidemill.sinks._filestore import Store
-from tidemill.sinks._positions import superseded
+from tidemill.sinks._shared.resume import superseded
+from tidemill.sinks.files.batch_notes import Evidence, Note, Share
+from tidemill.sinks.files.client import Store
 
 log = logging.getLogger("tidemill.sinks.files")
 

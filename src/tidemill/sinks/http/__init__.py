@@ -17,15 +17,15 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tidemill.component import Check, Component, SinkConfig
+from tidemill.contracts import Check, Component, SinkConfig
 from tidemill.errors import Poisoned, Refused
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder
-from tidemill.sinks._http_pieces import Packer, Piece
-from tidemill.sinks._http_requests import Courier, Stopped, Unacceptable
-from tidemill.sinks._inorder import groups
-from tidemill.sinks._routing import parsed
-from tidemill.sinks._tls import TlsConfig
+from tidemill.net.tls import TlsConfig
+from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder
+from tidemill.sinks._shared.in_order import groups
+from tidemill.sinks._shared.routing import parsed
+from tidemill.sinks.http.client import Courier, Stopped, Unacceptable
+from tidemill.sinks.http.pieces import Packer, Piece
 
 _ABOUT_CONTENT = {400, 413, 422}  # answers to a batch that may be the fault of some of its events only
 _GROUPS = 2  # encoded at a time: one is under way, the other waits or is being made
@@ -181,7 +181,7 @@ class HttpSink(Component[HttpConfig]):
         )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks._http_doctor import examine
+        from tidemill.sinks.http.checks import examine
 
         return examine(self.config)
 

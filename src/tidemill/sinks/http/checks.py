@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tidemill.component import Check, Outcome
+from tidemill.contracts import Check, Outcome
 from tidemill.errors import Refused
 
 if TYPE_CHECKING:

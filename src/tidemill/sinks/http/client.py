@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urljoin
 
 from tidemill.errors import DeliveryError, Refused
-from tidemill.sinks._http_wire import Garbled, Origin, Wire, head
+from tidemill.net.http import Garbled, Origin, Wire, head
 
 if TYPE_CHECKING:
     from tidemill.sinks.http import HttpConfig

@@ -13,16 +13,16 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from tidemill.component import Format
+from tidemill.contracts import Format
 from tidemill.errors import Poisoned
-from tidemill.formats import _cloudevents as cloudevents
+from tidemill.model import cloudevents
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.keyhash import changes_a_key, key_hashes
 from tidemill.model.template import Template
-from tidemill.sinks._http_requests import IN_URL, Address, Request
-from tidemill.sinks._inorder import event_ids
-from tidemill.sinks._routing import names
+from tidemill.sinks._shared.in_order import event_ids
+from tidemill.sinks._shared.routing import names
+from tidemill.sinks.http.client import IN_URL, Address, Request
 
 if TYPE_CHECKING:
     from tidemill.sinks.http import HttpConfig

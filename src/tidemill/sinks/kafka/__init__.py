@@ -2,7 +2,7 @@
 
 Idempotent producer with `acks=all`: `write` returns when every message of the delivery is acknowledged by all in-sync
 replicas. With `exactly_once` each lane's share of a batch is one transaction, which also records what it delivered
-(`_positions`); a consumer with `isolation.level=read_committed` sees every event once, whatever was killed when.
+(`resume`); a consumer with `isolation.level=read_committed` sees every event once, whatever was killed when.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Place, SinkConfig
+from tidemill.contracts import Check, Component, Place, SinkConfig
 from tidemill.errors import ConfigError, Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
-from tidemill.sinks import _kafka_errors as errors
-from tidemill.sinks import _positions as positions
-from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder
-from tidemill.sinks._kafka_fencing import PARTITION, Marks, Shape, read_marks
-from tidemill.sinks._kafka_limits import largest_message
-from tidemill.sinks._kafka_log import ClientLog
-from tidemill.sinks._kafka_positions import ensure_topic, read_back
-from tidemill.sinks._kafka_sending import Sending
-from tidemill.sinks._librdkafka import KafkaFailure, Messages, Producer
-from tidemill.sinks._places import hosts
-from tidemill.telemetry.points import point
+from tidemill.sinks._shared import resume as positions
+from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder
+from tidemill.sinks._shared.places import hosts
+from tidemill.sinks.kafka import errors
+from tidemill.sinks.kafka.client import KafkaFailure, Messages, Producer
+from tidemill.sinks.kafka.client_log import ClientLog
+from tidemill.sinks.kafka.fencing import PARTITION, Marks, Shape, read_marks
+from tidemill.sinks.kafka.limits import largest_message
+from tidemill.sinks.kafka.resume import ensure_topic, read_back
+from tidemill.sinks.kafka.write import Sending
+from tidemill.telemetry.failpoints import point
 
 log = logging.getLogger("tidemill.sinks.kafka")
 
@@ -171,7 +171,7 @@ class KafkaSink(Component[KafkaConfig]):
         self._producer, self._lanes = None, {}
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks._kafka_doctor import examine
+        from tidemill.sinks.kafka.checks import examine
 
         return examine(self.config, self._topic)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tidemill.component import Check, Outcome
+from tidemill.contracts import Check, Outcome
 from tidemill.model.template import Template
-from tidemill.sinks._encoding import examine_registry
-from tidemill.sinks._kafka_log import ClientLog
-from tidemill.sinks._kafka_sending import topic_name
+from tidemill.sinks._shared.encoded import examine_registry
+from tidemill.sinks.kafka.client_log import ClientLog
+from tidemill.sinks.kafka.write import topic_name
 
 if TYPE_CHECKING:
     from tidemill.sinks.kafka import KafkaConfig

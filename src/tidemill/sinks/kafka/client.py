@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import ConfigError, EnvironmentProblem
-from tidemill.sinks import _kafka_kernel as kernel
+from tidemill.sinks.kafka import kernel
 
 log = logging.getLogger("tidemill.sinks.kafka")
 

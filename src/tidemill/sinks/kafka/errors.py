@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from tidemill.errors import DeliveryError, Refused
-from tidemill.sinks._librdkafka import KafkaFailure
+from tidemill.sinks.kafka.client import KafkaFailure
 
 
 class Fenced(DeliveryError):

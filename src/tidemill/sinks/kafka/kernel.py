@@ -1,4 +1,4 @@
-"""The compiled loop that gives librdkafka one message after the other. Used by `_librdkafka` only.
+"""The compiled loop that gives librdkafka one message after the other. Used by `client` only.
 
 Keys, values and headers are read where Arrow has them; librdkafka copies them, so nothing need live on.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit, types
 
-from tidemill.formats._memory import load_i64
+from tidemill.encoding.memory import load_i64
 
 # The compiled loop finds these by name when its cached code is linked, so no address is baked into the cache.
 IN_KERNEL = ("rd_kafka_produceva", "rd_kafka_headers_copy", "rd_kafka_headers_destroy", "rd_kafka_header_add",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidemill.sinks._kafka_log import ClientLog
+from tidemill.sinks.kafka.client_log import ClientLog
 
 _TIMEOUT = 10.0
 

@@ -1,4 +1,4 @@
-"""Where the kafka sink keeps its records of what was delivered (`_positions`): in a compacted topic, in Kafka itself.
+"""Where the kafka sink keeps its records of what was delivered (`resume`): in a compacted topic, in Kafka itself.
 
 Each transaction carries, beside its events, its records. They become visible with the events or not at all, so what
 they say is what consumers see.
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.model.position import Offset
-from tidemill.sinks._kafka_fencing import is_record
-from tidemill.sinks._positions import Delivered, Record
+from tidemill.sinks._shared.resume import Delivered, Record
+from tidemill.sinks.kafka.fencing import is_record
 
 _PARTITIONS = 16
 # A restart reads the topic from its beginning: keep little besides the last record of each key.

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.component import Format
+from tidemill.contracts import Format
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery, Receipt
 from tidemill.model.template import Template
-from tidemill.sinks import _routing
-from tidemill.sinks._librdkafka import Messages, Producer
-from tidemill.sinks._lines import windows
+from tidemill.sinks._shared import routing
+from tidemill.sinks._shared.lines import windows
+from tidemill.sinks.kafka.client import Messages, Producer
 
 if TYPE_CHECKING:
     from tidemill.sinks.kafka import KafkaConfig
@@ -50,7 +50,7 @@ class Sending:
 
     def _send(self, block: Block) -> None:
         began = time.perf_counter()
-        names = _routing.names(self._topic, block, self._delivery.source)
+        names = routing.names(self._topic, block, self._delivery.source)
         topics = [topic_name(text) for text in names.dictionary.to_pylist()]
         topic_of = names.indices.to_numpy().astype(np.int64)
         self._encode_seconds += time.perf_counter() - began

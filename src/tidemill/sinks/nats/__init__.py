@@ -22,20 +22,20 @@ from urllib.parse import quote
 import pyarrow as pa
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tidemill.component import Check, Component, Place, SinkConfig
+from tidemill.contracts import Check, Component, Place, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned
-from tidemill.formats import _cloudevents as cloudevents
+from tidemill.model import cloudevents
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
-from tidemill.sinks import _nats_stream as stream
-from tidemill.sinks._encoding import EncodedSinkConfig, encoder
-from tidemill.sinks._inorder import event_ids, groups
-from tidemill.sinks._nats_client import Client
-from tidemill.sinks._nats_errors import check
-from tidemill.sinks._places import hosts
-from tidemill.sinks._routing import documents, names, parsed
-from tidemill.sinks._tls import TlsConfig
+from tidemill.net.tls import TlsConfig
+from tidemill.sinks._shared.encoded import EncodedSinkConfig, encoder
+from tidemill.sinks._shared.in_order import event_ids, groups
+from tidemill.sinks._shared.places import hosts
+from tidemill.sinks._shared.routing import documents, names, parsed
+from tidemill.sinks.nats import resume as stream
+from tidemill.sinks.nats.client import Client
+from tidemill.sinks.nats.errors import check
 
 _WINDOW_BYTES = 4 << 20
 
@@ -148,7 +148,7 @@ class NatsSink(Component[NatsConfig]):
         )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks._nats_doctor import examine
+        from tidemill.sinks.nats.checks import examine
 
         return examine(self.config, self._subject)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tidemill.component import Check, Outcome
+from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
 from tidemill.model.template import Template
-from tidemill.sinks import _nats_stream as stream
+from tidemill.sinks.nats import resume as stream
 
 if TYPE_CHECKING:
     from tidemill.sinks.nats import NatsConfig
@@ -20,7 +20,7 @@ def examine(config: NatsConfig, subject: Template) -> Iterator[Check]:
     except ImportError:
         yield Check("client", Outcome.FAIL, "nats-py is not installed", "pip install 'tidemill[nats]'")
         return
-    from tidemill.sinks._nats_client import Client
+    from tidemill.sinks.nats.client import Client
 
     try:
         client = Client(config)

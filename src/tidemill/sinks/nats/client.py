@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import SecretStr
 
 from tidemill.errors import DeliveryError, Refused
-from tidemill.sinks._nats_errors import explained
+from tidemill.sinks.nats.errors import explained
 
 if TYPE_CHECKING:
     from tidemill.sinks.nats import NatsConfig

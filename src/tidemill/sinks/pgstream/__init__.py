@@ -2,7 +2,7 @@
 
 Messages stand in one table, numbered per stream in the order of their commit, so that a consumer's cursor misses none.
 The event's identity is unique there: a message is never in a stream twice. Consumers use `Client`, the command
-`tidemill stream`, or the SQL functions of the queue's schema (`_pgstream_sql`): docs/pgstream.md.
+`tidemill stream`, or the SQL functions of the queue's schema (`tables`): docs/pgstream.md.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Config, Format, Place, SinkConfig
+from tidemill.contracts import Check, Component, Config, Format, Place, SinkConfig
 from tidemill.errors import DeliveryError
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
-from tidemill.sinks import _pgstream_sql as queue
-from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder, examine_registry
-from tidemill.sinks._inorder import groups
-from tidemill.sinks._pgsink_connection import PostgresTarget, address, connect, explained
-from tidemill.sinks._pgsink_positions import PlanChanged, Positions
-from tidemill.sinks._pgstream_client import Claimed, Client, Group, Message
-from tidemill.sinks._pgstream_send import Sending
-from tidemill.sinks._places import database
-from tidemill.sinks._routing import parsed
+from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder, examine_registry
+from tidemill.sinks._shared.in_order import groups
+from tidemill.sinks._shared.pg_client import PostgresTarget, address, connect, explained
+from tidemill.sinks._shared.pg_resume import PlanChanged, Positions
+from tidemill.sinks._shared.places import database
+from tidemill.sinks._shared.routing import parsed
+from tidemill.sinks.pgstream import tables as queue
+from tidemill.sinks.pgstream.consumer import Claimed, Client, Group, Message
+from tidemill.sinks.pgstream.write import Sending
 from tidemill.telemetry.events import warn
 
 if TYPE_CHECKING:
-    from tidemill.sinks._pgsink_connection import Connection
+    from tidemill.sinks._shared.pg_client import Connection
 
 __all__ = ["Claimed", "Client", "Group", "Message", "PgstreamConfig", "PgstreamSink"]
 
@@ -124,7 +124,7 @@ class PgstreamSink(Component[PgstreamConfig]):
         self._db = None
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks._pgstream_doctor import examine
+        from tidemill.sinks.pgstream.checks import examine
 
         yield from examine(self.config, self._where)
         yield from examine_registry(self.config)
@@ -143,7 +143,7 @@ class PgstreamSink(Component[PgstreamConfig]):
     def _sweep(self, db: Connection) -> None:
         """After the delivery, which is durable by now: it does not fail for this. What is not removed this time is
         removed the next."""
-        from tidemill.sinks._pgstream_client import sweep
+        from tidemill.sinks.pgstream.consumer import sweep
 
         self._swept = time.monotonic()
         limits = self.config.retention

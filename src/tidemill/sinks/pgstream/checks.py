@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidemill.component import Check, Outcome
+from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
-from tidemill.sinks._pgsink_connection import condition, connect
-from tidemill.sinks._pgsink_doctor import may_make_schemas, may_write, reached
+from tidemill.sinks._shared.pg_client import condition, connect
+from tidemill.sinks.postgres.checks import may_make_schemas, may_write, reached
 
 if TYPE_CHECKING:
-    from tidemill.sinks._pgsink_connection import Connection
+    from tidemill.sinks._shared.pg_client import Connection
     from tidemill.sinks.pgstream import PgstreamConfig
 
 _OLDEST = 130000  # gen_random_uuid without an extension

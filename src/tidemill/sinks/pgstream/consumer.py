@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 import orjson
 
 from tidemill.errors import ConfigError
-from tidemill.sinks._pgsink_connection import PostgresTarget, address, connect, explained
+from tidemill.sinks._shared.pg_client import PostgresTarget, address, connect, explained
 
 if TYPE_CHECKING:
-    from tidemill.sinks._pgsink_connection import Connection
+    from tidemill.sinks._shared.pg_client import Connection
 
 _LOOK_AGAIN_SECONDS = 1.0  # a message whose visibility ends is announced by nobody
 
@@ -91,7 +91,7 @@ class Client:
 
     def install(self) -> None:
         """Makes the queue's schema, tables and functions, as the sink does; for consumers that come first."""
-        from tidemill.sinks._pgstream_sql import install
+        from tidemill.sinks.pgstream.tables import install
 
         with explained(self._where):
             install(self.db, self.schema)

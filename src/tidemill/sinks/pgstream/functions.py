@@ -1,6 +1,6 @@
 """What consumers call: pull, ack, nack, extend, replay, revive; and the removal of old messages.
 
-`_pgstream_sql` says how they fit together, and installs them. `{s}` is the queue's schema.
+`tables` says how they fit together, and installs them. `{s}` is the queue's schema.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemill.sinks import _pgstream_functions as functions
+from tidemill.sinks.pgstream import functions
 
 if TYPE_CHECKING:
-    from tidemill.sinks._pgsink_connection import Connection
+    from tidemill.sinks._shared.pg_client import Connection
 
 VERSION = 4
 _MOST_PARKED = 10_000  # messages kept back in one ordered group before it waits for acks

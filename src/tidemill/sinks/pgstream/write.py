@@ -15,18 +15,18 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from tidemill.component import Format
+from tidemill.contracts import Format
 from tidemill.errors import Poisoned
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
 from tidemill.model.template import Template
-from tidemill.sinks import _pgstream_copy as wire
-from tidemill.sinks._inorder import event_ids
-from tidemill.sinks._routing import documents, names
+from tidemill.sinks._shared.in_order import event_ids
+from tidemill.sinks._shared.routing import documents, names
+from tidemill.sinks.pgstream import copy_binary as wire
 
 if TYPE_CHECKING:
-    from tidemill.sinks._pgsink_connection import Connection
+    from tidemill.sinks._shared.pg_client import Connection
     from tidemill.sinks.pgstream import PgstreamConfig
 
 _LARGEST = (1 << 30) - (1 << 20)  # a row of PostgreSQL ends at 1 GiB

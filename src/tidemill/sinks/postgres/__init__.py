@@ -2,7 +2,7 @@
 
 A delivery is one transaction. A window of its rows comes down to one row per key, goes into a temporary table by COPY
 and from there into the table: deletes, upserts, and updates of exactly the columns that the source sent. The next
-window is made meanwhile. What was delivered is written in the same transaction (`_pgsink_positions`), so a replay
+window is made meanwhile. What was delivered is written in the same transaction (`pg_resume`), so a replay
 changes nothing.
 """
 
@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Place, SinkConfig
+from tidemill.contracts import Check, Component, Place, SinkConfig
 from tidemill.errors import ConfigError, Poisoned
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.model.template import Template
-from tidemill.sinks._ahead import ahead
-from tidemill.sinks._following import Looks
-from tidemill.sinks._pgsink_apply import Applier, TooMany
-from tidemill.sinks._pgsink_connection import address, connect, explained, is_about_structure
-from tidemill.sinks._pgsink_positions import PlanChanged, Positions, StateConfig, Taking
-from tidemill.sinks._pgsink_tables import CREATE_STATE, Rules, Tables, Target
-from tidemill.sinks._pgsink_windows import Window, Windows
-from tidemill.sinks._places import database
+from tidemill.sinks._shared.pg_client import address, connect, explained, is_about_structure
+from tidemill.sinks._shared.pg_resume import PlanChanged, Positions, StateConfig, Taking
+from tidemill.sinks._shared.places import database
+from tidemill.sinks._shared.prefetch import ahead
+from tidemill.sinks._shared.unfollowed import Looks
+from tidemill.sinks.postgres.tables import CREATE_STATE, Rules, Tables, Target
+from tidemill.sinks.postgres.windows import Window, Windows
+from tidemill.sinks.postgres.write import Applier, TooMany
 
 if TYPE_CHECKING:
-    from tidemill.sinks._pgsink_connection import Connection
+    from tidemill.sinks._shared.pg_client import Connection
 
 _TURNS = 5  # of workers that change the plan at the same time
 
@@ -170,7 +170,7 @@ class PostgresSink(Component[PostgresSinkConfig]):
         self._looks.forget()
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks._pgsink_doctor import examine
+        from tidemill.sinks.postgres.checks import examine
 
         return examine(self.config, self._where)
 

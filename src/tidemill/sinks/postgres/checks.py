@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidemill.component import Check, Outcome
+from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
-from tidemill.sinks._pgsink_connection import condition, connect
+from tidemill.sinks._shared.pg_client import condition, connect
 
 if TYPE_CHECKING:
-    from tidemill.sinks._pgsink_connection import Connection
-    from tidemill.sinks._pgsink_positions import StateConfig
+    from tidemill.sinks._shared.pg_client import Connection
+    from tidemill.sinks._shared.pg_resume import StateConfig
     from tidemill.sinks.postgres import PostgresSinkConfig
 
 _OLDEST = 120000  # pg_my_temp_schema, hashtextextended and generated columns in the catalog

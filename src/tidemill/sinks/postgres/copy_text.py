@@ -133,7 +133,7 @@ def _hex(values: pa.Array) -> pa.Array:
 
 def _arrays(values: pa.Array) -> pa.Array:
     """`{1,NULL,"a \\"b\\""}`: every element quoted, which all types take."""
-    from tidemill.decoders.pgtypes import delimiter
+    from tidemill.model.postgres_types import delimiter
 
     comma = bytes([delimiter(values.type)])
     offsets = values.offsets.to_numpy().astype(np.int64)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.sinks._pgsink_types import base, digits, modifier, reaches, widens
+from tidemill.sinks.postgres.types import base, digits, modifier, reaches, widens
 
 if TYPE_CHECKING:
     from psycopg import sql

@@ -14,8 +14,8 @@ from tidemill.model.block import Block, Op, Side
 from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.model.types import JsonForm
-from tidemill.sinks import _pgsink_text as text
-from tidemill.sinks._images import FRAGMENT, Mask
+from tidemill.sinks._shared.images import FRAGMENT, Mask
+from tidemill.sinks.postgres import copy_text as text
 
 _WORTHWHILE = 64  # new rows that are sent apart from the others of their window
 KEYLESS = "the key has no value, so the row cannot be found again"

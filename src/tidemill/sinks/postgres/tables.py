@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidemill.component import Notice
+from tidemill.contracts import Notice
 from tidemill.errors import Refused
 from tidemill.model.position import Offset
 from tidemill.model.table import Column, Table
 from tidemill.schema.diff import Diff, diff
-from tidemill.sinks._following import MARK, added, already_there, is_known, name_taken, notices, replaced
-from tidemill.sinks._pgsink_exact import Doubt, doubt
-from tidemill.sinks._pgsink_older import Memory, is_replaced, places, renames
-from tidemill.sinks._pgsink_text import plain
-from tidemill.sinks._pgsink_types import target_type, widens
+from tidemill.sinks._shared.unfollowed import MARK, added, already_there, is_known, name_taken, notices, replaced
+from tidemill.sinks.postgres.copy_text import plain
+from tidemill.sinks.postgres.exact import Doubt, doubt
+from tidemill.sinks.postgres.older import Memory, is_replaced, places, renames
+from tidemill.sinks.postgres.types import target_type, widens
 from tidemill.telemetry.events import emit
 
 if TYPE_CHECKING:
     from psycopg import sql
 
-    from tidemill.sinks._pgsink_connection import Connection
+    from tidemill.sinks._shared.pg_client import Connection
 
 _LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer names off, and two could become one
 

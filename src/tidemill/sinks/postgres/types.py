@@ -11,13 +11,13 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from tidemill.decoders import pgtypes
+from tidemill.model import postgres_types
 from tidemill.model.types import DataType
 
 #: Ranges are text in Arrow, as every type that has no other form; these names are in every PostgreSQL.
 _RANGES = ("int4", "int8", "num", "ts", "tstz", "date")
 _OWN: dict[str, pa.DataType] = {
-    **{name: arrow for name, arrow, _, _ in pgtypes.BUILT_IN.values()},
+    **{name: arrow for name, arrow, _, _ in postgres_types.BUILT_IN.values()},
     **{f"{kind}{suffix}": pa.string() for kind in _RANGES for suffix in ("range", "multirange")},
     "jsonpath": pa.string(),
 }
@@ -72,7 +72,7 @@ def target_type(kind: DataType, overrides: Mapping[str, str] | None = None) -> s
     """
     if overrides and (chosen := overrides.get(kind.native)):
         return chosen
-    if pa.types.is_list(kind.arrow) and pgtypes.delimiter(kind.arrow) == ord(";"):
+    if pa.types.is_list(kind.arrow) and postgres_types.delimiter(kind.arrow) == ord(";"):
         return "box[]"  # no other type of PostgreSQL's writes semicolons, and its domains hide its name
     if kind.native.endswith("[]") and pa.types.is_list(kind.arrow):
         return target_type(DataType(kind.native[:-2], kind.arrow.value_type, kind.json), overrides) + "[]"

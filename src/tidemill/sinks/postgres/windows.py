@@ -1,6 +1,6 @@
 """Blocks of a delivery as windows: the rows of one table that are applied together, ready to be sent.
 
-None of it asks the server, so it runs in a thread while the server is busy with the window before (`_ahead`).
+None of it asks the server, so it runs in a thread while the server is busy with the window before (`prefetch`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from tidemill.model.block import Block, Op
 from tidemill.model.position import Offset
 from tidemill.model.table import Table
-from tidemill.sinks._images import has_table
-from tidemill.sinks._lines import WINDOW, windows
-from tidemill.sinks._pgsink_rows import Rows, Stretch, joined, stretches, unwritable
+from tidemill.sinks._shared.images import has_table
+from tidemill.sinks._shared.lines import WINDOW, windows
+from tidemill.sinks.postgres.rows import Rows, Stretch, joined, stretches, unwritable
 
 _MOST_PENDING = 4 * WINDOW  # rows of all tables together that wait for their window to fill
 _MOST_BYTES = 1 << 25  # of them

@@ -17,18 +17,18 @@ import pyarrow as pa
 
 from tidemill.model.block import Op
 from tidemill.model.position import Offset
-from tidemill.sinks import _pgsink_rows as rows_
-from tidemill.sinks import _pgsink_text as text
-from tidemill.sinks._pgsink_connection import is_data_error, reason
-from tidemill.sinks._pgsink_exact import lost
-from tidemill.sinks._pgsink_rows import Rows, Stretch
-from tidemill.sinks._pgsink_tables import Target
+from tidemill.sinks._shared.pg_client import is_data_error, reason
+from tidemill.sinks.postgres import copy_text as text
+from tidemill.sinks.postgres import rows as rows_
+from tidemill.sinks.postgres.exact import lost
+from tidemill.sinks.postgres.rows import Rows, Stretch
+from tidemill.sinks.postgres.tables import Target
 
 if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
 
-    from tidemill.sinks._pgsink_connection import Connection
+    from tidemill.sinks._shared.pg_client import Connection
 
 _MOST_BAD = 1000  # rows to look for before the delivery is given back: each costs some twenty attempts
 _COUNTED = (

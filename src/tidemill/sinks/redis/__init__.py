@@ -4,7 +4,7 @@
 
 Ids must rise in a stream, so all of a batch comes in one lane and is sent in the order of its offsets. Commands go in
 transactions (MULTI), one after the other: were an event refused (OOM) and a later one taken, the stream could never
-take the first again. After a crash the stream's own last id says where to go on (`_redis_resume`). With `appendonly
+take the first again. After a crash the stream's own last id says where to go on (`resume`). With `appendonly
 yes` and `appendfsync always` an answered XADD is on disk; otherwise a crash of Redis may lose the last second.
 """
 
@@ -20,22 +20,22 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tidemill.component import Check, Component, Format, Place, SinkConfig
+from tidemill.contracts import Check, Component, Format, Place, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.position import Offset
 from tidemill.model.template import Template
-from tidemill.sinks import _redis_commands as commands
-from tidemill.sinks._encoding import EncodedSinkConfig, encoder, no_headers
-from tidemill.sinks._inorder import event_ids, groups
-from tidemill.sinks._places import hosts
-from tidemill.sinks._redis_clients import Address, Client
-from tidemill.sinks._redis_errors import Overtaken, explained
-from tidemill.sinks._redis_letter import append
-from tidemill.sinks._redis_resume import Claim, Ends, Seen, note_key
-from tidemill.sinks._routing import documents, names, parsed
-from tidemill.sinks._tls import TlsConfig
+from tidemill.net.tls import TlsConfig
+from tidemill.sinks._shared.encoded import EncodedSinkConfig, encoder, no_headers
+from tidemill.sinks._shared.in_order import event_ids, groups
+from tidemill.sinks._shared.places import hosts
+from tidemill.sinks._shared.routing import documents, names, parsed
+from tidemill.sinks.redis import commands
+from tidemill.sinks.redis.client import Address, Client
+from tidemill.sinks.redis.dead_letter import append
+from tidemill.sinks.redis.errors import Overtaken, explained
+from tidemill.sinks.redis.resume import Claim, Ends, Seen, note_key
 
 _LARGEST = 512 << 20  # proto-max-bulk-len: a server closes the connection on more
 
@@ -136,7 +136,7 @@ class RedisSink(Component[RedisConfig]):
         self._client = self._ends = self._sender = None
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks._redis_doctor import examine
+        from tidemill.sinks.redis.checks import examine
 
         return examine(self.config, self._stream)
 

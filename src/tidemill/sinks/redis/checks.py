@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tidemill.component import Check, Outcome
+from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
 from tidemill.model.template import Template
-from tidemill.sinks._redis_errors import explained
+from tidemill.sinks.redis.errors import explained
 
 if TYPE_CHECKING:
     from tidemill.sinks.redis import RedisConfig
@@ -20,7 +20,7 @@ def examine(config: RedisConfig, stream: Template) -> Iterator[Check]:
     except ImportError:
         yield Check("client", Outcome.FAIL, "redis is not installed", "pip install 'tidemill[redis]'")
         return
-    from tidemill.sinks._redis_clients import Client
+    from tidemill.sinks.redis.client import Client
 
     try:
         with explained(config.where):

@@ -1,7 +1,7 @@
 """Connections to one Redis, to the master that sentinels name, or to the nodes of a cluster; raw bytes over each.
 
 redis-py does addresses, logins, TLS and the cluster's map; the events themselves bypass its packing and its reply
-objects (`_redis_commands`). A failed client is thrown away with its sink: the next asks sentinels or cluster anew.
+objects (`commands`). A failed client is thrown away with its sink: the next asks sentinels or cluster anew.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import numpy as np
 
 from tidemill.errors import DeliveryError
-from tidemill.sinks import _redis_commands as commands
-from tidemill.sinks._redis_errors import explain
+from tidemill.sinks.redis import commands
+from tidemill.sinks.redis.errors import explain
 
 if TYPE_CHECKING:
     from tidemill.sinks.redis import RedisConfig

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.component import Format
+from tidemill.contracts import Format
 from tidemill.model.block import Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
-from tidemill.sinks._inorder import event_ids
-from tidemill.sinks._redis_resume import Ends
-from tidemill.sinks._routing import documents, names
+from tidemill.sinks._shared.in_order import event_ids
+from tidemill.sinks._shared.routing import documents, names
+from tidemill.sinks.redis.resume import Ends
 
 
 def append(

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from tidemill.errors import DeliveryError, Refused
-from tidemill.sinks._tls import distrusted
+from tidemill.net.tls import distrusted
 
 # https://redis.io/docs/latest/develop/reference/protocol-spec/#simple-errors: the first word is the kind of error.
 _MEND_THEMSELVES = {

@@ -23,8 +23,8 @@ from typing import Any
 from tidemill.errors import Refused
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
-from tidemill.sinks._redis_commands import Ints
-from tidemill.sinks._redis_errors import overtaken
+from tidemill.sinks.redis.commands import Ints
+from tidemill.sinks.redis.errors import overtaken
 
 _KEPT = 100_000  # streams whose end is remembered
 _PAGE = 1000  # entries read at a time
@@ -206,7 +206,7 @@ class Ends:
             self._redis.hset(note_key(seen.stream), mapping={"reach": missing[0]})
 
     def behind(self, delivery: Delivery, stream: str, offset: Offset) -> str:
-        """The id for a dead letter that is sent again (`_redis_letter`)."""
+        """The id for a dead letter that is sent again (`dead_letter`)."""
         with self._redis.pipeline(transaction=False) as pipeline:
             pipeline.xinfo_stream(stream)
             pipeline.hgetall(note_key(stream))

@@ -3,7 +3,7 @@
     <prefix>/<path>/<start>-<end>-<number>.jsonl           data
     <prefix>/_tidemill/manifests/<start>.json               which data counts
 
-All objects of a batch are made first; then its manifest appears, and with it the batch (`_s3_manifests`). A replay
+All objects of a batch are made first; then its manifest appears, and with it the batch (`resume`). A replay
 makes the same objects under the same names, or finds the manifest and makes none.
 """
 
@@ -19,20 +19,20 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tidemill.component import Check, Component, Place, SinkConfig
+from tidemill.contracts import Check, Component, Place, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.position import Offset
 from tidemill.model.template import Template
-from tidemill.sinks._encoding import EVERY_FORMAT, EncodedSinkConfig, encoder, no_headers
-from tidemill.sinks._inorder import event_ids
-from tidemill.sinks._places import bucket
-from tidemill.sinks._routing import names, parsed
-from tidemill.sinks._s3_errors import explained
-from tidemill.sinks._s3_manifests import Manifests, Reached
-from tidemill.sinks._s3_objects import Objects
-from tidemill.sinks._tls import TrustConfig
+from tidemill.net.tls import TrustConfig
+from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder, no_headers
+from tidemill.sinks._shared.in_order import event_ids
+from tidemill.sinks._shared.places import bucket
+from tidemill.sinks._shared.routing import names, parsed
+from tidemill.sinks.s3.errors import explained
+from tidemill.sinks.s3.resume import Manifests, Reached
+from tidemill.sinks.s3.write import Objects
 
 _COMPRESS_INSIDE = ("avro", "arrow", "parquet")
 _HELD = 128 << 20  # bytes of unfinished objects in memory before all are finished and new ones begun
@@ -173,7 +173,7 @@ class S3Sink(Component[S3Config]):
             ) from error
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks._s3_doctor import examine
+        from tidemill.sinks.s3.checks import examine
 
         return examine(self.config)
 

@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tidemill.component import Check, Outcome
+from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
-from tidemill.sinks._s3_errors import explained
+from tidemill.sinks.s3.errors import explained
 
 if TYPE_CHECKING:
     from tidemill.sinks.s3 import S3Config

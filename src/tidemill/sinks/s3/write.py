@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.component import Format
+from tidemill.contracts import Format
 from tidemill.model.block import Block
-from tidemill.sinks._lines import windows
+from tidemill.sinks._shared.lines import windows
 
 if TYPE_CHECKING:
     from tidemill.sinks.s3 import S3Config

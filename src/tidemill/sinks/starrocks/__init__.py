@@ -17,17 +17,17 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from tidemill.component import Check, Component, Place, SinkConfig
+from tidemill.contracts import Check, Component, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.sinks._history import History
-from tidemill.sinks._lines import windows
-from tidemill.sinks._places import hosts
-from tidemill.sinks._routing import of_a_table
-from tidemill.sinks._starrocks_history import Notebook
-from tidemill.sinks._starrocks_http import StreamLoads
-from tidemill.sinks._starrocks_rows import VERSION
-from tidemill.sinks._starrocks_tables import Name, Tables, explained
+from tidemill.sinks._shared.history import History
+from tidemill.sinks._shared.lines import windows
+from tidemill.sinks._shared.places import hosts
+from tidemill.sinks._shared.routing import of_a_table
+from tidemill.sinks.starrocks.client import StreamLoads
+from tidemill.sinks.starrocks.resume import Notebook
+from tidemill.sinks.starrocks.rows import VERSION
+from tidemill.sinks.starrocks.tables import Name, Tables, explained
 
 
 class StarRocksConfig(SinkConfig):
@@ -124,7 +124,7 @@ class StarRocksSink(Component[StarRocksConfig]):
         self._session: Session | None = None
 
     def write(self, delivery: Delivery) -> Receipt:
-        from tidemill.sinks._starrocks_write import Writing
+        from tidemill.sinks.starrocks.write import Writing
 
         began = time.perf_counter()
         session = self._opened()
@@ -146,7 +146,7 @@ class StarRocksSink(Component[StarRocksConfig]):
         )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks._starrocks_doctor import examine
+        from tidemill.sinks.starrocks.checks import examine
 
         return examine(self)
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidemill.component import Check, Outcome
+from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
 from tidemill.model.template import Template
-from tidemill.sinks._starrocks_rows import AUDIT
-from tidemill.sinks._starrocks_tables import Name
+from tidemill.sinks.starrocks.rows import AUDIT
+from tidemill.sinks.starrocks.tables import Name
 
 if TYPE_CHECKING:
     from tidemill.sinks.starrocks import Session, StarRocksSink

@@ -1,4 +1,4 @@
-"""Where the starrocks sink keeps its history (`_history`): in `_tidemill_history`, beside its tables."""
+"""Where the starrocks sink keeps its history (`history`): in `_tidemill_history`, beside its tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.sinks._history import TABLE, Note
-from tidemill.sinks._starrocks_rows import VERSION
-from tidemill.sinks._starrocks_tables import Name, Tables, literal, quoted
+from tidemill.sinks._shared.history import TABLE, Note
+from tidemill.sinks.starrocks.rows import VERSION
+from tidemill.sinks.starrocks.tables import Name, Tables, literal, quoted
 
 # A primary key has at most 128 bytes, names may have more: the key is a digest of them.
 _COLUMNS = {

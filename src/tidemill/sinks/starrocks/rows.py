@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from tidemill.formats._program import Program
+from tidemill.encoding.program import Program
 from tidemill.model.block import Block, Op
 from tidemill.model.types import JsonForm
-from tidemill.sinks._images import Verdicts
-from tidemill.sinks._starrocks_types import fit, form_of, moments
-from tidemill.sinks._upserts import Upsert, upsert
+from tidemill.sinks._shared.images import Verdicts
+from tidemill.sinks._shared.upserts import Upsert, upsert
+from tidemill.sinks.starrocks.types import fit, form_of, moments
 
 OP_TYPE, IS_DELETED, SYNCED_AT, VERSION = (
     "tidemill_op_type", "tidemill_is_deleted", "tidemill_synced_at", "tidemill_cdc_version",

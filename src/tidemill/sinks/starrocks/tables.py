@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemill.component import Notice
+from tidemill.contracts import Notice
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.table import Column, Table
-from tidemill.sinks._following import CODE, MARK, Looks, added, is_known, notices
-from tidemill.sinks._starrocks_rows import AUDIT, IS_DELETED, VERSION, Piece
-from tidemill.sinks._starrocks_types import default, holds, kinds_of
+from tidemill.sinks._shared.unfollowed import CODE, MARK, Looks, added, is_known, notices
+from tidemill.sinks.starrocks.rows import AUDIT, IS_DELETED, VERSION, Piece
+from tidemill.sinks.starrocks.types import default, holds, kinds_of
 
 _REFUSED = {1044, 1045, 1064, 1142, 1227, 5203}  # access denied, syntax; 5203 is StarRocks' own "access denied"
 _KEYS_PER_QUERY = 1000

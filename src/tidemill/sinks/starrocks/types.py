@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidemill.errors import Refused
 from tidemill.model.table import Column, Table
 from tidemill.model.types import JsonForm
-from tidemill.sinks._images import FRAGMENT, Mask, Verdicts, digits
+from tidemill.sinks._shared.images import FRAGMENT, Mask, Verdicts, digits
 
 #: (PostgreSQL, MySQL, StarRocks, remark), in Markdown.
 RULES: tuple[tuple[str, str, str, str], ...] = (

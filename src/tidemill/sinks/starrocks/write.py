@@ -17,12 +17,12 @@ import pyarrow as pa
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
-from tidemill.sinks._following import refuse_older
-from tidemill.sinks._images import Verdicts, has_table
-from tidemill.sinks._starrocks_http import RowsRefused
-from tidemill.sinks._starrocks_rows import VERSION, Piece, settle
-from tidemill.sinks._starrocks_tables import Destination, Name, text_of
-from tidemill.telemetry.points import point
+from tidemill.sinks._shared.images import Verdicts, has_table
+from tidemill.sinks._shared.unfollowed import refuse_older
+from tidemill.sinks.starrocks.client import RowsRefused
+from tidemill.sinks.starrocks.rows import VERSION, Piece, settle
+from tidemill.sinks.starrocks.tables import Destination, Name, text_of
+from tidemill.telemetry.failpoints import point
 
 if TYPE_CHECKING:
     from tidemill.sinks.starrocks import Session, StarRocksConfig

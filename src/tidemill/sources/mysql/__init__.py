@@ -14,24 +14,22 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Config, Decoder, Notice, Passage, Resting, Schemas
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import Flavor
+from tidemill.contracts import Check, Component, Config, Decoder, Notice, Passage, Resting, Schemas
+from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_schema.place import Place
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.position import Position
-from tidemill.sources import _my_position as position
-from tidemill.sources import _my_server as facts
-from tidemill.sources import _my_setup as setup
-from tidemill.sources import _my_skip
-from tidemill.sources import _my_tables as tables
-from tidemill.sources._errors import as_value_error
-from tidemill.sources._my_connect import Dsn, Session, connect
-from tidemill.sources._my_decode import StreamDecoder, decoder_of
-from tidemill.sources._my_doctor import examine
-from tidemill.sources._my_server import Server
-from tidemill.sources._my_stream import Stream, own_uuid
-from tidemill.sources._my_tables import Selection
-from tidemill.sources._patterns import Pattern, Unmatched
+from tidemill.sources._shared.errors import as_value_error
+from tidemill.sources._shared.patterns import Pattern, Unmatched
+from tidemill.sources.mysql import resume as position
+from tidemill.sources.mysql import server as facts
+from tidemill.sources.mysql import setup, skip, tables
+from tidemill.sources.mysql.checks import examine
+from tidemill.sources.mysql.client import Dsn, Session, connect
+from tidemill.sources.mysql.decode import StreamDecoder, decoder_of
+from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.stream import Stream, own_uuid
+from tidemill.sources.mysql.tables import Selection
 
 _LAG_SECONDS = 5.0  # between questions about the end of the binlog
 
@@ -176,8 +174,8 @@ class MysqlSource(Component[MysqlConfig]):
         self, after: Position, through: Position | None, schemas: Schemas, *, told: Position | None
     ) -> Passage:
         if through is not None:
-            return _my_skip.up_to(self.config, after, through, told)
-        return _my_skip.next_transaction(self.config, after, told)
+            return skip.up_to(self.config, after, through, told)
+        return skip.next_transaction(self.config, after, told)
 
     def other_server(self, after: Position, schemas: Schemas) -> str:
         with connect(self.config) as db:

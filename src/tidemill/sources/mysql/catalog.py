@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import Flavor, GtidSet, MysqlGtids
-from tidemill.decoders.mysqltables import (
+from tidemill.decoders.mysql_schema import (
     SYSTEM,
     Catalog,
     CatalogColumn,
@@ -19,13 +17,15 @@ from tidemill.decoders.mysqltables import (
     is_rounded,
     of_catalog,
 )
+from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MysqlGtids
+from tidemill.decoders.mysql_schema.place import Place
 from tidemill.errors import ConnectionLost, SourceError
-from tidemill.sources import _my_position as position
-from tidemill.sources import _my_server as facts
-from tidemill.sources._my_connect import Session
-from tidemill.sources._my_errors import GrantMissing
-from tidemill.sources._my_server import Server
-from tidemill.sources._my_tables import name_of, quoted
+from tidemill.sources.mysql import resume as position
+from tidemill.sources.mysql import server as facts
+from tidemill.sources.mysql.client import Session
+from tidemill.sources.mysql.errors import GrantMissing
+from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.tables import name_of, quoted
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig

@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tidemill.component import Check, Outcome, Resting
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.contracts import Check, Outcome, Resting
+from tidemill.decoders.mysql_schema.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders.mysql_schema.place import Place
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.sources import _my_position as position
-from tidemill.sources import _my_server as facts
-from tidemill.sources import _my_setup as setup
-from tidemill.sources import _my_tables as tables
-from tidemill.sources._my_connect import Session, connect
-from tidemill.sources._my_server import Server
-from tidemill.sources._my_stream import own_uuid
+from tidemill.sources.mysql import resume as position
+from tidemill.sources.mysql import server as facts
+from tidemill.sources.mysql import setup, tables
+from tidemill.sources.mysql.client import Session, connect
+from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.stream import own_uuid
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pymysql
 
-from tidemill.sources._gulps import keep_alive
-from tidemill.sources._my_errors import refused, translated
+from tidemill.net.buffered import keep_alive
+from tidemill.sources.mysql.errors import refused, translated
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tidemill.component import Schemas
+from tidemill.contracts import Schemas
 from tidemill.decoders.binlog import BinlogDecoder, BinlogRefused
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.mysqltables import MysqlTables
+from tidemill.decoders.mysql_schema import MysqlTables
+from tidemill.decoders.mysql_schema.place import Place
 from tidemill.errors import SourceError
 from tidemill.model.change import Change
-from tidemill.sources import _my_catalog as catalog
-from tidemill.sources._my_connect import Session
-from tidemill.sources._my_errors import BinlogUnusable, from_stream
-from tidemill.sources._my_server import Server
-from tidemill.sources._my_stream import account
-from tidemill.sources._my_tables import sees_all
+from tidemill.sources.mysql import catalog
+from tidemill.sources.mysql.client import Session
+from tidemill.sources.mysql.errors import BinlogUnusable, from_stream
+from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.stream import account
+from tidemill.sources.mysql.tables import sees_all
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig

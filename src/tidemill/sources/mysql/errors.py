@@ -24,7 +24,7 @@ from contextlib import contextmanager
 import pymysql
 
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
-from tidemill.sources._errors import RESYNC, LoginRefused, ServerTooOld, TlsFailed
+from tidemill.sources._shared.errors import RESYNC, LoginRefused, ServerTooOld, TlsFailed
 
 __all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of the tree above
 

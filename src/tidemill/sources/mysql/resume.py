@@ -10,15 +10,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tidemill.decoders.binlogplace import Place, Witness
-from tidemill.decoders.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
+from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
+from tidemill.decoders.mysql_schema.place import Place, Witness
 from tidemill.errors import ConfigError, PositionLost, SetupError
 from tidemill.model.position import Position
-from tidemill.sources import _my_errors as errors
-from tidemill.sources import _my_server as facts
-from tidemill.sources._my_connect import Session
-from tidemill.sources._my_server import Server
-from tidemill.sources._my_stream import created
+from tidemill.sources.mysql import errors
+from tidemill.sources.mysql import server as facts
+from tidemill.sources.mysql.client import Session
+from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.stream import created
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig

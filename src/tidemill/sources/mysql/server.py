@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.decoders.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
+from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
 from tidemill.errors import SourceError, TidemillError
-from tidemill.sources._my_connect import Session
+from tidemill.sources.mysql.client import Session
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidemill.decoders.gtid import Flavor
-from tidemill.sources import _my_errors as errors
-from tidemill.sources import _my_server as facts
-from tidemill.sources import _my_tables as tables
-from tidemill.sources._my_connect import Session, connect
-from tidemill.sources._my_server import Server
-from tidemill.sources._my_stream import account, is_of_source, probe_id, register, replica_name
+from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.sources.mysql import errors, tables
+from tidemill.sources.mysql import server as facts
+from tidemill.sources.mysql.client import Session, connect
+from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.stream import account, is_of_source, probe_id, register, replica_name
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tidemill.component import Passage
-from tidemill.decoders import _blevents as events
-from tidemill.decoders._blstream import BinlogRefused, read_server_packet
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import MariadbGtids, MysqlGtids
+from tidemill.contracts import Passage
+from tidemill.decoders.binlog import events
+from tidemill.decoders.binlog.stream import BinlogRefused, read_server_packet
+from tidemill.decoders.mysql_schema.gtid import MariadbGtids, MysqlGtids
+from tidemill.decoders.mysql_schema.place import Place
 from tidemill.errors import ConfigError, DecodeError, SourceError
 from tidemill.model.position import Position
-from tidemill.sources import _my_position as position
-from tidemill.sources import _my_server as facts
-from tidemill.sources._my_connect import Session, connect
-from tidemill.sources._my_errors import from_stream
-from tidemill.sources._my_server import Server
-from tidemill.sources._my_stream import Stream, event_size
+from tidemill.sources.mysql import resume as position
+from tidemill.sources.mysql import server as facts
+from tidemill.sources.mysql.client import Session, connect
+from tidemill.sources.mysql.errors import from_stream
+from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.stream import Stream, event_size
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from pymysql.constants import COMMAND
 
-from tidemill.decoders._blevents import FORMAT_DESCRIPTION
-from tidemill.decoders.binlogplace import Place
-from tidemill.decoders.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders.binlog.events import FORMAT_DESCRIPTION
+from tidemill.decoders.mysql_schema.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders.mysql_schema.place import Place
 from tidemill.errors import ConnectionLost, SourceError
-from tidemill.sources import _my_errors as errors
-from tidemill.sources._gulps import Gulps, Pace
-from tidemill.sources._my_connect import Session, connect
-from tidemill.sources._my_server import Server
+from tidemill.net.buffered import Gulps, Pace
+from tidemill.sources.mysql import errors
+from tidemill.sources.mysql.client import Session, connect
+from tidemill.sources.mysql.server import Server
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig

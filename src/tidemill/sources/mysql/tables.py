@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemill.decoders.mysqltables import SYSTEM
+from tidemill.decoders.mysql_schema import SYSTEM
 from tidemill.errors import ConfigError, SetupError
-from tidemill.sources._my_connect import Session
-from tidemill.sources._my_stream import account
-from tidemill.sources._patterns import Pattern, Unmatched
+from tidemill.sources._shared.patterns import Pattern, Unmatched
+from tidemill.sources.mysql.client import Session
+from tidemill.sources.mysql.stream import account
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,25 +22,26 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, field_validator
 
-from tidemill.component import Check, Component, Config, Notice, Passage, Resting, Schemas
-from tidemill.decoders._pgmessages import Relation
-from tidemill.decoders._pgscan import WITNESS
+from tidemill.contracts import Check, Component, Config, Notice, Passage, Resting, Schemas
 from tidemill.decoders.pgoutput import PgOutputDecoder
+from tidemill.decoders.pgoutput.messages import Relation
+from tidemill.decoders.pgoutput.scan import WITNESS
 from tidemill.errors import ConnectionLost, RegistryError, TidemillError
 from tidemill.model.position import Position
 from tidemill.model.table import Table
-from tidemill.sources import _pg_identity, _pg_keys, _pg_setup, _pg_skip, _pg_slot, _pg_watch
-from tidemill.sources import _pg_stream as wire
-from tidemill.sources._errors import as_value_error
-from tidemill.sources._gulps import Pace
-from tidemill.sources._pg_catalog import Catalog
-from tidemill.sources._pg_connect import Endpoint, connect, login
-from tidemill.sources._pg_doctor import examine
-from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
-from tidemill.sources._pg_lineage import remember, trace
-from tidemill.sources._pg_lsn import format_lsn, parse_lsn
-from tidemill.sources._pg_tables import parse as parse_pattern
-from tidemill.sources._pg_witness import SLACK_BYTES, Ask, Witness, identify, place
+from tidemill.net.buffered import Pace
+from tidemill.sources._shared.errors import as_value_error
+from tidemill.sources.postgres import identity, resume, setup, skip, watch
+from tidemill.sources.postgres import keys as key_history
+from tidemill.sources.postgres import stream as wire
+from tidemill.sources.postgres.catalog import Catalog
+from tidemill.sources.postgres.checks import examine
+from tidemill.sources.postgres.client import Endpoint, connect, login
+from tidemill.sources.postgres.errors import RESYNC, SlotLost, translated
+from tidemill.sources.postgres.lineage import remember, trace
+from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
+from tidemill.sources.postgres.tables import parse as parse_pattern
+from tidemill.sources.postgres.witness import SLACK_BYTES, Ask, Witness, identify, place
 from tidemill.telemetry import events
 
 _LONGEST_SILENCE = 3600.0
@@ -148,16 +149,16 @@ class PostgresConfig(Config):
 
     @property
     def slot_name(self) -> str:
-        return self.slot or _pg_slot.default_name(self.id)
+        return self.slot or resume.default_name(self.id)
 
     @property
     def publication_name(self) -> str:
-        return self.publication or _pg_slot.default_name(self.id)
+        return self.publication or resume.default_name(self.id)
 
     @property
     def application_name(self) -> str:
         """Tells our own sessions from others in pg_stat_activity. ASCII, as the server would make it anyway."""
-        return _pg_slot.default_name(self.id)
+        return resume.default_name(self.id)
 
     @property
     def where(self) -> str:
@@ -172,7 +173,7 @@ class PostgresSource(Component[PostgresConfig]):
     def __init__(self, config: PostgresConfig) -> None:
         super().__init__(config)
         self.catalog = Catalog(lambda: connect(config), config.where)
-        self._watch = _pg_watch.Watch(config)
+        self._watch = watch.Watch(config)
         self._stream: wire.Stream | None = None
         self._flushed = 0  # what the caller acknowledged
         self._confirmed = 0  # what the server already has as confirmed
@@ -189,7 +190,7 @@ class PostgresSource(Component[PostgresConfig]):
         self._may_emit = False
         self.began = Position("")
 
-    def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> _pg_setup.Prepared:
+    def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> setup.Prepared:
         """Makes the database ready; a second call changes nothing.
 
         With `after` (a position we already have), a missing slot or publication is an error: a new one would skip
@@ -201,39 +202,39 @@ class PostgresSource(Component[PostgresConfig]):
                 if schemas is not None:
                     self._watch.baseline(db, schemas)
 
-            return _pg_setup.prepare(db, self.config, after, schemas, before_slot)
+            return setup.prepare(db, self.config, after, schemas, before_slot)
 
     def other_server(self, after: Position, schemas: Schemas) -> str:
         with connect(self.config) as db, translated(self.config.where):
-            return _pg_identity.other_server(db, schemas.recall)
+            return identity.other_server(db, schemas.recall)
 
     def pass_over(
         self, after: Position, through: Position | None, schemas: Schemas, *, told: Position | None
     ) -> Passage:
         if through is not None:
-            passage = _pg_skip.up_to(self.config, after, through, told)
+            passage = skip.up_to(self.config, after, through, told)
             place(schemas, parse_lsn(passage.to))  # a transaction need not end there
             return passage
         reader = PostgresSource(self.config.model_copy(update={"streaming": False}))
         try:
-            return _pg_skip.next_transaction(reader, after, told)
+            return skip.next_transaction(reader, after, told)
         finally:
             reader.close()
 
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
-        return _pg_watch.accept(schemas, subject)
+        return watch.accept(schemas, subject)
 
     def renew(self, schemas: Schemas | None = None) -> Position:
         """A new slot in the place of the lost one; tables and publication as `setup` wants them."""
         with connect(self.config) as db, translated(self.config.where):
-            slot = _pg_slot.read(db, self.config.slot_name)
+            slot = resume.read(db, self.config.slot_name)
             if slot is not None:
-                _pg_slot.wait_until_free(db, self.config)
+                resume.wait_until_free(db, self.config)
                 db.execute("SELECT pg_drop_replication_slot(%s)", [self.config.slot_name])
         begin = Position(self.setup(None, schemas).position)
         if schemas is not None:
             with connect(self.config) as db, translated(self.config.where):
-                _pg_identity.begin_anew(db, self.config, schemas)
+                identity.begin_anew(db, self.config, schemas)
             self._watch.open(schemas)
         return begin
 
@@ -245,7 +246,7 @@ class PostgresSource(Component[PostgresConfig]):
         def describe(relation: Relation, type_names: dict[int, str]) -> Table:
             self._watch.hint()
             before = schemas.newest(relation.full_name)
-            keys = [*([before.key] if before else []), *_pg_keys.since(self.began, relation.oid, schemas)]
+            keys = [*([before.key] if before else []), *key_history.since(self.began, relation.oid, schemas)]
             table = self.catalog.describe(relation, type_names, keys)
             known = schemas.register(trace(table, relation.oid, self.catalog, schemas), after or self.began)
             remember(relation.oid, self.catalog, schemas)
@@ -327,21 +328,21 @@ class PostgresSource(Component[PostgresConfig]):
         self.close()
         config = self.config
         with connect(config) as db, translated(config.where):
-            slot = _pg_slot.read(db, config.slot_name)
+            slot = resume.read(db, config.slot_name)
             if slot is None:
                 raise SlotLost(f'replication slot "{config.slot_name}" is gone', where=config.where, fix=RESYNC)
-            _pg_slot.verify(db, slot, config)
-            _pg_slot.wait_until_free(db, config)
-            slot = _pg_slot.read(db, config.slot_name) or slot  # its last reader may have moved it
-            recovering, end = _pg_slot.in_recovery(db), _pg_slot.wal_end(db)
+            resume.verify(db, slot, config)
+            resume.wait_until_free(db, config)
+            slot = resume.read(db, config.slot_name) or slot  # its last reader may have moved it
+            recovering, end = resume.in_recovery(db), resume.wal_end(db)
             known = after or told
             if known is None:
-                begin = _pg_slot.first_position(slot, config.start_position, end, config)
+                begin = resume.first_position(slot, config.start_position, end, config)
                 if witness is not None:
                     witness.forget()
             else:
                 self._wait_for_standby(recovering, end, known, witness)
-                begin = _pg_slot.resume(slot, known, told, end, config)
+                begin = resume.resume(slot, known, told, end, config)
 
             def compare(ask: Ask) -> None:
                 if witness is not None:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import psycopg
 
-from tidemill.decoders import pgtypes
-from tidemill.decoders._pgmessages import Relation, RelationColumn
+from tidemill.decoders.pgoutput.messages import Relation, RelationColumn
 from tidemill.errors import ConnectionLost
+from tidemill.model import postgres_types
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType
-from tidemill.sources._pg_connect import SESSION
-from tidemill.sources._pg_errors import RESYNC, NoReplicaIdentity, translated
+from tidemill.sources.postgres.client import SESSION
+from tidemill.sources.postgres.errors import RESYNC, NoReplicaIdentity, translated
 
 _IDENTITY = {"d": "key", "i": "key", "f": "full", "n": "nothing"}
 
@@ -133,12 +133,12 @@ class Catalog:
     def _data_type(self, oid: int, typmod: int, type_names: Mapping[int, str]) -> DataType:
         found = self._type(oid, typmod)
         if found is None:
-            return pgtypes.data_type(0, -1, type_names.get(oid, f"oid {oid}"))
+            return postgres_types.data_type(0, -1, type_names.get(oid, f"oid {oid}"))
         if found.base:
             # The base says how to read it; the domain is what the source calls it.
             return replace(self._data_type(found.base, found.base_typmod, type_names), native=found.name)
         element = self._data_type(found.element, typmod, type_names) if found.element else None
-        return pgtypes.data_type(oid, typmod, found.name, element=element, delimiter=found.delimiter)
+        return postgres_types.data_type(oid, typmod, found.name, element=element, delimiter=found.delimiter)
 
     def _type(self, oid: int, typmod: int) -> _Type | None:
         if (oid, typmod) not in self._types:

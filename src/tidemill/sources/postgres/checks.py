@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tidemill.component import Check, Outcome, Resting
+from tidemill.contracts import Check, Outcome, Resting
 from tidemill.errors import TidemillError
-from tidemill.sources import _pg_errors as errors
-from tidemill.sources import _pg_identity, _pg_slot, _pg_witness
-from tidemill.sources import _pg_setup as setup
-from tidemill.sources._pg_checks import check_tables
-from tidemill.sources._pg_connect import Endpoint, connect, login
-from tidemill.sources._pg_lsn import parse_lsn
-from tidemill.sources._pg_witness import Ask
+from tidemill.sources.postgres import errors, identity, resume, setup, witness
+from tidemill.sources.postgres.client import Endpoint, connect, login
+from tidemill.sources.postgres.lsn import parse_lsn
+from tidemill.sources.postgres.table_checks import check_tables
+from tidemill.sources.postgres.witness import Ask
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -31,8 +29,8 @@ def examine(config: PostgresConfig, resting: Resting | None = None) -> Iterator[
         return
     with db:
         yield from _connection(db, config)
-        if resting is not None and (other := _pg_identity.other_server(db, resting.recall)):
-            yield Check("server", Outcome.FAIL, other, _pg_witness.RESTORED)
+        if resting is not None and (other := identity.other_server(db, resting.recall)):
+            yield Check("server", Outcome.FAIL, other, witness.RESTORED)
             return  # what else is missing here says nothing
         yield _ask("version", f"PostgreSQL {_version(db)}", lambda: setup.check_version(db, config))
         yield _ask("wal_level", "logical", lambda: setup.check_wal_level(db, config))
@@ -72,7 +70,7 @@ def _version(db: psycopg.Connection) -> str:
 def _slot(db: psycopg.Connection, config: PostgresConfig, resting: Resting | None) -> Iterator[Check]:
     name = config.slot_name
     with errors.translated(""):
-        slot = _pg_slot.read(db, name)
+        slot = resume.read(db, name)
     if slot is None and resting is not None:
         yield Check("slot", Outcome.FAIL, f'"{name}" is gone, and what followed {resting.after} with it', errors.RESYNC)
         return
@@ -81,14 +79,14 @@ def _slot(db: psycopg.Connection, config: PostgresConfig, resting: Resting | Non
                    lambda: setup.check_free_slot(db, config))  # fmt: skip
         return
     checked = _ask("slot", f'"{name}" is ready, {slot.retained_bytes / _MIB:.0f} MiB of WAL kept for it',
-                   lambda: _pg_slot.verify(db, slot, config))  # fmt: skip
+                   lambda: resume.verify(db, slot, config))  # fmt: skip
     if checked.outcome is Outcome.PASS and slot.active_pid is not None and slot.holder != config.application_name:
         checked = Check("slot", Outcome.FAIL, f'"{name}" is in use by "{slot.holder}"', errors.IN_USE_FIX)
     yield checked
     if resting is not None:
-        end = _pg_slot.wal_end(db)
+        end = resume.wal_end(db)
         yield _ask("position", f"the slot has all that follows {resting.after}",
-                   lambda: _pg_slot.resume(slot, resting.after, resting.told, end, config))  # fmt: skip
+                   lambda: resume.resume(slot, resting.after, resting.told, end, config))  # fmt: skip
     if slot.wal_status == "unreserved" or (slot.safe_bytes is not None and slot.safe_bytes < 256 * _MIB):
         fix = "Let the pipeline catch up, or raise max_slot_wal_keep_size now."
         yield Check("slot room", Outcome.WARN, "the slot will soon be invalidated", fix)
@@ -115,7 +113,7 @@ def _stream(db: psycopg.Connection, config: PostgresConfig, resting: Resting | N
     compared: list[Check] = []
 
     def compare(ask: Ask) -> None:
-        if resting is not None and (memory := _pg_witness.recall(resting.recall)) is not None:
+        if resting is not None and (memory := witness.recall(resting.recall)) is not None:
             compared.append(_ask("server", "the one that was captured before", lambda: _same(db, resting, memory, ask)))
 
     try:
@@ -128,7 +126,7 @@ def _stream(db: psycopg.Connection, config: PostgresConfig, resting: Resting | N
     yield from compared
 
 
-def _same(db: psycopg.Connection, resting: Resting, memory: _pg_witness.Memory, ask: Ask) -> None:
-    now = _pg_witness.identify(ask, recovering=_pg_slot.in_recovery(db))
+def _same(db: psycopg.Connection, resting: Resting, memory: witness.Memory, ask: Ask) -> None:
+    now = witness.identify(ask, recovering=resume.in_recovery(db))
     known = parse_lsn(resting.after or resting.told or "0/0")
-    _pg_witness.check_end(_pg_witness.check_server(memory, now, known, ask, ""), _pg_slot.wal_end(db), "")
+    witness.check_end(witness.check_server(memory, now, known, ask, ""), resume.wal_end(db), "")

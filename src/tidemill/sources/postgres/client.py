@@ -20,10 +20,10 @@ import pg8000.native
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from tidemill.pgsession import Session
-from tidemill.sources._gulps import keep_alive
-from tidemill.sources._pg_errors import from_server, refused, translated
-from tidemill.sources._pg_witness import Ask
+from tidemill.net.buffered import keep_alive
+from tidemill.net.pgsession import Session
+from tidemill.sources.postgres.errors import from_server, refused, translated
+from tidemill.sources.postgres.witness import Ask
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig

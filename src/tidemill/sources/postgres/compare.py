@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.sources._pg_marks import DROPPED, INCOMPLETE, Mark
-from tidemill.sources._pg_published import Publication, Published, Relation, Unit
+from tidemill.sources.postgres.marks import DROPPED, INCOMPLETE, Mark
+from tidemill.sources.postgres.published import Publication, Published, Relation, Unit
 
 
 class Rows(Protocol):

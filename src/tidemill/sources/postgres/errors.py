@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
-from tidemill.sources._errors import RESYNC, LoginRefused, ServerTooOld, TlsFailed
+from tidemill.sources._shared.errors import RESYNC, LoginRefused, ServerTooOld, TlsFailed
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig

@@ -1,6 +1,6 @@
 """Whether a query's server is the one that was captured, before anything is said of its slot and publication.
 
-The same comparison is made again over the replication connection, with the timeline (`_pg_witness`): this one is asked
+The same comparison is made again over the replication connection, with the timeline (`witness`): this one is asked
 first, because at another server everything of ours is missing, and a resync there would be the wrong way out.
 """
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tidemill.component import Schemas
+from tidemill.contracts import Schemas
 from tidemill.errors import PositionLost
-from tidemill.sources import _pg_witness
+from tidemill.sources.postgres import witness
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -32,7 +32,7 @@ def system_identifier(db: psycopg.Connection) -> str:
 
 def other_server(db: psycopg.Connection, recall: Recall) -> str:
     """Says so if this is another server than the one that was captured, else empty."""
-    memory = _pg_witness.recall(recall)
+    memory = witness.recall(recall)
     found = system_identifier(db) if memory is not None else ""
     if memory is None or not found or found == memory.server.system:
         return ""
@@ -45,9 +45,9 @@ def other_server(db: psycopg.Connection, recall: Recall) -> str:
 
 def check(db: psycopg.Connection, config: PostgresConfig, recall: Recall) -> None:
     if what := other_server(db, recall):
-        raise PositionLost(what, where=config.where, fix=_pg_witness.RESTORED)
+        raise PositionLost(what, where=config.where, fix=witness.RESTORED)
 
 
 def begin_anew(db: psycopg.Connection, config: PostgresConfig, schemas: Schemas) -> None:
     """An operator accepted the gap, and maybe another server: from here on it is this one."""
-    _pg_witness.begin(schemas, config, system_identifier(db))
+    witness.begin(schemas, config, system_identifier(db))

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 import orjson
 import psycopg
 
-from tidemill.component import Schemas
+from tidemill.contracts import Schemas
 from tidemill.model.position import Position
-from tidemill.sources._pg_lsn import parse_lsn
+from tidemill.sources.postgres.lsn import parse_lsn
 
 KEYS = "postgres.keys"  # the document: of each table, by oid, its keys and until when they held, "" for the last one
 _FIRST = "0/0"

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import orjson
 
-from tidemill.component import Schemas
-from tidemill.decoders._pgcolumns import value_of
+from tidemill.contracts import Schemas
+from tidemill.decoders.pgoutput.columns import value_of
 from tidemill.model.table import Column, Initial, Table
 
 _AHEAD = "the catalog was ahead of the stream when the column was met"

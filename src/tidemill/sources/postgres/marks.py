@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tidemill.component import Notice
+from tidemill.contracts import Notice
 from tidemill.model.position import Position
-from tidemill.sources._pg_lsn import parse_lsn
+from tidemill.sources.postgres.lsn import parse_lsn
 
 INCOMPLETE, DROPPED = "table-incomplete", "table-dropped"
 _REASONS = 8

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tidemill.component import Notice
+from tidemill.contracts import Notice
 from tidemill.errors import TidemillError
-from tidemill.sources import _pg_setup
-from tidemill.sources._pg_published import KINDS, Published, Relation
+from tidemill.sources.postgres import setup
+from tidemill.sources.postgres.published import KINDS, Published, Relation
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -24,14 +24,14 @@ def standing(config: PostgresConfig, now: Published, refused: Mapping[str, Tidem
     for unmatched in now.unmatched:
         yield Notice("pattern-unmatched", unmatched.pattern.text, unmatched.what, unmatched.fix)
     if publication is not None and publication.missing_kinds:
-        fix = f"If that is not meant, run as its owner: {_pg_setup.set_option(config, _ALL_KINDS)}."
+        fix = f"If that is not meant, run as its owner: {setup.set_option(config, _ALL_KINDS)}."
         yield Notice("publication-partial", name, f'"{name}" leaves out {", ".join(publication.missing_kinds)}', fix)
     for unit in now.units.values():
         table = unit.table
         if not unit.published and (error := refused.get(unit.name)):
             yield Notice("table-unpublished", unit.name, f'it is not in publication "{name}": {error.what}', error.fix)
         elif not unit.published:
-            statement = _pg_setup.addition(config, [unit.found]).as_string()
+            statement = setup.addition(config, [unit.found]).as_string()
             fix = f"Run as the owner of both: {statement}. Until then none of its changes is captured."
             yield Notice("table-unpublished", unit.name, f'it is not in publication "{name}"', fix)
         elif unit.routes == {f"table {table.member}"}:  # who publishes all, or the schema, ignores both
@@ -52,7 +52,7 @@ def without_identity(
         what = "its replica identity is not FULL, so that old rows have only their key"
     if error is not None:
         what = f"{what}. It could not be set, and is tried again: {error.what}"
-    statement = _pg_setup.full_identity(table.schema, table.name).as_string()
+    statement = setup.full_identity(table.schema, table.name).as_string()
     fix = f"Run as its owner: {statement}"
     if config.replica_identity == "keep":
         fix = f"Add a primary key, or run as its owner: {statement}; or set replica_identity: auto"

@@ -1,7 +1,7 @@
 """What a publication delivers, as the catalog has it at one moment: a value that can be kept and compared.
 
 A walsender decodes each change with the catalog of that change's position, and leaves out what was not published then,
-without a word. So what is published, since when and without interruption, is known only to who looks (`_pg_watch`).
+without a word. So what is published, since when and without interruption, is known only to who looks (`watch`).
 Rows of pg_publication_rel and pg_publication_namespace never change: a table that was taken out and put back, or got
 another row filter or column list, has another row, with another oid.
 """
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from tidemill.sources import _pg_tables
-from tidemill.sources._patterns import Unmatched
-from tidemill.sources._pg_tables import Found
+from tidemill.sources._shared.patterns import Unmatched
+from tidemill.sources.postgres import tables as table_names
+from tidemill.sources.postgres.tables import Found
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -117,16 +117,16 @@ class Published:
             publication = _publication(db, config.publication_name)
             relations = list(_relations(db, publication.oid if publication else 0))
             names = [(r.schema, r.name) for r in relations if r.persistence == "p"]
-            patterns = [_pg_tables.parse(text) for text in config.tables or ("*.*",)]
+            patterns = [table_names.parse(text) for text in config.tables or ("*.*",)]
             unmatched: Sequence[Unmatched] = ()
             if not all(any(pattern.matches(*name) for name in names) for pattern in patterns):
-                _, unmatched = _pg_tables.find(db, config.tables)  # which also looks for views and near names
+                _, unmatched = table_names.find(db, config.tables)  # which also looks for views and near names
         return cls(publication, {r.oid: r for r in relations}, config.tables, tuple(unmatched))
 
     @cached_property
     def units(self) -> dict[int, Unit]:
         """Of tables that are wanted or published, by oid."""
-        patterns = [_pg_tables.parse(text) for text in self.patterns] or [_pg_tables.parse("*.*")]
+        patterns = [table_names.parse(text) for text in self.patterns] or [table_names.parse("*.*")]
         logged = {r.oid: r for r in self.relations.values() if r.persistence == "p"}
         wanted: set[int] = set()
         leaves: dict[int, dict[int, tuple[str, ...]]] = {}

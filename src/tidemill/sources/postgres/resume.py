@@ -15,8 +15,8 @@ import psycopg
 
 from tidemill.errors import PositionLost, SetupError
 from tidemill.model.position import Position
-from tidemill.sources import _pg_errors as errors
-from tidemill.sources._pg_lsn import format_lsn, parse_lsn
+from tidemill.sources.postgres import errors
+from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig

@@ -3,7 +3,7 @@
     server and privileges -> REPLICA IDENTITY -> publication -> missing tables added -> a note of it -> slot
 
 The slot comes last: from its first moment on, all that it keeps can be decoded. Once there is a position nothing is
-made anew and no table is added here: that is the watch's (`_pg_watch`), which says what may be missing.
+made anew and no table is added here: that is the watch's (`watch`), which says what may be missing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from tidemill.component import Schemas
+from tidemill.contracts import Schemas
 from tidemill.model.position import Position
-from tidemill.sources import _pg_errors as errors
-from tidemill.sources import _pg_identity, _pg_keys, _pg_slot
-from tidemill.sources._pg_lsn import format_lsn
-from tidemill.sources._pg_published import Published, Relation
-from tidemill.sources._pg_tables import Found
+from tidemill.sources.postgres import errors, keys, resume
+from tidemill.sources.postgres import identity as server_identity
+from tidemill.sources.postgres.lsn import format_lsn
+from tidemill.sources.postgres.published import Published, Relation
+from tidemill.sources.postgres.tables import Found
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -53,9 +53,9 @@ def prepare(
         db.execute("SELECT pg_advisory_lock(hashtext('tidemill'), hashtext(%s))", [config.slot_name])
         check_version(db, config)
         if after is not None and schemas is not None:
-            _pg_identity.check(db, config, schemas.recall)
+            server_identity.check(db, config, schemas.recall)
         check_wal_level(db, config)
-        slot = _pg_slot.read(db, config.slot_name)
+        slot = resume.read(db, config.slot_name)
         if slot is None and after is not None:
             raise errors.SlotLost(
                 f'replication slot "{config.slot_name}" is gone',
@@ -70,7 +70,7 @@ def prepare(
             raise errors.publication_lost(config, "is gone", f"last position {after}")
         check_via_root(published, config)
         if slot is None and schemas is not None:
-            _pg_keys.note(db, config.slot_name, published.units, schemas, afresh=True)
+            keys.note(db, config.slot_name, published.units, schemas, afresh=True)
         if config.replica_identity != "keep":
             did.extend(
                 set_identities(db, config, [u.found for u in published.units.values() if u.wanted and u.published])
@@ -80,11 +80,11 @@ def prepare(
         _describe(db, published, notes)
         if slot is None:
             before_slot()
-            _pg_slot.create(db, config)
+            resume.create(db, config)
             did.append(f'created replication slot "{config.slot_name}"')
-            slot = _pg_slot.read(db, config.slot_name)
+            slot = resume.read(db, config.slot_name)
         assert slot is not None
-        _pg_slot.verify(db, slot, config)
+        resume.verify(db, slot, config)
         db.execute("SELECT pg_advisory_unlock_all()")
     names = tuple(sorted(unit.name for unit in published.units.values() if unit.wanted))
     return Prepared(names, config.slot_name, config.publication_name, format_lsn(slot.confirmed), tuple(did),

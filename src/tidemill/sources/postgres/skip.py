@@ -10,14 +10,14 @@ import struct
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from tidemill.component import Passage
-from tidemill.decoders._pgmessages import Cursor
+from tidemill.contracts import Passage
+from tidemill.decoders.pgoutput.messages import Cursor
 from tidemill.errors import ConfigError
 from tidemill.model.position import Position
-from tidemill.sources import _pg_slot
-from tidemill.sources._pg_connect import connect
-from tidemill.sources._pg_errors import RESYNC, SlotLost, translated
-from tidemill.sources._pg_lsn import format_lsn, parse_lsn
+from tidemill.sources.postgres import resume
+from tidemill.sources.postgres.client import connect
+from tidemill.sources.postgres.errors import RESYNC, SlotLost, translated
+from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig, PostgresSource
@@ -88,9 +88,9 @@ def next_transaction(source: PostgresSource, after: Position, told: Position | N
 def _reach(config: PostgresConfig, after: Position, told: Position | None) -> tuple[int, int]:
     """From where to where the slot can be read."""
     with connect(config) as db, translated(config.where):
-        slot = _pg_slot.read(db, config.slot_name)
+        slot = resume.read(db, config.slot_name)
         if slot is None:
             raise SlotLost(f'replication slot "{config.slot_name}" is gone', where=config.where, fix=RESYNC)
-        _pg_slot.verify(db, slot, config)
-        end = _pg_slot.wal_end(db)
-        return _pg_slot.resume(slot, after, told, end, config), end
+        resume.verify(db, slot, config)
+        end = resume.wal_end(db)
+        return resume.resume(slot, after, told, end, config), end

@@ -12,8 +12,8 @@ import struct
 import time
 
 from tidemill.errors import ConnectionLost, SourceError
-from tidemill.sources._gulps import Gulps, Pace
-from tidemill.sources._pg_errors import from_server
+from tidemill.net.buffered import Gulps, Pace
+from tidemill.sources.postgres.errors import from_server
 
 _TWO_THOUSAND = 946_684_800  # seconds from 1970 to 2000, where PostgreSQL's clock starts
 _HEADER = 5

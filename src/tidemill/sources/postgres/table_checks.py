@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from tidemill.component import Check, Outcome, Resting
+from tidemill.contracts import Check, Outcome, Resting
 from tidemill.errors import TidemillError
-from tidemill.sources import _pg_errors as errors
-from tidemill.sources import _pg_setup as setup
-from tidemill.sources._pg_notices import standing
-from tidemill.sources._pg_published import Published, Unit
-from tidemill.sources._pg_watch import Seen, recall
+from tidemill.sources.postgres import errors, setup
+from tidemill.sources.postgres.notices import standing
+from tidemill.sources.postgres.published import Published, Unit
+from tidemill.sources.postgres.watch import Seen, recall
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from tidemill.sources._patterns import Pattern, Unmatched
+from tidemill.sources._shared.patterns import Pattern, Unmatched
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 

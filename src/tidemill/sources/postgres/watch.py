@@ -28,17 +28,16 @@ import orjson
 import psycopg
 from psycopg import sql
 
-from tidemill.component import Notice, Schemas
+from tidemill.contracts import Notice, Schemas
 from tidemill.errors import ConnectionLost, PositionLost, RegistryError, SourceError, TidemillError
-from tidemill.sources import _pg_errors as errors
-from tidemill.sources import _pg_keys, _pg_setup, _pg_slot
-from tidemill.sources._pg_compare import Comparison
-from tidemill.sources._pg_connect import connect
-from tidemill.sources._pg_lsn import format_lsn, parse_lsn
-from tidemill.sources._pg_marks import Mark, merge
-from tidemill.sources._pg_notices import standing, without_identity
-from tidemill.sources._pg_published import Published
-from tidemill.sources._pg_tables import parse
+from tidemill.sources.postgres import errors, keys, resume, setup
+from tidemill.sources.postgres.client import connect
+from tidemill.sources.postgres.compare import Comparison
+from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
+from tidemill.sources.postgres.marks import Mark, merge
+from tidemill.sources.postgres.notices import standing, without_identity
+from tidemill.sources.postgres.published import Published
+from tidemill.sources.postgres.tables import parse
 from tidemill.telemetry import events
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class Watch:
     def baseline(self, db: psycopg.Connection, schemas: Schemas) -> None:
         """Before there is a slot: what happens to the publication from here on counts, also before the first look."""
         with errors.translated(self._config.where):
-            lsn = _pg_slot.wal_end(db)
+            lsn = resume.wal_end(db)
             keep(schemas, Seen(Published.read(db, self._config), lsn, ()))
 
     def begin(self) -> None:
@@ -180,7 +179,7 @@ class Watch:
         config = self._config
         self._reading_seconds = 0.0
         with errors.translated(config.where):
-            lsn = _pg_slot.wal_end(db)
+            lsn = resume.wal_end(db)
             now = self._read(db)
             if self._seen is None:
                 if now.publication is None:
@@ -189,16 +188,16 @@ class Watch:
             seen = self._seen
             assert seen is not None
             self._must_be_the_same(seen, now)
-            _pg_setup.check_via_root(now, config)
+            setup.check_via_root(now, config)
             if self._include(db, now):
-                lsn = _pg_slot.wal_end(db)
+                lsn = resume.wal_end(db)
                 now = self._read(db)
                 self._must_be_the_same(seen, now)
             if self._schemas is not None and not stop.is_set():
-                _pg_keys.note(db, config.slot_name, now.units, self._schemas)
+                keys.note(db, config.slot_name, now.units, self._schemas)
             marks = seen.marks
             if _differ(seen.published, now):
-                until = _pg_slot.wal_end(db)
+                until = resume.wal_end(db)
                 marks = self._compare(db, seen, now, until)
                 self._keep(Seen(now, lsn, marks), stop)
             else:
@@ -239,7 +238,7 @@ class Watch:
         for unit in now.lacking:
             if not (now.publication and now.publication.ours and unit.table.ours):
                 continue
-            if (error := self._alter(db, partial(_pg_setup.include, db, self._config, unit.found))) is not None:
+            if (error := self._alter(db, partial(setup.include, db, self._config, unit.found))) is not None:
                 refused[unit.name] = error
                 continue
             added = True
@@ -256,12 +255,12 @@ class Watch:
         captured = [unit for unit in now.units.values() if unit.wanted and unit.published]
         with self._reading():
             holders = [oid for unit in captured for oid in unit.leaves or [unit.table.oid]]
-            lacking = _pg_setup.without_identity(db, config, holders)
+            lacking = setup.without_identity(db, config, holders)
         notices = []
         for table, usable in ((now.relations[oid], usable) for oid, usable in lacking.items()):
             error = None
             if config.replica_identity != "keep" and table.ours:
-                error = self._alter(db, partial(_pg_setup.set_full, db, config, table.schema, table.name))
+                error = self._alter(db, partial(setup.set_full, db, config, table.schema, table.name))
                 if error is None:
                     events.emit("catalog.identity_set", table=table.full_name)
                     continue

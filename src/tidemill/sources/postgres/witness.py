@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 import orjson
 
-from tidemill.component import Schemas
-from tidemill.decoders._sides import Ints
+from tidemill.contracts import Schemas
+from tidemill.decoders.columnar.sides import Ints
 from tidemill.errors import PositionLost
-from tidemill.sources._pg_lsn import format_lsn, parse_lsn
+from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tidemill.control.bench.stations.clickhouse import ClickHouseStation
-from tidemill.control.bench.stations.files import FilesStation
-from tidemill.control.bench.stations.http import HttpEventStation, HttpStation, HttpThreadsStation
-from tidemill.control.bench.stations.kafka import KafkaStation
-from tidemill.control.bench.stations.nats import NatsStation
-from tidemill.control.bench.stations.pgstream import PgstreamStation
-from tidemill.control.bench.stations.postgres import PostgresStation
-from tidemill.control.bench.stations.redis import RedisStation
-from tidemill.control.bench.stations.s3 import S3Station
-from tidemill.control.bench.stations.starrocks import StarRocksStation
-from tidemill.control.bench.stations.station import PULLED, Station
+from tidemill.lab.bench.baselines.baseline import PULLED, Station
+from tidemill.lab.bench.baselines.clickhouse import ClickHouseStation
+from tidemill.lab.bench.baselines.files import FilesStation
+from tidemill.lab.bench.baselines.http import HttpEventStation, HttpStation, HttpThreadsStation
+from tidemill.lab.bench.baselines.kafka import KafkaStation
+from tidemill.lab.bench.baselines.nats import NatsStation
+from tidemill.lab.bench.baselines.pgstream import PgstreamStation
+from tidemill.lab.bench.baselines.postgres import PostgresStation
+from tidemill.lab.bench.baselines.redis import RedisStation
+from tidemill.lab.bench.baselines.s3 import S3Station
+from tidemill.lab.bench.baselines.starrocks import StarRocksStation
 
 __all__ = ["PULLED", "STATIONS", "Station"]
 

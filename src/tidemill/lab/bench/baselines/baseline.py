@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tidemill.control.bench.material import Material
 from tidemill.formats.json import JsonFormat
+from tidemill.lab.bench.material import Material
 
 PULLED = 1000
 """Messages of one pull, and of the ack after it."""

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.control.bench.stations.station import Station
-from tidemill.control.servers.clickhouse import ClickHouse
+from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.servers.clickhouse_standin import ClickHouse
 
 
 class ClickHouseStation(Station):

@@ -4,8 +4,8 @@ import os
 import time
 from typing import Any
 
-from tidemill.control.bench.stations.station import Station
 from tidemill.formats.json import JsonFormat
+from tidemill.lab.bench.baselines.baseline import Station
 
 
 class FilesStation(Station):

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
-from tidemill.control.bench.stations.station import Station
-from tidemill.control.servers.http import Sponge
 from tidemill.formats.json import JsonFormat
+from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.servers.http_receiver import Sponge
 from tidemill.sinks.http import HttpConfig
 
 

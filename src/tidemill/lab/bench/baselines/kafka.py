@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tidemill.control.bench.stations.station import Station
-from tidemill.control.servers.kafka import local_kafka
+from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.servers.kafka import local_kafka
 
 
 class KafkaStation(Station):

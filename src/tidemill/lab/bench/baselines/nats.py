@@ -4,8 +4,8 @@ import asyncio
 import time
 from typing import Any
 
-from tidemill.control.bench.stations.station import Station
-from tidemill.control.servers.nats import Nats
+from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.servers.nats import Nats
 
 
 class NatsStation(Station):

@@ -3,9 +3,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tidemill.control.bench.stations.postgres import copy
-from tidemill.control.bench.stations.station import PULLED, Station
-from tidemill.control.servers.postgres import Postgres
+from tidemill.lab.bench.baselines.baseline import PULLED, Station
+from tidemill.lab.bench.baselines.postgres import copy
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.sinks.pgstream import Client
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tidemill.control.bench.stations.station import Station
-from tidemill.control.servers.valkey import Valkey
+from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.servers.valkey import Valkey
 
 
 class RedisStation(Station):

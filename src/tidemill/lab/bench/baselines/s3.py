@@ -3,9 +3,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tidemill.control.bench.stations.station import Station
-from tidemill.control.servers.seaweedfs import SeaweedFS
 from tidemill.formats.json import JsonFormat
+from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.servers.seaweedfs import SeaweedFS
 
 
 class S3Station(Station):

@@ -4,9 +4,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tidemill.control.bench.stations.station import Station
-from tidemill.control.servers.starrocks import StarRocks
-from tidemill.sinks._starrocks_http import StreamLoads
+from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.servers.starrocks_standin import StarRocks
+from tidemill.sinks.starrocks.client import StreamLoads
 
 
 class StarRocksStation(Station):

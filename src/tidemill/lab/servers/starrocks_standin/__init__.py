@@ -30,10 +30,10 @@ from typing import Any
 
 import orjson
 
-from tidemill.control.servers._starrocks_mysql import Connection
-from tidemill.control.servers._starrocks_store import Forbidden, Load, Rejected, Store
-from tidemill.control.servers.kafka import free_ports
-from tidemill.control.servers.process import ServerProcess, listens
+from tidemill.lab.servers.kafka import free_ports
+from tidemill.lab.servers.process import ServerProcess, listens
+from tidemill.lab.servers.starrocks_standin.mysql import Connection
+from tidemill.lab.servers.starrocks_standin.store import Forbidden, Load, Rejected, Store
 
 _LOAD = re.compile(r"^/api/([^/]+)/([^/]+)/_stream_load$")
 _STATE = re.compile(r"^/api/([^/]+)/get_load_state$")

@@ -14,7 +14,7 @@ import sqlite3
 import struct
 from typing import Any
 
-from tidemill.control.servers._starrocks_store import Column, Rejected, Store, convert
+from tidemill.lab.servers.starrocks_standin.store import Column, Rejected, Store, convert
 
 _CAPABILITIES = 0x00000001 | 0x00000008 | 0x00000200 | 0x00008000 | 0x00080000  # long password, db, 4.1, secure, plugin
 _COM_QUIT, _COM_INIT_DB, _COM_QUERY, _COM_PING = 1, 2, 3, 14

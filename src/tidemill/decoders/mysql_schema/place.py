@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from tidemill.decoders.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids, parse_gtids
+from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids, parse_gtids
 from tidemill.errors import ConfigError
 from tidemill.model.position import Position
 

@@ -1,6 +1,6 @@
 """What the binlog decoder asks its caller: tables' structures, and what statements did to them.
 
-`mysqltables` answers for a source; the parts that ask are `_blcontrol` and `_blstatements`.
+`mysql_schema` answers for a source; the parts that ask are `control` and `statements`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.decoders._blmap import TableMap
-from tidemill.decoders._mysession import UNTOLD, Session
+from tidemill.decoders.mysql_schema.session import UNTOLD, Session
+from tidemill.decoders.mysql_schema.table_map import TableMap
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 
@@ -34,7 +34,7 @@ class Tables(Protocol):
 
     def defaults(self, shape: TableMap) -> tuple[str | None, ...]:
         """Of a table that was resolved just now: what its columns get where an INSERT does not name them, in the form
-        of `_mydefault`."""
+        of `defaults`."""
 
     def server_started(self, seconds: int, position: Position) -> None:
         """What follows was written by a server that started then: no session of before is left. May come again for the

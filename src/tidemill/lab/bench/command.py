@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from tidemill.control import console
+from tidemill.cli import terminal
 from tidemill.errors import ConfigError
 
-app = console.commands("Measure speed, beside the system's own client in the same run.")
+app = terminal.commands("Measure speed, beside the system's own client in the same run.")
 
 
 @app.command()
@@ -21,20 +21,20 @@ def postgres(
     latency_seconds: Annotated[float, typer.Option(help="How long 1,000 events/s are offered; 0 leaves it out.")] = 20,
     kafka: Annotated[bool, typer.Option(help="Also to Kafka (a real broker where it can be had).")] = True,
     plot: Annotated[Path | None, typer.Option(help="Write a picture of the result here (.svg or .png).")] = None,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """End to end from PostgreSQL, beside pg_recvlogical.
 
     The client writes the same WAL to /dev/null."""
-    from tidemill.control.bench.postgres import Bench
-    from tidemill.control.bench.show import save_plot, show
+    from tidemill.lab.bench.postgres import Bench
+    from tidemill.lab.bench.show import save_plot, show
 
-    with Bench(rows=rows, rounds=rounds, kafka=kafka, say=(lambda text: None) if as_json else console.say) as bench:
+    with Bench(rows=rows, rounds=rounds, kafka=kafka, say=(lambda text: None) if as_json else terminal.say) as bench:
         result = bench.run(large=large, latency_seconds=latency_seconds)
     if plot is not None:
         save_plot(result, plot)
     if as_json:
-        console.show_json(result)
+        terminal.show_json(result)
     else:
         show(result)
 
@@ -46,27 +46,27 @@ def mysql(
     server: Annotated[str, typer.Option(help="mysql or mariadb.")] = "mysql",
     peer_rows: Annotated[int, typer.Option(help="How many of them mysql-replication reads.")] = 100_000,
     kafka: Annotated[bool, typer.Option(help="Also to Kafka (a real broker where it can be had).")] = True,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Capture alone and end to end, beside mysqlbinlog.
 
     From MySQL or MariaDB; the Python library mysql-replication reads a part of the same binlog."""
-    from tidemill.control.bench.mysql import MysqlBench
+    from tidemill.lab.bench.mysql import MysqlBench
 
     if server not in ("mysql", "mariadb"):
         raise ConfigError(f'no server is called "{server}"', fix="Give mysql or mariadb.")
     kind: Literal["mysql", "mariadb"] = "mysql" if server == "mysql" else "mariadb"
-    say = (lambda text: None) if as_json else console.say
+    say = (lambda text: None) if as_json else terminal.say
     with MysqlBench(kind, rows=rows, rounds=rounds, kafka=kafka, say=say) as bench:
         result = bench.run(peer_rows)
     if as_json:
-        console.show_json(result)
+        terminal.show_json(result)
         return
     goals = {
         "capture_rows_per_s": 1_000_000, "blackhole_rows_per_s": 400_000, "kafka_rows_per_s": 150_000,
         "ratio_mysql_replication": 50,
     }  # fmt: skip
-    console.show_table(
+    terminal.show_table(
         ["measure", "value", "goal"],
         [
             (key, f"{value:,}", f"≥ {goals[key]:,}" if key in goals else "")
@@ -82,17 +82,17 @@ def sinks(
     names: Annotated[list[str] | None, typer.Argument(help="Which sinks; all of them if none is named.")] = None,
     rows: Annotated[int, typer.Option(help="Events that every sink is given.")] = 200_000,
     rounds: Annotated[int, typer.Option(help="Alternating runs; the median counts.")] = 7,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Every sink and wire format, beside the plainest client loop.
 
     All sinks write the same prepared log; no database is in the way."""
-    from tidemill.control.bench.sinks import SinksBench
+    from tidemill.lab.bench.sinks import SinksBench
 
-    say = (lambda text: None) if as_json else console.say
+    say = (lambda text: None) if as_json else terminal.say
     result = SinksBench(rows=rows, rounds=rounds, only=names or (), say=say).run()
     if as_json:
-        console.show_json(result)
+        terminal.show_json(result)
         return
     measured = [
         (name, f"{s['rows_per_s']:,}", f"{s['ratio_plain_loop']:.2f}", f"{s['encode_us_per_row']:.2f}",
@@ -104,12 +104,12 @@ def sinks(
          s["pull_plain_loop"])
         for name, s in result["sinks"].items() if "pull_batch" in s
     ]  # fmt: skip
-    console.show_table(
+    terminal.show_table(
         ["sink", "rows/s", "of the plain loop", "encode µs", "write µs", "plain loop"],
         measured + pulled,
         title=f"{rows:,} events of an 8-column table; goal: 0.7 of the plain loop",
     )  # fmt: skip
-    console.show_table(
+    terminal.show_table(
         ["format", "µs/row"], [(name, f"{f['us_per_row']:.2f}") for name, f in result["formats"].items()]
     )
 
@@ -117,16 +117,16 @@ def sinks(
 @app.command()
 def profile(
     rows: Annotated[int, typer.Option(help="Row changes to capture and encode.")] = 500_000,
-    as_json: console.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Where the time goes, stage by stage, in microseconds a row."""
-    from tidemill.control.bench.profile import profile_postgres
+    from tidemill.lab.bench.profile import profile_postgres
 
     result = profile_postgres(rows)
     if as_json:
-        console.show_json(result)
+        terminal.show_json(result)
         return
-    console.show_table(
+    terminal.show_table(
         ["stage", "µs/row", "share"],
         [(s["stage"], f"{s['us_per_row']:.3f}", f"{s['share']:.0%}") for s in result["stages"]],
         title=f"{result['rows']:,} row changes of an 8-column table, one core",

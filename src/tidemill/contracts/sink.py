@@ -1,0 +1,73 @@
+"""What a sink promises to the stream, and the settings every sink has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from pydantic import Field
+
+from tidemill.contracts.check import Check
+from tidemill.model.config import Config
+from tidemill.model.delivery import Delivery, Receipt, Tier
+
+
+class Sink(Protocol):
+    """Writes deliveries. Lives in a Spark worker and is kept between batches.
+
+    `write` returns only when the events are durable at the destination, or raises: `Poisoned` when some events
+    can never be taken, `Refused` for what else no retry can mend, `DeliveryError` otherwise. Writing the same delivery
+    again is always safe; for the effectively-once tier it changes nothing.
+
+    `mechanism` says in a sentence how the tier is kept (docs/delivery.md is made of it). With `single_lane` all of a
+    batch comes in one lane, for destinations that want rising ids. `formats` are the wire formats it can send; empty
+    for a destination with columns of its own.
+    """
+
+    mechanism: ClassVar[str]
+    single_lane: ClassVar[bool]
+    formats: ClassVar[frozenset[str]]
+    config: SinkConfig
+
+    @property
+    def tier(self) -> Tier: ...
+
+    def write(self, delivery: Delivery) -> Receipt: ...
+
+    def doctor(self) -> Iterable[Check]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A destination as an address that is the same however it is written: no credentials, hosts in order, absolute
+    paths. One that ends with a slash holds everything below it. Templates stand as they are: the same template is the
+    same place only in one pipeline. With `per_pipeline` other pipelines may write there."""
+
+    address: str
+    per_pipeline: bool = False
+
+    def overlaps(self, other: Place) -> bool:
+        a, b = self.address, other.address
+        return a == b or (a.endswith("/") and b.startswith(a)) or (b.endswith("/") and a.startswith(b))
+
+
+class SinkConfig(Config):
+    """Fields every sink has; each sink's model extends it."""
+
+    id: str = Field(min_length=1, description="The sink's name in receipts, metrics and errors; unique in a pipeline.")
+    required: bool = Field(
+        default=True, description="Whether the checkpoint waits for this sink (commit policy `required`)."
+    )
+
+    def occupies(self) -> tuple[Place, ...]:
+        """What no second sink may write to; two sinks that occupy one place are refused before anything starts. Nothing
+        where several writers do no harm. Connects to nothing."""
+        return ()
+
+    def holds_rows(self) -> bool:
+        """Whether the sink keeps the current row of a key, so that an older event would put it back: dead letters that
+        newer events superseded are not replayed to it."""
+        return False

@@ -1,0 +1,149 @@
+"""What a source promises to the capture loop, and what it may keep across restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidemill.contracts.check import Check, Notice
+from tidemill.model.change import Change
+from tidemill.model.position import Position
+from tidemill.model.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What a source noted about a name at a position, in words of its own; None when the name went away. `sequence`
+    rises with every note."""
+
+    sequence: int
+    position: Position
+    name: str
+    document: bytes | None
+
+
+class Schemas(Protocol):
+    """Numbers table versions, and keeps what a source must remember to know the structure at an old position
+    (invariant 6). Kept across restarts."""
+
+    def register(self, table: Table, position: Position) -> Table: ...
+
+    def newest(self, name: str) -> Table | None:
+        """The last registered version of a table."""
+
+    def versions(self, name: str) -> list[Table]:
+        """Every registered version of a table, oldest first."""
+
+    def structures(self) -> list[Structure]:
+        """Every note that was kept, oldest first."""
+
+    def keep_structures(self, position: Position, documents: Mapping[str, bytes | None]) -> None:
+        """Durable when it returns, all of them or none."""
+
+    def forget_structures(self, after: int) -> None:
+        """Notes with a higher sequence: what lies behind the position at which a source resumes comes again."""
+
+    def recall(self, name: str) -> bytes | None:
+        """The document that was last remembered under `name`."""
+
+    def remember(self, name: str, document: bytes | None) -> None:
+        """What a source must know of its server across restarts, in words of its own (identity, members of a
+        publication, tables with gaps). Durable when it returns; None forgets it."""
+
+
+class Decoder(Protocol):
+    """Turns one connection's bytes into changes. `consumed` is valid once `feed` is exhausted. No change has a position
+    before the one that the connection was opened after: positions are opaque, so nobody else can see to it."""
+
+    @property
+    def consumed(self) -> int: ...
+
+    def feed(self, data: memoryview) -> Iterator[Change]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """Where a pipeline that has run before will go on: after `after`, or after `told` where the source says that this
+    is further. `since`: when its capture last gave a sign of life, seconds since 1970. `recall`: as in `Schemas`."""
+
+    after: Position
+    told: Position | None
+    since: float
+    recall: Callable[[str], bytes | None] = lambda name: None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """What an operator gives up: the changes of `what`, in words. The stream goes on after `to`."""
+
+    to: Position
+    what: str
+
+
+class Source(Protocol):
+    """A database's change stream. Lives in the capture process, used by one thread.
+
+    `open` may be called again after a `ConnectionLost`; each call gives the decoder of the new connection.
+    """
+
+    @property
+    def began(self) -> Position:
+        """Where the stream that `open` made begins."""
+
+    def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> object:
+        """Prepares the database; idempotent. `SetupError` says what is missing and who can grant it. With `after`, what
+        an earlier run prepared must still be there: made anew, it would skip changes (invariant 7). What `schemas`
+        remember of the server is compared before anything else is said of it. A source that must tell later what has
+        changed since then notes in `schemas` how it is now."""
+
+    def other_server(self, after: Position, schemas: Schemas) -> str:
+        """For a person who is about to give up what follows `after`: says so if this is not the server that was
+        captured (the dsn may be wrong), else empty."""
+
+    def open(self, after: Position | None, schemas: Schemas, *, told: Position | None, mark_events: int) -> Decoder:
+        """Streams what committed after `after`. `told` is the last position this pipeline acknowledged: a source that
+        was moved beyond both has lost changes, which is a `PositionLost` (invariant 7)."""
+
+    def read(self) -> memoryview:
+        """All unconsumed bytes. Waits a moment for more; may return what was there before."""
+
+    def consumed(self, count: int) -> None:
+        """The first `count` bytes of the last `read` are done with."""
+
+    def renew(self, schemas: Schemas | None = None) -> Position:
+        """Forgets the position at the database and begins a new one, now; answers it. Only an operator asks for this:
+        what happened in between is not captured (invariant 7). What it remembers of its server in `schemas` begins
+        anew too: the gap covers whatever it said about tables."""
+
+    def pass_over(
+        self, after: Position, through: Position | None, schemas: Schemas, *, told: Position | None
+    ) -> Passage:
+        """What is lost, and where the stream goes on, when an operator gives up everything after `after` and up to
+        `through`; without that, the one transaction that comes next. The database stays as it is: the log is told to
+        go on there, and `schemas` may keep that it was an operator who said so, which holds only if the log does.
+        `ConfigError` if the database does not have that position, `PositionLost` if it cannot go on after `after`."""
+
+    def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
+        """An operator has dealt with what notices of `subject` say happened: they are forgotten, durably. Answers them.
+        A notice of something that is still so is not of that kind: it goes when it is no longer true."""
+
+    def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
+        """What the database should be told now, None while there is nothing to say or it was told a moment ago.
+
+        Never beyond `delivered` (invariant 2), except that a source which is `caught_up` (everything decoded so far is
+        delivered) and idle may move on, so that the database need not keep its log for nothing."""
+
+    def acknowledge(self, position: Position) -> None:
+        """Tells the database that it may forget what is before `position`, as returned by `due`."""
+
+    def notices(self) -> tuple[Notice, ...]:
+        """What an operator must know now although the stream goes on. Cheap: asked with every progress report."""
+
+    def lag_bytes(self) -> int | None:
+        """How much of its log the database still keeps for us, if it says."""
+
+    def doctor(self, resting: Resting | None = None) -> Iterable[Check]:
+        """With `resting`, also whether the database still has all that follows it, and for how long."""
+
+    def close(self) -> None: ...
