@@ -10,10 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SerializeAsAny, StringConstraints
 
-from tidemill.contracts import Config
+from tidemill.contracts import Config, WireFormat
 from tidemill.dlq.config import DlqConfig
 from tidemill.log.config import LogConfig
-from tidemill.sinks._shared.encoded import WireFormat
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 """Becomes a directory, a metric label and part of URLs: letters, digits, dot, dash and underscore."""

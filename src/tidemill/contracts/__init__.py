@@ -3,7 +3,7 @@
 from tidemill.contracts.check import Check, Notice, Outcome
 from tidemill.contracts.checkpoint_store import CheckpointStore
 from tidemill.contracts.component import Component
-from tidemill.contracts.format import BatchWriter, Format
+from tidemill.contracts.format import BatchWriter, Format, WireFormat
 from tidemill.contracts.sink import Place, Sink, SinkConfig
 from tidemill.contracts.source import Decoder, Passage, Resting, Schemas, Source, Structure
 from tidemill.model.config import Config
@@ -26,4 +26,5 @@ __all__ = [
     "SinkConfig",
     "Source",
     "Structure",
+    "WireFormat",
 ]

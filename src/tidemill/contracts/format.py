@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
 from tidemill.model.block import Block
 from tidemill.model.table import Table
+
+WireFormat = Literal["json", "avro", "protobuf", "arrow", "parquet"]
 
 
 class BatchWriter(Protocol):

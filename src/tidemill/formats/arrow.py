@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.formats import json
-from tidemill.formats._shared import events
+from tidemill.formats._shared import envelopes, events
 from tidemill.formats._shared.base import BaseFormat
 from tidemill.model.block import Block
 from tidemill.model.table import Table
@@ -35,7 +34,7 @@ class ArrowFormat(BaseFormat):
 
     def encode_key(self, block: Block, source: str = "") -> pa.LargeBinaryArray:
         """JSON: a key is compared byte by byte and read by people."""
-        return json.JsonFormat().encode_key(block)
+        return envelopes.keys(block)
 
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> ArrowWriter:
         return ArrowWriter(self, stream, table, source, compression)

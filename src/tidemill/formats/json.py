@@ -56,8 +56,7 @@ class JsonFormat(BaseFormat):
         head, tail = b"", b""
         if self.envelope_schema:
             head, tail = b'{"schema":' + connect_schema.key(block.table, source) + b',"payload":', b"}"
-        program, found = envelopes.key(block, head, tail)
-        return program.run().array(found)
+        return envelopes.keys(block, head, tail)
 
     def _program(self, block: Block, source: str, tail: bytes) -> Program:
         match self.envelope:

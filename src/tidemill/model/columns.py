@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+Ints = npt.NDArray[np.int64]
+
 
 def values(column: pa.Array, kind: type[np.generic]) -> np.ndarray[tuple[int], np.dtype[Any]]:
     """A column without nulls, not copied; `kind` is its own type's width."""

@@ -26,7 +26,7 @@ from tidemill.decoders.binlog.emit import Handover
 from tidemill.decoders.binlog.ends import Ends
 from tidemill.decoders.binlog.expand import expand, read_only
 from tidemill.decoders.binlog.progress import Progress
-from tidemill.decoders.binlog.stream import BinlogRefused, Stream
+from tidemill.decoders.binlog.stream import BinlogRefused, Stream, read_server_packet
 from tidemill.decoders.mysql_schema.answers import DdlChange, Tables
 from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.decoders.mysql_schema.place import Place
@@ -35,7 +35,15 @@ from tidemill.errors import TidemillError
 from tidemill.model.change import Change
 from tidemill.model.position import Position
 
-__all__ = ["BinlogDecoder", "BinlogRefused", "DdlChange", "Flavor", "TableMap", "Tables"]
+__all__ = [
+    "BinlogDecoder",
+    "BinlogRefused",
+    "DdlChange",
+    "Flavor",
+    "TableMap",
+    "Tables",
+    "read_server_packet",
+]
 
 _LARGEST = np.iinfo(np.int32).max
 

@@ -15,12 +15,12 @@ from tidemill.decoders.binlog import json_documents as documents
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.column import Cells
 from tidemill.decoders.binlog.rows import Names, Rows, Slot, Tables
-from tidemill.decoders.columnar.sides import Ints, commits, meta, runs, side_values, table_runs, unchanged
+from tidemill.decoders.columnar.sides import commits, meta, runs, side_values, table_runs, unchanged
 from tidemill.decoders.mysql_schema.answers import DdlChange
 from tidemill.decoders.mysql_schema.fill import fill as filling
 from tidemill.errors import DecodeError
 from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
-from tidemill.model.columns import booleans, column
+from tidemill.model.columns import Ints, booleans, column
 from tidemill.model.position import Position
 
 

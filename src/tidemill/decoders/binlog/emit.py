@@ -14,10 +14,10 @@ from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.blocks import statements
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import Stream, Transaction
-from tidemill.decoders.columnar.sides import Ints
 from tidemill.decoders.mysql_schema.answers import DdlChange
 from tidemill.errors import TidemillError
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
+from tidemill.model.columns import Ints
 
 
 class Handover:

@@ -13,9 +13,9 @@ from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.columns import Converter, converter
 from tidemill.decoders.columnar import eight_bytes as words
-from tidemill.decoders.columnar.sides import Ints
 from tidemill.decoders.mysql_schema.table_map import TableMap
 from tidemill.errors import SKIP, DecodeError
+from tidemill.model.columns import Ints
 from tidemill.model.table import Table
 
 _MOST_NUMBERS, _MOST_BYTES = 100_000, 64 << 20

@@ -11,9 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.model.block import COMMIT_TIME, ODD, POSITION, UNCHANGED, Side
-from tidemill.model.columns import booleans, column
+from tidemill.model.columns import Ints, booleans, column
 
-Ints = npt.NDArray[np.int64]
 # A transaction whose commit time nobody knows.
 NO_TIME = np.iinfo(np.int64).min
 

@@ -29,9 +29,9 @@ from tidemill.decoders.mysql_schema.column_definition import implicit_period, la
 from tidemill.decoders.mysql_schema.ddl import parse, parse_anyhow
 from tidemill.decoders.mysql_schema.defaults import is_rounded, kept, of_catalog
 from tidemill.decoders.mysql_schema.fill import initial
-from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
 from tidemill.decoders.mysql_schema.history import NEVER_LISTED, Effect, History, State, Unknown
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema.place import Place, Witness
 from tidemill.decoders.mysql_schema.rewind import rewind
 from tidemill.decoders.mysql_schema.session import UNTOLD, Session
 from tidemill.decoders.mysql_schema.shape import difference
@@ -44,8 +44,8 @@ from tidemill.model.position import Position
 from tidemill.model.table import Column, Table
 
 __all__ = [
-    "SYSTEM", "Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "MysqlTables", "implicit_period",
-    "is_rounded", "of_catalog",
+    "SYSTEM", "Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "Flavor", "GtidSet", "MariadbGtids",
+    "MysqlGtids", "MysqlTables", "Place", "Witness", "implicit_period", "is_rounded", "of_catalog",
 ]  # fmt: skip
 
 _RESYNC = (

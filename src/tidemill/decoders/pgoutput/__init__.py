@@ -16,18 +16,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders.columnar.sides import NO_TIME, Ints, commits, meta, runs, side_values, table_runs, unchanged
+from tidemill.decoders.columnar.sides import NO_TIME, commits, meta, runs, side_values, table_runs, unchanged
 from tidemill.decoders.pgoutput import cells, messages
 from tidemill.decoders.pgoutput import scan as scanning
-from tidemill.decoders.pgoutput.columns import Cells, convert, texts
-from tidemill.decoders.pgoutput.messages import Relation
+from tidemill.decoders.pgoutput.columns import Cells, convert, texts, value_of
+from tidemill.decoders.pgoutput.messages import Cursor, Relation, RelationColumn
 from tidemill.decoders.pgoutput.rows import Rows, Slots, Spill
+from tidemill.decoders.pgoutput.scan import WITNESS
 from tidemill.errors import DecodeError, TidemillError
 from tidemill.model.block import Block, Side
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
-from tidemill.model.columns import booleans, column
+from tidemill.model.columns import Ints, booleans, column
 from tidemill.model.position import Position
 from tidemill.model.table import Table
+
+__all__ = [
+    "TWO_THOUSAND", "WITNESS", "Cursor", "PgOutputDecoder", "Relation", "RelationColumn", "format_lsn", "value_of",
+]  # fmt: skip
 
 TWO_THOUSAND = 946_684_800_000_000  # microseconds from 1970 to 2000, where PostgreSQL's clock starts
 

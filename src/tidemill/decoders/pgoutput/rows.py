@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders.columnar.sides import Ints
 from tidemill.errors import TidemillError
+from tidemill.model.columns import Ints
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
 

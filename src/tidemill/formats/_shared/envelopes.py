@@ -209,6 +209,12 @@ def _mysql(p: Program, meta: _Meta, origin: Origin, table: Table) -> None:
     p.text(b',"thread":null,"query":null')
 
 
+def keys(block: Block, head: bytes = b"", tail: bytes = b"") -> pa.LargeBinaryArray:
+    """The key columns as a document, `{"id":1}`; null where the table or the event has no key (TRUNCATE)."""
+    program, found = key(block, head, tail)
+    return program.run().array(found)
+
+
 def key(block: Block, head: bytes = b"", tail: bytes = b"") -> tuple[Program, np.ndarray[Any, np.dtype[np.bool_]]]:
     """The key columns, from the newest image that has them, and which rows have a key at all.
 

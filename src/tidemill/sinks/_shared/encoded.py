@@ -9,12 +9,11 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tidemill import registry
-from tidemill.contracts import Check, Config, Format, Outcome, SinkConfig
+from tidemill.contracts import Check, Config, Format, Outcome, SinkConfig, WireFormat
 from tidemill.errors import TidemillError
 from tidemill.net.schema_registry import Naming, SchemaRegistry
 from tidemill.net.tls import TlsConfig
 
-WireFormat = Literal["json", "avro", "protobuf", "arrow", "parquet"]
 EVERY_FORMAT = frozenset({"json", "avro", "protobuf", "arrow", "parquet"})
 _FRAMED = ("avro", "protobuf")
 

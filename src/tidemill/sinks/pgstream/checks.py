@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
+from tidemill.sinks._shared.pg_checks import may_make_schemas, may_write, reached
 from tidemill.sinks._shared.pg_client import condition, connect
-from tidemill.sinks.postgres.checks import may_make_schemas, may_write, reached
 
 if TYPE_CHECKING:
     from tidemill.sinks._shared.pg_client import Connection

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.model.columns import Ints
+
 HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TAIL = b"\xff\xff"
 _NULL = b"\xff\xff\xff\xff"
 _EPOCH_2000 = 946_684_800_000_000  # microseconds since 1970
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Lines:

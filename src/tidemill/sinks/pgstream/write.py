@@ -18,6 +18,7 @@ import pyarrow as pa
 from tidemill.contracts import Format
 from tidemill.errors import Poisoned
 from tidemill.model.block import Block, Op
+from tidemill.model.columns import Ints
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
 from tidemill.model.template import Template
@@ -187,7 +188,7 @@ class Sending:
         total = {int(n): (int((of == n).sum()), int(sizes[of == n].sum())) for n in np.unique(of)}
         return lines.finish(), total
 
-    def _number(self, streams: pa.Array) -> tuple[wire.Ints, wire.Ints]:
+    def _number(self, streams: pa.Array) -> tuple[Ints, Ints]:
         """Each message's stream, and its number there: in order, after the last one of the stream."""
         coded = streams.dictionary_encode()
         of, ids = np.zeros(len(streams), np.int64), np.zeros(len(streams), np.int64)

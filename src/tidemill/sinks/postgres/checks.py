@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
+from tidemill.sinks._shared.pg_checks import may_make_schemas, may_write, reached
 from tidemill.sinks._shared.pg_client import condition, connect
 
 if TYPE_CHECKING:
     from tidemill.sinks._shared.pg_client import Connection
     from tidemill.sinks._shared.pg_resume import StateConfig
     from tidemill.sinks.postgres import PostgresSinkConfig
-
-_OLDEST = 120000  # pg_my_temp_schema, hashtextextended and generated columns in the catalog
 
 
 def examine(config: PostgresSinkConfig, where: str) -> Iterator[Check]:
@@ -34,19 +33,6 @@ def examine(config: PostgresSinkConfig, where: str) -> Iterator[Check]:
             yield from _tables(db, config)
         except psycopg.Error as error:
             yield Check("server", Outcome.FAIL, condition(error), "See the server's log.")
-
-
-def reached(db: Connection, *, oldest: int = _OLDEST) -> Iterator[Check]:
-    version = db.info.server_version
-    if version < oldest:
-        fix = f"Use PostgreSQL {oldest // 10000} or newer."
-        yield Check("server", Outcome.FAIL, f"PostgreSQL {version // 10000} is too old", fix)
-        return
-    yield Check("server", Outcome.PASS, f"PostgreSQL {version // 10000}, database {db.info.dbname}")
-    ((recovering, read_only),) = db.execute("SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
-    if recovering or read_only == "on":
-        fix = "Name the primary in the dsn (target_session_attrs=read-write finds it)."
-        yield Check("writable", Outcome.FAIL, "the server takes no writes", fix)
 
 
 def state(db: Connection, config: StateConfig) -> Check:
@@ -77,14 +63,6 @@ def _creating(db: Connection, config: PostgresSinkConfig) -> Check:
     return may_make_schemas(db, "tables", "of the tables")
 
 
-def may_make_schemas(db: Connection, name: str, schema: str) -> Check:
-    may = db.execute("SELECT has_database_privilege(current_database(), 'CREATE')").fetchone()
-    if may == (True,):
-        return Check(name, Outcome.PASS, "missing schemas and tables will be made")
-    fix = "GRANT CREATE ON DATABASE ... TO the sink's role, or create the schema and let the role create tables in it."
-    return Check(name, Outcome.WARN, f"schema {schema} cannot be made if it is missing", fix)
-
-
 def _tables(db: Connection, config: PostgresSinkConfig) -> Iterator[Check]:
     """Tables this sink has written: still there, and still its to write?"""
     may_read = db.execute(
@@ -108,11 +86,3 @@ def _tables(db: Connection, config: PostgresSinkConfig) -> Iterator[Check]:
             yield Check(name, Outcome.FAIL, "cannot be written", fix)
     if known:
         yield Check("known tables", Outcome.PASS, str(len(known)))
-
-
-def may_write(db: Connection, table: str) -> bool:
-    found = db.execute(
-        "SELECT bool_and(has_table_privilege(%s::regclass, p)) FROM unnest(%s::text[]) p",
-        [table, ["SELECT", "INSERT", "UPDATE", "DELETE"]],
-    )
-    return found.fetchone() == (True,)

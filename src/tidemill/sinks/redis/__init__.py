@@ -23,6 +23,7 @@ from pydantic import Field, field_validator, model_validator
 from tidemill.contracts import Check, Component, Format, Place, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.block import Block, Op
+from tidemill.model.columns import Ints
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.position import Offset
 from tidemill.model.template import Template
@@ -180,7 +181,7 @@ class _Sending:
     proven: dict[str, Offset] = dataclasses.field(default_factory=dict)
     first: dict[str, tuple[Offset, str]] = dataclasses.field(default_factory=dict)
 
-    def send(self, streams: list[str], entries: commands.Entries, of: commands.Ints) -> None:
+    def send(self, streams: list[str], entries: commands.Entries, of: Ints) -> None:
         order = np.argsort(entries.offsets, kind="stable")
         fresh = self._fresh(streams, entries, of, order)
         self.events += len(fresh)
@@ -192,9 +193,7 @@ class _Sending:
         for number, rows in _by_stream(of, fresh):
             self.ends.advance(streams[number], int(entries.offsets[rows[-1]]))
 
-    def _run(
-        self, place: int, streams: list[str], entries: commands.Entries, of: commands.Ints, rows: commands.Ints
-    ) -> None:
+    def _run(self, place: int, streams: list[str], entries: commands.Entries, of: Ints, rows: Ints) -> None:
         """One transaction, in which each stream's note says how far it now is."""
         parts = [(streams[number], some) for number, some in _by_stream(of, rows)]
         notes = [(note_key(stream), str(int(entries.offsets[some[-1]]) + 1)) for stream, some in parts]
@@ -213,7 +212,7 @@ class _Sending:
             for key, reach in notes:
                 self.client.redis.hset(key, "reach", reach)
 
-    def encode(self, group: list[Block]) -> tuple[list[str], commands.Entries, commands.Ints]:
+    def encode(self, group: list[Block]) -> tuple[list[str], commands.Entries, Ints]:
         """The streams met, the rows as entries, and which stream each row goes to."""
         began = time.perf_counter()
         source, limit = self.delivery.source, self.config.maxlen
@@ -243,9 +242,7 @@ class _Sending:
         self.encode_seconds += time.perf_counter() - began
         return streams, entries, of
 
-    def _fresh(
-        self, streams: list[str], entries: commands.Entries, of: commands.Ints, order: commands.Ints
-    ) -> commands.Ints:
+    def _fresh(self, streams: list[str], entries: commands.Entries, of: Ints, order: Ints) -> Ints:
         """The rows that are not in their streams yet, in order of their offsets."""
         self.ends.learn(streams)
         last = np.array([self.ends[s] for s in streams], np.int64)
@@ -265,7 +262,7 @@ class _Sending:
             self.ends.claim(self.delivery, claims)
         return order[~there]
 
-    def _check_sizes(self, offsets: commands.Ints, *texts: commands.Texts) -> None:
+    def _check_sizes(self, offsets: Ints, *texts: commands.Texts) -> None:
         large = np.zeros(len(offsets), bool)
         for t in texts:
             large |= t.sizes > _LARGEST
@@ -282,7 +279,7 @@ def _kind(block: Block, op: Op) -> bytes:
     return b"".join(map(commands.bulk, words))
 
 
-def _by_stream(of: commands.Ints, rows: commands.Ints) -> Iterator[tuple[int, commands.Ints]]:
+def _by_stream(of: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
     """The rows of each stream, in the order they come."""
     numbers = of[rows]
     by = np.argsort(numbers, kind="stable")
@@ -290,7 +287,7 @@ def _by_stream(of: commands.Ints, rows: commands.Ints) -> Iterator[tuple[int, co
     yield from zip(met.tolist(), np.split(rows[by], starts[1:]), strict=False)  # no rows split into one empty part
 
 
-def _seen(stream: str, entries: commands.Entries, rows: commands.Ints) -> Seen:
+def _seen(stream: str, entries: commands.Entries, rows: Ints) -> Seen:
     offsets = entries.offsets[rows]
 
     def identity(offset: Offset) -> str | None:

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from tidemill.model.columns import Ints
+
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 _TRANSACTION_ROWS = 2048
 _TRANSACTION_BYTES = 4 << 20

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.errors import Refused
+from tidemill.model.columns import Ints
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
-from tidemill.sinks.redis.commands import Ints
 from tidemill.sinks.redis.errors import overtaken
 
 _KEPT = 100_000  # streams whose end is remembered

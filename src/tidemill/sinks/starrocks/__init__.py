@@ -24,7 +24,7 @@ from tidemill.sinks._shared.history import History
 from tidemill.sinks._shared.lines import windows
 from tidemill.sinks._shared.places import hosts
 from tidemill.sinks._shared.routing import of_a_table
-from tidemill.sinks.starrocks.client import StreamLoads
+from tidemill.sinks.starrocks.client import StreamLoads as StreamLoads
 from tidemill.sinks.starrocks.resume import Notebook
 from tidemill.sinks.starrocks.rows import VERSION
 from tidemill.sinks.starrocks.tables import Name, Tables, explained

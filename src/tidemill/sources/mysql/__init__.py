@@ -15,8 +15,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from tidemill.contracts import Check, Component, Config, Decoder, Notice, Passage, Resting, Schemas
-from tidemill.decoders.mysql_schema.gtid import Flavor
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema import Flavor, Place
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.position import Position
 from tidemill.sources._shared.errors import as_value_error

@@ -13,12 +13,14 @@ from tidemill.decoders.mysql_schema import (
     CatalogColumn,
     CatalogDatabase,
     CatalogTable,
+    Flavor,
+    GtidSet,
+    MysqlGtids,
+    Place,
     implicit_period,
     is_rounded,
     of_catalog,
 )
-from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MysqlGtids
-from tidemill.decoders.mysql_schema.place import Place
 from tidemill.errors import ConnectionLost, SourceError
 from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql import server as facts

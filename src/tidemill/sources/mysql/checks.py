@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.contracts import Check, Outcome, Resting
-from tidemill.decoders.mysql_schema.gtid import Flavor, MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema import Flavor, MariadbGtids, MysqlGtids, Place
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql import server as facts

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.contracts import Schemas
 from tidemill.decoders.binlog import BinlogDecoder, BinlogRefused
-from tidemill.decoders.mysql_schema import MysqlTables
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema import MysqlTables, Place
 from tidemill.errors import SourceError
 from tidemill.model.change import Change
 from tidemill.sources.mysql import catalog

@@ -10,8 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_schema.place import Place, Witness
+from tidemill.decoders.mysql_schema import Flavor, GtidSet, MariadbGtids, MysqlGtids, Place, Witness
 from tidemill.errors import ConfigError, PositionLost, SetupError
 from tidemill.model.position import Position
 from tidemill.sources.mysql import errors

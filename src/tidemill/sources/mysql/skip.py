@@ -13,10 +13,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tidemill.contracts import Passage
-from tidemill.decoders.binlog import events
-from tidemill.decoders.binlog.stream import BinlogRefused, read_server_packet
-from tidemill.decoders.mysql_schema.gtid import MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.binlog import BinlogRefused, events, read_server_packet
+from tidemill.decoders.mysql_schema import MariadbGtids, MysqlGtids, Place
 from tidemill.errors import ConfigError, DecodeError, SourceError
 from tidemill.model.position import Position
 from tidemill.sources.mysql import resume as position

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 
 from pymysql.constants import COMMAND
 
-from tidemill.decoders.binlog.events import FORMAT_DESCRIPTION
-from tidemill.decoders.mysql_schema.gtid import Flavor, MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.binlog import events
+from tidemill.decoders.mysql_schema import Flavor, MariadbGtids, MysqlGtids, Place
 from tidemill.errors import ConnectionLost, SourceError
 from tidemill.net.buffered import Gulps, Pace
 from tidemill.sources.mysql import errors
@@ -135,7 +134,7 @@ def created(config: MysqlConfig, file: str) -> int:
                 session.connection._execute_command(COMMAND.COM_BINLOG_DUMP, body)
                 for _ in range(5):  # a ROTATE that names the file, then the event
                     event = session.connection._read_packet().get_all_data()[1:]
-                    if len(event) > _EVENT_TYPE and event[_EVENT_TYPE] == FORMAT_DESCRIPTION:
+                    if len(event) > _EVENT_TYPE and event[_EVENT_TYPE] == events.FORMAT_DESCRIPTION:
                         return int.from_bytes(event[:4], "little")
         finally:
             session.connection._force_close()

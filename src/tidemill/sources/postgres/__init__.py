@@ -23,9 +23,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, field_validator
 
 from tidemill.contracts import Check, Component, Config, Notice, Passage, Resting, Schemas
-from tidemill.decoders.pgoutput import PgOutputDecoder
-from tidemill.decoders.pgoutput.messages import Relation
-from tidemill.decoders.pgoutput.scan import WITNESS
+from tidemill.decoders.pgoutput import WITNESS, PgOutputDecoder, Relation
 from tidemill.errors import ConnectionLost, RegistryError, TidemillError
 from tidemill.model.position import Position
 from tidemill.model.table import Table

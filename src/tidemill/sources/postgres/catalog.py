@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import psycopg
 
-from tidemill.decoders.pgoutput.messages import Relation, RelationColumn
+from tidemill.decoders.pgoutput import Relation, RelationColumn
 from tidemill.errors import ConnectionLost
 from tidemill.model import postgres_types
 from tidemill.model.table import Column, Table

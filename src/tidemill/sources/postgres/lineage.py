@@ -14,7 +14,7 @@ from typing import Protocol
 import orjson
 
 from tidemill.contracts import Schemas
-from tidemill.decoders.pgoutput.columns import value_of
+from tidemill.decoders.pgoutput import value_of
 from tidemill.model.table import Column, Initial, Table
 
 _AHEAD = "the catalog was ahead of the stream when the column was met"

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tidemill.contracts import Passage
-from tidemill.decoders.pgoutput.messages import Cursor
+from tidemill.decoders.pgoutput import Cursor
 from tidemill.errors import ConfigError
 from tidemill.model.position import Position
 from tidemill.sources.postgres import resume

@@ -18,8 +18,8 @@ import numpy as np
 import orjson
 
 from tidemill.contracts import Schemas
-from tidemill.decoders.columnar.sides import Ints
 from tidemill.errors import PositionLost
+from tidemill.model.columns import Ints
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:

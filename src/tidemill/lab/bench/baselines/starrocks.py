@@ -6,7 +6,7 @@ from typing import Any
 
 from tidemill.lab.bench.baselines.baseline import Station
 from tidemill.lab.servers.starrocks_standin import StarRocks
-from tidemill.sinks.starrocks.client import StreamLoads
+from tidemill.sinks.starrocks import StreamLoads
 
 
 class StarRocksStation(Station):
