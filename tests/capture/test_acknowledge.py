@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.capture.standins import StandInLog, StandInSource, run
-from tidemill.capture.status import read_told, write_told
+from tidemill.capture.status import read_confirmed, write_confirmed
 from tidemill.errors import LogError
 from tidemill.model.position import Position
 
@@ -30,6 +30,6 @@ def test_a_source_is_never_called_caught_up_before_its_change_is_stored(
 
 
 def test_what_was_told_counts_only_while_the_log_reaches_as_far(tmp_path: Any) -> None:
-    write_told(tmp_path, Position("0/500"), 500)
-    assert read_told(tmp_path, 500) == "0/500"
-    assert read_told(tmp_path, 300) is None
+    write_confirmed(tmp_path, Position("0/500"), 500)
+    assert read_confirmed(tmp_path, 500) == "0/500"
+    assert read_confirmed(tmp_path, 300) is None

@@ -79,7 +79,7 @@ def test_the_database_is_told_only_of_what_was_delivered(database: str, tmp_path
         running.deliver()
         through = parse_lsn(running.log.tail().position)
         eventually(lambda: confirmed(database) >= through)
-    assert parse_lsn(running.told[-1]) >= through, "what it said was not noted"
+    assert parse_lsn(running.confirmed[-1]) >= through, "what it said was not noted"
 
 
 def test_with_ack_logged_the_database_is_told_once_the_log_has_it(database: str, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_lost_connection_is_mended_and_nothing_is_missing(private_postgres: Po
         query(dsn, "INSERT INTO t SELECT generate_series(1, 50)")
         eventually(lambda: running.log.tail().offset == 50)
         query(dsn, "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
-        eventually(lambda: running.trouble)
+        eventually(lambda: running.last_error)
         private_postgres.restart("immediate")
         query(dsn, "INSERT INTO t SELECT generate_series(51, 100)")
         eventually(lambda: running.log.tail().offset == 100)

@@ -29,7 +29,7 @@ from tidemill.model.change import Committed
 from tidemill.model.delivery import Checkpoint, Delivery, Receipt
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.service.redelivery import block_of
-from tidemill.stream.poison import letters_of
+from tidemill.stream.poison import dead_letters_of
 from tidemill.stream.superseded import Follower
 
 
@@ -61,7 +61,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Pipeline
     delivery = Delivery(pipeline.name, "p", 0, 20, 0, 1, lambda: iter(blocks))
     store = DeadLetters(pipeline.dlq_path, pipeline.spec.dlq)
     for sink, reasons in (("s", {3: "too large", 4: "too large", 17: "no such column"}), ("t", {4: "bad key"})):
-        store.put(letters_of(Poisoned(reasons), delivery, sink))
+        store.put(dead_letters_of(Poisoned(reasons), delivery, sink))
     store.close()
     checkpoints = pipeline.build_checkpoints()
     checkpoints.save(pipeline.name, Checkpoint(20, position(2)), expect=0)
@@ -113,35 +113,35 @@ def test_replay_delivers_by_offset_and_removes_what_arrived(
     assert (answer.json["replayed"], answer.json["failed"], answer.json["untried"]) == (3, 1, 0)
     assert written(tmp_path, "s") == [3, 17]
     assert written(tmp_path, "t") == [4]
-    (left,) = store.letters()
+    (left,) = store.dead_letters()
     assert (left.sink, left.offset, left.attempts) == ("s", 4, 2)
     assert "unreadable" in left.reason
     (tmp_path / "s.poison").unlink()
     assert tidemill("dlq", "replay", pipeline.file, left.number, "--yes").code == 0
-    assert store.letters() == []
+    assert store.dead_letters() == []
     assert written(tmp_path, "s") == [3, 17, 4]
 
 
 def test_a_sink_is_told_which_structure_the_table_of_a_letter_has_by_now(
     tidemill: Terminal, pipeline: config.Pipeline, store: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = store.letter(store.letters(sink="t")[0].number)
+    whole = store.dead_letter(store.dead_letters(sink="t")[0].number)
     assert whole is not None
     table = block_of(whole).table
     with closing(SchemaRegistry(pipeline.state_path / "registry.sqlite")) as schemas:
         schemas.register(table, position(1))
         more = dataclasses.replace(table, columns=(*table.columns, dataclasses.replace(table.columns[-1], name="more")))
         newest = schemas.register(more.with_fingerprint(), position(2))
-    told: list[Delivery] = []
+    confirmed: list[Delivery] = []
     write = scribe.Scribe.write
 
     def noted(sink: scribe.Scribe, delivery: Delivery) -> Receipt:
-        told.append(delivery)
+        confirmed.append(delivery)
         return write(sink, delivery)
 
     monkeypatch.setattr(scribe.Scribe, "write", noted)
     assert tidemill("dlq", "replay", pipeline.file, "--yes").code == 0
-    assert {delivery.newest for delivery in told} == {newest}
+    assert {delivery.newest for delivery in confirmed} == {newest}
 
 
 def test_replay_says_that_letters_arrive_behind_later_events_and_waits_for_a_yes(
@@ -151,7 +151,7 @@ def test_replay_says_that_letters_arrive_behind_later_events_and_waits_for_a_yes
     assert answer.code == 1
     assert "1 of 1 letters are older than what their sink has" in answer.err
     assert written(tmp_path, "t") == []
-    assert len(store.letters()) == 4
+    assert len(store.dead_letters()) == 4
 
 
 def test_replay_asks_a_sink_that_is_away_once(
@@ -160,7 +160,7 @@ def test_replay_asks_a_sink_that_is_away_once(
     (tmp_path / "s-0.fail").write_text("retry")
     answer = tidemill("dlq", "replay", pipeline.file, "--sink", "s", "--yes", "--json")
     assert (answer.json["replayed"], answer.json["failed"], answer.json["untried"]) == (0, 1, 2)
-    assert [letter.attempts for letter in store.letters(sink="s")] == [2, 1, 1]
+    assert [dead_letter.attempts for dead_letter in store.dead_letters(sink="s")] == [2, 1, 1]
     assert "2 not tried" in tidemill("dlq", "replay", pipeline.file, "--sink", "s", "--yes").out
 
 
@@ -176,7 +176,7 @@ def test_a_letter_that_is_still_bad_does_not_keep_the_next_ones_from_a_database(
         answer = tidemill("dlq", "replay", path, "--sink", "s", "--yes", "--json")
         assert (answer.json["replayed"], answer.json["failed"], answer.json["untried"]) == (2, 1, 0)
         assert db.execute("SELECT id FROM orders ORDER BY id").fetchall() == [(4,), (17,)]
-    (left,) = store.letters(sink="s")
+    (left,) = store.dead_letters(sink="s")
     assert (left.offset, left.attempts) == (3, 2)
     assert "check violation" in left.reason
 
@@ -191,7 +191,7 @@ def test_replay_refuses_while_the_pipeline_runs(
         writer.close()
     assert answer.code == 1
     assert "another process writes this log" in answer.err
-    assert len(store.letters()) == 4
+    assert len(store.dead_letters()) == 4
 
 
 def test_letters_of_a_sink_that_is_gone_are_not_replayed_elsewhere(
@@ -213,10 +213,10 @@ def test_purge_removes_what_was_chosen_after_a_yes(
     assert refused.code == 1
     assert "3 events of orders are never delivered (3 to s); 3 of them are not superseded" in refused.err
     assert tidemill("dlq", "purge", pipeline.file, 1, 99, "--yes").code == 2
-    assert len(store.letters()) == 4
+    assert len(store.dead_letters()) == 4
     assert tidemill("dlq", "purge", pipeline.file, 1, "--yes", "--json").json["purged"] == 1
     assert tidemill("dlq", "purge", pipeline.file, "--yes", "--json").json["purged"] == 3
-    assert store.letters() == []
+    assert store.dead_letters() == []
 
 
 def test_a_pipeline_without_dead_letters_says_how_to_have_them(tidemill: Terminal, pipeline: config.Pipeline) -> None:
@@ -302,17 +302,17 @@ def test_a_letter_never_puts_a_row_of_a_database_back_to_an_older_state(
     (skipped,) = [each["skipped"] for each in answer.json["letters"] if each["skipped"]]
     assert skipped == "superseded: event 20 is newer"
     assert rows.tell() == {3: "newer", 4: "customer 4 — Zürich", 17: "customer 17 — Zürich"}
-    told = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s")
-    assert "0 delivered, 0 failed, 1 skipped" in told.out
-    (purge,) = [line.partition(": ")[2] for line in told.out.splitlines() if "dlq purge" in line]
-    (number,) = [letter.number for letter in store.letters(sink="s")]
+    confirmed = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s")
+    assert "0 delivered, 0 failed, 1 skipped" in confirmed.out
+    (purge,) = [line.partition(": ")[2] for line in confirmed.out.splitlines() if "dlq purge" in line]
+    (number,) = [dead_letter.number for dead_letter in store.dead_letters(sink="s")]
     assert purge == f"tidemill dlq purge {rows.pipeline.file} {number}", "as it can be pasted"
     refused = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--superseded")
     assert refused.code == 1
     assert "Rows may go back" in refused.err
     tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--superseded", "--yes")
     assert rows.tell()[3] == "customer 3 — Zürich"
-    assert store.letters(sink="s") == []
+    assert store.dead_letters(sink="s") == []
 
 
 def test_only_superseded_letters_are_let_go_where_that_is_asked(
@@ -320,13 +320,17 @@ def test_only_superseded_letters_are_let_go_where_that_is_asked(
 ) -> None:
     rows.append(renamed(3))
     rows.deliver(20, 21)
-    (partly,) = [letter.number for letter in store.letters(sink="t")]
+    (partly,) = [dead_letter.number for dead_letter in store.dead_letters(sink="t")]
     store.mark([Mark(partly, "partly", 20, "")])
     asked = tidemill("dlq", "purge", rows.pipeline.file, "--superseded")
     assert "1 events of orders are never delivered (1 to s)" in asked.err
     assert "not superseded" not in asked.err
     assert tidemill("dlq", "purge", rows.pipeline.file, "--superseded", "--yes", "--json").json["purged"] == 1
-    assert [(letter.sink, letter.offset) for letter in store.letters()] == [("s", 4), ("t", 4), ("s", 17)]
+    assert [(dead_letter.sink, dead_letter.offset) for dead_letter in store.dead_letters()] == [
+        ("s", 4),
+        ("t", 4),
+        ("s", 17),
+    ]
 
 
 def test_what_a_sink_is_says_its_config_and_only_the_one_that_sends_is_made(
@@ -347,7 +351,7 @@ def test_what_a_sink_is_says_its_config_and_only_the_one_that_sends_is_made(
 def test_sinks_that_hold_events_get_superseded_letters_too(
     tidemill: Terminal, rows: Rows, store: DeadLetters, tmp_path: Path
 ) -> None:
-    store.mark([Mark(letter.number, "wholly", 20, "") for letter in store.letters(sink="t")])
+    store.mark([Mark(dead_letter.number, "wholly", 20, "") for dead_letter in store.dead_letters(sink="t")])
     answer = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "t", "--yes", "--json")
     assert (answer.json["replayed"], answer.json["skipped"]) == (1, 0)
     assert written(tmp_path, "t") == [4]
@@ -384,9 +388,9 @@ def test_a_letter_that_is_replayed_alone_supersedes_older_ones_of_its_row(
     rows.append(renamed(3))
     blocks = [rows.log.read(ref) for ref in rows.log.refs(20, 21)]
     delivery = Delivery("orders", "p", 20, 21, 0, 1, lambda: iter(blocks))
-    store.put(letters_of(Poisoned({20: "too large"}), delivery, "s"))
+    store.put(dead_letters_of(Poisoned({20: "too large"}), delivery, "s"))
     rows.deliver(20, 21, without={20})
-    newest = max(letter.number for letter in store.letters())
+    newest = max(dead_letter.number for dead_letter in store.dead_letters())
     assert tidemill("dlq", "replay", rows.pipeline.file, newest, "--json").json["replayed"] == 1
     answer = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--json").json
     assert (answer["replayed"], answer["skipped"]) == (2, 1)

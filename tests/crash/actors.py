@@ -75,16 +75,16 @@ class _Actor:
         return self._directory / f"crashed-at-{self.crash_at.partition(':')[0]}"
 
     @property
-    def crashed_at_point(self) -> bool:
+    def crashed_at_failpoint(self) -> bool:
         return self._marker.exists()
 
-    def wait_for_point(self, seconds: float) -> None:
+    def wait_for_failpoint(self, seconds: float) -> None:
         """Until somebody has ended at `crash_at`. One that ends in another way says at once what it died of."""
         wait_for(
-            lambda: self.crashed_at_point or not (self.alive or self.was_killed), seconds,
+            lambda: self.crashed_at_failpoint or not (self.alive or self.was_killed), seconds,
             lambda: f"{self.crash_at} was never passed:\n{self.testimony()}",
         )  # fmt: skip
-        assert self.crashed_at_point, f"it ended before {self.crash_at}:\n{self.output[-8000:]}"
+        assert self.crashed_at_failpoint, f"it ended before {self.crash_at}:\n{self.output[-8000:]}"
 
     @property
     def alive(self) -> bool:
@@ -130,10 +130,12 @@ class _Actor:
                 resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
                 os.kill(pid, signal.SIGABRT)
         time.sleep(2)
-        told = self.output[len(said) :].split("\n\n")
+        confirmed = self.output[len(said) :].split("\n\n")
         # Java has a hundred threads that only wait for work; all are in the output's file.
         busy = [
-            part for part in told if not part.startswith('"') or "stream execution" in part or "task launch" in part
+            part
+            for part in confirmed
+            if not part.startswith('"') or "stream execution" in part or "task launch" in part
         ]
         return "\n\n".join([said[-5000:], *busy])
 

@@ -27,5 +27,5 @@ def test_who_does_not_go_on_tells_what_it_is_about(tmp_path: Path) -> None:
     with on_stage(actor):
         actor._spawn([sys.executable, "-c", _STUCK])
         wait_for(lambda: "begun" in actor.output, 30, "it did not begin")
-        told = actor.testimony()
-    assert all(words in told for words in ("begun", "in child_that_hangs", "in parent_that_hangs"))
+        confirmed = actor.testimony()
+    assert all(words in confirmed for words in ("begun", "in child_that_hangs", "in parent_that_hangs"))

@@ -19,13 +19,15 @@ from tests.crash.replay import Replay
 from tests.crash.workload import Load
 from tidemill.log import acknowledge
 
-POINTS = (
+FAILPOINTS = (
     "capture.before_append:3", "capture.appended:1", "capture.appended:8", "capture.spilled:4",
     "capture.spill_committed:1",
 )  # fmt: skip
 ENDINGS: tuple[Ending, ...] = ("fast", "immediate", "kill")
 # PostgreSQL meets every point; MySQL and MariaDB, whose decoder is one, share them.
-AT_POINTS = [("postgres", point) for point in POINTS] + [(("mysql", "mariadb")[i % 2], p) for i, p in enumerate(POINTS)]
+AT_FAILPOINTS = [("postgres", point) for point in FAILPOINTS] + [
+    (("mysql", "mariadb")[i % 2], p) for i, p in enumerate(FAILPOINTS)
+]
 AT_ENDINGS = [("postgres", ending) for ending in ENDINGS] + [("mysql", "kill"), ("mariadb", "fast")]
 AT_RANDOM = [("postgres", seed, 1) for seed in seeds(2, first=101)]
 AT_RANDOM += [(kind, seed, 2) for kind, seed in zip(("mysql", "mariadb-file"), seeds(2, first=201), strict=True)]
@@ -88,7 +90,7 @@ def staged(source: SourceHarness, directory: Path, crash_at: str = "", **spec: A
         yield stage
 
 
-@pytest.mark.parametrize(("source", "point"), AT_POINTS, indirect=["source"])
+@pytest.mark.parametrize(("source", "point"), AT_FAILPOINTS, indirect=["source"])
 def test_a_capture_killed_at_a_named_point_loses_nothing_and_repeats_nothing(
     source: SourceHarness, evidence: Path, point: str
 ) -> None:

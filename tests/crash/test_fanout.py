@@ -16,7 +16,7 @@ from tests.crash.workload import Load
 from tidemill.service.positions import sink_positions
 
 # The first two end the driver, the last a worker: a new driver takes seconds, so that there are no more than needed.
-POINTS = ("stream.delivered:3", "stream.checkpointed:3", "worker.written:3")
+FAILPOINTS = ("stream.delivered:3", "stream.checkpointed:3", "worker.written:3")
 _SECONDS = 180
 
 
@@ -29,7 +29,7 @@ def test_an_optional_sink_that_is_away_while_all_is_killed_misses_nothing_and_do
         {"type": "files", "config": {"id": "main", "path": str(main)}},
         {"type": "files", "config": {"id": "beside", "path": str(beside), "required": False}},
     ]
-    run = RunActor(evidence, write_pipeline(evidence, source.source("proof"), sinks), POINTS[0])
+    run = RunActor(evidence, write_pipeline(evidence, source.source("proof"), sinks), FAILPOINTS[0])
 
     def reached() -> int:
         kept = [at.checkpoint for at in sink_positions(run.pipeline)]
@@ -43,7 +43,7 @@ def test_an_optional_sink_that_is_away_while_all_is_killed_misses_nothing_and_do
     with on_stage(run):
         run.begin(source)
         with Load(source, seed=5, pause=0.08, rows_per_second=800).running():
-            for point in POINTS:
+            for point in FAILPOINTS:
                 if run.crash_at != point:
                     wait_for(lambda: not run.alive, _SECONDS, "the driver lives")
                     if beside.is_dir():  # a file where the directory was: nothing can be written there
@@ -51,7 +51,7 @@ def test_an_optional_sink_that_is_away_while_all_is_killed_misses_nothing_and_do
                         beside.write_text("not a directory")
                     run.crash_at = point
                     keep_running()
-                run.wait_for_point(_SECONDS)
+                run.wait_for_failpoint(_SECONDS)
             wait_for(lambda: "stream.retrying" in run.output, _SECONDS, "nobody missed the sink")
             beside.unlink()
             away.rename(beside)

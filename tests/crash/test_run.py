@@ -21,7 +21,7 @@ from tests.crash.harness import Ending, SourceHarness
 from tests.crash.replay import Replay
 from tests.crash.workload import Load
 
-POINTS = (
+FAILPOINTS = (
     "worker.writing:2", "worker.written:2", "stream.delivered:2", "stream.checkpointed:2", "capture.appended:4",
 )  # fmt: skip
 SHARES = 2
@@ -93,17 +93,17 @@ def test_processes_killed_at_every_named_point_in_turn_cost_no_event_and_double_
     source: SourceHarness, evidence: Path
 ) -> None:
     dice = Random(3)
-    with staged(source, evidence, POINTS[0]) as stage:
+    with staged(source, evidence, FAILPOINTS[0]) as stage:
         run = stage.run
         run.begin(source)
         with Load(source, seed=3, pause=_PAUSE, rows_per_second=800).running():
-            for point in POINTS:
+            for point in FAILPOINTS:
                 if run.crash_at != point:
                     # The driver of the last point may have survived: it was a worker that ended.
                     run.kill("driver", dice)
                     run.crash_at = point
                     run.start()
-                run.wait_for_point(_START_SECONDS)
+                run.wait_for_failpoint(_START_SECONDS)
                 time.sleep(0.5)
         run.crash_at = ""
         stage.finish()

@@ -47,8 +47,8 @@ def _decimals(precision: int, scale: int) -> Values:
         numbers += [
             pick.randint(-(10 ** pick.randint(0, precision)), 10 ** pick.randint(0, precision)) for _ in range(20)
         ]
-        with_point = [max(-top, min(top, n)) for n in numbers]
-        return [format(Decimal(n).scaleb(-scale, _EXACT), "f") for n in with_point]
+        with_failpoint = [max(-top, min(top, n)) for n in numbers]
+        return [format(Decimal(n).scaleb(-scale, _EXACT), "f") for n in with_failpoint]
 
     return values
 

@@ -27,9 +27,9 @@ def test_every_case_was_recorded_as_it_stands() -> None:
     assert set(recorded) == {case.name for case in CASES}
     for case in CASES:
         golden = recorded[case.name]
-        told = f"{case.name} changed: python -m tests.decoders.myrecord {case.name}"
-        assert (golden.setup, golden.sql) == (list(case.setup), list(case.sql)), told
-        assert golden.expected == goldens.numbered(case.expected), told
+        confirmed = f"{case.name} changed: python -m tests.decoders.myrecord {case.name}"
+        assert (golden.setup, golden.sql) == (list(case.setup), list(case.sql)), confirmed
+        assert golden.expected == goldens.numbered(case.expected), confirmed
         assert [stream.server for stream in golden.streams] == list(case.servers)
 
 

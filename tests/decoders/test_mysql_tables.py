@@ -95,32 +95,32 @@ def story(request: pytest.FixtureRequest) -> Iterator[Story]:
             "CREATE DATABASE d CHARACTER SET utf8mb4",
             "RESET BINARY LOGS AND GTIDS" if kind == "mysql" else "RESET MASTER",
         )
-        told = Story(Flavor(kind))
+        confirmed = Story(Flavor(kind))
         connection = server.connect("d")
-        while len(told.then) < 70:
-            known = {name: [c.name for c in t.columns] for name, t in told.now.items()}
+        while len(confirmed.then) < 70:
+            known = {name: [c.name for c in t.columns] for name, t in confirmed.now.items()}
             try:
                 with connection.cursor() as cursor:
                     cursor.execute(random_statement(dice, names, columns, known))
             except pymysql.err.MySQLError:
                 continue
-            told.now = read_catalog(server, "d")
-            for table in told.now.values():
-                _row(server, connection, told, table)
+            confirmed.now = read_catalog(server, "d")
+            for table in confirmed.now.values():
+                _row(server, connection, confirmed, table)
             if dice.random() < 0.05:
                 server.execute("FLUSH BINARY LOGS")
         connection.close()
-        told.events = [e for e in events(server) if e.kind in (QUERY, TABLE_MAP)]
-        yield told
+        confirmed.events = [e for e in events(server) if e.kind in (QUERY, TABLE_MAP)]
+        yield confirmed
 
 
-def _row(server: Server, connection: pymysql.Connection, told: Story, table: CatalogTable) -> None:
+def _row(server: Server, connection: pymysql.Connection, confirmed: Story, table: CatalogTable) -> None:
     try:
         with connection.cursor() as cursor:
             cursor.execute(f"INSERT INTO {table.name} () VALUES ()")
     except pymysql.err.MySQLError:
         return  # a second row with the key's default
-    told.then.append((table.name, tuple(c.name for c in table.columns), table.key))
+    confirmed.then.append((table.name, tuple(c.name for c in table.columns), table.key))
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tidemill import registry
 from tidemill.contracts import Sink
 from tidemill.model.delivery import Tier
 
-POINTS = {
+FAILPOINTS = {
     "before the write": "worker.writing",
     "after the write, before its receipt": "worker.written",
     "after the receipts, before the checkpoint": "stream.delivered",
@@ -120,7 +120,7 @@ def test_every_sink_has_a_destination_or_a_reason() -> None:
 def test_a_worker_killed_around_every_step_loses_nothing(proof: Proof) -> None:
     port = proof.destination.port
     dice = Random(proof.seed)
-    for place, point in POINTS.items():
+    for place, point in FAILPOINTS.items():
         ended, complaint = _end(proof.work(port, f"{point}:{dice.randint(1, 4)}"))
         assert ended == -signal.SIGKILL, f"not killed {place}: {complaint}"
     proof.finish(port)

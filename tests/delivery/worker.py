@@ -20,7 +20,7 @@ from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
 from tidemill.stream.batch import deliver
 from tidemill.stream.plan import Lane, Plan
-from tidemill.telemetry.failpoints import point
+from tidemill.telemetry.failpoints import failpoint
 
 PIPELINE, SOURCE = "proof", "shop"
 
@@ -41,9 +41,9 @@ def main(job: dict[str, Any]) -> None:
             for receipt in (answer.receipt for answer in answers):
                 if not receipt.ok:
                     raise DeliveryError(receipt.error, where=f"events {kept.offset} to {end - 1}, lane {lane}")
-        point("stream.delivered")
+        failpoint("stream.delivered")
         kept = store.save(PIPELINE, Checkpoint(end, log.position_at(end)), expect=kept.version)
-        point("stream.checkpointed")
+        failpoint("stream.checkpointed")
     store.close()
 
 

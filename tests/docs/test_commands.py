@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from tidemill.cli.main import COMMANDS
+from tidemill.cli.main import COMMANDS, module_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -58,7 +58,7 @@ def named() -> Iterator[tuple[str, str]]:
 def test_a_command_that_is_named_exists_with_its_options(where: str, line: str) -> None:
     first, *rest = re.split(r"[.:,] ", line)[0].split()
     assert first in COMMANDS, f"{where} names `tidemill {line}`"
-    command: Any = get_command(importlib.import_module(f"tidemill.service.{first}").app)
+    command: Any = get_command(importlib.import_module(module_of(first)).app)
     options = {"--help", "--json"} | opts(command)
     if hasattr(command, "commands") and rest and not rest[0].startswith(("-", "…")):
         for one in rest[0].replace("\\", "").rstrip(".,:").split("|"):

@@ -22,7 +22,7 @@ from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Refused, is_retryable
 from tidemill.lab.servers import tls
 from tidemill.model.block import Block, Op
-from tidemill.sinks._shared.encoded import EncodedSinkConfig, encoder, examine_registry
+from tidemill.sinks._shared.encoded import EncodedSinkConfig, check_registry, encoder
 
 SOURCE = "orders-db"
 
@@ -165,13 +165,13 @@ def test_it_trusts_the_certificates_it_is_told_to(tmp_path: Path) -> None:
 
 def test_doctor_says_whether_it_answers_and_what_it_takes_for_compatible(registry: StandInRegistry) -> None:
     config = {"id": "s", "format": "avro", "schema_registry": {"url": registry.url}}
-    (check,) = examine_registry(EncodedSinkConfig.model_validate(config))
+    (check,) = check_registry(EncodedSinkConfig.model_validate(config))
     assert (check.outcome, check.detail) == (Outcome.PASS, f"{registry.url}, compatibility BACKWARD")
     registry.fail_with = 503
-    (check,) = examine_registry(EncodedSinkConfig.model_validate(config))
+    (check,) = check_registry(EncodedSinkConfig.model_validate(config))
     assert check.outcome is Outcome.FAIL
     assert check.fix
-    assert list(examine_registry(EncodedSinkConfig(id="s"))) == []
+    assert list(check_registry(EncodedSinkConfig(id="s"))) == []
 
 
 @pytest.mark.parametrize(

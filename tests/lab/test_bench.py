@@ -8,7 +8,7 @@ import pytest
 
 from tidemill import registry
 from tidemill.errors import ConfigError
-from tidemill.lab.bench.baselines import STATIONS
+from tidemill.lab.bench.baselines import BASELINES
 from tidemill.lab.bench.material import TABLE, Material
 from tidemill.lab.bench.sinks import SinksBench
 
@@ -17,7 +17,7 @@ WITHOUT = {"blackhole": "sends nothing: `bench sinks` measures encoding for itse
 
 
 def test_every_sink_is_measured_or_has_a_reason() -> None:
-    assert set(registry.names("sinks")) == {name.partition(":")[0] for name in STATIONS} | WITHOUT.keys()
+    assert set(registry.names("sinks")) == {name.partition(":")[0] for name in BASELINES} | WITHOUT.keys()
 
 
 def test_the_prepared_log_has_every_event_once_in_batches_of_the_right_size(tmp_path: Path) -> None:

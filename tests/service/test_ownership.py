@@ -189,7 +189,7 @@ def test_the_same_directory_under_two_names_is_no_copy(pipeline: config.Pipeline
 
 def test_a_directory_from_before_directories_had_an_identity_opens(pipeline: config.Pipeline) -> None:
     pipeline.state_path.mkdir(parents=True)
-    (pipeline.state_path / "told.json").write_text("{}")
+    (pipeline.state_path / "confirmed.json").write_text("{}")
     for _ in range(2):
         with lock_pipeline(pipeline):
             pass

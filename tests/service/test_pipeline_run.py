@@ -252,7 +252,7 @@ def test_trouble_is_over_when_the_stream_runs_again_and_nothing_waits(
     run = works.run(monkeypatch, a=UP, b=UP, c=UP)
     monkeypatch.setattr(stream_group, "_SETTLED_SECONDS", 3600.0)
     group = run._groups[works.pipeline.name]
-    group.trouble = {"what": "the log could not be read"}
+    group.last_error = {"what": "the log could not be read"}
     group.on_retry({"a": "the log could not be read"})
     status = run.watch()
     assert (status.error["what"], sinks(status)["a"].state) == ("the log could not be read", "failing")

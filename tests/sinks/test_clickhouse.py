@@ -299,9 +299,11 @@ def test_a_table_that_has_versions_of_nobody_known_is_refused(bench: Bench) -> N
 def test_a_dead_letter_that_comes_again_never_replaces_a_newer_row(bench: Bench, offset: int, expected: str) -> None:
     events: list[Any] = [(INSERT, None, row(1)), (INSERT, None, row(2)), (UPDATE, None, row(2, "b"))]
     bench.write(delivery(changes(T, *events, (UPDATE, None, row(2, "new")))).without([offset]))
-    letter = dataclasses.replace(delivery(changes(T, events[offset], first=offset), start=offset), redelivered=True)
+    dead_letter = dataclasses.replace(
+        delivery(changes(T, events[offset], first=offset), start=offset), redelivered=True
+    )
     for _ in range(2):  # also when the first answer got lost
-        assert bench.sink().write(letter).ok
+        assert bench.sink().write(dead_letter).ok
     assert bench.rows() == [row(1), row(2, "new")]
     assert expected in [found["name"] for found in bench.rows()]
 

@@ -159,8 +159,8 @@ def test_receipts_replays_and_letters(written: Written) -> None:
         assert written.held() == whole, "a replay changed something"
 
     assert sum(sink.write(delivery).events for delivery in written.batch(40, 60)) == 20
-    (letter,) = make_deliveries(EVENTS, 7, 8, lanes=1)
-    receipt = sink.write(dataclasses.replace(letter, redelivered=True))
+    (dead_letter,) = make_deliveries(EVENTS, 7, 8, lanes=1)
+    receipt = sink.write(dataclasses.replace(dead_letter, redelivered=True))
     assert (receipt.events, receipt.skipped) == (1, 0), "a letter is taken behind later events"
     assert sum(sink.write(delivery).events for delivery in written.batch(60, 80)) == 20, "the letter moved something"
     sink.close()

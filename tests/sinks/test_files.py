@@ -445,8 +445,8 @@ def test_a_dead_letter_sent_again_is_one_file_more_and_removes_none(tmp_path: Pa
     (second,) = make_deliveries(blocks, 20, 40, lanes=1)
     write_all(tmp_path, [first.without([7]), second], rewind=rewind)
     assert offsets(tmp_path) == [offset for offset in range(40) if offset != 7]
-    (letter,) = make_deliveries(blocks, 7, 8, lanes=1)
-    write_all(tmp_path, [dataclasses.replace(letter, redelivered=True)], rewind=rewind)
+    (dead_letter,) = make_deliveries(blocks, 7, 8, lanes=1)
+    write_all(tmp_path, [dataclasses.replace(dead_letter, redelivered=True)], rewind=rewind)
     assert offsets(tmp_path) == list(range(40))
     write_all(tmp_path, [second], rewind=rewind)
     assert offsets(tmp_path) == list(range(40))

@@ -26,7 +26,7 @@ from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.formats.json import JsonFormat
 from tidemill.lab.servers import tls
-from tidemill.lab.servers.http_receiver import Answer, Received, Receiver
+from tidemill.lab.servers.http_receiver import Received, Receiver, ScriptedResponse
 from tidemill.lab.servers.process import free_port
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
@@ -84,14 +84,14 @@ def events(requests: list[Received]) -> list[dict[str, Any]]:
     return [orjson.loads(line) for r in requests for line in r.body.splitlines()]
 
 
-def first_times(status: int, times: int = 1, **headers: str) -> Callable[[Received], Answer]:
+def first_times(status: int, times: int = 1, **headers: str) -> Callable[[Received], ScriptedResponse]:
     """Answers each identity so for the first times, then takes it."""
     seen: Counter[str] = Counter()
 
-    def script(request: Received) -> Answer:
+    def script(request: Received) -> ScriptedResponse:
         seen[request.headers["idempotency-key"]] += 1
         again = seen[request.headers["idempotency-key"]] <= times
-        return Answer(status, headers) if again else Answer()
+        return ScriptedResponse(status, headers) if again else ScriptedResponse()
 
     return script
 
@@ -208,7 +208,7 @@ class TestOrder:
     def test_of_a_key_holds_while_requests_are_tried_again(self, sinks: Any, receiver: Receiver) -> None:
         """Every third request fails at first; a key's next event must wait for it."""
         numbers = iter(range(10**6))
-        receiver.script = lambda request: Answer(503 if next(numbers) % 3 == 0 else 200, delay=0.001)
+        receiver.script = lambda request: ScriptedResponse(503 if next(numbers) % 3 == 0 else 200, delay=0.001)
         blocks = [make_block(10, ops=Op.UPDATE, offsets=range(r * 10, r * 10 + 10)) for r in range(12)]
         assert sinks(concurrency=5).write(delivery_of(*blocks)).events == 120
         taken: dict[int, list[int]] = defaultdict(list)
@@ -226,7 +226,9 @@ class TestOrder:
         monkeypatch.setattr(in_order, "WINDOW", 10)
         seed = random.randrange(2**32)
         chance = random.Random(seed)
-        receiver.script = lambda request: Answer(503 if chance.random() < 0.1 else 200, delay=chance.random() / 500)
+        receiver.script = lambda request: ScriptedResponse(
+            503 if chance.random() < 0.1 else 200, delay=chance.random() / 500
+        )
         blocks = [make_block(10, ops=Op.UPDATE, offsets=range(at, at + 10)) for at in range(0, 300, 10)]
         blocks[15] = make_block(10, ops=[Op.UPDATE] * 5 + [Op.TRUNCATE] + [Op.UPDATE] * 4, offsets=range(150, 160))
         assert sinks(concurrency=5, mode=mode, max_events=3).write(delivery_of(*blocks)).events == 300
@@ -253,7 +255,9 @@ class TestOrder:
         update, and requests about the new key go one after the other, whichever courier the keys have."""
         monkeypatch.setattr(in_order, "WINDOW", 10)
         chance = random.Random(seed := random.randrange(2**32))
-        receiver.script = lambda request: Answer(503 if chance.random() < 0.2 else 200, delay=chance.random() / 300)
+        receiver.script = lambda request: ScriptedResponse(
+            503 if chance.random() < 0.2 else 200, delay=chance.random() / 300
+        )
         blocks = [moving(number, table=make_table(identity=identity)) for number in range(20)]
         assert sinks(concurrency=8, mode=mode, max_events=1).write(delivery_of(*blocks)).events == 60
         found = [event["offset"] for event in events(receiver.taken)]
@@ -261,7 +265,7 @@ class TestOrder:
         assert rows == [[3 * row, 3 * row + 1, 3 * row + 2] for row in range(20)], f"seed {seed}"
 
     def test_does_not_wait_where_updates_bring_their_old_key_unchanged(self, sinks: Any, receiver: Receiver) -> None:
-        receiver.script = lambda request: Answer(delay=0.05)
+        receiver.script = lambda request: ScriptedResponse(delay=0.05)
         table = make_table(identity="full")
         sinks(concurrency=5).write(delivery_of(make_block(20, table=table, ops=Op.UPDATE)))
         assert receiver.busiest > 1
@@ -293,7 +297,7 @@ class TestAnswers:
         assert len(receiver.all) == 1
 
     def test_that_never_change_fail_the_batch_at_the_deadline(self, sinks: Any, receiver: Receiver) -> None:
-        receiver.script = lambda request: Answer(500)
+        receiver.script = lambda request: ScriptedResponse(500)
         with pytest.raises(DeliveryError, match="HTTP 500") as raised:
             sinks(deadline_seconds=0.05).write(delivery_of(make_block(50)))
         assert is_retryable(raised.value)
@@ -301,11 +305,11 @@ class TestAnswers:
     def test_that_are_lost_lead_to_a_repetition_that_can_be_told(self, sinks: Any, receiver: Receiver) -> None:
         dropped: set[str] = set()
 
-        def script(request: Received) -> Answer:
+        def script(request: Received) -> ScriptedResponse:
             identity = request.headers["idempotency-key"]
             drop = identity not in dropped
             dropped.add(identity)
-            return Answer(drop=drop)
+            return ScriptedResponse(drop=drop)
 
         receiver.script = script
         assert sinks().write(delivery_of(make_block(5))).events == 5
@@ -314,9 +318,9 @@ class TestAnswers:
     def test_of_4xx_name_all_events_that_are_at_fault_and_send_the_others(self, sinks: Any, receiver: Receiver) -> None:
         bad = {3, 4, 17}
 
-        def script(request: Received) -> Answer:
+        def script(request: Received) -> ScriptedResponse:
             offsets = {e["offset"] for e in events([request])}
-            return Answer(422 if offsets & bad else 200)
+            return ScriptedResponse(422 if offsets & bad else 200)
 
         receiver.script = script
         for mode in ("event", "batch"):
@@ -330,7 +334,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("status", [401, 403, 407])
     def test_that_refuse_the_login_stop_and_poison_nothing(self, sinks: Any, receiver: Receiver, status: int) -> None:
-        receiver.script = lambda request: Answer(status)
+        receiver.script = lambda request: ScriptedResponse(status)
         with pytest.raises(Refused, match=f"HTTP {status}") as raised:
             sinks(secret_headers={"Authorization": "Bearer hush"}).write(delivery_of(make_block(5)))
         assert not isinstance(raised.value, Poisoned)
@@ -347,11 +351,11 @@ class TestAnswers:
             "id"
         ]
 
-        def script(request: Received) -> Answer:
+        def script(request: Received) -> ScriptedResponse:
             event = events([request])[0]
             if event["after"]["id"] == first:
-                return Answer(503, {"Retry-After": "30"})
-            return Answer(403 if event["offset"] >= 10 else 200)
+                return ScriptedResponse(503, {"Retry-After": "30"})
+            return ScriptedResponse(403 if event["offset"] >= 10 else 200)
 
         receiver.script = script
         with pytest.raises(Refused, match="HTTP 403"):
@@ -361,13 +365,13 @@ class TestAnswers:
         self, sinks: Any, receiver: Receiver
     ) -> None:
         with Receiver() as other:
-            receiver.script = lambda request: Answer(307, {"Location": f"{other.url}/there"})
+            receiver.script = lambda request: ScriptedResponse(307, {"Location": f"{other.url}/there"})
             with pytest.raises(Refused, match="HTTP 307, a redirect"):
                 sinks().write(delivery_of(make_block(1)))
             sinks(follow_redirects=True, secret_headers={"Authorization": "x"}).write(delivery_of(make_block(1)))
             assert [r.path for r in other.taken] == ["/there"]
             assert "authorization" not in other.taken[0].headers
-            receiver.script = lambda request: Answer(307, {"Location": "/round"})
+            receiver.script = lambda request: ScriptedResponse(307, {"Location": "/round"})
             with pytest.raises(Refused, match="redirects"):
                 sinks(follow_redirects=True).write(delivery_of(make_block(1)))
 
@@ -437,23 +441,23 @@ def test_tables_that_interleave_and_empty_deliveries_pass(sinks: Any, receiver: 
 
 def test_a_dead_letter_that_comes_again_has_the_key_that_it_had_before(sinks: Any, receiver: Receiver) -> None:
     """The receiver said no to it; should it have taken it after all, the key tells."""
-    receiver.script = lambda request: Answer(422 if b'"offset":3,' in request.body else 204)
+    receiver.script = lambda request: ScriptedResponse(422 if b'"offset":3,' in request.body else 204)
     with pytest.raises(Poisoned):
         sinks().write(delivery_of(make_block(5)))
     (refused,) = [request for request in receiver.all if b'"offset":3,' in request.body]
-    receiver.script = lambda request: Answer()
-    letter = dataclasses.replace(delivery_of(make_block(5).take([3]), start=3), redelivered=True)
-    receipt = sinks().write(letter)
+    receiver.script = lambda request: ScriptedResponse()
+    dead_letter = dataclasses.replace(delivery_of(make_block(5).take([3]), start=3), redelivered=True)
+    receipt = sinks().write(dead_letter)
     assert (receipt.events, receipt.skipped) == (1, 0)
     assert receiver.all[-1].headers["idempotency-key"] == refused.headers["idempotency-key"]
 
 
 def test_a_sink_can_be_used_again_after_an_error(sinks: Any, receiver: Receiver) -> None:
-    receiver.script = lambda request: Answer(500)
+    receiver.script = lambda request: ScriptedResponse(500)
     sink = sinks(deadline_seconds=0)
     with pytest.raises(DeliveryError):
         sink.write(delivery_of(make_block(20)))
-    receiver.script = lambda request: Answer()
+    receiver.script = lambda request: ScriptedResponse()
     assert sink.write(delivery_of(make_block(20))).events == 20
     sink.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("http_")]

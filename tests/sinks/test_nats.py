@@ -185,9 +185,9 @@ def test_a_dead_letter_that_is_sent_again_stands_behind_and_disturbs_no_replay(
 ) -> None:
     blocks = make_events(60)
     sinks().write(batch(blocks, 0, 40).without([7]))
-    letter = dataclasses.replace(batch(blocks, 7, 8), redelivered=True)
-    assert sinks().write(letter).events == 1
-    assert sinks().write(letter).ok  # within the window: the server has it
+    dead_letter = dataclasses.replace(batch(blocks, 7, 8), redelivered=True)
+    assert sinks().write(dead_letter).events == 1
+    assert sinks().write(dead_letter).ok  # within the window: the server has it
     assert sinks().write(batch(blocks, 0, 40).without([7])).skipped == 39
     assert sinks().write(batch(blocks, 0, 30).without([7])).skipped == 29
     assert sinks().write(batch(blocks, 40, 60)).events == 20

@@ -213,11 +213,11 @@ def test_after_its_last_attempt_a_message_is_a_dead_letter_of_its_group(make: Ma
         group.nack(one, reason="no such customer")
         elapse()
     assert [m.id for m in group.pull(2, visibility_seconds=LONG)] == [3, 4]
-    letters = group.dead_letters()
-    assert [(d["id"], d["attempts"], d["reason"]) for d in letters] == [
+    dead_letters = group.dead_letters()
+    assert [(d["id"], d["attempts"], d["reason"]) for d in dead_letters] == [
         (1, 2, "no such customer"), (2, 2, "not acked within its visibility timeout"),
     ]  # fmt: skip
-    assert letters[1]["payload"] == two.payload
+    assert dead_letters[1]["payload"] == two.payload
     assert other.dead_letters() == []
     assert len(other.pull(10)) == 10
     assert group.revive(1) == 1
@@ -473,8 +473,8 @@ def test_a_dead_letter_of_the_pipeline_that_is_sent_again_is_a_message_more(make
     sink = make()
     sink.write(batch(20).without([3]))
     sink.write(batch(30, 20))
-    (letter,) = [b.slice(3, 4) for b in make_events(30) if b.slice(3, 4).rows]
-    again = Delivery("shop", "orders", 3, 4, 0, 1, lambda: iter([letter]), redelivered=True)
+    (dead_letter,) = [b.slice(3, 4) for b in make_events(30) if b.slice(3, 4).rows]
+    again = Delivery("shop", "orders", 3, 4, 0, 1, lambda: iter([dead_letter]), redelivered=True)
     assert sink.write(again).events == 1
     assert [m.offset for m in client.group("orders", "g").pull(100)][-1] == 3
     assert sink.write(batch(30, 20)).skipped == 10  # no position was moved

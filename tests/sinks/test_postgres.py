@@ -448,8 +448,8 @@ def test_a_dead_letter_that_is_sent_again_is_taken_and_moves_no_position(
     sink = make()
     write(sink, delivery_of(make_block(5)), delivery_of(make_block(5, first_id=5, offsets=range(5, 10)), start=5))
     before = target.execute("SELECT * FROM tidemill_positions ORDER BY lane").fetchall()
-    letter = dataclasses.replace(delivery_of(make_block(1, first_id=99, offsets=[2]), start=2), redelivered=True)
-    assert write(sink, letter) == 1
+    dead_letter = dataclasses.replace(delivery_of(make_block(1, first_id=99, offsets=[2]), start=2), redelivered=True)
+    assert write(sink, dead_letter) == 1
     assert rows(target, "orders", "id")[-1] == ("(99)",)
     assert target.execute("SELECT * FROM tidemill_positions ORDER BY lane").fetchall() == before
 
@@ -502,9 +502,9 @@ def test_a_sink_that_refused_rows_goes_on_with_others(target: psycopg.Connection
             sink.write(delivery)
         assert list(caught.value.reasons) == [7]
     assert write(sink, delivery.without([7])) == 19
-    letter = changes(T, (Op.UPDATE, None, {"id": 7, "name": bad}), first=7)
+    dead_letter = changes(T, (Op.UPDATE, None, {"id": 7, "name": bad}), first=7)
     with pytest.raises(Poisoned):
-        sink.write(dataclasses.replace(delivery_of(letter, start=7), redelivered=True))
+        sink.write(dataclasses.replace(delivery_of(dead_letter, start=7), redelivered=True))
     assert write(sink, delivery_of(changes(T, (Op.UPDATE, None, {"id": 20, "name": "ok"}), first=20), start=20)) == 1
     assert len(rows(target, "t")) == 20
 

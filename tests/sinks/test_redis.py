@@ -212,16 +212,16 @@ def test_a_dead_letter_that_is_sent_again_stands_behind_and_disturbs_no_replay(
 ) -> None:
     blocks = make_events(60)
     sinks(stream).write(batch(blocks, 0, 40).without([7]))
-    letter = dataclasses.replace(batch(blocks, 7, 8), redelivered=True)
+    dead_letter = dataclasses.replace(batch(blocks, 7, 8), redelivered=True)
     for _ in range(2):
-        assert sinks(stream).write(letter).events == 1
+        assert sinks(stream).write(dead_letter).events == 1
     assert [entry for entry, _ in client.xrange(stream)][-3:] == [b"40-0", b"40-1", b"40-2"]
     assert sinks(stream).write(batch(blocks, 0, 40).without([7])).skipped == 39
     assert sinks(stream).write(batch(blocks, 40, 60)).events == 20
     found = [orjson.loads(fields[b"event"])["offset"] for _, fields in client.xrange(stream)]
     assert found == [*range(7), *range(8, 40), 7, 7, *range(40, 60)]
     fresh = f"{stream}-fresh"
-    assert sinks(fresh).write(letter).events == 1
+    assert sinks(fresh).write(dead_letter).events == 1
     assert offsets(client, fresh) == [7]
 
 
@@ -343,11 +343,11 @@ class TestAStranger:
     def test_keeps_dead_letters_from_being_sent_behind_it(self, sinks: Any, client: redis.Redis, stream: str) -> None:
         blocks = make_events(60)
         sinks(stream).write(batch(blocks, 0, 40).without([7]))
-        letter = dataclasses.replace(batch(blocks, 7, 8), redelivered=True)
+        dead_letter = dataclasses.replace(batch(blocks, 7, 8), redelivered=True)
         strange = client.xadd(stream, {"foo": "bar"})
         for _ in range(2):
             with pytest.raises(Refused, match="somebody else"):
-                sinks(stream).write(letter)
+                sinks(stream).write(dead_letter)
             client.xdel(stream, strange)
 
     def test_a_note_that_was_lost_is_made_up_for_by_the_entries(
@@ -457,8 +457,8 @@ class TestTrouble:
 
     def test_too_few_replicas_are_named_and_worth_a_retry(self, stream: str, sinks: Any) -> None:
         with Valkey({"min-replicas-to-write": "1"}) as alone:
-            for letter in (False, True):
-                delivery = dataclasses.replace(delivery_of(make_block(1)), redelivered=letter)
+            for dead_letter in (False, True):
+                delivery = dataclasses.replace(delivery_of(make_block(1)), redelivered=dead_letter)
                 with pytest.raises(DeliveryError, match="did not take the events: NOREPLICAS") as raised:
                     sinks(stream, alone.uri).write(delivery)
                 assert is_retryable(raised.value)

@@ -297,9 +297,9 @@ class TestReplay:
     def test_of_a_dead_letter_is_an_object_more_and_no_rewind(self, sinks: Any, store: Any, prefix: str) -> None:
         blocks = make_events(60)
         sinks().write(batch(blocks, 0, 40).without([7]))
-        letter = dataclasses.replace(batch(blocks, 7, 8), redelivered=True)
+        dead_letter = dataclasses.replace(batch(blocks, 7, 8), redelivered=True)
         for _ in range(2):
-            assert sinks().write(letter).events == 1
+            assert sinks().write(dead_letter).events == 1
         assert sinks().write(batch(blocks, 0, 60)).events == 20
         assert offsets(store, prefix) == list(range(60))
 

@@ -302,9 +302,9 @@ def test_a_batch_that_is_cut_and_dealt_anew_gives_the_same_rows(bench: Bench) ->
 def test_a_dead_letter_that_comes_again_is_loaded_once(bench: Bench) -> None:
     events: list[Any] = [(INSERT, None, row(1)), (INSERT, None, row(2)), (INSERT, None, row(3))]
     bench.write(delivery(changes(T, *events)).without([1]))
-    letter = dataclasses.replace(delivery(changes(T, events[1], first=1), start=1), redelivered=True)
+    dead_letter = dataclasses.replace(delivery(changes(T, events[1], first=1), start=1), redelivered=True)
     for _ in range(2):  # also when the first answer got lost
-        assert bench.sink().write(letter).events == 1
+        assert bench.sink().write(dead_letter).events == 1
     assert bench.rows() == [row(1), row(2), row(3)]
 
 

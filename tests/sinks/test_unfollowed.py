@@ -527,8 +527,8 @@ CHANGES = {  # statements, and the columns afterwards
 }  # fmt: skip
 
 
-def _send_again(there: Destination, letter: list[Block], newest: Table | None = None) -> None:
-    for block in letter:
+def _send_again(there: Destination, dead_letter: list[Block], newest: Table | None = None) -> None:
+    for block in dead_letter:
         again = delivery(block, start=int(block.offsets()[0]))
         there.sink().write(dataclasses.replace(again, redelivered=True, newest=newest))
 
@@ -541,12 +541,12 @@ def test_a_dead_letter_of_an_older_structure_has_its_values_where_its_columns_ar
     origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
     write(target, *origin.blocks())
     origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
-    letter = origin.blocks()
+    dead_letter = origin.blocks()
     statements, columns = CHANGES[change]
     origin.do(*statements)
     write(target, *origin.blocks())
     structure = _structure(target)
-    _send_again(target, letter)
+    _send_again(target, dead_letter)
     assert _structure(target) == structure
     (here,), (there,) = ([row for row in rows if row[0] == 2] for rows in (origin.rows(columns), target.rows(columns)))
     assert there == here
@@ -588,12 +588,12 @@ def test_a_dead_letter_whose_names_are_other_columns_now_is_refused(
     origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
     write(there, *origin.blocks())
     origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
-    letter = origin.blocks()
+    dead_letter = origin.blocks()
     origin.do(*CHANGES[change][0])
     write(there, *origin.blocks())
     before = there.rows("id, name, note")
     with pytest.raises(Refused, match="name"):
-        _send_again(there, letter)
+        _send_again(there, dead_letter)
     assert there.rows("id, name, note") == before
 
 
@@ -606,14 +606,14 @@ def test_a_dead_letter_of_an_older_structure_is_refused_where_the_target_cannot_
     origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
     write(there, *origin.blocks())
     origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
-    letter = origin.blocks()
+    dead_letter = origin.blocks()
     statements, columns = CHANGES[change]
     origin.do(*statements)
     since = origin.blocks()
     write(there, *since)
     before = there.rows(columns)
     with pytest.raises(Refused, match="older structure"):
-        _send_again(there, letter, since[-1].table)
+        _send_again(there, dead_letter, since[-1].table)
     assert there.rows(columns) == before
 
 
@@ -624,9 +624,9 @@ def test_a_dead_letter_from_before_a_column_was_dropped_or_got_no_value_is_taken
     origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
     write(there, *origin.blocks())
     origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
-    letter = origin.blocks()
+    dead_letter = origin.blocks()
     origin.do("ALTER TABLE t DROP COLUMN note, ADD COLUMN more int")
     since = origin.blocks()
     write(there, *since)
-    _send_again(there, letter, since[-1].table)
+    _send_again(there, dead_letter, since[-1].table)
     assert same(origin, there, "id, name, more")

@@ -28,7 +28,7 @@ def config(dsn: str, *tables: str, **options: Any) -> MysqlConfig:
 
 @contextmanager
 def opened(
-    settings: MysqlConfig, after: str | None = None, told: str | None = None, own: str = ""
+    settings: MysqlConfig, after: str | None = None, confirmed: str | None = None, own: str = ""
 ) -> Iterator[MysqlSource]:
     """`own` is the pipeline's uuid. By default it is made from the source's id, so that it is the same pipeline each
     time: the server may not have noticed yet that the last stream ended."""
@@ -37,7 +37,9 @@ def opened(
         schemas = SchemaRegistry(Path(folder) / "registry.sqlite")
         schemas.remember("mysql-replica-uuid", (own or str(uuid.uuid5(uuid.NAMESPACE_URL, settings.id))).encode())
         try:
-            source.open(Position(after) if after else None, schemas, told=Position(told) if told else None)
+            source.open(
+                Position(after) if after else None, schemas, confirmed=Position(confirmed) if confirmed else None
+            )
             yield source
         finally:
             source.close()

@@ -171,7 +171,7 @@ def test_rotation_restarts_and_a_killed_server_lose_nothing(
             same(running, private, table)
             assert not running.failure
             if turn < 2:
-                assert any(isinstance(trouble, ConnectionLost) for trouble in running.trouble)
+                assert any(isinstance(trouble, ConnectionLost) for trouble in running.last_error)
 
 
 def _until_cut(server: Server, table: str, stop: threading.Event, seed: int) -> None:
@@ -210,7 +210,7 @@ def test_a_purge_while_the_connection_is_down_stops_a_running_loop(tmp_path: Pat
             eventually(lambda: running.events == 1, running)
             port = server.port
             server.stop()
-            eventually(lambda: running.trouble)
+            eventually(lambda: running.last_error)
             server.port = 0  # where the loop does not find it
             server.start()
             server.query("INSERT INTO shop.t (id) VALUES (2)")
@@ -233,12 +233,12 @@ def test_a_quiet_table_among_busy_ones_does_not_hold_its_old_position(
             eventually(lambda: running.events == 1, running)
             private.query(f"INSERT INTO {shop}_other.t (id) VALUES (1)")
             time.sleep(0.5)
-            assert not running.told, "told of what was not delivered"
+            assert not running.confirmed, "told of what was not delivered"
             running.deliver()
-            eventually(lambda: running.told, running)
+            eventually(lambda: running.confirmed, running)
             private.query(f"INSERT INTO {shop}_other.t (id) VALUES (2)")
-            before = len(running.told)
-            eventually(lambda: len(running.told) > before, running)
+            before = len(running.confirmed)
+            eventually(lambda: len(running.confirmed) > before, running)
         purge(private)
         with captured(settings(private, shop), tmp_path) as running:
             private.query(f"INSERT INTO {shop}.t (id) VALUES (2)")
@@ -275,7 +275,7 @@ def test_a_second_pipeline_with_the_same_server_id_is_refused_and_the_first_goes
         private.query(f"INSERT INTO {shop}.t (id) VALUES (2)")
         eventually(lambda: first.events == 2, first)
         assert not first.failure
-        assert not first.trouble
+        assert not first.last_error
 
 
 def test_a_stream_that_this_pipeline_left_behind_is_taken_over(private: Server, shop: str, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_stream_that_this_pipeline_left_behind_is_taken_over(private: Server, 
         with captured(one, tmp_path) as running:
             private.query(f"INSERT INTO {shop}.t (id) VALUES (1)")
             eventually(lambda: seen(running, f"{shop}.t", 1), running)
-            assert not running.trouble
+            assert not running.last_error
     finally:
         left.close()
         schemas.close()

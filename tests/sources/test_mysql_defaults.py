@@ -41,7 +41,7 @@ from tidemill.sources.mysql.client import connect
 
 SEED = random.SystemRandom().randrange(2**32)
 _names = itertools.count(1)
-Told = tuple[Any, str]
+Confirmed = tuple[Any, str]
 #: In ways that people write them, beside those of every type.
 LITERALS = (
     ("int", "'42'"), ("int", "-7"), ("int", "TRUE"), ("int", "0x41"), ("bigint unsigned", "'18446744073709551615'"),
@@ -137,12 +137,12 @@ class Stored:
             found[table] = effect.after
         return found
 
-    def _decoded(self, stream: bytes) -> dict[str, dict[str, Told]]:
+    def _decoded(self, stream: bytes) -> dict[str, dict[str, Confirmed]]:
         known = {
             f"{self.database}.{name}": [(c.name, c.type, c.charset) for c in table.columns]
             for name, table in self.tables().items()
         }
-        found: dict[str, dict[str, Told]] = {}
+        found: dict[str, dict[str, Confirmed]] = {}
         for change in decode(stream, MapTables(known, flavor=flavor_of(self.server)), flavor_of(self.server)):
             assert isinstance(change, Committed)
             for block in change.blocks:

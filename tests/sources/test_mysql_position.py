@@ -151,10 +151,10 @@ def test_how_far_an_idle_stream_came_saves_a_position_whose_binlog_is_gone(priva
     with opened(settings) as source:
         after = source.began
     insert(private)
-    told = MysqlSource(settings).renew()
+    confirmed = MysqlSource(settings).renew()
     purge(private)
-    with opened(settings, after, told) as source:
-        assert source.began == told
+    with opened(settings, after, confirmed) as source:
+        assert source.began == confirmed
         events(source, insert(private))
 
 
@@ -325,7 +325,7 @@ def test_a_purge_of_what_was_passed_over_is_no_reset(private: Server, tmp_path: 
         insert(private)
         through = Position(str(source.renew()).partition("#")[0]) if by == "name" else None
         with closing(SchemaRegistry(tmp_path / "registry.sqlite")) as schemas:
-            passed = source.pass_over(here, through, schemas, told=None).to
+            passed = source.pass_over(here, through, schemas, confirmed=None).to
         purge(private, rotate=False)
         resume(settings, passed)
 
@@ -452,7 +452,7 @@ def test_the_further_of_two_positions_counts_only_if_it_goes_on_from_the_other()
         (file("b.000002", 9), file("b.000002", 8), 0),
         (file("b.000002", 9), file("b.000003", 8, "b"), 0),
     ]
-    for after, told, which in cases:
-        assert position.further(after, told) is (after, told)[which]
+    for after, confirmed, which in cases:
+        assert position.further(after, confirmed) is (after, confirmed)[which]
     assert position.further(None, None) is None
     assert position.further(None, cases[0][1]) is cases[0][1]

@@ -96,10 +96,10 @@ def test_a_killed_session_is_a_lost_connection_and_comes_back(private: Server, t
         for (number,) in sessions:
             with contextlib.suppress(pymysql.err.OperationalError):  # a session of an earlier test may be ending
                 private.query(f"KILL {number}")
-        eventually(lambda: running.trouble)
+        eventually(lambda: running.last_error)
         private.query("INSERT INTO shop.t VALUES (1, 'a')")
         eventually(lambda: running.events == 1, running)
-        assert all(isinstance(trouble, ConnectionLost) for trouble in running.trouble)
+        assert all(isinstance(trouble, ConnectionLost) for trouble in running.last_error)
 
 
 def test_a_log_without_room_makes_the_stream_wait_and_lose_nothing(private: Server, tmp_path: Path) -> None:

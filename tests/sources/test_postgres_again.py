@@ -32,9 +32,9 @@ class Counted(PostgresSource):
     turns = 0
 
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
-        told = super().due(delivered, caught_up=caught_up)
+        confirmed = super().due(delivered, caught_up=caught_up)
         self.turns += 1
-        return told
+        return confirmed
 
     def has_passed(self, run: Running) -> None:
         """Waits until all that was committed by now was seen, noted, and confirmed as far as it may be."""
@@ -120,7 +120,7 @@ def test_a_large_transaction_without_a_row_of_ours_is_not_waited_for(
         source.has_passed(run)
         if way == "cut":
             end_session(settings.dsn, settings)
-            eventually(lambda: run.trouble, run)
+            eventually(lambda: run.last_error, run)
             insert(settings.dsn, 1, 2)
             eventually(lambda: run.events == 2, run)
             assert ids(run) == [0, 1]
@@ -214,7 +214,7 @@ def test_a_position_that_an_operator_chose_need_not_be_the_end_of_a_transaction(
     insert(settings.dsn, 2, 3)
     remembered.remember(witness.NAME, killed(remembered.recall(witness.NAME)))
     at = LogReader(str(tmp_path / "log")).tail().position
-    PostgresSource(settings).pass_over(at, format_lsn(int(chosen)), remembered, told=None)
+    PostgresSource(settings).pass_over(at, format_lsn(int(chosen)), remembered, confirmed=None)
     ends_at(tmp_path, chosen)
     kept = remembered.recall(witness.NAME)
     assert capture(settings, tmp_path, 2) == [0, 2]
@@ -238,5 +238,5 @@ def test_a_position_that_an_operator_only_asked_about_changes_nothing(
     insert(settings.dsn, 1, 2)
     (chosen,) = query(settings.dsn, "SELECT pg_current_wal_lsn()::text")[0]
     at = LogReader(str(tmp_path / "log")).tail().position
-    PostgresSource(settings).pass_over(at, chosen, remembered, told=None)
+    PostgresSource(settings).pass_over(at, chosen, remembered, confirmed=None)
     assert capture(settings, tmp_path, 2) == [0, 1]

@@ -342,7 +342,7 @@ def test_a_row_larger_than_the_buffer_passes_and_the_buffer_shrinks_again(databa
         assert source._stream is not None
         for _ in range(3):
             pump(source)
-        assert len(source._stream._gulps._buffer) == 64 << 20
+        assert len(source._stream._buffered._buffer) == 64 << 20
 
 
 def test_settings_of_the_role_do_not_change_how_values_are_printed(database: str) -> None:
@@ -386,7 +386,7 @@ def test_the_first_change_after_a_silence_is_not_held_back(postgres18: Postgres)
             source.start(None)
             time.sleep(0.2)
             pump(source)
-            source._stream._gulps.last_data = -1e9  # type: ignore[union-attr]
+            source._stream._buffered.last_data = -1e9  # type: ignore[union-attr]
             began = time.monotonic()
             writer.execute("INSERT INTO t VALUES (1, 'a')")
             while not source.read(1):

@@ -616,8 +616,8 @@ def test_a_new_partition_that_was_locked_gets_its_identity_when_the_lock_is_gone
         with psycopg.connect(it.dsn) as other:
             other.execute("LOCK TABLE t2 IN SHARE UPDATE EXCLUSIVE MODE")  # as VACUUM does
             it.look()
-            told = it.notice("table-without-identity", "public.t2", "updates and deletes fail")
-            assert 'ALTER TABLE "public"."t2" REPLICA IDENTITY FULL' in told.fix
+            confirmed = it.notice("table-without-identity", "public.t2", "updates and deletes fail")
+            assert 'ALTER TABLE "public"."t2" REPLICA IDENTITY FULL' in confirmed.fix
             with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
                 it.execute("UPDATE t SET id = 12 WHERE id = 11")
         it.look()
@@ -644,8 +644,8 @@ def test_a_partition_whose_identity_is_left_alone_is_said_with_what_to_run(watch
         it.looked()
         assert it.notices() == []
         it.execute(NEW_PARTITION)
-        told = it.notice("table-without-identity", "public.t2")
-        it.execute(told.fix.split(": ")[1].split("; ")[0])
+        confirmed = it.notice("table-without-identity", "public.t2")
+        it.execute(confirmed.fix.split(": ")[1].split("; ")[0])
         eventually(lambda: not it.notices())
 
 
@@ -661,10 +661,10 @@ def test_a_publication_of_somebody_else_is_watched_and_its_owner_told_what_to_ru
     it = Watched(database.replace("postgres@", f"{role}@"), tmp_path, "public.*", publication="mine")
     with it.running() as run:
         execute(database, "CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)")
-        told = it.notice("table-unpublished", "public.u")
+        confirmed = it.notice("table-unpublished", "public.u")
         it.looked()
         assert [c.outcome for c in it.source.doctor() if c.name == "publication"] == ["fail"]
-        execute(database, told.fix.split(": ")[1].split(". ")[0])
+        execute(database, confirmed.fix.split(": ")[1].split(". ")[0])
         eventually(lambda: not it.notices("table-unpublished"))
         it.notice("table-incomplete", "public.u", "between")
         execute(database, "INSERT INTO u VALUES (2)")
@@ -845,8 +845,8 @@ def test_a_watch_that_has_ended_begins_again_with_the_next_connection(
     with it.running() as run:
         look, ends = it.source._watch._look, iter([True])
         monkeypatch.setattr(it.source._watch, "_look", lambda *given: sys.exit() if next(ends, False) else look(*given))
-        eventually(lambda: run.trouble, run)
-        assert "the thread that watches the publication has ended" in run.trouble[0].what
+        eventually(lambda: run.last_error, run)
+        assert "the thread that watches the publication has ended" in run.last_error[0].what
         it.looked()
 
 

@@ -25,11 +25,11 @@ def main(directory: Path, lanes: int, max_events: int, master: str = "local[2]")
     spark = create_session("driver", master=master)
     install_scribe(spark, directory)
     policy = Policy.of("mill", CommitPolicy(), {"s": True})
-    letters = DeadLetters(directory / "dlq.sqlite")
+    dead_letters = DeadLetters(directory / "dlq.sqlite")
     loop = StreamLoop(
         policy.groups[0], Ledger(policy, FileCheckpoints(FileConfig(), state_dir=directory), log), "source", log,
         [("scribe", {"id": "s", "directory": str(directory)})], spark=spark, spark_dir=directory / "spark",
-        batch=Batch(max_events=max_events), lanes=lanes, letters=letters,
+        batch=Batch(max_events=max_events), lanes=lanes, dead_letters=dead_letters,
     )  # fmt: skip
     loop.start()
     deadline = time.monotonic() + 120

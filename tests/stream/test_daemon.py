@@ -50,8 +50,8 @@ print(ends(grandchild) == 0)
 
 
 def test_a_worker_that_is_never_born_is_ended_and_others_take_their_time() -> None:
-    told = subprocess.run([sys.executable, "-c", BORN], capture_output=True, text=True, timeout=60)
-    assert told.stdout.split() == ["True", "True", "True"], told.stderr
+    confirmed = subprocess.run([sys.executable, "-c", BORN], capture_output=True, text=True, timeout=60)
+    assert confirmed.stdout.split() == ["True", "True", "True"], confirmed.stderr
 
 
 STUCK = """
@@ -89,8 +89,10 @@ def test_a_session_goes_on_after_a_worker_that_was_never_born(tmp_path: Path) ->
     """Java would wait for it for ever, and all streams of the session with it."""
     (tmp_path / "stuck.py").write_text(STUCK.format(once=tmp_path / "once"))
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    told = subprocess.run([sys.executable, "-c", SESSION], capture_output=True, text=True, env=environment, timeout=180)
-    assert told.stdout.splitlines() == ["failed", "went on"], told.stderr[-3000:]
+    confirmed = subprocess.run(
+        [sys.executable, "-c", SESSION], capture_output=True, text=True, env=environment, timeout=180
+    )
+    assert confirmed.stdout.splitlines() == ["failed", "went on"], confirmed.stderr[-3000:]
 
 
 @pytest.mark.parametrize("error", ["BrokenPipeError", "ConnectionResetError"])
@@ -112,5 +114,5 @@ def test_other_errors_and_exit_codes_of_a_worker_stay_what_they_are() -> None:
 def test_with_all_that_lanes_need_loaded_it_still_has_one_thread() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "JE_ARROW_MALLOC_CONF"}
     environment |= {"OMP_NUM_THREADS": "1"}  # as Spark sets it for its workers
-    told = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, env=environment)
-    assert told.stdout.split() == ["True", "1"], told.stderr
+    confirmed = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, env=environment)
+    assert confirmed.stdout.split() == ["True", "1"], confirmed.stderr

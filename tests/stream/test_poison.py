@@ -20,8 +20,8 @@ from tidemill.errors import Poisoned, Refused
 from tidemill.log import LogConfig, LogReader, LogWriter, codec
 from tidemill.stream import poison as poisoning
 from tidemill.stream.batch import deliver
-from tidemill.stream.plan import Answer, Lane, Plan
-from tidemill.stream.poison import letters_of
+from tidemill.stream.plan import Lane, LaneResult, Plan
+from tidemill.stream.poison import dead_letters_of
 from tidemill.stream.pool import POOL
 
 
@@ -40,9 +40,11 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     POOL.close()
 
 
-def write(directory: Path, *without: int, letters: bool = True, **settings: Any) -> Answer:
+def write(directory: Path, *without: int, dead_letters: bool = True, **settings: Any) -> LaneResult:
     config = {"id": "s", "directory": str(directory), **settings}
-    plan = Plan("p", "src", str(directory / "log"), "p", "run", (("scribe", config),), patience=0.0, letters=letters)
+    plan = Plan(
+        "p", "src", str(directory / "log"), "p", "run", (("scribe", config),), patience=0.0, dead_letters=dead_letters
+    )
     (answer,) = deliver(plan, Lane(0, 20, 0, 1, "hash"), {"s": without} if without else None)
     return answer
 
@@ -62,17 +64,17 @@ def test_poison_is_answered_with_letters_before_anything_is_written(directory: P
     answer = write(directory)
     assert (answer.receipt.ok, answer.receipt.retryable) == (False, True)
     assert not (directory / "s.jsonl").exists()
-    letters = unpack(answer.letters)
-    assert [letter.offset for letter in letters] == [3, 4, 17]
-    assert letters[0].table == "public.customers"
-    assert letters[2].event_id == "src:0/200:7"
-    assert {letter.reason for letter in letters} == {"unreadable"}
+    dead_letters = unpack(answer.dead_letters)
+    assert [dead_letter.offset for dead_letter in dead_letters] == [3, 4, 17]
+    assert dead_letters[0].table == "public.customers"
+    assert dead_letters[2].event_id == "src:0/200:7"
+    assert {dead_letter.reason for dead_letter in dead_letters} == {"unreadable"}
 
 
 def test_the_rest_is_written_without_the_letters(directory: Path) -> None:
     poison(directory, 3, 4, 17)
     answer = write(directory, 3, 4, 17)
-    assert (answer.receipt.ok, answer.receipt.events, answer.letters) == (True, 17, b"")
+    assert (answer.receipt.ok, answer.receipt.events, answer.dead_letters) == (True, 17, b"")
     assert written(directory) == [offset for offset in range(20) if offset not in (3, 4, 17)]
 
 
@@ -80,7 +82,7 @@ def test_a_sink_that_names_one_event_at_a_time_comes_to_an_end(directory: Path) 
     poison(directory, 3, 4, 17)
     out: tuple[int, ...] = ()
     while not (answer := write(directory, *out, at_once=1)).receipt.ok:
-        out += tuple(letter.offset for letter in unpack(answer.letters))
+        out += tuple(dead_letter.offset for dead_letter in unpack(answer.dead_letters))
         assert len(out) <= 3
     assert out == (3, 4, 17)
     assert len(written(directory)) == 17
@@ -88,8 +90,8 @@ def test_a_sink_that_names_one_event_at_a_time_comes_to_an_end(directory: Path) 
 
 def test_a_letter_holds_the_event_exactly(directory: Path) -> None:
     poison(directory, 4)
-    (letter,) = unpack(write(directory).letters)
-    block = codec.load(pa.py_buffer(letter.payload))
+    (dead_letter,) = unpack(write(directory).dead_letters)
+    block = codec.load(pa.py_buffer(dead_letter.payload))
     log = LogReader(str(directory / "log"))
     (whole,) = [log.read(ref) for ref in log.refs(0, 20) if ref.table == "public.orders"]
     assert block.table == whole.table
@@ -100,7 +102,7 @@ def test_a_letter_holds_the_event_exactly(directory: Path) -> None:
 
 def test_without_dead_letters_poison_refuses_the_batch_and_says_what_to_do(directory: Path) -> None:
     poison(directory, 3)
-    answer = write(directory, letters=False)
+    answer = write(directory, dead_letters=False)
     assert not answer.receipt.ok
     assert not answer.receipt.retryable
     assert "event 3: unreadable" in answer.receipt.error
@@ -109,33 +111,33 @@ def test_without_dead_letters_poison_refuses_the_batch_and_says_what_to_do(direc
 
 
 def test_a_batch_with_too_much_poison_is_refused_as_a_whole(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poisoning, "MOST_LETTERS", 2)
+    monkeypatch.setattr(poisoning, "MOST_DEAD_LETTERS", 2)
     poison(directory, 3, 4, 5)
     answer = write(directory)
     assert not answer.receipt.ok
     assert "more than 2 events of one delivery are refused" in answer.receipt.error
-    assert answer.letters == b""
-    monkeypatch.setattr(poisoning, "MOST_LETTERS", 1000)
+    assert answer.dead_letters == b""
+    monkeypatch.setattr(poisoning, "MOST_DEAD_LETTERS", 1000)
     monkeypatch.setattr(poisoning, "MOST_BYTES", 100)
     assert "more than 100 bytes" in write(directory).receipt.error
 
 
 def test_letters_are_counted_over_all_tries_of_a_delivery(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poisoning, "MOST_LETTERS", 2)
+    monkeypatch.setattr(poisoning, "MOST_DEAD_LETTERS", 2)
     poison(directory, 3, 4, 5)
     answer = write(directory, 3, 4)
-    assert (answer.receipt.retryable, answer.letters) == (False, b"")
+    assert (answer.receipt.retryable, answer.dead_letters) == (False, b"")
 
 
 def test_a_sink_must_name_an_event_it_was_given_and_did_not_name_before() -> None:
     (delivery,) = make_deliveries(make_events(100), 10, 20, lanes=1)
-    (letter,) = letters_of(Poisoned({12: "bad"}), delivery, "s")
-    assert letter.offset == 12
+    (dead_letter,) = dead_letters_of(Poisoned({12: "bad"}), delivery, "s")
+    assert dead_letter.offset == 12
     left = delivery.without([12])
     assert (left.start, left.end, sum(block.rows for block in left)) == (10, 20, 9)
     for stranger in (12, 20, 9):
         with pytest.raises(Refused, match="was not given"):
-            letters_of(Poisoned({stranger: "bad", 13: "bad"}), left, "s", before=1)
+            dead_letters_of(Poisoned({stranger: "bad", 13: "bad"}), left, "s", before=1)
 
 
 def test_a_sink_that_fails_otherwise_keeps_its_letters_for_the_next_attempt(directory: Path) -> None:
@@ -144,6 +146,6 @@ def test_a_sink_that_fails_otherwise_keeps_its_letters_for_the_next_attempt(dire
     answer = write(directory)
     assert not answer.receipt.ok
     assert answer.receipt.retryable
-    assert answer.letters == b""
+    assert answer.dead_letters == b""
     (directory / "s-0.fail").unlink()
-    assert len(unpack(write(directory).letters)) == 1
+    assert len(unpack(write(directory).dead_letters)) == 1

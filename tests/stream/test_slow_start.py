@@ -105,8 +105,8 @@ def test_other_processes_are_left_alone(tmp_path: Path) -> None:
     """The path is inherited by whatever a worker starts; a `sitecustomize` of the environment still runs."""
     (tmp_path / "sitecustomize.py").write_text("print('the other one')")
     environment = os.environ | {"PYTHONPATH": f"{EARLY}{os.pathsep}{tmp_path}"}
-    told = subprocess.run([sys.executable, "-c", "print('done')"], capture_output=True, text=True, env=environment)
-    assert (told.stdout.split("\n")[:2], told.stderr) == (["the other one", "done"], "")
+    confirmed = subprocess.run([sys.executable, "-c", "print('done')"], capture_output=True, text=True, env=environment)
+    assert (confirmed.stdout.split("\n")[:2], confirmed.stderr) == (["the other one", "done"], "")
 
 
 NOT_UP = "org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org.apache.spark..."
@@ -138,6 +138,6 @@ def test_a_stream_that_does_not_start_is_no_sinks_fault(mill: Mill, error: Tidem
     run = GroupRun(loop._group, loop._ledger, lambda _: Stream(error))  # type: ignore[arg-type,return-value]
     run.watch()
     assert is_retryable(error)
-    assert run.trouble["what"] == error.what
+    assert run.last_error["what"] == error.what
     assert [sink.state for sink in run.sinks(0)] == [SinkState.FAILING if blamed else SinkState.OK]
     assert run.failing

@@ -21,7 +21,7 @@ from tidemill.model.delivery import Delivery
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 from tidemill.stream import superseded
-from tidemill.stream.poison import letters_of
+from tidemill.stream.poison import dead_letters_of
 from tidemill.stream.superseded import Follower
 
 
@@ -58,7 +58,7 @@ class Works:
     def refuse(self, *offsets: int) -> None:
         blocks = [self.reader.read(ref) for ref in self.reader.refs(0, self.log.tail.offset)]
         delivery = Delivery("p", "src", 0, self.log.tail.offset, 0, 1, lambda: iter(blocks))
-        self.store.put(letters_of(Poisoned(dict.fromkeys(offsets, "never")), delivery, "s"))
+        self.store.put(dead_letters_of(Poisoned(dict.fromkeys(offsets, "never")), delivery, "s"))
 
     def restarted(self, reached: int = 0) -> Follower:
         follower = Follower(self.store, ("s",), "p")
@@ -71,7 +71,10 @@ class Works:
 
     @property
     def found(self) -> list[tuple[int, str, int | None]]:
-        return [(letter.offset, letter.superseded, letter.superseded_by) for letter in self.store.letters()]
+        return [
+            (dead_letter.offset, dead_letter.superseded, dead_letter.superseded_by)
+            for dead_letter in self.store.dead_letters()
+        ]
 
 
 @pytest.fixture
@@ -119,8 +122,10 @@ def with_id(native: str, arrow: pa.DataType) -> Table:
         (make_block(1, table=make_table(key=())), make_block(1, table=make_table(key=())), NONE),
     ],
 )
-def test_a_newer_event_supersedes_letters_of_its_row(works: Works, letter: Block, newer: Block, expected: str) -> None:
-    works.add(letter)
+def test_a_newer_event_supersedes_letters_of_its_row(
+    works: Works, dead_letter: Block, newer: Block, expected: str
+) -> None:
+    works.add(dead_letter)
     works.refuse(0)
     works.deliver(0, 1, [0])
     assert works.found == [(0, NONE, None)], "the letter itself was not delivered"
@@ -197,11 +202,11 @@ def test_letters_from_before_they_were_followed_are_followed_from_the_next_start
         db.execute("DROP TABLE followed")  # as an older version left it
     works.store.close()
     works.store = DeadLetters(tmp_path / "dlq.sqlite")
-    (letter,) = works.store.letters()
-    assert letter.followed_from is None
+    (dead_letter,) = works.store.dead_letters()
+    assert dead_letter.followed_from is None
     works.follower = works.restarted(2)
-    (letter,) = works.store.letters()
-    assert letter.followed_from == 2
+    (dead_letter,) = works.store.dead_letters()
+    assert dead_letter.followed_from == 2
     works.add(event(DELETE, 5))
     works.deliver(2, 4)
     assert works.found == [(0, WHOLLY, 3)]
@@ -211,6 +216,6 @@ def test_a_letter_that_is_purged_meanwhile_is_no_trouble(works: Works) -> None:
     works.add(event(INSERT, 5), event(UPDATE, 5))
     works.refuse(0)
     works.follower.refresh(0)
-    works.store.remove([letter.number for letter in works.store.letters()])
+    works.store.remove([dead_letter.number for dead_letter in works.store.dead_letters()])
     works.deliver(0, 2, [0])
     assert works.found == []

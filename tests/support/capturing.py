@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.capture.loop import Capture, Limits
-from tidemill.capture.status import read_told, write_told
+from tidemill.capture.status import read_confirmed, write_confirmed
 from tidemill.contracts import Source
 from tidemill.errors import TidemillError
 from tidemill.log import LogConfig, LogReader, acknowledge
@@ -27,8 +27,8 @@ class Running:
     log: LogReader
     uri: str
     stop: threading.Event
-    told: list[Position] = field(default_factory=list)
-    trouble: list[TidemillError] = field(default_factory=list)
+    confirmed: list[Position] = field(default_factory=list)
+    last_error: list[TidemillError] = field(default_factory=list)
     failure: list[BaseException] = field(default_factory=list)
 
     @property
@@ -59,7 +59,7 @@ def capturing(
     """Goes on with what an earlier run left in `directory`, as a new capture process would."""
     uri = str(log or directory / "log")
     writer = LogWriter.open(uri, LogConfig.model_validate({"fsync": False}))
-    known = read_told(directory, writer.tail.offset)
+    known = read_confirmed(directory, writer.tail.offset)
     schemas = SchemaRegistry(directory / "registry.sqlite")
     try:
         source.setup(writer.tail.position or known, schemas)
@@ -69,13 +69,13 @@ def capturing(
         raise
     running = Running(LogReader(uri), uri, threading.Event())
 
-    def told(position: Position, offset: Offset) -> None:
-        running.told.append(position)
-        write_told(directory, position, offset)
+    def confirmed(position: Position, offset: Offset) -> None:
+        running.confirmed.append(position)
+        write_confirmed(directory, position, offset)
 
     loop = Capture(
         source, writer, schemas, limits or Limits(ahead_bytes=1 << 30), running.stop,
-        told=known, on_told=told, on_trouble=running.trouble.append,
+        confirmed=known, on_confirmed=confirmed, on_error=running.last_error.append,
     )  # fmt: skip
 
     def run() -> None:

@@ -12,7 +12,7 @@ from tidemill.cli.main import main
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScriptedResponse:
     code: int
     out: str
     err: str
@@ -26,8 +26,8 @@ class Terminal:
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
-    def __call__(self, *arguments: object) -> Answer:
+    def __call__(self, *arguments: object) -> ScriptedResponse:
         with pytest.raises(SystemExit) as caught:
             main([str(argument) for argument in arguments])
         captured = self._capsys.readouterr()
-        return Answer(int(caught.value.code or 0), captured.out, captured.err)
+        return ScriptedResponse(int(caught.value.code or 0), captured.out, captured.err)

@@ -18,7 +18,7 @@ from typing import TypeVar
 from tidemill.capture.backoff import Backoff
 from tidemill.capture.loop import Capture, Limits
 from tidemill.capture.signals import call_on_signal
-from tidemill.capture.status import StatusFile, read_told, write_told
+from tidemill.capture.status import StatusFile, read_confirmed, write_confirmed
 from tidemill.config.pipeline import Pipeline
 from tidemill.disk.private import make_directory
 from tidemill.errors import TidemillError, is_retryable
@@ -43,7 +43,7 @@ def main() -> int:
         run(pipeline, stop, status)
     except TidemillError as error:
         error.fix = _fill_in(error.fix, pipeline)
-        status.trouble(error)
+        status.last_error(error)
         status.update(stage="failed", exit_code=error.exit_code)
         events.fail("capture.failed", error=error.what, where=error.where, fix=error.fix)
         return error.exit_code
@@ -60,7 +60,7 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     log = _patiently(lambda: _open_log(pipeline), stop, status)
     if log is None:
         return
-    known = read_told(state, log.tail.offset)
+    known = read_confirmed(state, log.tail.offset)
     resumed = bool(log.tail.position or known)
     _patiently(lambda: source.setup(log.tail.position or known, schemas), stop, status)
     ahead = spec.log.max_bytes
@@ -81,14 +81,15 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     def streaming() -> None:
         status.streaming(source.began, resumed=resumed, notices=notices())
 
-    def told(position: Position, offset: Offset) -> None:
-        write_told(state, position, offset)
+    def confirmed(position: Position, offset: Offset) -> None:
+        write_confirmed(state, position, offset)
         progress(0)
 
     try:
         Capture(
             source, log, schemas, limits, stop,
-            told=known, on_told=told, on_stream=streaming, on_progress=progress, on_trouble=status.trouble,
+            confirmed=known, on_confirmed=confirmed, on_stream=streaming, on_progress=progress,
+            on_error=status.last_error,
         ).run()  # fmt: skip
     finally:
         log.close()
@@ -121,7 +122,7 @@ def _patiently(step: Callable[[], Result], stop: threading.Event, status: Status
         except TidemillError as error:
             if not is_retryable(error):
                 raise
-            status.trouble(error)
+            status.last_error(error)
             events.warn("capture.setup_waits", error=error.what, where=error.where)
             stop.wait(backoff.next())
     return None

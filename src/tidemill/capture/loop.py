@@ -24,7 +24,7 @@ from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitte
 from tidemill.model.position import Offset, Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
-from tidemill.telemetry.failpoints import point
+from tidemill.telemetry.failpoints import failpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class Limits:
 
 
 class Capture:
-    """Runs until `stop` is set. `told` survives restarts: it proves that nobody else moved the source's position."""
+    """Runs until `stop` is set. `confirmed` survives restarts: it proves that nobody else moved the source's
+    position."""
 
     def __init__(
         self,
@@ -47,15 +48,15 @@ class Capture:
         limits: Limits,
         stop: threading.Event,
         *,
-        told: Position | None = None,
-        on_told: Callable[[Position, Offset], None] = lambda position, offset: None,
+        confirmed: Position | None = None,
+        on_confirmed: Callable[[Position, Offset], None] = lambda position, offset: None,
         on_stream: Callable[[], None] = lambda: None,
         on_progress: Callable[[int], None] = lambda events: None,
-        on_trouble: Callable[[TidemillError], None] = lambda error: None,
+        on_error: Callable[[TidemillError], None] = lambda error: None,
     ) -> None:
         self._source, self._log, self._schemas, self._limits, self._stop = source, log, schemas, limits, stop
-        self._told, self._on_told = told, on_told
-        self._on_stream, self._on_progress, self._on_trouble = on_stream, on_progress, on_trouble
+        self._confirmed, self._on_confirmed = confirmed, on_confirmed
+        self._on_stream, self._on_progress, self._on_error = on_stream, on_progress, on_error
         self._backoff = Backoff()
         self._pen = ThreadPoolExecutor(1, "log")
         self._writing: tuple[Change, Future[int]] | None = None
@@ -79,7 +80,7 @@ class Capture:
                     events.warn(
                         "capture.interrupted", error=error.what, where=error.where, retry_seconds=round(wait, 1)
                     )
-                    self._on_trouble(error)
+                    self._on_error(error)
                     self._stop.wait(wait)
                 finally:
                     self._forsake()
@@ -88,7 +89,9 @@ class Capture:
     def _stream(self) -> None:
         self._settle_log()
         after = self._log.tail.position or None
-        decoder = self._source.open(after, self._schemas, told=self._told, mark_events=self._limits.mark_events)
+        decoder = self._source.open(
+            after, self._schemas, confirmed=self._confirmed, mark_events=self._limits.mark_events
+        )
         if after is None:
             # From here on a restart resumes, whatever `start_position` would say by then (invariant 7).
             self._log.append(Committed((), 0, ((0, self._source.began),)))
@@ -128,7 +131,7 @@ class Capture:
                 if not is_retryable(error) or isinstance(error, SpillLost):
                     raise
                 events.warn("capture.log_refused", error=error.what, where=error.where)
-                self._on_trouble(error)
+                self._on_error(error)
                 self._acknowledge(settled=False)
                 if self._stop.wait(self._backoff.next()):
                     return
@@ -167,16 +170,16 @@ class Capture:
             case Committed():
                 self._passed = None if change.events else change
                 if change.events:
-                    point("capture.before_append")
+                    failpoint("capture.before_append")
                     visible = self._log.append(change).rows
-                    point("capture.appended")
+                    failpoint("capture.appended")
             case Spilled():
                 self._log.spill(change)
-                point("capture.spilled")
+                failpoint("capture.spilled")
             case SpillCommitted():
                 self._passed = None
                 visible = self._log.commit_spill(change).rows
-                point("capture.spill_committed")
+                failpoint("capture.spill_committed")
             case SpillAborted():
                 self._log.drop_spill(change)
             case _:
@@ -191,11 +194,11 @@ class Capture:
         delivered = self._log.tail if logged else self._log.acknowledged()
         caught_up = settled and (logged or self._log.undelivered_bytes() == 0)
         position = (delivered.position or None) if delivered else None
-        told = self._source.due(position, caught_up=caught_up)
-        if told is None:
+        confirmed = self._source.due(position, caught_up=caught_up)
+        if confirmed is None:
             return
-        if told != self._told:
+        if confirmed != self._confirmed:
             # Noted before it is said: a crash in between must not look like somebody else's doing.
-            self._on_told(told, delivered.offset if delivered else self._log.tail.offset)
-            self._told = told
-        self._source.acknowledge(told)
+            self._on_confirmed(confirmed, delivered.offset if delivered else self._log.tail.offset)
+            self._confirmed = confirmed
+        self._source.acknowledge(confirmed)

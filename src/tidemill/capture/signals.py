@@ -14,19 +14,20 @@ from collections.abc import Callable
 BOTH = (signal.SIGINT, signal.SIGTERM)
 
 
-def call_on_signal(told: Callable[[], None]) -> None:
-    """From now on `told` is called for each SIGINT and SIGTERM, one at a time, until the process ends. Called in the
+def call_on_signal(confirmed: Callable[[], None]) -> None:
+    """From now on `confirmed` is called for each SIGINT and SIGTERM, one at a time, until the process ends. Called in
+    the
     main thread, once."""
     ear, mouth = os.pipe()
     os.set_blocking(mouth, False)
     for number in BOTH:
         signal.signal(number, lambda *_: None)  # else the signal would do what it does by default
     signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
-    threading.Thread(target=_listen, args=(ear, told), daemon=True, name="signals").start()
+    threading.Thread(target=_listen, args=(ear, confirmed), daemon=True, name="signals").start()
 
 
-def _listen(ear: int, told: Callable[[], None]) -> None:
+def _listen(ear: int, confirmed: Callable[[], None]) -> None:
     while heard := os.read(ear, 64):
         for number in heard:
             if number in BOTH:
-                told()
+                confirmed()

@@ -1,7 +1,7 @@
 """What the capture process says of itself, in one small file that the supervisor and the command line read.
 
-`capture.json` in the pipeline's state directory, replaced atomically. `told.json` beside it is state, not status: the
-last position the source was told, on disk before it is said.
+`capture.json` in the pipeline's state directory, replaced atomically. `confirmed.json` beside it is state, not status:
+the last position confirmed to the source, on disk before it is said.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidemill.errors import LogError, TidemillError
 from tidemill.model.position import Offset, Position
 from tidemill.telemetry import events
 
-_STATUS, _TOLD = "capture.json", "told.json"
+_STATUS, _CONFIRMED = "capture.json", "confirmed.json"
 _INTERVAL = 0.25
 
 
@@ -73,7 +73,7 @@ class StatusFile:
             first = {"streaming_since": time.time(), "began": position, "resumed": resumed}
         self.update(stage="cdc", error={}, notices=notices, **first)
 
-    def trouble(self, error: TidemillError) -> None:
+    def last_error(self, error: TidemillError) -> None:
         self.update(now=True, error={"what": error.what, "where": error.where, "fix": error.fix})
 
 
@@ -85,22 +85,25 @@ def read_status(directory: Path) -> CaptureStatus | None:
         return None
 
 
-def read_told(directory: Path, logged: Offset) -> Position | None:
+def read_confirmed(directory: Path, logged: Offset) -> Position | None:
     """What the source was told, if the log still holds (or held and delivered) everything before it.
 
     With a log that ends earlier, moved away or lost, what was told covers events that nobody has: as if never said.
     """
     try:
-        told = orjson.loads((directory / _TOLD).read_bytes())
+        confirmed = orjson.loads((directory / _CONFIRMED).read_bytes())
     except FileNotFoundError:
-        return None
-    return Position(told["position"]) if told["offset"] <= logged else None
+        try:  # its name before version 0.2
+            confirmed = orjson.loads((directory / "told.json").read_bytes())
+        except FileNotFoundError:
+            return None
+    return Position(confirmed["position"]) if confirmed["offset"] <= logged else None
 
 
-def write_told(directory: Path, position: Position, offset: Offset) -> None:
+def write_confirmed(directory: Path, position: Position, offset: Offset) -> None:
     """`offset`: everything before it was delivered, or durably logged, when `position` was told."""
     try:
-        replace_file(directory / _TOLD, orjson.dumps({"position": position, "offset": offset}))
+        replace_file(directory / _CONFIRMED, orjson.dumps({"position": position, "offset": offset}))
     except OSError as error:
         raise LogError(
             f"cannot note what the source is told: {error.strerror}",
@@ -109,6 +112,7 @@ def write_told(directory: Path, position: Position, offset: Offset) -> None:
         ) from error
 
 
-def forget_told(directory: Path) -> None:
+def forget_confirmed(directory: Path) -> None:
     """After a resync: the new slot was told nothing."""
-    (directory / _TOLD).unlink(missing_ok=True)
+    for name in (_CONFIRMED, "told.json"):
+        (directory / name).unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from tidemill.errors import ConfigError, DeliveryError
 
 if TYPE_CHECKING:
     from tidemill.config import Pipeline
-    from tidemill.dlq import DeadLetters, Letter
+    from tidemill.dlq import DeadLetterRecord, DeadLetters
 
 app = terminal.commands("See dead letters, deliver them again, or let them go.")
 
@@ -33,9 +33,11 @@ def ls(
 ) -> None:
     """List dead letters, oldest event first. Safe while the pipeline runs."""
     with _opened(file, pipeline) as (chosen, store):
-        letters, counts = store.letters(sink=sink, limit=limit), store.count()
+        dead_letters, counts = store.dead_letters(sink=sink, limit=limit), store.count()
     if as_json:
-        terminal.show_json({"pipeline": chosen.name, "count": counts, "letters": [_head(each) for each in letters]})
+        terminal.show_json(
+            {"pipeline": chosen.name, "count": counts, "letters": [_head(each) for each in dead_letters]}
+        )
         return
     terminal.show_table(
         ("id", "sink", "offset", "table", "op", "attempts", "since", "superseded", "reason"),
@@ -51,12 +53,12 @@ def ls(
                 _newer(each),
                 each.reason,
             )
-            for each in letters
+            for each in dead_letters
         ],
     )
     total = counts.get(sink, 0) if sink else sum(counts.values())
-    if total > len(letters):
-        terminal.say(f"{len(letters)} of {total}: --limit shows more")
+    if total > len(dead_letters):
+        terminal.say(f"{len(dead_letters)} of {total}: --limit shows more")
 
 
 @app.command()
@@ -73,11 +75,11 @@ def show(
     from tidemill.service.redelivery import block_of
 
     with _opened(file, pipeline) as (_, store):
-        letter = store.letter(number)
-    if letter is None:
+        dead_letter = store.dead_letter(number)
+    if dead_letter is None:
         raise _unknown([number])
-    (event,) = JsonFormat(envelope="native").encode(block_of(letter), letter.source).to_pylist()
-    terminal.show_json({**_head(letter), "event": orjson.loads(event)})
+    (event,) = JsonFormat(envelope="native").encode(block_of(dead_letter), dead_letter.source).to_pylist()
+    terminal.show_json({**_head(dead_letter), "event": orjson.loads(event)})
 
 
 @app.command()
@@ -100,26 +102,29 @@ def replay(
     from tidemill.service.redelivery import holds_rows, overtaken, redeliver
 
     with _opened(file, pipeline) as (chosen, store):
-        letters = _chosen(store, ids, sink)
-        rows = {name: holds_rows(chosen, name) for name in {letter.sink for letter in letters}}
-        late = [letter for letter in overtaken(chosen, letters) if superseded or not rows[letter.sink]]
+        dead_letters = _chosen(store, ids, sink)
+        rows = {name: holds_rows(chosen, name) for name in {dead_letter.sink for dead_letter in dead_letters}}
+        late = [
+            dead_letter for dead_letter in overtaken(chosen, dead_letters) if superseded or not rows[dead_letter.sink]
+        ]
         if late and not yes:
             terminal.ask(
-                f"{len(late)} of {len(letters)} letters are older than what their sink has: each arrives behind later "
-                "events of its key" + (". Rows may go back to an older state" if superseded else ""),
+                f"{len(late)} of {len(dead_letters)} records are older than what their sink has: "
+                "each arrives after later events of its key"
+                + (". Rows may go back to an older state" if superseded else ""),
                 DeliveryError,
             )
-        outcomes = list(redeliver(chosen, store, letters, superseded=superseded))
+        outcomes = list(redeliver(chosen, store, dead_letters, superseded=superseded))
     failed = [outcome for outcome in outcomes if outcome.error]
     skipped = [outcome for outcome in outcomes if outcome.skipped]
-    replayed, untried = len(outcomes) - len(failed) - len(skipped), len(letters) - len(outcomes)
+    replayed, untried = len(outcomes) - len(failed) - len(skipped), len(dead_letters) - len(outcomes)
     if as_json:
         terminal.show_json(
             {
                 "pipeline": chosen.name, "replayed": replayed, "failed": len(failed), "skipped": len(skipped),
                 "untried": untried,
                 "letters": [
-                    {"id": o.letter.number, "sink": o.letter.sink, "error": o.error, "skipped": o.skipped}
+                    {"id": o.dead_letter.number, "sink": o.dead_letter.sink, "error": o.error, "skipped": o.skipped}
                     for o in outcomes
                 ],
             }
@@ -127,14 +132,15 @@ def replay(
     else:
         for o in [*failed, *skipped]:
             terminal.warn(
-                f"{o.letter.number} ({o.letter.sink}, {o.letter.table}): {o.error or f'not sent, {o.skipped}'}"
+                f"{o.dead_letter.number} ({o.dead_letter.sink}, {o.dead_letter.table}): "
+                f"{o.error or f'not sent, {o.skipped}'}"
             )
         rest = f", {len(skipped)} skipped" if skipped else ""
         rest += f", {untried} not tried because the sink is away" if untried else ""
         terminal.say(f"{replayed} delivered, {len(failed)} failed{rest}")
         if skipped:
             these = " ".join([str(file), *(f"--pipeline {name}" for name in [pipeline] if name)])
-            these += "".join(f" {outcome.letter.number}" for outcome in skipped)
+            these += "".join(f" {outcome.dead_letter.number}" for outcome in skipped)
             terminal.say("What was skipped would put rows at the sink back to an older state.")
             terminal.say(f"To let it go: tidemill dlq purge {these}")
             terminal.say(f"To put the rows back all the same: tidemill dlq replay {these} --superseded")
@@ -156,10 +162,10 @@ def purge(
 ) -> None:
     """Remove letters for ever: their sink never gets these events. Safe while the pipeline runs."""
     with _opened(file, pipeline) as (chosen, store):
-        letters = [each for each in _chosen(store, ids, sink) if each.superseded == "wholly" or not superseded]
-        if letters and not yes:
-            terminal.ask(_consequence(letters, chosen.name), DeliveryError)
-        removed = store.remove([letter.number for letter in letters])
+        dead_letters = [each for each in _chosen(store, ids, sink) if each.superseded == "wholly" or not superseded]
+        if dead_letters and not yes:
+            terminal.ask(_consequence(dead_letters, chosen.name), DeliveryError)
+        removed = store.remove([dead_letter.number for dead_letter in dead_letters])
     if as_json:
         terminal.show_json({"pipeline": chosen.name, "purged": removed})
         return
@@ -183,12 +189,12 @@ def _opened(file: Any, name: str | None) -> Iterator[tuple[Pipeline, DeadLetters
         store.close()
 
 
-def _chosen(store: DeadLetters, ids: list[int] | None, sink: str | None) -> list[Letter]:
-    letters = store.letters(sink=sink, numbers=ids or ())
-    unknown = set(ids or ()) - {letter.number for letter in letters}
+def _chosen(store: DeadLetters, ids: list[int] | None, sink: str | None) -> list[DeadLetterRecord]:
+    dead_letters = store.dead_letters(sink=sink, numbers=ids or ())
+    unknown = set(ids or ()) - {dead_letter.number for dead_letter in dead_letters}
     if unknown:
         raise _unknown(sorted(unknown))
-    return letters
+    return dead_letters
 
 
 def _unknown(numbers: list[int]) -> ConfigError:
@@ -196,20 +202,20 @@ def _unknown(numbers: list[int]) -> ConfigError:
     return ConfigError(f"there is no such letter: {listed}", fix="tidemill dlq ls shows those that are there.")
 
 
-def _consequence(letters: list[Letter], pipeline: str) -> str:
+def _consequence(dead_letters: list[DeadLetterRecord], pipeline: str) -> str:
     """How many, of which sinks, and for how many of them nothing newer is known to be there."""
-    by_sink = Counter(letter.sink for letter in letters)
+    by_sink = Counter(dead_letter.sink for dead_letter in dead_letters)
     sinks = ", ".join(f"{count} to {sink}" for sink, count in sorted(by_sink.items()))
-    lacking = sum(letter.superseded != "wholly" for letter in letters)
-    what = f"{len(letters)} events of {pipeline} are never delivered ({sinks})"
+    lacking = sum(dead_letter.superseded != "wholly" for dead_letter in dead_letters)
+    what = f"{len(dead_letters)} events of {pipeline} are never delivered ({sinks})"
     return f"{what}; {lacking} of them are not superseded by newer ones" if lacking else what
 
 
-def _newer(letter: Letter) -> str:
-    return f"{letter.superseded} by {letter.superseded_by}" if letter.superseded else ""
+def _newer(dead_letter: DeadLetterRecord) -> str:
+    return f"{dead_letter.superseded} by {dead_letter.superseded_by}" if dead_letter.superseded else ""
 
 
-def _head(letter: Letter) -> dict[str, Any]:
-    fields = asdict(letter)
+def _head(dead_letter: DeadLetterRecord) -> dict[str, Any]:
+    fields = asdict(dead_letter)
     fields.pop("payload")
     return {"id": fields.pop("number"), **fields}

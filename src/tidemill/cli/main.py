@@ -44,7 +44,7 @@ COMMANDS = {
 LAB = {"demo", "bench"}
 
 
-def _module(command: str) -> str:
+def module_of(command: str) -> str:
     return f"tidemill.lab.{command}" if command in LAB else f"tidemill.cli.{command}"
 
 
@@ -54,13 +54,13 @@ class Commands(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         for name, about in COMMANDS.items():
-            if importlib.util.find_spec(_module(name)):
+            if importlib.util.find_spec(module_of(name)):
                 self.add_command(TyperCommand(name, help=about))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
-            command = get_command(importlib.import_module(_module(name)).app)
+            command = get_command(importlib.import_module(module_of(name)).app)
             command.name = name
         return name, command, rest
 

@@ -73,7 +73,7 @@ class Lines:
                     _say(_began(status))
                 for notice in status.notices:
                     if _named(notice) not in before:
-                        _say(f"{status.name} {_told(notice)}")
+                        _say(f"{status.name} {_as_line(notice)}")
                 _say(_line(status))
 
 
@@ -92,7 +92,7 @@ def _named(notice: Mapping[str, str]) -> str:
     return f"{notice['code']} {notice['subject']}"
 
 
-def _told(notice: Mapping[str, str]) -> str:
+def _as_line(notice: Mapping[str, str]) -> str:
     return f"{notice['code']} {notice['subject']}: {notice['what'].rstrip('.')}. {notice['fix']}"
 
 
@@ -126,7 +126,7 @@ def _below(s: PipelineStatus) -> Iterator[Text]:
         if sink.error and sink.error.splitlines()[0] not in s.error.get("what", ""):
             yield Text(f"{s.name}: sink {sink.id} is {sink.state}: {sink.error.splitlines()[0]}", style="red")
     for notice in s.notices[:_NOTICES]:
-        yield Text(f"{s.name}: {_told(notice)}", style="yellow")
+        yield Text(f"{s.name}: {_as_line(notice)}", style="yellow")
     if len(s.notices) > _NOTICES:
         yield Text(f"{s.name}: and {len(s.notices) - _NOTICES} more, which `tidemill doctor` shows", style="yellow")
 
@@ -149,7 +149,7 @@ def _sink(sink: SinkStatus) -> str:
 def _behind(sink: SinkStatus) -> str:
     """Only what is worth a look: a sink that is behind the pipeline by itself, dead letters, events lost to it."""
     parts = [f"-{sink.lag_events}ev"] if sink.lag_events and (sink.error or not sink.waited_for) else []
-    parts += [f"{sink.letters} dead letters"] if sink.letters else []
+    parts += [f"{sink.dead_letters} dead letters"] if sink.dead_letters else []
     parts += [f"{sink.lost} lost"] if sink.lost else []
     return f"({', '.join(parts)})" if parts else ""
 

@@ -171,13 +171,15 @@ def dead(
 ) -> None:
     """List messages that a group gave up on, and why."""
     with _client(where, sink, schema) as client:
-        letters = _group(client, stream, group).dead_letters(limit)
+        dead_letters = _group(client, stream, group).dead_letters(limit)
     if as_json:
         fields = ("id", "event_id", "attempts", "reason", "died_at")
-        terminal.show_json({"dead_letters": [{name: letter[name] for name in fields} for letter in letters]})
+        terminal.show_json(
+            {"dead_letters": [{name: dead_letter[name] for name in fields} for dead_letter in dead_letters]}
+        )
         return
     columns = ("id", "event_id", "attempts", "died_at", "reason")
-    terminal.show_table(columns, [tuple(letter[name] for name in columns) for letter in letters])
+    terminal.show_table(columns, [tuple(dead_letter[name] for name in columns) for dead_letter in dead_letters])
 
 
 @contextmanager

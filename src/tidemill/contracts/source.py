@@ -64,11 +64,12 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """Where a pipeline that has run before will go on: after `after`, or after `told` where the source says that this
+    """Where a pipeline that has run before will go on: after `after`, or after `confirmed` where the source says that
+    this
     is further. `since`: when its capture last gave a sign of life, seconds since 1970. `recall`: as in `Schemas`."""
 
     after: Position
-    told: Position | None
+    confirmed: Position | None
     since: float
     recall: Callable[[str], bytes | None] = lambda name: None
 
@@ -101,9 +102,11 @@ class Source(Protocol):
         """For a person who is about to give up what follows `after`: says so if this is not the server that was
         captured (the dsn may be wrong), else empty."""
 
-    def open(self, after: Position | None, schemas: Schemas, *, told: Position | None, mark_events: int) -> Decoder:
-        """Streams what committed after `after`. `told` is the last position this pipeline acknowledged: a source that
-        was moved beyond both has lost changes, which is a `PositionLost` (invariant 7)."""
+    def open(
+        self, after: Position | None, schemas: Schemas, *, confirmed: Position | None, mark_events: int
+    ) -> Decoder:
+        """Streams what committed after `after`. `confirmed` is the last position this pipeline acknowledged: a source
+        that was moved beyond both has lost changes, which is a `PositionLost` (invariant 7)."""
 
     def read(self) -> memoryview:
         """All unconsumed bytes. Waits a moment for more; may return what was there before."""
@@ -117,7 +120,7 @@ class Source(Protocol):
         anew too: the gap covers whatever it said about tables."""
 
     def pass_over(
-        self, after: Position, through: Position | None, schemas: Schemas, *, told: Position | None
+        self, after: Position, through: Position | None, schemas: Schemas, *, confirmed: Position | None
     ) -> Passage:
         """What is lost, and where the stream goes on, when an operator gives up everything after `after` and up to
         `through`; without that, the one transaction that comes next. The database stays as it is: the log is told to

@@ -11,7 +11,7 @@ from tidemill.model.position import Offset
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetterRecord:
     """`sink` and `event_id` together name it: a replayed batch makes the same letters again (invariant 4).
 
     `payload` is a block of one row as the log writes blocks, so that exactly this event can be delivered again.
@@ -39,19 +39,19 @@ class Letter:
     followed_from: Offset | None = None
 
 
-def pack(letters: Sequence[Letter]) -> bytes:
+def pack(dead_letters: Sequence[DeadLetterRecord]) -> bytes:
     """As they travel beside a receipt; empty for none."""
-    if not letters:
+    if not dead_letters:
         return b""
-    table = pa.Table.from_pylist([asdict(letter) for letter in letters])
+    table = pa.Table.from_pylist([asdict(dead_letter) for dead_letter in dead_letters])
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, table.schema) as stream:
         stream.write_table(table)
     return bytes(out.getvalue())
 
 
-def unpack(data: bytes) -> tuple[Letter, ...]:
+def unpack(data: bytes) -> tuple[DeadLetterRecord, ...]:
     if not data:
         return ()
     with pa.ipc.open_stream(data) as stream:
-        return tuple(Letter(**row) for row in stream.read_all().to_pylist())
+        return tuple(DeadLetterRecord(**row) for row in stream.read_all().to_pylist())

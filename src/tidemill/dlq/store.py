@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemill.disk.sqlite import SqliteFile
 from tidemill.dlq.config import DlqConfig
-from tidemill.dlq.record import Letter
+from tidemill.dlq.record import DeadLetterRecord
 from tidemill.errors import DeadLettersFull, DeliveryError
 from tidemill.model.position import Offset
 
@@ -57,8 +57,8 @@ _FROM = "letters LEFT JOIN followed ON followed.number = letters.number"
 class Kept:
     """What `put` did: letters that are new, and letters that had to go for them; without their payloads."""
 
-    new: tuple[Letter, ...] = ()
-    dropped: tuple[Letter, ...] = ()
+    new: tuple[DeadLetterRecord, ...] = ()
+    dropped: tuple[DeadLetterRecord, ...] = ()
 
     def __add__(self, more: Kept) -> Kept:
         return Kept(self.new + more.new, self.dropped + more.dropped)
@@ -82,28 +82,29 @@ class DeadLetters:
         self.config = config or DlqConfig()
         self._file = SqliteFile(path, _TABLE, self._unusable)
 
-    def put(self, letters: Sequence[Letter]) -> Kept:
+    def put(self, dead_letters: Sequence[DeadLetterRecord]) -> Kept:
         """All of them or none, durable when it returns. Letters that are there already stay as they are, so that a
         replayed batch changes nothing. `DeadLettersFull` when there is no room, unless the oldest may go for them."""
         now = _now()
         with self._file.writing() as db:
-            new = tuple(letter for letter in _distinct(letters) if not _has(db, letter))
+            new = tuple(dead_letter for dead_letter in _distinct(dead_letters) if not _has(db, dead_letter))
             dropped = self._make_room(db, new)
-            for letter in new:
+            for dead_letter in new:
                 added = db.execute(
                     "INSERT INTO letters VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
-                        letter.sink, letter.event_id, letter.source, letter.table, letter.op, letter.offset,
-                        letter.position, letter.ordinal, letter.reason, letter.attempts, now, now,
-                        len(letter.payload), letter.payload,
+                        dead_letter.sink, dead_letter.event_id, dead_letter.source, dead_letter.table, dead_letter.op,
+                        dead_letter.offset,
+                        dead_letter.position, dead_letter.ordinal, dead_letter.reason, dead_letter.attempts, now, now,
+                        len(dead_letter.payload), dead_letter.payload,
                     ),
                 )  # fmt: skip
-                db.execute("INSERT INTO followed (number, since) VALUES (?, ?)", (added.lastrowid, letter.offset))
-        return Kept(tuple(replace(letter, payload=b"") for letter in new), dropped)
+                db.execute("INSERT INTO followed (number, since) VALUES (?, ?)", (added.lastrowid, dead_letter.offset))
+        return Kept(tuple(replace(dead_letter, payload=b"") for dead_letter in new), dropped)
 
-    def letters(
+    def dead_letters(
         self, *, sink: str | None = None, numbers: Collection[int] = (), limit: int | None = None
-    ) -> list[Letter]:
+    ) -> list[DeadLetterRecord]:
         """In order of their offsets, without their payloads; all of them, or those of a sink or with these numbers."""
         chosen = f" AND letters.number IN ({', '.join('?' * len(numbers))})" if numbers else ""
         with self._file.connected() as db:
@@ -111,19 +112,19 @@ class DeadLetters:
                 f'SELECT {_HEAD} FROM {_FROM} WHERE (? IS NULL OR sink = ?){chosen} ORDER BY "offset", sink LIMIT ?',
                 (sink, sink, *numbers, -1 if limit is None else limit),
             )
-            return [_letter(row) for row in rows]
+            return [_dead_letter(row) for row in rows]
 
-    def letter(self, number: int) -> Letter | None:
+    def dead_letter(self, number: int) -> DeadLetterRecord | None:
         """One of them, whole."""
         with self._file.connected() as db:
             row = db.execute(f"SELECT {_WHOLE} FROM {_FROM} WHERE letters.number = ?", (number,)).fetchone()
-            return _letter(row) if row else None
+            return _dead_letter(row) if row else None
 
     def remove(self, numbers: Collection[int]) -> int:
         with self._file.writing() as db:
             return _delete(db, numbers)
 
-    def open_letters(self, sinks: Collection[str], after: int = 0) -> list[tuple[Letter, str]]:
+    def open_dead_letters(self, sinks: Collection[str], after: int = 0) -> list[tuple[DeadLetterRecord, str]]:
         """Those of these sinks that may yet be superseded (not wholly), without payloads, each with what its follower
         left; of letters with a number above `after`."""
         chosen = ", ".join("?" * len(sinks))
@@ -133,15 +134,15 @@ class DeadLetters:
                 "AND coalesce(superseded, '') <> 'wholly' ORDER BY letters.number",
                 (after, *sinks),
             )
-            return [(_letter(row), keys) for keys, *row in rows]
+            return [(_dead_letter(row), keys) for keys, *row in rows]
 
-    def follow(self, letters: Sequence[tuple[int, Offset, str]]) -> None:
+    def follow(self, dead_letters: Sequence[tuple[int, Offset, str]]) -> None:
         """(number, since, keys) each; `since` counts only for a letter that was not followed before."""
         with self._file.writing() as db:
             db.executemany(
                 "INSERT INTO followed (number, since, keys) VALUES (?, ?, ?) "
                 "ON CONFLICT (number) DO UPDATE SET keys = excluded.keys",
-                letters,
+                dead_letters,
             )
 
     def mark(self, marks: Sequence[Mark]) -> None:
@@ -173,13 +174,13 @@ class DeadLetters:
     def close(self) -> None:
         self._file.close()
 
-    def _make_room(self, db: sqlite3.Connection, new: Sequence[Letter]) -> tuple[Letter, ...]:
+    def _make_room(self, db: sqlite3.Connection, new: Sequence[DeadLetterRecord]) -> tuple[DeadLetterRecord, ...]:
         there, size = db.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM letters").fetchone()
-        there, size = there + len(new), size + sum(len(letter.payload) for letter in new)
+        there, size = there + len(new), size + sum(len(dead_letter.payload) for dead_letter in new)
         limits = self.config
         if there <= limits.max_letters and size <= limits.max_bytes:
             return ()
-        alone = sum(len(letter.payload) for letter in new)
+        alone = sum(len(dead_letter.payload) for dead_letter in new)
         if limits.overflow != "drop_oldest" or len(new) > limits.max_letters or alone > limits.max_bytes:
             raise DeadLettersFull(
                 f"no room for {len(new)} more dead letters: they would be {there} with {size} bytes, the limits are "
@@ -192,7 +193,7 @@ class DeadLetters:
         for weight, *row in db.execute(f"SELECT bytes, {_HEAD} FROM {_FROM} ORDER BY letters.number"):
             if there <= limits.max_letters and size <= limits.max_bytes:
                 break
-            dropped.append(_letter(row))
+            dropped.append(_dead_letter(row))
             there, size = there - 1, size - weight
         _delete(db, [oldest.number for oldest in dropped])
         return tuple(dropped)
@@ -205,8 +206,10 @@ class DeadLetters:
         )
 
 
-def _has(db: sqlite3.Connection, letter: Letter) -> bool:
-    found = db.execute("SELECT 1 FROM letters WHERE sink = ? AND event_id = ?", (letter.sink, letter.event_id))
+def _has(db: sqlite3.Connection, dead_letter: DeadLetterRecord) -> bool:
+    found = db.execute(
+        "SELECT 1 FROM letters WHERE sink = ? AND event_id = ?", (dead_letter.sink, dead_letter.event_id)
+    )
     return found.fetchone() is not None
 
 
@@ -216,13 +219,13 @@ def _delete(db: sqlite3.Connection, numbers: Collection[int]) -> int:
     return sum(db.execute("DELETE FROM letters WHERE number = ?", (number,)).rowcount for number in numbers)
 
 
-def _distinct(letters: Sequence[Letter]) -> list[Letter]:
-    return list({(letter.sink, letter.event_id): letter for letter in letters}.values())
+def _distinct(dead_letters: Sequence[DeadLetterRecord]) -> list[DeadLetterRecord]:
+    return list({(dead_letter.sink, dead_letter.event_id): dead_letter for dead_letter in dead_letters}.values())
 
 
-def _letter(row: Sequence[Any]) -> Letter:
+def _dead_letter(row: Sequence[Any]) -> DeadLetterRecord:
     *columns, superseded, by, since = row
-    return Letter(
+    return DeadLetterRecord(
         **dict(zip(_COLUMNS, columns, strict=True)), superseded=superseded, superseded_by=by, followed_from=since
     )
 

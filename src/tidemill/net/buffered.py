@@ -34,7 +34,7 @@ class Pace:
     buffer: int = 64 << 20
 
 
-class Gulps:
+class BufferedReader:
     """One non-blocking socket and what came from it. Not for several threads.
 
     `frame_size` tells from the first bytes of a frame how long it is, 0 while it cannot be told.

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemill.capture.status import read_status, read_told
+from tidemill.capture.status import read_confirmed, read_status
 from tidemill.config import Pipeline
 from tidemill.config.notes import notes
 from tidemill.contracts import Check, Outcome, Resting
@@ -146,8 +146,12 @@ def resting(subject: Pipeline) -> Resting | None:
         finally:
             store.close()
         after = saved.position if saved else after
-    told = read_told(state, tail.offset)
-    return Resting(after, told, status.time, partial(_recall, state / "registry.sqlite")) if after or told else None
+    confirmed = read_confirmed(state, tail.offset)
+    return (
+        Resting(after, confirmed, status.time, partial(_recall, state / "registry.sqlite"))
+        if after or confirmed
+        else None
+    )
 
 
 def _recall(path: Path, name: str) -> bytes | None:

@@ -53,8 +53,8 @@ class PipelineRun:
         self._spark = spark
         self._policy = policy_of(pipeline)
         self._ledger = Ledger(self._policy, pipeline.build_checkpoints(), pipeline.log_uri, pipeline.spec.log)
-        self._letters = DeadLetters(pipeline.dlq_path, pipeline.spec.dlq) if pipeline.spec.dlq.enabled else None
-        self._old_letters: DeadLetters | None = None
+        self._dead_letters = DeadLetters(pipeline.dlq_path, pipeline.spec.dlq) if pipeline.spec.dlq.enabled else None
+        self._old_dead_letters: DeadLetters | None = None
         self._groups = {g.key: GroupRun(g, self._ledger, self._new_stream) for g in self._policy.groups}
         self._log = LogReader(pipeline.log_uri)
         self._rate = Rate()
@@ -131,9 +131,9 @@ class PipelineRun:
             events.emit("pipeline.stopped", pipeline=self.pipeline.name, undelivered=waiting)
         if self.status.state is not State.RUNNING:
             self._ledger.close()
-            for letters in (self._letters, self._old_letters):
-                if letters is not None:
-                    letters.close()
+            for dead_letters in (self._dead_letters, self._old_dead_letters):
+                if dead_letters is not None:
+                    dead_letters.close()
 
     def _fail_after_delivery(self, error: TidemillError) -> None:
         """Capture gave up. The log may hold what no sink has yet: the streams go on until it is delivered."""
@@ -207,18 +207,20 @@ class PipelineRun:
             batch=spec.batch,
             sharding=spec.sharding,
             lanes=spec.lanes,
-            letters=self._letters,
+            dead_letters=self._dead_letters,
             follower=self._follower(group.sinks),
             on_batch=self._on_batch,
             on_retry=run.on_retry,
-            on_trouble=run.on_trouble,
+            on_error=run.on_error,
         )
 
     def _follower(self, sinks: Sequence[str]) -> Follower | None:
         """Letters are followed also while none are kept: dead letters may have been switched off since."""
-        kept = self._letters
+        kept = self._dead_letters
         if kept is None and self.pipeline.dlq_path.exists():
-            kept = self._old_letters = self._old_letters or DeadLetters(self.pipeline.dlq_path, self.pipeline.spec.dlq)
+            kept = self._old_dead_letters = self._old_dead_letters or DeadLetters(
+                self.pipeline.dlq_path, self.pipeline.spec.dlq
+            )
         return Follower(kept, sinks, self.pipeline.name) if kept is not None else None
 
     def _on_batch(self, report: BatchReport) -> None:
@@ -229,8 +231,8 @@ class PipelineRun:
             self._notices.take(receipt.sink, receipt.notices, self.pipeline.name)
         with self._changing:
             if report.dropped:
-                dropped = self.status.letters_dropped + len(report.dropped)
-                self.status = replace(self.status, letters_dropped=dropped)
+                dropped = self.status.dead_letters_dropped + len(report.dropped)
+                self.status = replace(self.status, dead_letters_dropped=dropped)
             checkpoint = self._ledger.checkpoint
             moved = checkpoint.offset - (self._offset or 0)
             self._offset = checkpoint.offset
@@ -255,7 +257,7 @@ class PipelineRun:
         capture = self._captured
         tail = self._tail()
         waiting = self._waiting(tail)
-        trouble = next((g.trouble for g in self._groups.values() if g.trouble and g.group.votes), {})
+        last_error = next((g.last_error for g in self._groups.values() if g.last_error and g.group.votes), {})
         if capture.began and not self.status.began:
             events.emit(
                 "pipeline.resumed" if capture.resumed else "pipeline.began", pipeline=self.pipeline.name,
@@ -270,7 +272,7 @@ class PipelineRun:
             lag_seconds=self._lag.seconds(tail - waiting, tail),
             capture_restarts=self._capture.restarts,
             sinks=self._sinks(tail),
-            error=capture.error or trouble,
+            error=capture.error or last_error,
             notices=(*capture.notices, *self._notices.standing()),
         )
 

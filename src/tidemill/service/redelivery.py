@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemill.config import Pipeline
 from tidemill.config.spec import Sink as SinkSpec
 from tidemill.contracts import Sink, SinkConfig
-from tidemill.dlq import DeadLetters, Letter
+from tidemill.dlq import DeadLetterRecord, DeadLetters
 from tidemill.errors import ConfigError, TidemillError, is_retryable
 from tidemill.log import LogReader, codec
 from tidemill.model.block import Block
@@ -36,19 +36,19 @@ _SKIPPED = "the sink says that it has this event: if that is so, let the letter 
 class Redelivered:
     """What became of one letter: its sink has it now, or there was an `error`, or it was `skipped` for a reason."""
 
-    letter: Letter
+    dead_letter: DeadLetterRecord
     error: str = ""
     skipped: str = ""
 
 
-def block_of(letter: Letter) -> Block:
-    return codec.load(pa.py_buffer(letter.payload))
+def block_of(dead_letter: DeadLetterRecord) -> Block:
+    return codec.load(pa.py_buffer(dead_letter.payload))
 
 
-def overtaken(pipeline: Pipeline, letters: Sequence[Letter]) -> list[Letter]:
+def overtaken(pipeline: Pipeline, dead_letters: Sequence[DeadLetterRecord]) -> list[DeadLetterRecord]:
     """Those behind which their sink has had later events."""
     reached = _reached(pipeline)
-    return [letter for letter in letters if reached.get(letter.sink, 0) > letter.offset + 1]
+    return [dead_letter for dead_letter in dead_letters if reached.get(dead_letter.sink, 0) > dead_letter.offset + 1]
 
 
 def holds_rows(pipeline: Pipeline, sink: str) -> bool:
@@ -58,32 +58,36 @@ def holds_rows(pipeline: Pipeline, sink: str) -> bool:
 
 
 def redeliver(
-    pipeline: Pipeline, store: DeadLetters, letters: Sequence[Letter], *, superseded: bool = False
+    pipeline: Pipeline, store: DeadLetters, dead_letters: Sequence[DeadLetterRecord], *, superseded: bool = False
 ) -> Iterator[Redelivered]:
     """Letters that arrive are removed, others stay with their new reason. A sink that is away is asked once; what else
     there is for it stays as it is. With `superseded` letters are sent although newer events of their rows are at the
     sink. Raises `AlreadyRunning` if the pipeline runs, `ConfigError` if it has not every sink that letters are for;
     nothing is sent then."""
-    names = dict.fromkeys(letter.sink for letter in letters)
+    names = dict.fromkeys(dead_letter.sink for dead_letter in dead_letters)
     specs = {name: _spec(pipeline, name) for name in names}
     with lock_stopped_pipeline(pipeline):
         for name, spec in specs.items():
-            mine = [letter for letter in letters if letter.sink == name]
+            mine = [dead_letter for dead_letter in dead_letters if dead_letter.sink == name]
             reasons = {} if superseded or not holds_rows(pipeline, name) else _superseded(pipeline, store, name, mine)
             yield from (
-                Redelivered(letter, skipped=reasons[letter.number]) for letter in mine if letter.number in reasons
+                Redelivered(dead_letter, skipped=reasons[dead_letter.number])
+                for dead_letter in mine
+                if dead_letter.number in reasons
             )
-            sent = [letter for letter in mine if letter.number not in reasons]
-            waiting = _Waiting(store, name, without={letter.number for letter in sent})
+            sent = [dead_letter for dead_letter in mine if dead_letter.number not in reasons]
+            waiting = _Waiting(store, name, without={dead_letter.number for dead_letter in sent})
             with closing(pipeline.build_sink(spec)) as sink:
-                for letter in sent:
-                    outcome, away = _send(pipeline, store, sink, letter, waiting)
+                for dead_letter in sent:
+                    outcome, away = _send(pipeline, store, sink, dead_letter, waiting)
                     yield outcome
                     if away:
                         break
 
 
-def _superseded(pipeline: Pipeline, store: DeadLetters, sink: str, letters: Sequence[Letter]) -> dict[int, str]:
+def _superseded(
+    pipeline: Pipeline, store: DeadLetters, sink: str, dead_letters: Sequence[DeadLetterRecord]
+) -> dict[int, str]:
     """Why these are not sent. The log is asked as well: a batch that was under way when the pipeline ended may be at
     the sink although no checkpoint covers it, and it comes again; and letters of a version that did not follow them
     are compared with as much as the log still has."""
@@ -94,22 +98,22 @@ def _superseded(pipeline: Pipeline, store: DeadLetters, sink: str, letters: Sequ
     doubts: dict[int, str] = {}
     begin = max(reached, head)
     tables: dict[str, Watched] = {}
-    for number in [letter.number for letter in letters]:
-        letter = store.letter(number)  # anew: it may have been marked while the operator was asked
-        entry = followed(store, letter) if letter is not None else None
-        if letter is None or entry is None:
+    for number in [dead_letter.number for dead_letter in dead_letters]:
+        dead_letter = store.dead_letter(number)  # anew: it may have been marked while the operator was asked
+        entry = followed(store, dead_letter) if dead_letter is not None else None
+        if dead_letter is None or entry is None:
             continue
-        unknown = reached if letter.followed_from is None else letter.followed_from
-        if letter.superseded:
-            reasons[number] = _reason(letter.superseded == "wholly", letter.superseded_by or 0)
-        elif unknown > letter.offset + 1:
-            if not (head <= letter.offset + 1 and unknown <= tail):
+        unknown = reached if dead_letter.followed_from is None else dead_letter.followed_from
+        if dead_letter.superseded:
+            reasons[number] = _reason(dead_letter.superseded == "wholly", dead_letter.superseded_by or 0)
+        elif unknown > dead_letter.offset + 1:
+            if not (head <= dead_letter.offset + 1 and unknown <= tail):
                 doubts[number] = (
                     f"whether its row has newer events is not known: not all before {unknown} were compared"
                 )
-            begin = min(begin, max(letter.offset, head))
-        tables.setdefault(letter.table, Watched()).add(entry)
-    taken_out = {letter.offset for letter in store.letters(sink=sink)}
+            begin = min(begin, max(dead_letter.offset, head))
+        tables.setdefault(dead_letter.table, Watched()).add(entry)
+    taken_out = {dead_letter.offset for dead_letter in store.dead_letters(sink=sink)}
     for entry in superseded_by_log(tables, log, begin, tail, {sink: taken_out}):
         reasons.setdefault(entry.number, _reason(entry.wholly, entry.by or 0))
     return doubts | reasons
@@ -134,14 +138,14 @@ class _Waiting:
     def __init__(self, store: DeadLetters, sink: str, *, without: Collection[int]) -> None:
         self._store = store
         self._tables: dict[str, Watched] = {}
-        for letter, keys in store.open_letters([sink]):
-            if letter.number not in without:
-                self.add(letter, keys)
+        for dead_letter, keys in store.open_dead_letters([sink]):
+            if dead_letter.number not in without:
+                self.add(dead_letter, keys)
 
-    def add(self, letter: Letter, keys: str = "") -> None:
-        entry = followed(self._store, letter, keys)
+    def add(self, dead_letter: DeadLetterRecord, keys: str = "") -> None:
+        entry = followed(self._store, dead_letter, keys)
         if entry is not None:
-            self._tables.setdefault(letter.table, Watched()).add(entry)
+            self._tables.setdefault(dead_letter.table, Watched()).add(entry)
 
     def passed(self, block: Block) -> None:
         waiting = self._tables.get(block.table.full_name, Watched())
@@ -151,14 +155,15 @@ class _Waiting:
 
 
 def _send(
-    pipeline: Pipeline, store: DeadLetters, sink: Sink, letter: Letter, waiting: _Waiting
+    pipeline: Pipeline, store: DeadLetters, sink: Sink, dead_letter: DeadLetterRecord, waiting: _Waiting
 ) -> tuple[Redelivered, bool]:
-    whole = store.letter(letter.number)
+    whole = store.dead_letter(dead_letter.number)
     if whole is None:
-        return Redelivered(letter, "it is gone: somebody else replayed or purged it"), False
+        return Redelivered(dead_letter, "it is gone: somebody else replayed or purged it"), False
     block = block_of(whole)
     delivery = Delivery(
-        pipeline.name, letter.source, letter.offset, letter.offset + 1, 0, 1, lambda: iter([block]), redelivered=True,
+        pipeline.name, dead_letter.source, dead_letter.offset, dead_letter.offset + 1, 0, 1, lambda: iter([block]),
+        redelivered=True,
         newest=_newest(pipeline, block.table),
     )  # fmt: skip
     away = False
@@ -169,12 +174,12 @@ def _send(
         error = failure.what if isinstance(failure, TidemillError) else type(failure).__qualname__
         away = is_retryable(failure)
     if error:
-        store.tried(letter.number, error)
-        waiting.add(letter)
+        store.tried(dead_letter.number, error)
+        waiting.add(dead_letter)
     else:
         waiting.passed(block)
-        store.remove([letter.number])
-    return Redelivered(letter, error), away
+        store.remove([dead_letter.number])
+    return Redelivered(dead_letter, error), away
 
 
 def _newest(pipeline: Pipeline, table: Table) -> Table | None:

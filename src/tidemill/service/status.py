@@ -27,7 +27,8 @@ class SinkState(enum.StrEnum):
 class SinkStatus:
     """`offset` is the sink's position: it has every event before it, and `lag_events` wait for it in the log.
 
-    `waited_for` says whether the pipeline's checkpoint counts on this sink. `letters` went to the dead letters in this
+    `waited_for` says whether the pipeline's checkpoint counts on this sink. `dead_letters` went to the dead letters
+    in this
     run; `lost` events are gone for it, because it was behind for longer than the log is kept.
     """
 
@@ -37,7 +38,7 @@ class SinkStatus:
     events: int = 0
     offset: int = 0
     lag_events: int = 0
-    letters: int = 0
+    dead_letters: int = 0
     lost: int = 0
     error: str = ""
 
@@ -47,7 +48,7 @@ class PipelineStatus:
     """Lag in three measures: `lag_bytes` of the source's own log, `lag_events` captured but not delivered as the commit
     policy asks, and `lag_seconds` since the commit of the oldest change that waits in the log (0 when none does).
     `began` is the source's position at which this run began to capture, or after which it `resumed`.
-    `letters_dropped` dead letters had to go for newer ones in this run. `notices` need somebody's eyes although
+    `dead_letters_dropped` dead letters had to go for newer ones in this run. `notices` need somebody's eyes although
     everything runs: {code, subject, what, fix}."""
 
     name: str
@@ -64,7 +65,7 @@ class PipelineStatus:
     began: str = ""
     resumed: bool = False
     capture_restarts: int = 0
-    letters_dropped: int = 0
+    dead_letters_dropped: int = 0
     sinks: tuple[SinkStatus, ...] = ()
     error: dict[str, str] = field(default_factory=dict)
     notices: tuple[dict[str, str], ...] = ()

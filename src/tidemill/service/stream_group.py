@@ -28,7 +28,7 @@ class GroupRun:
 
     def __init__(self, group: Group, ledger: Ledger, make: Callable[[GroupRun], StreamLoop]) -> None:
         self.group = group
-        self.trouble: dict[str, str] = {}
+        self.last_error: dict[str, str] = {}
         self.given_up = False
         self._ledger = ledger
         self._make = make
@@ -49,7 +49,7 @@ class GroupRun:
     @property
     def failing(self) -> bool:
         """It does not get on, whoever is to blame."""
-        return bool(self.trouble) or any(sink.state is not SinkState.OK for sink in self._sinks.values())
+        return bool(self.last_error) or any(sink.state is not SinkState.OK for sink in self._sinks.values())
 
     def watch(self) -> None:
         """Called again and again."""
@@ -76,7 +76,7 @@ class GroupRun:
                 raise
             wait = self._backoff.next()
             self._start_at = time.monotonic() + wait
-            self.on_trouble(failure)
+            self.on_error(failure)
             if isinstance(failure, DeliveryError):
                 self.on_retry(dict.fromkeys(self.group.sinks, failure.what))
             events.warn(
@@ -120,9 +120,9 @@ class GroupRun:
                 state = SinkState.FAILING if name in errors else SinkState.OK
                 self._sinks[name] = replace(sink, state=state, error=errors.get(name, ""))
 
-    def on_trouble(self, problem: TidemillError) -> None:
+    def on_error(self, problem: TidemillError) -> None:
         """Of the stream itself: its sinks are as they were."""
-        self.trouble = described(problem)
+        self.last_error = described(problem)
 
     def on_batch(self, report: BatchReport) -> None:
         self._backoff.reset()
@@ -130,12 +130,14 @@ class GroupRun:
             self._recover()
             for name, sink in self._sinks.items():
                 done = sum(receipt.events for receipt in report.receipts if receipt.sink == name)
-                letters = sum(letter.sink == name for letter in report.letters)
-                self._sinks[name] = replace(sink, events=sink.events + done, letters=sink.letters + letters)
+                dead_letters = sum(dead_letter.sink == name for dead_letter in report.dead_letters)
+                self._sinks[name] = replace(
+                    sink, events=sink.events + done, dead_letters=sink.dead_letters + dead_letters
+                )
 
     def _recover(self) -> None:
         """What was wrong is over: a batch went through, or there is none left."""
-        self.trouble = {}
+        self.last_error = {}
         self._sinks = {name: replace(sink, state=SinkState.OK, error="") for name, sink in self._sinks.items()}
 
     def _update(self, **changes: object) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.dlq import Letter, unpack
+from tidemill.dlq import DeadLetterRecord, unpack
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset
@@ -21,7 +21,8 @@ _RECEIPT = [each.name for each in fields(Receipt)]
 class Attempt:
     """The latest receipt of every (sink, lane) of one batch.
 
-    `letters` came with the newest answers and are to be kept before anything is sent again; `left_out` are the offsets
+    `dead_letters` came with the newest answers and are to be kept before anything is sent again; `left_out` are the
+    offsets
     of all letters so far, per sink and lane.
     """
 
@@ -30,7 +31,7 @@ class Attempt:
     lanes: int
     by: str
     receipts: tuple[Receipt, ...]
-    letters: tuple[Letter, ...] = ()
+    dead_letters: tuple[DeadLetterRecord, ...] = ()
     left_out: Mapping[tuple[str, int], frozenset[Offset]] = field(default_factory=dict)
 
     @classmethod
@@ -39,11 +40,11 @@ class Attempt:
         rows: list[dict[str, Any]] = answers.to_pylist()
         one = rows[0]
         receipts = tuple(Receipt(**{name: row[name] for name in _RECEIPT}) for row in rows)
-        letters = {(row["sink"], row["lane"]): unpack(row["letters"] or b"") for row in rows}
+        dead_letters = {(row["sink"], row["lane"]): unpack(row["letters"] or b"") for row in rows}
         return cls(
             one["start"], one["end"], one["lanes"], one["by"], receipts,
-            tuple(letter for some in letters.values() for letter in some),
-            {share: frozenset(letter.offset for letter in some) for share, some in letters.items() if some},
+            tuple(one for some in dead_letters.values() for one in some),
+            {share: frozenset(one.offset for one in some) for share, some in dead_letters.items() if some},
         )  # fmt: skip
 
     def after(self, second: Attempt) -> Attempt:
@@ -52,7 +53,7 @@ class Attempt:
         shares = self.left_out.keys() | second.left_out.keys()
         none: frozenset[Offset] = frozenset()
         return replace(
-            self, receipts=tuple(latest.values()), letters=second.letters,
+            self, receipts=tuple(latest.values()), dead_letters=second.dead_letters,
             left_out={s: self.left_out.get(s, none) | second.left_out.get(s, none) for s in shares},
         )  # fmt: skip
 

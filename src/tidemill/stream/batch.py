@@ -19,16 +19,16 @@ from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Epoch, Receipt
 from tidemill.model.position import Offset
 from tidemill.stream import lanes
-from tidemill.stream.plan import Answer, Lane, Plan
-from tidemill.stream.poison import letters_of
+from tidemill.stream.plan import Lane, LaneResult, Plan
+from tidemill.stream.poison import dead_letters_of
 from tidemill.stream.pool import POOL, Tools
-from tidemill.telemetry.failpoints import point
+from tidemill.telemetry.failpoints import failpoint
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 
 
-def deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | None = None) -> list[Answer]:
+def deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | None = None) -> list[LaneResult]:
     """An answer per sink.
 
     With `only`, the sinks that it names, without the events at those offsets: they are dead letters by now.
@@ -41,7 +41,7 @@ def deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | Non
     )  # fmt: skip
     chosen = [spec for spec in plan.sinks if only is None or spec[1]["id"] in only]
 
-    def write(spec: tuple[str, dict[str, Any]]) -> Answer:
+    def write(spec: tuple[str, dict[str, Any]]) -> LaneResult:
         return _write(tools, *spec, delivery, plan, only[spec[1]["id"]] if only else ())
 
     if len(chosen) == 1:
@@ -77,7 +77,7 @@ class _Share:
 
 def _write(
     tools: Tools, kind: str, config: dict[str, Any], whole: Delivery, plan: Plan, left_out: Collection[Offset]
-) -> Answer:
+) -> LaneResult:
     """Tries again while that is worth it. Only the error's own words leave this process, never a row's values.
 
     Poison ends it at once: the letters must be stored before the rest is written. A sink that has the rest may say of a
@@ -89,22 +89,22 @@ def _write(
     pause = _FIRST_PAUSE
     while True:
         try:
-            point("worker.writing")
+            failpoint("worker.writing")
             receipt = tools.sink(kind, config).write(delivery)
-            point("worker.written")
-            return Answer(replace(receipt, sink=name, lane=delivery.lane))
+            failpoint("worker.written")
+            return LaneResult(replace(receipt, sink=name, lane=delivery.lane))
         except Exception as error:  # noqa: BLE001  sinks bring errors of any library; the table in errors.py judges
             tools.discard(name)
             problem = error
-            if isinstance(error, Poisoned) and plan.letters:
+            if isinstance(error, Poisoned) and plan.dead_letters:
                 try:
-                    letters = letters_of(error, delivery, name, before=len(left_out))
-                    return Answer(Receipt(name, delivery.lane, error=str(error)), pack(letters))
+                    dead_letters = dead_letters_of(error, delivery, name, before=len(left_out))
+                    return LaneResult(Receipt(name, delivery.lane, error=str(error)), pack(dead_letters))
                 except TidemillError as hopeless:
                     problem = hopeless
             retry = is_retryable(problem)
             if not retry or time.monotonic() + pause > give_up:
-                return Answer(Receipt(name, delivery.lane, error=_words(problem), retryable=retry))
+                return LaneResult(Receipt(name, delivery.lane, error=_words(problem), retryable=retry))
         time.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(pause * 2, _LONGEST_PAUSE)
 

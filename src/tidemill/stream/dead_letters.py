@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from tidemill.dlq import DeadLetters, Kept, Letter
+from tidemill.dlq import DeadLetterRecord, DeadLetters, Kept
 from tidemill.errors import DeadLettersFull, Refused, TidemillError, is_retryable
 from tidemill.stream.patience import ENDLESS, Pauses
 from tidemill.telemetry.events import warn
 
 
-class Letterbox:
+class DeadLetterWriter:
     """`on_retry` is called with an error per sink whose letters wait."""
 
     def __init__(
@@ -24,19 +24,19 @@ class Letterbox:
         self._store, self._pipeline = store, pipeline
         self._stopping, self._on_retry = stopping, on_retry
 
-    def keep(self, letters: Sequence[Letter]) -> Kept:
+    def keep(self, dead_letters: Sequence[DeadLetterRecord]) -> Kept:
         """Durable when it returns. For ever while there is no room, unless that is to stop the group."""
         pauses = Pauses(ENDLESS, self._stopping)
-        while letters:
+        while dead_letters:
             try:
-                kept = self._store.put(letters)
+                kept = self._store.put(dead_letters)
             except TidemillError as error:
                 if self._store.config.overflow == "halt" and isinstance(error, DeadLettersFull):
                     raise Refused(error.what, where=error.where, fix=error.fix) from error
                 if pauses.over or not is_retryable(error):
                     raise
                 warn("stream.letters_wait", pipeline=self._pipeline, error=error.what, pause=round(pauses.next, 1))
-                self._on_retry({letter.sink: f"{error.what}\n{error.fix}" for letter in letters})
+                self._on_retry({dead_letter.sink: f"{error.what}\n{error.fix}" for dead_letter in dead_letters})
                 pauses.take()
             else:
                 self._tell(kept)
@@ -45,13 +45,14 @@ class Letterbox:
 
     def _tell(self, kept: Kept) -> None:
         """Invariant 7."""
-        for letter in kept.new:
-            warn("stream.letter_kept", **self._about(letter), reason=letter.reason)
-        for letter in kept.dropped:
-            warn("stream.letter_dropped", **self._about(letter), reason="dlq.overflow is drop_oldest")
+        for dead_letter in kept.new:
+            warn("stream.letter_kept", **self._about(dead_letter), reason=dead_letter.reason)
+        for dead_letter in kept.dropped:
+            warn("stream.letter_dropped", **self._about(dead_letter), reason="dlq.overflow is drop_oldest")
 
-    def _about(self, letter: Letter) -> dict[str, object]:
+    def _about(self, dead_letter: DeadLetterRecord) -> dict[str, object]:
         return {
-            "pipeline": self._pipeline, "sink": letter.sink, "offset": letter.offset, "table": letter.table,
-            "event_id": letter.event_id,
+            "pipeline": self._pipeline, "sink": dead_letter.sink, "offset": dead_letter.offset, "table":
+            dead_letter.table,
+            "event_id": dead_letter.event_id,
         }  # fmt: skip

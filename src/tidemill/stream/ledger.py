@@ -19,7 +19,7 @@ from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Offset, Position
 from tidemill.stream.policy import Group, Policy, key_of
 from tidemill.telemetry.events import fail, warn
-from tidemill.telemetry.failpoints import point
+from tidemill.telemetry.failpoints import failpoint
 
 JOINED = "moves with the pipeline's checkpoint"
 """Note on a position that is no longer the sink's own: it became required."""
@@ -40,7 +40,7 @@ class Ledger:
         self._pipeline = Checkpoint(0, Position(""))
         self._opened = False
         self._writer = uuid.uuid4().hex
-        self._told = 0  # version of the pipeline's checkpoint that the log knows of
+        self._confirmed = 0  # version of the pipeline's checkpoint that the log knows of
         self._trimmed_at = 0.0
         self._sizes: dict[Offset, int] = {}  # of the log's segments, for `trim`
 
@@ -98,7 +98,7 @@ class Ledger:
         with self._lock:
             before = self._kept[group.key].note
             self._save(group.key, Checkpoint(end, position, note=before if lost_events(before) else "", base=base))
-            point("stream.checkpointed")
+            failpoint("stream.checkpointed")
             self._commit()
             self._trim()
             return self._kept[group.key]
@@ -145,9 +145,9 @@ class Ledger:
                 )
         # Also when nothing moved but the last word to the log failed: capture waits for it when the log is full. A log
         # that was moved away does not reach so far; capture begins it anew, from the checkpoint.
-        if self._told != self._pipeline.version and self._log.tail().offset >= self._pipeline.offset:
+        if self._confirmed != self._pipeline.version and self._log.tail().offset >= self._pipeline.offset:
             acknowledge(self._log_uri, Tail(self._pipeline.offset, self._pipeline.position))
-            self._told = self._pipeline.version
+            self._confirmed = self._pipeline.version
 
     def _trim(self) -> None:
         now = time.monotonic()

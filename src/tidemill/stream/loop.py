@@ -22,7 +22,7 @@ from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.stream import failures, pins, source
 from tidemill.stream.attempt import Attempt
-from tidemill.stream.dead_letters import Letterbox
+from tidemill.stream.dead_letters import DeadLetterWriter
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.patience import ENDLESS, Patience, Pauses
 from tidemill.stream.plan import Plan
@@ -31,17 +31,18 @@ from tidemill.stream.report import BatchReport
 from tidemill.stream.session import cores, reaching_spark
 from tidemill.stream.superseded import Follower
 from tidemill.telemetry.events import emit, warn
-from tidemill.telemetry.failpoints import point
+from tidemill.telemetry.failpoints import failpoint
 
 
 class StreamLoop:
     """Delivers a pipeline's log to one group of sinks. `start`, then `await_end`; `stop` from any thread.
 
     `sinks` are the group's, as (type, settings) pairs with plain values: each worker builds its own. The group's
-    position in the ledger says where to begin; `spark_dir` may be lost at any time. `letters` are None where an event
+    position in the ledger says where to begin; `spark_dir` may be lost at any time. `dead_letters` are None where an
+    event
     that a sink will never take is to stop the group; the `follower` knows which letters of its sinks there are already,
     also then. `on_batch` is called after each checkpoint, `on_retry` before each new attempt with an error per sink,
-    `on_trouble` where a job was lost and no sink is to blame: all in Spark's thread.
+    `on_error` where a job was lost and no sink is to blame: all in Spark's thread.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class StreamLoop:
         batch: Batch | None = None,
         sharding: Sharding | None = None,
         lanes: int | None = None,
-        letters: DeadLetters | None = None,
+        dead_letters: DeadLetters | None = None,
         follower: Follower | None = None,
         patience: Patience | None = None,
         on_batch: Callable[[BatchReport], None] = lambda report: None,
         on_retry: Callable[[Mapping[str, str]], None] = lambda errors: None,
-        on_trouble: Callable[[TidemillError], None] = lambda problem: None,
+        on_error: Callable[[TidemillError], None] = lambda problem: None,
     ) -> None:
         self._group, self._ledger = group, ledger
         self._pipeline, self._source_id, self._log_uri = ledger.policy.pipeline, source_id, log_uri
@@ -72,14 +73,16 @@ class StreamLoop:
         self._asked = 1 if single_lane(kind for kind, _ in sinks) else self._sharding.count or lanes
         self._lanes = self._asked or cores(spark)
         self._patience = patience or (Patience() if group.leads else ENDLESS)
-        self._on_batch, self._on_retry, self._on_trouble = on_batch, on_retry, on_trouble
+        self._on_batch, self._on_retry, self._on_error = on_batch, on_retry, on_error
         self._log = LogReader(log_uri)
         self._query: Any = None
         self._error: TidemillError | None = None
         self._stopping = threading.Event()
         self._busy = threading.Lock()
         self._follower = follower
-        self._letters = Letterbox(letters, self._pipeline, self._stopping, on_retry) if letters else None
+        self._dead_letters = (
+            DeadLetterWriter(dead_letters, self._pipeline, self._stopping, on_retry) if dead_letters else None
+        )
 
     def start(self) -> None:
         """Begins at the group's position and returns while the query starts."""
@@ -98,9 +101,11 @@ class StreamLoop:
     def _start_query(self) -> Any:
         query_dir, begin = pins.settle(self._spark_dir, self._checkpoint.offset)
         self._plan = Plan(
-            self._pipeline, self._source_id, self._log_uri, self._group.key, uuid.uuid4().hex, self._specs,
-            delivered=self._checkpoint.offset, patience=self._patience.in_task, letters=self._letters is not None,
-            version=self._checkpoint.version, since=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            self._pipeline, self._source_id, self._log_uri, self._group.key, uuid.uuid4().hex,
+            self._specs,
+            delivered=self._checkpoint.offset, patience=self._patience.in_task,
+            dead_letters=self._dead_letters is not None, version=self._checkpoint.version,
+            since=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )  # fmt: skip
         given = source.options(
             self._plan, begin, self._batch, self._sharding, self._lanes, asked=self._asked is not None
@@ -117,8 +122,8 @@ class StreamLoop:
         attempt, kept, retries = self._until_every_sink_has_it(frame)
         if self._is_old(attempt):
             return  # Spark died between our checkpoint and its own note of this batch
-        point("stream.delivered")
-        self._note_superseded_letters(attempt)
+        failpoint("stream.delivered")
+        self._note_superseded(attempt)
         mark = self._log.mark_at(attempt.end)
         # Invariants 1 and 2
         self._checkpoint = self._ledger.advance(self._group, attempt.end, mark.position, base=mark.offset)
@@ -130,12 +135,12 @@ class StreamLoop:
             )
         )  # fmt: skip
 
-    def _note_superseded_letters(self, attempt: Attempt) -> None:
+    def _note_superseded(self, attempt: Attempt) -> None:
         """Durable before the checkpoint moves: a batch that is not covered comes again, and is compared again."""
         if self._follower is not None:
             self._follower.refresh(attempt.start)
             self._follower.compare(self._log, attempt.start, attempt.end, attempt.left_out_by_sink())
-            point("stream.letters_compared")
+            failpoint("stream.letters_compared")
 
     def _until_every_sink_has_it(self, frame: Any) -> tuple[Attempt, Kept, int]:
         """One job; then jobs for the (lane, sink) pairs that failed, until none is left."""
@@ -148,16 +153,16 @@ class StreamLoop:
                 problem: TidemillError = failures.job_failed(error, self._pipeline, self._checkpoint.offset)
                 errors = {}
             else:
-                if attempt.letters and self._letters is not None:
-                    kept += self._letters.keep(attempt.letters)  # before the rest is written, see batch.py
-                    point("stream.letters_kept")
+                if attempt.dead_letters and self._dead_letters is not None:
+                    kept += self._dead_letters.keep(attempt.dead_letters)  # before the rest is written, see batch.py
+                    failpoint("stream.letters_kept")
                 missing = [] if self._is_old(attempt) else attempt.missing(self._group.sinks)
                 if not missing:
                     return attempt, kept, pauses.taken
                 problem = attempt.problem(self._pipeline, self._group.sinks)
                 if attempt.refused():
                     raise problem
-                if attempt.letters:
+                if attempt.dead_letters:
                     continue
                 errors = {sink: attempt.error(sink) for sink in missing}
             if pauses.over:
@@ -167,7 +172,7 @@ class StreamLoop:
             if errors:
                 self._on_retry(errors)
             else:
-                self._on_trouble(problem)
+                self._on_error(problem)
             pauses.take()
             if self._stopping.is_set():
                 raise problem

@@ -17,7 +17,8 @@ class Plan:
 
     `group` names the sinks that move together, `run` one start of their stream; `delivered` is their position at that
     start, `version` and `since` its epoch (`model.delivery`). `patience` is for how many seconds a lane tries again by
-    itself before it gives the driver the word. With `letters` it answers poison events with letters, else it refuses
+    itself before it gives the driver the word. With `dead_letters` it answers poison events with letters, else it
+    refuses
     the delivery.
     """
 
@@ -29,7 +30,7 @@ class Plan:
     sinks: tuple[tuple[str, dict[str, Any]], ...]
     delivered: Offset = 0
     patience: float = 10.0
-    letters: bool = False
+    dead_letters: bool = False
     version: int = 0
     since: str = ""
 
@@ -54,9 +55,9 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LaneResult:
     """A sink's receipt for one lane; or, with a receipt that is not good, letters of what it will never take, packed
     (dlq/record.py): the lane is to be sent again without them."""
 
     receipt: Receipt
-    letters: bytes = b""
+    dead_letters: bytes = b""

@@ -8,46 +8,48 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidemill.dlq import Letter
+from tidemill.dlq import DeadLetterRecord
 from tidemill.errors import Poisoned, Refused
 from tidemill.log import codec
 from tidemill.model.block import POSITION, Block, Op
 from tidemill.model.delivery import Delivery
 
-MOST_LETTERS = 1000
+MOST_DEAD_LETTERS = 1000
 MOST_BYTES = 64 << 20  # of several; a single event may be of any size
 _FIX = "This is no poison event but a sink that does not fit the data: mend the sink, then start the pipeline again."
 
 
-def letters_of(poison: Poisoned, delivery: Delivery, sink: str, *, before: int = 0) -> tuple[Letter, ...]:
+def dead_letters_of(
+    poison: Poisoned, delivery: Delivery, sink: str, *, before: int = 0
+) -> tuple[DeadLetterRecord, ...]:
     """At least one, so that sending again without them comes to an end; else `Refused`.
 
     `delivery` is what the sink was given, `before` how many of its events were taken out by then.
     """
-    if before + len(poison.reasons) > MOST_LETTERS:
-        raise Refused(f"more than {MOST_LETTERS} events of one delivery are refused; {poison.what}", fix=_FIX)
+    if before + len(poison.reasons) > MOST_DEAD_LETTERS:
+        raise Refused(f"more than {MOST_DEAD_LETTERS} events of one delivery are refused; {poison.what}", fix=_FIX)
     wanted = np.array(sorted(poison.reasons), np.uint64)
-    letters = [
-        _letter(block, int(row), sink, delivery.source, poison.reasons[int(block.offsets()[row])])
+    dead_letters = [
+        _dead_letter(block, int(row), sink, delivery.source, poison.reasons[int(block.offsets()[row])])
         for block in delivery
         for row in np.flatnonzero(np.isin(block.offsets(), wanted))
     ]
-    strangers = poison.reasons.keys() - {letter.offset for letter in letters}
+    strangers = poison.reasons.keys() - {dead_letter.offset for dead_letter in dead_letters}
     if strangers:
         raise Refused(
             f"the sink names events that it was not given: {sorted(strangers)[:5]}",
             fix="That is a mistake of the sink; report it.",
         )
-    if len(letters) > 1 and sum(len(letter.payload) for letter in letters) > MOST_BYTES:
+    if len(dead_letters) > 1 and sum(len(dead_letter.payload) for dead_letter in dead_letters) > MOST_BYTES:
         raise Refused(f"more than {MOST_BYTES} bytes of one delivery are refused; {poison.what}", fix=_FIX)
-    return tuple(sorted(letters, key=lambda letter: letter.offset))
+    return tuple(sorted(dead_letters, key=lambda dead_letter: dead_letter.offset))
 
 
-def _letter(block: Block, row: int, sink: str, source: str, reason: str) -> Letter:
+def _dead_letter(block: Block, row: int, sink: str, source: str, reason: str) -> DeadLetterRecord:
     one = _alone(block, row)
     facts = {name: one.batch.column(name)[0].as_py() for name in ("op", "offset", "position", "ordinal")}
     position = facts["position"] or ""
-    return Letter(
+    return DeadLetterRecord(
         sink, source, block.table.full_name, Op(facts["op"]).label, facts["offset"], position, facts["ordinal"],
         f"{source}:{position}:{facts['ordinal']}", reason, b"".join(codec.dump(one)),
     )  # fmt: skip

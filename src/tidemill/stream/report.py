@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemill.dlq import Letter
+from tidemill.dlq import DeadLetterRecord
 from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset, Position
 
@@ -12,7 +12,8 @@ from tidemill.model.position import Offset, Position
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """One batch that the sinks of a `group` have. `lag_events` wait in the log after it. `retries` counts the jobs
-    it took beyond the first; `letters` are events that became dead letters, `dropped` older letters that had to go for
+    it took beyond the first; `dead_letters` are events that became dead letters, `dropped` older letters that had to
+    go for
     them."""
 
     number: int
@@ -25,8 +26,8 @@ class BatchReport:
     receipts: tuple[Receipt, ...]
     retries: int = 0
     group: str = ""
-    letters: tuple[Letter, ...] = ()
-    dropped: tuple[Letter, ...] = ()
+    dead_letters: tuple[DeadLetterRecord, ...] = ()
+    dropped: tuple[DeadLetterRecord, ...] = ()
 
     @property
     def events(self) -> int:

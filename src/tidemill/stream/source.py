@@ -25,7 +25,7 @@ from tidemill.log import LogReader
 from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset
 from tidemill.stream.admission import admit, spread_by
-from tidemill.stream.plan import Answer, Lane, Plan
+from tidemill.stream.plan import Lane, LaneResult, Plan
 
 NAME = "tidemill_blocks"
 
@@ -37,7 +37,7 @@ RECEIPTS = pa.schema(
         ("sink", pa.string()), ("lane", pa.int32()), ("events", pa.int64()), ("bytes", pa.int64()),
         ("skipped", pa.int64()), ("encode_seconds", pa.float64()), ("write_seconds", pa.float64()),
         ("error", pa.string()), ("retryable", pa.bool_()), ("notices", pa.string()),
-        # The batch they belong to; `letters` are packed as in dlq/record.py.
+        # The batch they belong to; `dead_letters` are packed as in dlq/record.py.
         ("start", pa.int64()), ("end", pa.int64()), ("lanes", pa.int32()), ("by", pa.string()),
         ("letters", pa.binary()),
     ]
@@ -122,7 +122,7 @@ class BlockStream(DataSourceStreamReader):
         plan, lane = Plan.from_json(self._plan), partition.value
         if lane.end <= plan.delivered:
             # Replayed by Spark because it died between our checkpoint and its own note; delivered already.
-            return iter([_batch([Answer(Receipt("", lane.lane))], lane)])
+            return iter([_batch([LaneResult(Receipt("", lane.lane))], lane)])
         return iter([_deliver(plan, lane)])
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -165,7 +165,7 @@ def _deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | No
     return _batch(deliver(plan, lane, only), lane)
 
 
-def _batch(answers: list[Answer], lane: Lane) -> pa.RecordBatch:
+def _batch(answers: list[LaneResult], lane: Lane) -> pa.RecordBatch:
     common = asdict(lane)
-    rows = [common | asdict(answer.receipt) | {"letters": answer.letters} for answer in answers]
+    rows = [common | asdict(answer.receipt) | {"letters": answer.dead_letters} for answer in answers]
     return pa.RecordBatch.from_pylist(rows, schema=RECEIPTS)

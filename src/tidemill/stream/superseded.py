@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.dlq import DeadLetters, Letter, Mark
+from tidemill.dlq import DeadLetterRecord, DeadLetters, Mark
 from tidemill.log import LogReader, codec
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.keyhash import key_hashes
@@ -150,11 +150,11 @@ class Follower:
     def refresh(self, reached: Offset) -> None:
         """Those that were kept since."""
         new: list[Followed] = []
-        for letter, keys in self._store.open_letters(self._sinks, after=self._last):
-            self._last = letter.number
-            entry = followed(self._store, letter, keys)
+        for dead_letter, keys in self._store.open_dead_letters(self._sinks, after=self._last):
+            self._last = dead_letter.number
+            entry = followed(self._store, dead_letter, keys)
             if entry is not None:
-                self._tables.setdefault(letter.table, Watched()).add(entry)
+                self._tables.setdefault(dead_letter.table, Watched()).add(entry)
                 if not keys:
                     new.append(entry)
         if new:
@@ -173,17 +173,19 @@ class Follower:
                     watched.discard(entry)
             if not watched.entries:
                 del self._tables[table]
-        emit("stream.letters_superseded", pipeline=self._pipeline, letters=len(changed), before=end)
+        emit("stream.letters_superseded", pipeline=self._pipeline, dead_letters=len(changed), before=end)
 
 
-def followed(store: DeadLetters, letter: Letter, keys: str = "") -> Followed | None:
+def followed(store: DeadLetters, dead_letter: DeadLetterRecord, keys: str = "") -> Followed | None:
     """The letter as its follower left it, or from its event; None if it was purged just now."""
     if keys:
-        return Followed.of(letter.number, letter.sink, letter.offset, keys)
-    whole = store.letter(letter.number)
+        return Followed.of(dead_letter.number, dead_letter.sink, dead_letter.offset, keys)
+    whole = store.dead_letter(dead_letter.number)
     if whole is None:
         return None
-    return Followed.of_event(letter.number, letter.sink, letter.offset, codec.load(pa.py_buffer(whole.payload)))
+    return Followed.of_event(
+        dead_letter.number, dead_letter.sink, dead_letter.offset, codec.load(pa.py_buffer(whole.payload))
+    )
 
 
 def superseded(

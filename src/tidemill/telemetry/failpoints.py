@@ -16,7 +16,7 @@ for _entry in filter(None, os.environ.get("TIDEMILL_CRASH_AT", "").split(",")):
     _PLAN[_name] = int(_count or 1)
 
 
-def point(name: str) -> None:
+def failpoint(name: str) -> None:
     """Passes, unless this passage was chosen as the end."""
     left = _PLAN.get(name)
     if left is None:

@@ -9,7 +9,7 @@ import orjson
 
 from tests.delivery.destination import Event
 from tests.delivery.workload import Row
-from tidemill.lab.servers.http_receiver import Answer, Received, Receiver
+from tidemill.lab.servers.http_receiver import Received, Receiver, ScriptedResponse
 
 
 class Http:
@@ -46,8 +46,8 @@ class Http:
     def rows(self, table: str) -> Iterable[Row]:
         raise NotImplementedError("a webhook gets events")
 
-    def _answer(self, request: Received) -> Answer:
-        return Answer(status=503) if self._down.is_set() else Answer()
+    def _answer(self, request: Received) -> ScriptedResponse:
+        return ScriptedResponse(status=503) if self._down.is_set() else ScriptedResponse()
 
 
 destination = Http

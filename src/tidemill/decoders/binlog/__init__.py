@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.control import Control
-from tidemill.decoders.binlog.emit import Handover
+from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.ends import Ends
 from tidemill.decoders.binlog.expand import expand, read_only
 from tidemill.decoders.binlog.progress import Progress
@@ -75,9 +75,9 @@ class BinlogDecoder:
         self._spill_bytes = spill_bytes
         self._stream = Stream(self.place, checksum=checksum, null_zero_dates=zero_dates == "null", capacity=capacity)
         progress = Progress(self._stream)
-        self._handover = Handover(self._stream, progress, mark_events=mark_events)
-        self._ends = Ends(self._stream, progress, self._handover)
-        self._control = Control(self._stream, tables, flavor, progress, self._handover, self._ends)
+        self._emitter = Emitter(self._stream, progress, mark_events=mark_events)
+        self._ends = Ends(self._stream, progress, self._emitter)
+        self._control = Control(self._stream, tables, flavor, progress, self._emitter, self._ends)
         # Kernels are loaded, the first time compiled (seconds), before a server sends anything.
         self._stream.read(read_only(np.empty(0, np.uint8)), 0, packets=True)
         self._stream.scan()
@@ -95,7 +95,7 @@ class BinlogDecoder:
         try:
             yield from self._decode(data)
         except TidemillError as error:
-            yield from self._handover.before(error)
+            yield from self._emitter.before(error)
             raise
 
     def _decode(self, data: memoryview | npt.NDArray[np.uint8]) -> Iterator[Change]:
@@ -128,7 +128,7 @@ class BinlogDecoder:
                 case scanning.FULL:
                     if not state[scanning.ROWS] and state[scanning.TXS] <= 1:
                         stream.grow()
-                    yield from self._handover.flush(spill_open=int(state[scanning.OPEN_ROW]) == 0)
+                    yield from self._emitter.flush(spill_open=int(state[scanning.OPEN_ROW]) == 0)
                 case scanning.CONTROL:
                     yield from self._control.event()
                 case scanning.SERVER:
@@ -137,5 +137,5 @@ class BinlogDecoder:
                 case _:
                     raise stream.broken(status)
         large = len(buffer) - int(state[scanning.OPEN_AT]) > self._spill_bytes
-        yield from self._handover.flush(spill_open=spill or (large and status == scanning.MORE))
+        yield from self._emitter.flush(spill_open=spill or (large and status == scanning.MORE))
         return status

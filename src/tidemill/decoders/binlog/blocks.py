@@ -125,7 +125,7 @@ class Blocks:
         """The column with its default in the rows that are empty, or the default's text for `odd`."""
         made = filling(known.table, known.table.columns[j], known.defaults[j])
         if made.odd:
-            kept = not (known.converters[j].is_moment and self._null_zero_dates)
+            kept = not (known.converters[j].is_temporal and self._null_zero_dates)
             return array, pa.array([made.odd] * int(empty.sum()), pa.string()) if kept else None
         if made.value is None:
             return array, None
@@ -139,7 +139,7 @@ class Blocks:
             old = self._cut(known, fill, np.full(len(fill), -1, np.int32), event, after=False)[j]
             return documents.merge(own, old)
         array, bad = made.convert(own)
-        if bad is not None and made.is_moment and self._null_zero_dates:
+        if bad is not None and made.is_temporal and self._null_zero_dates:
             return array, None
         return array, bad
 

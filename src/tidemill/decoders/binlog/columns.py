@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders.binlog import cells
+from tidemill.decoders.binlog import cells, old_temporal
 from tidemill.decoders.binlog import json_documents as documents
-from tidemill.decoders.binlog import old_temporal as oldmoments
 from tidemill.decoders.binlog import strings as texts
 from tidemill.decoders.binlog import temporal as moments
 from tidemill.decoders.binlog.column import Cells, Mask, Result
@@ -40,14 +39,14 @@ class Converter:
     convert: Callable[[Cells], Result]
     odd_text: Callable[[bytes], str] = _hexadecimal
     is_document: bool = False
-    is_moment: bool = False
+    is_temporal: bool = False
 
 
 def converter(kind: int, metadata: int, column: Column) -> Converter:
     """`DecodeError` where the physical type cannot be what the column is said to be."""
     step = m.fixed_size(kind, metadata)
     arrow, native = column.type.arrow, column.type.native
-    if kind in oldmoments.NOW and (fraction := re.search(r"\(([1-6])\)$", native)):
+    if kind in old_temporal.NOW and (fraction := re.search(r"\(([1-6])\)$", native)):
         return _with_old_fraction(kind, int(fraction[1]), column)
     if kind in _INTEGERS and pa.types.is_integer(arrow):
         width, signed = _INTEGERS[kind], pa.types.is_signed_integer(arrow)
@@ -63,12 +62,12 @@ def converter(kind: int, metadata: int, column: Column) -> Converter:
     elif kind == m.BIT and (pa.types.is_boolean(arrow) or arrow == pa.uint64()):
         return Converter(step, lambda c: _bits(c, arrow, step))
     elif kind in (m.DATE, m.NEWDATE) and pa.types.is_date(arrow):
-        return Converter(step, _dates, moments.date_text, is_moment=True)
+        return Converter(step, _dates, moments.date_text, is_temporal=True)
     elif kind in (m.DATETIME, m.DATETIME2) and pa.types.is_timestamp(arrow) and arrow.tz is None:
         if kind == m.DATETIME:
-            return Converter(step, _old_datetimes, moments.old_datetime_text, is_moment=True)
+            return Converter(step, _old_datetimes, moments.old_datetime_text, is_temporal=True)
         return Converter(
-            step, lambda c: _datetimes(c, step - 5), lambda v: moments.datetime_text(v, metadata), is_moment=True
+            step, lambda c: _datetimes(c, step - 5), lambda v: moments.datetime_text(v, metadata), is_temporal=True
         )
     elif kind in (m.TIMESTAMP, m.TIMESTAMP2) and pa.types.is_timestamp(arrow) and arrow.tz is not None:
         old, digits = kind == m.TIMESTAMP, 0 if kind == m.TIMESTAMP else metadata
@@ -76,7 +75,7 @@ def converter(kind: int, metadata: int, column: Column) -> Converter:
             step,
             lambda c: _timestamps(c, arrow, step - 4, old),
             lambda v: moments.timestamp_text(v, digits),
-            is_moment=True,
+            is_temporal=True,
         )
     elif kind in (m.TIME, m.TIME2) and native.startswith("time"):
         return Converter(step, lambda c: _times(c, 0 if kind == m.TIME else metadata, old=kind == m.TIME))
@@ -99,11 +98,11 @@ def converter(kind: int, metadata: int, column: Column) -> Converter:
 
 
 def _with_old_fraction(kind: int, digits: int, column: Column) -> Converter:
-    now = converter(oldmoments.NOW[kind], digits, column)
-    size = oldmoments.size(kind, digits)
+    now = converter(old_temporal.NOW[kind], digits, column)
+    size = old_temporal.size(kind, digits)
 
     def rewritten(value: bytes) -> bytes:
-        return oldmoments.rewritten(kind, digits, value)
+        return old_temporal.rewritten(kind, digits, value)
 
     def convert(old: Cells) -> Result:
         values = [
@@ -112,7 +111,7 @@ def _with_old_fraction(kind: int, digits: int, column: Column) -> Converter:
         at = np.arange(len(old), dtype=np.int32) * now.step
         return now.convert(Cells(np.frombuffer(b"".join(values) + bytes(8), np.uint8), at, old.size, old.kind))
 
-    return Converter(size, convert, lambda value: now.odd_text(rewritten(value)), is_moment=now.is_moment)
+    return Converter(size, convert, lambda value: now.odd_text(rewritten(value)), is_temporal=now.is_temporal)
 
 
 _INTEGERS = {m.TINY: 1, m.SHORT: 2, m.INT24: 3, m.LONG: 4, m.LONGLONG: 8}

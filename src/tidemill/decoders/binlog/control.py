@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
-from tidemill.decoders.binlog.emit import Handover
+from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.ends import Ends
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.rows import Domain, Name, Uuid
@@ -30,15 +30,15 @@ _ARTIFICIAL = 0x20  # LOG_EVENT_ARTIFICIAL_F: made up for the stream, in no file
 
 class Control:
     def __init__(
-        self, stream: Stream, tables: Tables, flavor: Flavor, progress: Progress, handover: Handover, ends: Ends
+        self, stream: Stream, tables: Tables, flavor: Flavor, progress: Progress, emitter: Emitter, ends: Ends
     ) -> None:
         self._stream = stream
         self._tables = tables
         self._flavor = flavor
         self._progress = progress
-        self._handover = handover
+        self._emitter = emitter
         self._ends = ends
-        self._statements = Statements(stream, tables, progress, handover, ends)
+        self._statements = Statements(stream, tables, progress, emitter, ends)
         self._shape_of: dict[str, int] = {}  # the newest slot of each table
 
     def event(self) -> Iterator[Change]:
@@ -52,7 +52,7 @@ class Control:
             if state[scanning.OPEN] and (kind == events.FORMAT_DESCRIPTION or not event[17] & _ARTIFICIAL):
                 raise stream.broken(scanning.BAD_EVENT)
             yield from self._ends.abandon()
-            yield from self._handover.flush(spill_open=False)
+            yield from self._emitter.flush(spill_open=False)
             self._format(event) if kind == events.FORMAT_DESCRIPTION else self._rotate(event)
             state[scanning.POS] = end
             return
@@ -137,7 +137,7 @@ class Control:
     def _table_map(self, body: bytes) -> None:
         stream, state = self._stream, self._stream.state
         shape = maps.parse(body, mariadb=self._flavor is Flavor.MARIADB)
-        transaction = self._handover.open or (stream.newest() if state[scanning.OPEN] else None)
+        transaction = self._emitter.open or (stream.newest() if state[scanning.OPEN] else None)
         table = self._tables.resolve(shape, self._progress.here(transaction))
         slot = scanning.NOT_CAPTURED
         if table is not None:

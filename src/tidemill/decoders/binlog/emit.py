@@ -20,7 +20,7 @@ from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
 from tidemill.model.columns import Ints
 
 
-class Handover:
+class Emitter:
     """`open` is the transaction being spilled; `spill` is its number, and `spilled` how many events of it have left.
     Both stay as they are after its end, for whoever says what became of it."""
 

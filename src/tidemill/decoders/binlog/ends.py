@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
-from tidemill.decoders.binlog.emit import Handover
+from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import Stream, Transaction
 from tidemill.decoders.mysql_schema.gtid import MysqlGtids
@@ -31,10 +31,10 @@ class _Prepared:
 
 
 class Ends:
-    def __init__(self, stream: Stream, progress: Progress, handover: Handover) -> None:
+    def __init__(self, stream: Stream, progress: Progress, emitter: Emitter) -> None:
         self._stream = stream
         self._progress = progress
-        self._handover = handover
+        self._emitter = emitter
         self._prepared: dict[events.Xid, _Prepared] = {}
 
     @property
@@ -49,10 +49,10 @@ class Ends:
 
     def roll_back(self, end: int) -> Iterator[Change]:
         yield from self._spill_rest(end)
-        self._progress.finish(self._handover.end_spill())
-        if self._handover.spilled:
-            yield SpillAborted(self._handover.spill)
-        yield self._handover.nothing()
+        self._progress.finish(self._emitter.end_spill())
+        if self._emitter.spilled:
+            yield SpillAborted(self._emitter.spill)
+        yield self._emitter.nothing()
 
     def abandon(self) -> Iterator[Change]:
         """A server that died while it wrote a transaction leaves its first events at the end of a file; when it came
@@ -63,9 +63,9 @@ class Ends:
             return
         if state[scanning.SPILLING]:
             state[scanning.ROWS] = 0
-            self._handover.end_spill()
-            if self._handover.spilled:
-                yield SpillAborted(self._handover.spill)
+            self._emitter.end_spill()
+            if self._emitter.spilled:
+                yield SpillAborted(self._emitter.spill)
         else:
             state[scanning.ROWS] = state[scanning.OPEN_ROW]
             state[scanning.TXS] -= 1
@@ -74,14 +74,14 @@ class Ends:
     def _spill_rest(self, end: int) -> Iterator[Change]:
         if self._stream.state[scanning.OPEN] != 2:
             raise self._stream.broken(scanning.BAD_EVENT)
-        yield from self._handover.spill_now()
+        yield from self._emitter.spill_now()
         self._stream.state[scanning.POS] = end
 
     def _commit_spill(self, seconds: int, xid: int) -> Change:
-        handover = self._handover
-        ended = handover.end_spill()
+        emitter = self._emitter
+        ended = emitter.end_spill()
         self._progress.finish(ended)
-        return handover.committed_spill(handover.spill, handover.spilled, ended, ended.commit_time(seconds), xid)
+        return emitter.committed_spill(emitter.spill, emitter.spilled, ended, ended.commit_time(seconds), xid)
 
     # Savepoints
 
@@ -119,15 +119,15 @@ class Ends:
         if one_phase:
             yield self._commit_spill(seconds, 0)
             return
-        began = self._handover.end_spill()
+        began = self._emitter.end_spill()
         if not isinstance(self._stream.place.gtids, MysqlGtids):
             self._progress.finish(began)
-        self._prepared[xid] = _Prepared(self._handover.spill, self._handover.spilled, began)
+        self._prepared[xid] = _Prepared(self._emitter.spill, self._emitter.spilled, began)
 
     def resolve(self, xid: events.Xid, committed: bool, seconds: int, end: int) -> Iterator[Change]:
         """XA COMMIT or XA ROLLBACK of what was prepared."""
-        own = self._handover.take_open(end)
-        yield from self._handover.flush(spill_open=False)
+        own = self._emitter.take_open(end)
+        yield from self._emitter.flush(spill_open=False)
         held = self._prepared.pop(xid, None)
         if held is None and committed:
             raise SourceError(
@@ -141,9 +141,9 @@ class Ends:
         if held is not None and held.events and not committed:
             yield SpillAborted(held.spill)
         if held is not None and committed:
-            yield self._handover.committed_spill(held.spill, held.events, own, own.commit_time(seconds), 0)
+            yield self._emitter.committed_spill(held.spill, held.events, own, own.commit_time(seconds), 0)
         else:
-            yield self._handover.nothing()
+            yield self._emitter.nothing()
 
 
 def _savepoint(text: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.blocks import statements
-from tidemill.decoders.binlog.emit import Handover
+from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.ends import Ends
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import Stream, Transaction
@@ -30,11 +30,11 @@ _EMPTIED = re.compile(r"\s*DELETE\s+FROM\s+((?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`)
 
 
 class Statements:
-    def __init__(self, stream: Stream, tables: Tables, progress: Progress, handover: Handover, ends: Ends) -> None:
+    def __init__(self, stream: Stream, tables: Tables, progress: Progress, emitter: Emitter, ends: Ends) -> None:
         self._stream = stream
         self._tables = tables
         self._progress = progress
-        self._handover = handover
+        self._emitter = emitter
         self._ends = ends
 
     def query(self, query: events.Query, seconds: int, end: int) -> Iterator[Change]:
@@ -88,14 +88,14 @@ class Statements:
 
     def _ddl(self, query: events.Query, seconds: int, end: int) -> Iterator[Change]:
         """Everything before it leaves first; it is applied once, because its bytes are never scanned again."""
-        state, handover = self._stream.state, self._handover
+        state, emitter = self._stream.state, self._emitter
         inside = state[scanning.OPEN] == 2  # CREATE TABLE ... SELECT
         if inside and not state[scanning.SPILLING]:
-            yield from handover.spill_now()
+            yield from emitter.spill_now()
             state[scanning.POS] = end
-        own = None if inside else handover.take_open(end)
-        yield from handover.flush(spill_open=False)
-        here = self._progress.here(handover.open if inside else own)
+        own = None if inside else emitter.take_open(end)
+        yield from emitter.flush(spill_open=False)
+        here = self._progress.here(emitter.open if inside else own)
         changes = self._tables.ddl(query.text, query.database, here, query.session)
         if changes:
             self._stream.known.forget()
@@ -106,11 +106,11 @@ class Statements:
         state = self._stream.state
         if own is None and state[scanning.OPEN] == 2:
             state[scanning.POS] = end
-            yield from self._handover.spill_statement(changes)
+            yield from self._emitter.spill_statement(changes)
             return
         if own is None:
-            own = self._handover.take_open(end)
-            yield from self._handover.flush(spill_open=False)
+            own = self._emitter.take_open(end)
+            yield from self._emitter.flush(spill_open=False)
         self._progress.finish(own)
         known = (self._progress.position(own), own.commit_time(seconds))
         blocks = statements(changes, np.arange(len(changes)), known)

@@ -112,7 +112,7 @@ class MysqlTables:
                 notes.recall(self._history, note)
             return
         catalog = read()
-        self._history.horizon = catalog.at.text()
+        self._history.high_water_mark = catalog.at.text()
         for database in catalog.databases:
             self._history.charsets[self._history.key(database.name, "")[0]] = database.charset
         for table in catalog.tables:
@@ -166,8 +166,10 @@ class MysqlTables:
         except NotUnderstood as error:
             return self._not_understood(text, database, position, session, str(error))
         before = set(self._history.temporary.names.get(session.thread, ()))
-        horizon = self._history.horizon
-        tolerant = bool(horizon) and notes.covers(Place.parse(horizon, self._flavor), position, self._flavor)
+        high_water_mark = self._history.high_water_mark
+        tolerant = bool(high_water_mark) and notes.covers(
+            Place.parse(high_water_mark, self._flavor), position, self._flavor
+        )
         # MariaDB's binlog_alter_two_phase logs a statement when it starts and again when it is done.
         tolerant = tolerant or (self._flavor is Flavor.MARIADB and self._answered[1] == text)
         effects: list[Effect] = []
@@ -269,7 +271,7 @@ class MysqlTables:
             if not difference(state, shape):
                 # What is written here in the server's own words was no more than read in a statement.
                 labelled = [
-                    replace(c, type=self._told(shape, j)[0]) if shape.types[j] in (m.ENUM, m.SET) else c
+                    replace(c, type=self._confirmed(shape, j)[0]) if shape.types[j] in (m.ENUM, m.SET) else c
                     for j, c in enumerate(state.columns)
                 ]
                 return replace(state, columns=tuple(labelled), key=key)
@@ -278,12 +280,12 @@ class MysqlTables:
         generated = {c.name: c.generated for c in state.columns} if state else {}
         columns = []
         for j, name in enumerate(shape.names):
-            native, charset = self._told(shape, j)
+            native, charset = self._confirmed(shape, j)
             columns.append(CatalogColumn(name, native, charset, shape.nullable[j], generated.get(name, False)))
         made = CatalogTable(shape.database, shape.name, tuple(columns), key)
         return replace(made, charset=state.charset, renamed=state.renamed) if state else made
 
-    def _told(self, shape: TableMap, j: int) -> tuple[str, str]:
+    def _confirmed(self, shape: TableMap, j: int) -> tuple[str, str]:
         """Type and charset of a column as the event alone has them."""
         kind = mysqltypes.of_map(shape, j)
         if kind is None:

@@ -109,11 +109,11 @@ def _zero(column: Column) -> Fill:
     return _of(column, number="0")
 
 
-def _exact(column: Column, told: str) -> Fill:
+def _exact(column: Column, confirmed: str) -> Fill:
     if pa.types.is_timestamp(column.type.arrow):
-        micros = int(Decimal(told) * 1_000_000)
+        micros = int(Decimal(confirmed) * 1_000_000)
         return Fill(dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros))
-    return Fill(_floating(column.type.arrow, told))
+    return Fill(_floating(column.type.arrow, confirmed))
 
 
 def _of(column: Column, *, text: str | None = None, number: str | None = None, data: bytes | None = None) -> Fill:

@@ -53,7 +53,7 @@ class History:
     def __init__(self, *, mariadb: bool = False, fold: bool = False) -> None:
         self.tables: dict[TableKey, State] = {}
         self.charsets: dict[str, str] = {}  # defaults of databases; empty where it cannot be told
-        self.horizon = Position("")  # up to here the catalog may have been ahead of the binlog
+        self.high_water_mark = Position("")  # up to here the catalog may have been ahead of the binlog
         self.fold = fold
         self.temporary = Temporary(self.key, renamed=mariadb)
 

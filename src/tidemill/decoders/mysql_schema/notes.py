@@ -42,7 +42,7 @@ def of_temporary(names: Iterable[TableKey] | None, started: int | None) -> bytes
 
 
 def everything(history: History) -> dict[str, bytes | None]:
-    settings = orjson.dumps({"horizon": history.horizon})
+    settings = orjson.dumps({"horizon": history.high_water_mark})
     notes: dict[str, bytes | None] = {name_of(): settings}
     notes |= {name_of(name): of_charset(charset) for name, charset in history.charsets.items()}
     return notes | {name_of(*key): of_state(state) for key, state in history.tables.items()}
@@ -54,7 +54,7 @@ def recall(history: History, note: Structure) -> None:
     document = None if note.document is None else orjson.loads(note.document)
     match parts:
         case [] if document is not None:
-            history.horizon = document["horizon"]
+            history.high_water_mark = document["horizon"]
         case [database]:
             history.charsets.pop(database, None)
             if document is not None:

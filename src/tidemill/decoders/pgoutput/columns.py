@@ -129,14 +129,14 @@ def _decimal(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
 
 
 def _moment(kernel: Callable[..., int], dtype: type) -> Callable[..., tuple[pa.Array, Mask | None]]:
-    def convert_moment(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
+    def convert_temporal(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
         out: npt.NDArray[Any] = np.empty(len(column), dtype)
         bad = np.zeros(len(column), np.bool_)
         zone = (arrow.tz is not None,) if pa.types.is_timestamp(arrow) else ()
         wrong = kernel(column.buffer, column.at, column.size, column.kind, *zone, out, bad)
         return _fixed(column, arrow, out, bad, wrong)
 
-    return convert_moment
+    return convert_temporal
 
 
 def _bytes(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:

@@ -16,7 +16,7 @@ from typing import Any
 from tidemill import registry
 from tidemill.contracts import Format, Sink
 from tidemill.errors import ConfigError, EnvironmentProblem
-from tidemill.lab.bench.baselines import PULLED, STATIONS, Station
+from tidemill.lab.bench.baselines import BASELINES, PULLED, Baseline
 from tidemill.lab.bench.material import Material
 
 _BATCH = 200_000
@@ -28,9 +28,9 @@ class SinksBench:
     def __init__(self, *, rows: int, rounds: int, only: Sequence[str], say: Callable[[str], None]) -> None:
         self.rows, self.rounds, self._say = rows, rounds, say
         for name in only:
-            if name not in STATIONS:
-                raise ConfigError(f'"{name}" is not measured', fix=f"There are: {', '.join(sorted(STATIONS))}.")
-        self.only = list(only) or [name for name in registry.names("sinks") if name in STATIONS]
+            if name not in BASELINES:
+                raise ConfigError(f'"{name}" is not measured', fix=f"There are: {', '.join(sorted(BASELINES))}.")
+        self.only = list(only) or [name for name in registry.names("sinks") if name in BASELINES]
 
     def run(self) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as scratch:
@@ -40,7 +40,7 @@ class SinksBench:
             sinks = {}
             for name in self.only:
                 try:
-                    sinks[name] = self._sink(name, STATIONS[name](Path(scratch) / name, material), material)
+                    sinks[name] = self._sink(name, BASELINES[name](Path(scratch) / name, material), material)
                 except EnvironmentProblem as problem:
                     self._say(f"  {name:<12} cannot be measured here: {problem.what}")
         return {"rows": self.rows, "rounds": self.rounds, "sinks": sinks, "formats": formats}
@@ -63,42 +63,42 @@ class SinksBench:
             self._say(f"  {name:<12} {found[name]['us_per_row']:>10.3f} µs a row")
         return found
 
-    def _sink(self, name: str, station: Station, material: Material) -> dict[str, Any]:
-        with station:
+    def _sink(self, name: str, baseline: Baseline, material: Material) -> dict[str, Any]:
+        with baseline:
             ours, plain, encoding, pulls = [], [], [], []
-            self._write(name, station, "warm", material)
+            self._write(name, baseline, "warm", material)
             for number in range(self.rounds):
-                plain.append(station.plain(f"plain{number}"))
-                spent, encoded = self._write(name, station, f"ours{number}", material)
+                plain.append(baseline.plain(f"plain{number}"))
+                spent, encoded = self._write(name, baseline, f"ours{number}", material)
                 ours.append(spent)
                 encoding.append(encoded)
-                if pulled := station.pulls(f"ours{number}", f"plain{number}"):
+                if pulled := baseline.pulls(f"ours{number}", f"plain{number}"):
                     pulls.append(pulled)
             rate, limit = self.rows / median(ours), self.rows / median(plain)
         found = {
             "rows_per_s": round(rate), "ratio_plain_loop": round(rate / limit, 3),
-            "plain_rows_per_s": round(limit), "plain_loop": station.loop,
+            "plain_rows_per_s": round(limit), "plain_loop": baseline.loop,
             "encode_us_per_row": round(median(encoding) / self.rows * 1e6, 3),
             "write_us_per_row": round((median(ours) - median(encoding)) / self.rows * 1e6, 3),
         }  # fmt: skip
-        self._say(f"  {name:<12} {rate:>10,.0f} rows/s, {found['ratio_plain_loop']:.2f} of {station.loop}")
-        return found | self._pulled(station, pulls)
+        self._say(f"  {name:<12} {rate:>10,.0f} rows/s, {found['ratio_plain_loop']:.2f} of {baseline.loop}")
+        return found | self._pulled(baseline, pulls)
 
-    def _pulled(self, station: Station, pulls: list[tuple[float, float]]) -> dict[str, Any]:
+    def _pulled(self, baseline: Baseline, pulls: list[tuple[float, float]]) -> dict[str, Any]:
         if not pulls:
             return {}
         rate, limit = (self.rows / median(seconds) for seconds in zip(*pulls, strict=True))
-        self._say(f"  {'pull and ack':<12} {rate:>10,.0f} rows/s, {rate / limit:.2f} of {station.pull_loop}")
+        self._say(f"  {'pull and ack':<12} {rate:>10,.0f} rows/s, {rate / limit:.2f} of {baseline.pull_loop}")
         return {
             "pull_messages_per_s": round(rate), "pull_ratio_plain_loop": round(rate / limit, 3),
-            "plain_pull_messages_per_s": round(limit), "pull_plain_loop": station.pull_loop, "pull_batch": PULLED,
+            "plain_pull_messages_per_s": round(limit), "pull_plain_loop": baseline.pull_loop, "pull_batch": PULLED,
         }  # fmt: skip
 
-    def _write(self, name: str, station: Station, target: str, material: Material) -> tuple[float, float]:
+    def _write(self, name: str, baseline: Baseline, target: str, material: Material) -> tuple[float, float]:
         """Seconds in all, and of encoding. The first batch connects and makes tables or topics before the clock starts,
         as it does once in a pipeline that runs for days; the plain loops' clocks do not include that either."""
         kind = registry.load("sinks", name.partition(":")[0])
-        sink: Sink = kind(kind.Config.model_validate({"id": target, **station.config(target)}))
+        sink: Sink = kind(kind.Config.model_validate({"id": target, **baseline.config(target)}))
         encoding = 0.0
         try:
             first, *rest = material.deliveries(_BATCH, pipeline=f"bench-{target}")

@@ -32,7 +32,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScriptedResponse:
     """`drop` closes the connection instead of answering, after the request was read: a lost answer."""
 
     status: int = 200
@@ -45,9 +45,9 @@ class Receiver:
     """`script` gives the answer to each request; `received` are those that were answered with 2xx or dropped."""
 
     def __init__(
-        self, script: Callable[[Received], Answer] | None = None, *, certificates: Certificates | None = None
+        self, script: Callable[[Received], ScriptedResponse] | None = None, *, certificates: Certificates | None = None
     ) -> None:
-        self.script = script or (lambda request: Answer())
+        self.script = script or (lambda request: ScriptedResponse())
         self.all: list[Received] = []
         self.taken: list[Received] = []
         self.busiest = 0

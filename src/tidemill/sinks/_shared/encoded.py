@@ -104,7 +104,7 @@ def no_headers(config: ConfigT) -> ConfigT:
     return config
 
 
-def examine_registry(config: EncodedSinkConfig) -> Iterator[Check]:
+def check_registry(config: EncodedSinkConfig) -> Iterator[Check]:
     """For doctors: does the registry answer, and what does it take for compatible?"""
     if config.schema_registry is None:
         return

@@ -113,7 +113,7 @@ class Session:
     client: Any
     tables: Tables
     history: History[Name]
-    horizons: dict[str, int]  # of changelog tables: offsets below may be there already
+    high_water_marks: dict[str, int]  # of changelog tables: offsets below may be there already
 
 
 class ClickHouseSink(Component[ClickHouseConfig]):
@@ -146,7 +146,7 @@ class ClickHouseSink(Component[ClickHouseConfig]):
                 fix = "docs/sinks/clickhouse.md says what each type can hold."
                 raise Poisoned(writing.reasons, where=self._where(), fix=fix)
         except BaseException:
-            session.horizons.clear()  # some of it may be there now
+            session.high_water_marks.clear()  # some of it may be there now
             raise
         finally:
             writing.close()
@@ -157,9 +157,9 @@ class ClickHouseSink(Component[ClickHouseConfig]):
         )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks.clickhouse.checks import examine
+        from tidemill.sinks.clickhouse.checks import run_checks
 
-        return examine(self.config, self._where())
+        return run_checks(self.config, self._where())
 
     def close(self) -> None:
         session, self._session = self._session, None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidemill.sinks.clickhouse import ClickHouseConfig
 
 
-def examine(config: ClickHouseConfig, where: str) -> Iterator[Check]:
+def run_checks(config: ClickHouseConfig, where: str) -> Iterator[Check]:
     try:
         client = connect(config, where)
     except ImportError:

@@ -18,7 +18,7 @@ from tidemill.model.delivery import Delivery
 from tidemill.net.clickhouse import DATA_ERRORS, code_of, explain, name_of, quoted
 from tidemill.sinks._shared.images import Verdicts
 from tidemill.sinks.clickhouse.tables import Name
-from tidemill.telemetry.failpoints import point
+from tidemill.telemetry.failpoints import failpoint
 
 if TYPE_CHECKING:
     from tidemill.sinks.clickhouse import ClickHouseConfig
@@ -73,7 +73,7 @@ class Sender:
         self._thread.shutdown()
 
     def _insert(self, name: Name, rows: pa.Table, body: pa.Buffer) -> None:
-        point("clickhouse.inserting")
+        failpoint("clickhouse.inserting")
         self._client.raw_insert(
             str(name), column_names=[quoted(n) for n in rows.column_names], insert_block=body, fmt="ArrowStream",
             settings={
@@ -84,7 +84,7 @@ class Sender:
                 "insert_deduplication_token": self._token(name, rows, body),
             },
         )  # fmt: skip
-        point("clickhouse.inserted")
+        failpoint("clickhouse.inserted")
         self.bytes += body.size
 
     def _token(self, name: Name, rows: pa.Table, body: pa.Buffer) -> str:

@@ -187,13 +187,13 @@ class Writing:
         same plan are the tokens' business, if the table heeds them."""
         name = destination.name
         base, delivery = self._config.offset_base, self._delivery
-        client, horizons = self._session.client, self._session.horizons
+        client, high_water_marks = self._session.client, self._session.high_water_marks
         with explained(self._where):
-            if name.plain not in horizons:
+            if name.plain not in high_water_marks:
                 self._sender.settle()
                 greatest, count = client.query(f"SELECT max(_offset), count() FROM {name}").result_rows[0]
-                horizons[name.plain] = int(greatest) + 1 if count else 0
-            if destination.deduplicates and base + delivery.start >= horizons[name.plain]:
+                high_water_marks[name.plain] = int(greatest) + 1 if count else 0
+            if destination.deduplicates and base + delivery.start >= high_water_marks[name.plain]:
                 return None
             self._sender.settle()
             found = client.query_arrow(

@@ -181,9 +181,9 @@ class HttpSink(Component[HttpConfig]):
         )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks.http.checks import examine
+        from tidemill.sinks.http.checks import run_checks
 
-        return examine(self.config)
+        return run_checks(self.config)
 
     def close(self) -> None:
         self._stop.set()

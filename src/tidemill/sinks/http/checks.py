@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidemill.sinks.http import HttpConfig
 
 
-def examine(config: HttpConfig) -> Iterator[Check]:
+def run_checks(config: HttpConfig) -> Iterator[Check]:
     split = urlsplit(config.url)
     host, secure = split.hostname or "", split.scheme == "https"
     place = (host, split.port or (443 if secure else 80))

@@ -34,7 +34,7 @@ from tidemill.sinks.kafka.fencing import PARTITION, Marks, Shape, read_marks
 from tidemill.sinks.kafka.limits import largest_message
 from tidemill.sinks.kafka.resume import ensure_topic, read_back
 from tidemill.sinks.kafka.write import Sending
-from tidemill.telemetry.failpoints import point
+from tidemill.telemetry.failpoints import failpoint
 
 log = logging.getLogger("tidemill.sinks.kafka")
 
@@ -171,9 +171,9 @@ class KafkaSink(Component[KafkaConfig]):
         self._producer, self._lanes = None, {}
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks.kafka.checks import examine
+        from tidemill.sinks.kafka.checks import run_checks
 
-        return examine(self.config, self._topic)
+        return run_checks(self.config, self._topic)
 
     def _write_plain(self, delivery: Delivery) -> Receipt:
         """One producer for all lanes that come to this worker."""
@@ -220,7 +220,7 @@ class KafkaSink(Component[KafkaConfig]):
             if share.events:
                 records = share.records()
                 self._note(lane.producer, {key: r.encode() for key, r in records.items()}, lane.home)
-                point("kafka.sent")
+                failpoint("kafka.sent")
                 lane.producer.commit(self._patience)
                 lane.delivered.records.update(records)
         return sending.receipt()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.contracts import Check, Outcome
 from tidemill.model.template import Template
-from tidemill.sinks._shared.encoded import examine_registry
+from tidemill.sinks._shared.encoded import check_registry
 from tidemill.sinks.kafka.client_log import ClientLog
 from tidemill.sinks.kafka.write import topic_name
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _TIMEOUT = 10.0
 
 
-def examine(config: KafkaConfig, topic: Template) -> Iterator[Check]:
+def run_checks(config: KafkaConfig, topic: Template) -> Iterator[Check]:
     try:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
@@ -43,7 +43,7 @@ def examine(config: KafkaConfig, topic: Template) -> Iterator[Check]:
     broker = _broker_settings(admin, next(iter(cluster.brokers)))
     yield _topic(config, topic, cluster, broker)
     yield _size(config, broker)
-    yield from examine_registry(config)
+    yield from check_registry(config)
     if config.exactly_once:
         there = config.positions_topic in cluster.topics
         yield Check(

@@ -148,9 +148,9 @@ class NatsSink(Component[NatsConfig]):
         )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks.nats.checks import examine
+        from tidemill.sinks.nats.checks import run_checks
 
-        return examine(self.config, self._subject)
+        return run_checks(self.config, self._subject)
 
     def close(self) -> None:
         if self._client is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tidemill.sinks.nats import NatsConfig
 
 
-def examine(config: NatsConfig, subject: Template) -> Iterator[Check]:
+def run_checks(config: NatsConfig, subject: Template) -> Iterator[Check]:
     try:
         import nats  # noqa: F401
     except ImportError:

@@ -18,7 +18,7 @@ from tidemill.contracts import Check, Component, Config, Format, Place, SinkConf
 from tidemill.errors import DeliveryError
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
-from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder, examine_registry
+from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, check_registry, encoder
 from tidemill.sinks._shared.in_order import groups
 from tidemill.sinks._shared.pg_client import PostgresTarget, address, connect, explained
 from tidemill.sinks._shared.pg_resume import PlanChanged, Positions
@@ -124,10 +124,10 @@ class PgstreamSink(Component[PgstreamConfig]):
         self._db = None
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks.pgstream.checks import examine
+        from tidemill.sinks.pgstream.checks import run_checks
 
-        yield from examine(self.config, self._where)
-        yield from examine_registry(self.config)
+        yield from run_checks(self.config, self._where)
+        yield from check_registry(self.config)
 
     def _connection(self) -> Connection:
         if self._db is None or self._db.closed:

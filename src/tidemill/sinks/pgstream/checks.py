@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _OLDEST = 130000  # gen_random_uuid without an extension
 
 
-def examine(config: PgstreamConfig, where: str) -> Iterator[Check]:
+def run_checks(config: PgstreamConfig, where: str) -> Iterator[Check]:
     import psycopg
 
     try:

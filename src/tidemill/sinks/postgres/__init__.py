@@ -170,9 +170,9 @@ class PostgresSink(Component[PostgresSinkConfig]):
         self._looks.forget()
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks.postgres.checks import examine
+        from tidemill.sinks.postgres.checks import run_checks
 
-        return examine(self.config, self._where)
+        return run_checks(self.config, self._where)
 
     def target(self, db: Connection, table: Table, source: str, since: Offset, *, redelivered: bool) -> Target:
         """Asked for once; a change of the table makes a new one."""

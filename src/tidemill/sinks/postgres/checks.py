@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidemill.sinks.postgres import PostgresSinkConfig
 
 
-def examine(config: PostgresSinkConfig, where: str) -> Iterator[Check]:
+def run_checks(config: PostgresSinkConfig, where: str) -> Iterator[Check]:
     """The state is kept in a schema; tables are created in others, which the first event names."""
     import psycopg
 

@@ -137,9 +137,9 @@ class RedisSink(Component[RedisConfig]):
         self._client = self._ends = self._sender = None
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks.redis.checks import examine
+        from tidemill.sinks.redis.checks import run_checks
 
-        return examine(self.config, self._stream)
+        return run_checks(self.config, self._stream)
 
     def _send(self, delivery: Delivery) -> _Sending:
         if self._client is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tidemill.sinks.redis import RedisConfig
 
 
-def examine(config: RedisConfig, stream: Template) -> Iterator[Check]:
+def run_checks(config: RedisConfig, stream: Template) -> Iterator[Check]:
     try:
         import redis  # noqa: F401
     except ImportError:

@@ -173,9 +173,9 @@ class S3Sink(Component[S3Config]):
             ) from error
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks.s3.checks import examine
+        from tidemill.sinks.s3.checks import run_checks
 
-        return examine(self.config)
+        return run_checks(self.config)
 
     def close(self) -> None:
         self._store = self._manifests = None
@@ -205,10 +205,10 @@ class _Making:
         self._path = sink._path
         self._delivery = delivery
         self._manifests = manifests
-        letter = delivery.redelivered
-        self._reached = Reached(delivery.start) if letter else manifests.reached(delivery)
+        dead_letter = delivery.redelivered
+        self._reached = Reached(delivery.start) if dead_letter else manifests.reached(delivery)
         self._start = max(delivery.start, self._reached.end)
-        kind = "letter-" if letter else ""
+        kind = "letter-" if dead_letter else ""
         token = f"{kind}{self._start:020}-{max(delivery.end, self._start):020}"
         self._objects = Objects(store, sink.config, sink._format, delivery.source, token)
         self._witness: dict[Offset, str] = {}

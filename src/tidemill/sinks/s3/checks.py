@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidemill.sinks.s3 import S3Config
 
 
-def examine(config: S3Config) -> Iterator[Check]:
+def run_checks(config: S3Config) -> Iterator[Check]:
     try:
         import obstore
     except ImportError:

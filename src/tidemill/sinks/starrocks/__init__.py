@@ -146,9 +146,9 @@ class StarRocksSink(Component[StarRocksConfig]):
         )  # fmt: skip
 
     def doctor(self) -> Iterable[Check]:
-        from tidemill.sinks.starrocks.checks import examine
+        from tidemill.sinks.starrocks.checks import run_checks
 
-        return examine(self)
+        return run_checks(self)
 
     def close(self) -> None:
         session, self._session = self._session, None

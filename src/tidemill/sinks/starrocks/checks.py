@@ -25,7 +25,7 @@ def knows_conditions(version: str) -> bool:
     return found is None or tuple(map(int, found.groups())) >= _MIN_VERSION
 
 
-def examine(sink: StarRocksSink) -> Iterator[Check]:
+def run_checks(sink: StarRocksSink) -> Iterator[Check]:
     try:
         session = sink.connect()
     except DeliveryError as error:

@@ -37,7 +37,7 @@ class RowsRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LoadResult:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -130,7 +130,7 @@ class StreamLoads:
         except DeliveryError:
             return ""  # the rows are then looked for by halves
 
-    def _document(self, answer: Answer) -> dict[str, Any]:
+    def _document(self, answer: LoadResult) -> dict[str, Any]:
         if answer.status in (401, 403):
             raise Refused(
                 "StarRocks does not let us in", where=self.where,
@@ -147,7 +147,7 @@ class StreamLoads:
             )  # fmt: skip
         return document
 
-    def _follow(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def _follow(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> LoadResult:
         """Credentials go to every node: a backend asks for them again, and a redirect does not carry them."""
         token = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         sent = {"Authorization": f"Basic {token}", **headers}
@@ -164,7 +164,7 @@ class StreamLoads:
             url = urljoin(url, answer.headers.get("Location", ""))
         raise DeliveryError("StarRocks redirects without end", where=self.where, fix="Is a proxy in between?")
 
-    def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> LoadResult:
         target = urlsplit(url)
         secure = target.scheme == "https"
         port = target.port or (443 if secure else 80)
@@ -182,7 +182,7 @@ class StreamLoads:
                     connection.sendall(body)
                     while status == 100:
                         status, found = _head(stream)
-                return Answer(status, found, _body(stream, found))
+                return LoadResult(status, found, _body(stream, found))
 
 
 def _head(stream: Any) -> tuple[int, Any]:

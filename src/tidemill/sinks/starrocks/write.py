@@ -22,7 +22,7 @@ from tidemill.sinks._shared.unfollowed import refuse_older
 from tidemill.sinks.starrocks.client import RowsRefused
 from tidemill.sinks.starrocks.rows import VERSION, Piece, settle
 from tidemill.sinks.starrocks.tables import Destination, Name, text_of
-from tidemill.telemetry.failpoints import point
+from tidemill.telemetry.failpoints import failpoint
 
 if TYPE_CHECKING:
     from tidemill.sinks.starrocks import Session, StarRocksConfig
@@ -150,9 +150,9 @@ class Writing:
             "merge_condition": VERSION,
             **({"partial_update": "true"} if piece.partial else {}),
         }
-        point("starrocks.loading")
+        failpoint("starrocks.loading")
         self._session.loads.load(name.database, name.table, label, headers, body)
-        point("starrocks.loaded")
+        failpoint("starrocks.loaded")
         if piece.dead and self._config.deletes == "remove":  # also what an earlier attempt marked and did not remove
             base, delivery = self._config.offset_base, self._delivery
             self._session.tables.purge(name, piece, base + delivery.start, base + delivery.end)

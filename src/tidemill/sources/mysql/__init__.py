@@ -23,7 +23,7 @@ from tidemill.sources._shared.patterns import Pattern, Unmatched
 from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql import server as facts
 from tidemill.sources.mysql import setup, skip, tables
-from tidemill.sources.mysql.checks import examine
+from tidemill.sources.mysql.checks import run_checks
 from tidemill.sources.mysql.client import Dsn, Session, connect
 from tidemill.sources.mysql.decode import StreamDecoder, decoder_of
 from tidemill.sources.mysql.server import Server
@@ -170,11 +170,11 @@ class MysqlSource(Component[MysqlConfig]):
             return setup.prepare(db, self.config)
 
     def pass_over(
-        self, after: Position, through: Position | None, schemas: Schemas, *, told: Position | None
+        self, after: Position, through: Position | None, schemas: Schemas, *, confirmed: Position | None
     ) -> Passage:
         if through is not None:
-            return skip.up_to(self.config, after, through, told)
-        return skip.next_transaction(self.config, after, told)
+            return skip.up_to(self.config, after, through, confirmed)
+        return skip.next_transaction(self.config, after, confirmed)
 
     def other_server(self, after: Position, schemas: Schemas) -> str:
         with connect(self.config) as db:
@@ -191,9 +191,10 @@ class MysqlSource(Component[MysqlConfig]):
             return position.witnessed(position.now(db, server, self.config), server, self.config).text()
 
     def open(
-        self, after: Position | None, schemas: Schemas, *, told: Position | None = None, mark_events: int = 1000
+        self, after: Position | None, schemas: Schemas, *, confirmed: Position | None = None, mark_events: int = 1000
     ) -> Decoder:
-        """Connects and streams what was committed after `after`, or after `told` where that is further: an idle stream
+        """Connects and streams what was committed after `after`, or after `confirmed` where that is further: an idle
+        stream
         has nothing to append to the log, and what lies between may be purged by now."""
         self.close()
         config = self.config
@@ -204,7 +205,7 @@ class MysqlSource(Component[MysqlConfig]):
             setup.check_format(server, config)
             own = own_uuid(schemas.recall, schemas.remember)
             setup.wait_for_server_id(db, server, config, own)
-            known = position.further(*(position.parse(p, server, config) if p else None for p in (after, told)))
+            known = position.further(*(position.parse(p, server, config) if p else None for p in (after, confirmed)))
             place = position.resume(db, server, known, config) if known else position.first(db, server, config)
             selection = config.selection(server)
             self._patterns, (_, self._absent) = selection.patterns, tables.find(db, selection)
@@ -273,7 +274,7 @@ class MysqlSource(Component[MysqlConfig]):
             return None
 
     def doctor(self, resting: Resting | None = None) -> Iterable[Check]:
-        return examine(self.config, resting)
+        return run_checks(self.config, resting)
 
     def close(self) -> None:
         """Hangs up. Nothing stays at the server."""

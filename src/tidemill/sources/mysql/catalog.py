@@ -135,7 +135,7 @@ def _exact(
     made = list(columns)
     for j in asked:
         value = row.get(f"v{j}")
-        made[j] = replace(columns[j], default=None if value is None else _told(columns[j], value))
+        made[j] = replace(columns[j], default=None if value is None else _default_text(columns[j], value))
     return made
 
 
@@ -148,7 +148,7 @@ def _said(column: CatalogColumn) -> str:
     return f"UNIX_TIMESTAMP(DEFAULT({name}))" if "timestamp" in column.type else f"DEFAULT({name}) + 0e0"
 
 
-def _told(column: CatalogColumn, value: Any) -> str | None:
+def _default_text(column: CatalogColumn, value: Any) -> str | None:
     if column.charset:
         try:
             return f"'{bytes.fromhex(value).decode()}'"

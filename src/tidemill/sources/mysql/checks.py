@@ -24,7 +24,7 @@ _DAY = 86_400
 _SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")  # MariaDB 11.4, Percona
 
 
-def examine(config: MysqlConfig, resting: Resting | None = None) -> Iterator[Check]:
+def run_checks(config: MysqlConfig, resting: Resting | None = None) -> Iterator[Check]:
     try:
         db = connect(config)
     except TidemillError as error:
@@ -198,7 +198,7 @@ def _position(db: Session, server: Server, config: MysqlConfig, resting: Resting
         return Check("position", Outcome.PASS, f"none yet: capture begins at start_position: {config.start_position}")
     try:
         place = position.further(
-            *(position.parse(p, server, config) if p else None for p in (resting.after, resting.told))
+            *(position.parse(p, server, config) if p else None for p in (resting.after, resting.confirmed))
         )
         assert place is not None
         position.resume(db, server, place, config)

@@ -87,16 +87,21 @@ def parse(text: Position, server: Server, config: MysqlConfig) -> Place:
         ) from error
 
 
-def further(after: Place | None, told: Place | None) -> Place | None:
-    """`told` is where an idle stream had got to beyond the last change; it counts only if it goes on from `after`."""
-    if after is None or told is None:
-        return after or told
-    if isinstance(after.gtids, MysqlGtids) and isinstance(told.gtids, MysqlGtids):
-        return told if after.gtids.is_subset(told.gtids) else after
-    if isinstance(after.gtids, MariadbGtids) and isinstance(told.gtids, MariadbGtids):
-        return told if after.gtids.is_subset(told.gtids) else after
-    if after.gtids is None and told.gtids is None and after.server == told.server:
-        return told if (number_of(told.file), told.offset) >= (number_of(after.file), after.offset) else after
+def further(after: Place | None, confirmed: Place | None) -> Place | None:
+    """`confirmed` is where an idle stream had got to beyond the last change; it counts only if it goes on from
+    `after`."""
+    if after is None or confirmed is None:
+        return after or confirmed
+    if isinstance(after.gtids, MysqlGtids) and isinstance(confirmed.gtids, MysqlGtids):
+        return confirmed if after.gtids.is_subset(confirmed.gtids) else after
+    if isinstance(after.gtids, MariadbGtids) and isinstance(confirmed.gtids, MariadbGtids):
+        return confirmed if after.gtids.is_subset(confirmed.gtids) else after
+    if after.gtids is None and confirmed.gtids is None and after.server == confirmed.server:
+        return (
+            confirmed
+            if (number_of(confirmed.file), confirmed.offset) >= (number_of(after.file), after.offset)
+            else after
+        )
     return after
 
 

@@ -33,10 +33,10 @@ _BETWEEN = ("gtid", "anonymous_gtid", "rotate", "stop", "format_desc", "previous
 _PLACE = 5  # an event in its packet: length, number, and the byte that says that all is well
 
 
-def up_to(config: MysqlConfig, after: Position, wanted: Position, told: Position | None) -> Passage:
+def up_to(config: MysqlConfig, after: Position, wanted: Position, confirmed: Position | None) -> Passage:
     """A GTID set adds to what was captured; a file and byte is where the stream goes on."""
     with connect(config) as db:
-        server, here = _here(db, after, told, config)
+        server, here = _here(db, after, confirmed, config)
         there = Place.parse(wanted, server.flavor)
         if (there.gtids is None) != (here.gtids is None):
             raise ConfigError(
@@ -74,9 +74,9 @@ def up_to(config: MysqlConfig, after: Position, wanted: Position, told: Position
         return Passage(to.text(), f"transactions {lost[:500]}")
 
 
-def next_transaction(config: MysqlConfig, after: Position, told: Position | None) -> Passage:
+def next_transaction(config: MysqlConfig, after: Position, confirmed: Position | None) -> Passage:
     with connect(config) as db:
-        server, here = _here(db, after, told, config)
+        server, here = _here(db, after, confirmed, config)
         if _at_the_end(db, server, here):
             raise ConfigError(
                 f"no transaction stands after {str(here.text())[:200]} in the binlog", where=config.where,
@@ -184,9 +184,9 @@ def _event(packets: bytes) -> bytes:
     return b"".join(parts)[1:]
 
 
-def _here(db: Session, after: Position, told: Position | None, config: MysqlConfig) -> tuple[Server, Place]:
+def _here(db: Session, after: Position, confirmed: Position | None, config: MysqlConfig) -> tuple[Server, Place]:
     server = Server.read(db)
-    known = position.further(*(position.parse(p, server, config) if p else None for p in (after, told)))
+    known = position.further(*(position.parse(p, server, config) if p else None for p in (after, confirmed)))
     assert known is not None
     return server, position.resume(db, server, known, config)
 

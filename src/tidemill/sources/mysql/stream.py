@@ -21,7 +21,7 @@ from pymysql.constants import COMMAND
 from tidemill.decoders.binlog import events
 from tidemill.decoders.mysql_schema import Flavor, MariadbGtids, MysqlGtids, Place
 from tidemill.errors import ConnectionLost, SourceError
-from tidemill.net.buffered import Gulps, Pace
+from tidemill.net.buffered import BufferedReader, Pace
 from tidemill.sources.mysql import errors
 from tidemill.sources.mysql.client import Session, connect
 from tidemill.sources.mysql.server import Server
@@ -55,26 +55,26 @@ class Stream:
         except BaseException:
             session.close()
             raise
-        self._gulps = Gulps(
+        self._buffered = BufferedReader(
             session.connection._sock, config.where, event_size, pace=Pace(gather=config.gather_ms / 1000)
         )
 
     def read(self, wait: float) -> memoryview:
         """All bytes not yet consumed. A server that sends neither events nor heartbeats is given up."""
-        view = self._gulps.read(wait)
-        if self._heartbeats and self._gulps.quiet > self._silence:
+        view = self._buffered.read(wait)
+        if self._heartbeats and self._buffered.quiet > self._silence:
             raise ConnectionLost(
                 f"the server has sent nothing for {self._silence:.0f} seconds, not even a heartbeat", where=self._where
             )
         return view
 
     def consumed(self, count: int) -> None:
-        self._gulps.consumed(count)
+        self._buffered.consumed(count)
 
     def close(self) -> None:
         """The server notices at its next write; a new connection of ours ends the old one at once."""
         with contextlib.suppress(OSError):
-            self._gulps.close()
+            self._buffered.close()
         self._session.connection._force_close()
 
     def _declare(self, server: Server, place: Place, config: MysqlConfig, own: str) -> None:

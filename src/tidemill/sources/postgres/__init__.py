@@ -33,7 +33,7 @@ from tidemill.sources.postgres import identity, resume, setup, skip, watch
 from tidemill.sources.postgres import keys as key_history
 from tidemill.sources.postgres import stream as wire
 from tidemill.sources.postgres.catalog import Catalog
-from tidemill.sources.postgres.checks import examine
+from tidemill.sources.postgres.checks import run_checks
 from tidemill.sources.postgres.client import Endpoint, connect, login
 from tidemill.sources.postgres.errors import RESYNC, SlotLost, translated
 from tidemill.sources.postgres.lineage import remember, trace
@@ -179,7 +179,7 @@ class PostgresSource(Component[PostgresConfig]):
         self._reported = 0.0
         self._heard = 0.0
         self._decoder: PgOutputDecoder | None = None
-        self._told_at = 0.0
+        self._confirmed_at = 0.0
         self._silence = self._first_silence = config.heartbeat_seconds + config.network_timeout_seconds
         self._farthest = 0  # acknowledged over any connection
         self._witness: Witness | None = None
@@ -207,15 +207,15 @@ class PostgresSource(Component[PostgresConfig]):
             return identity.other_server(db, schemas.recall)
 
     def pass_over(
-        self, after: Position, through: Position | None, schemas: Schemas, *, told: Position | None
+        self, after: Position, through: Position | None, schemas: Schemas, *, confirmed: Position | None
     ) -> Passage:
         if through is not None:
-            passage = skip.up_to(self.config, after, through, told)
+            passage = skip.up_to(self.config, after, through, confirmed)
             place(schemas, parse_lsn(passage.to))  # a transaction need not end there
             return passage
         reader = PostgresSource(self.config.model_copy(update={"streaming": False}))
         try:
-            return skip.next_transaction(reader, after, told)
+            return skip.next_transaction(reader, after, confirmed)
         finally:
             reader.close()
 
@@ -237,7 +237,7 @@ class PostgresSource(Component[PostgresConfig]):
         return begin
 
     def open(
-        self, after: Position | None, schemas: Schemas, *, told: Position | None = None, mark_events: int = 1000
+        self, after: Position | None, schemas: Schemas, *, confirmed: Position | None = None, mark_events: int = 1000
     ) -> PgOutputDecoder:
         """Connects (see `start`) and gives the decoder of this connection; tables are numbered as it meets them."""
 
@@ -255,7 +255,7 @@ class PostgresSource(Component[PostgresConfig]):
             describe, self.server_message, observe=witness.observe, messages=self.config.messages,
             mark_events=mark_events,
         )  # fmt: skip
-        self.began = self.start(after, told, witness)
+        self.began = self.start(after, confirmed, witness)
         self._decoder.resume(parse_lsn(self.began))
         self._watch.begin()
         return self._decoder
@@ -275,9 +275,9 @@ class PostgresSource(Component[PostgresConfig]):
             if decoder.idle:
                 self._witness.judge(decoder.wal_end)
             target = self._hold(self._witness, target, done, idle)
-        if target <= self._flushed or time.monotonic() - self._told_at < self.config.feedback_seconds:
+        if target <= self._flushed or time.monotonic() - self._confirmed_at < self.config.feedback_seconds:
             return None
-        self._told_at = time.monotonic()
+        self._confirmed_at = time.monotonic()
         return format_lsn(target)
 
     def _hold(self, witness: Witness, target: int, done: int, idle: bool) -> int:
@@ -316,10 +316,12 @@ class PostgresSource(Component[PostgresConfig]):
         """From what the server was told to what it says it has sent."""
         return max(0, self._wal_end - max(self._reached, self._flushed, self._confirmed)) if self._stream else None
 
-    def start(self, after: Position | None, told: Position | None = None, witness: Witness | None = None) -> Position:
+    def start(
+        self, after: Position | None, confirmed: Position | None = None, witness: Witness | None = None
+    ) -> Position:
         """Connects and streams what was committed after `after`; answers where the stream begins.
 
-        `after` is the end of the log, or the checkpoint; `told` is the last position acknowledged to the server,
+        `after` is the end of the log, or the checkpoint; `confirmed` is the last position acknowledged to the server,
         written down before it was sent. Without either, `start_position` decides. With a `witness`, the stream begins
         earlier, and is compared. May be called again at any time.
         """
@@ -333,14 +335,14 @@ class PostgresSource(Component[PostgresConfig]):
             resume.wait_until_free(db, config)
             slot = resume.read(db, config.slot_name) or slot  # its last reader may have moved it
             recovering, end = resume.in_recovery(db), resume.wal_end(db)
-            known = after or told
+            known = after or confirmed
             if known is None:
                 begin = resume.first_position(slot, config.start_position, end, config)
                 if witness is not None:
                     witness.forget()
             else:
                 self._wait_for_standby(recovering, end, known, witness)
-                begin = resume.resume(slot, known, told, end, config)
+                begin = resume.resume(slot, known, confirmed, end, config)
 
             def compare(ask: Ask) -> None:
                 if witness is not None:
@@ -438,7 +440,7 @@ class PostgresSource(Component[PostgresConfig]):
         self._watch.close()
 
     def doctor(self, resting: Resting | None = None) -> Iterable[Check]:
-        return examine(self.config, resting)
+        return run_checks(self.config, resting)
 
     def _report_if_due(self) -> None:
         now = time.monotonic()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 
 
-def examine(config: PostgresConfig, resting: Resting | None = None) -> Iterator[Check]:
+def run_checks(config: PostgresConfig, resting: Resting | None = None) -> Iterator[Check]:
     try:
         db = connect(config)
     except TidemillError as error:
@@ -86,7 +86,7 @@ def _slot(db: psycopg.Connection, config: PostgresConfig, resting: Resting | Non
     if resting is not None:
         end = resume.wal_end(db)
         yield _ask("position", f"the slot has all that follows {resting.after}",
-                   lambda: resume.resume(slot, resting.after, resting.told, end, config))  # fmt: skip
+                   lambda: resume.resume(slot, resting.after, resting.confirmed, end, config))  # fmt: skip
     if slot.wal_status == "unreserved" or (slot.safe_bytes is not None and slot.safe_bytes < 256 * _MIB):
         fix = "Let the pipeline catch up, or raise max_slot_wal_keep_size now."
         yield Check("slot room", Outcome.WARN, "the slot will soon be invalidated", fix)
@@ -128,5 +128,5 @@ def _stream(db: psycopg.Connection, config: PostgresConfig, resting: Resting | N
 
 def _same(db: psycopg.Connection, resting: Resting, memory: witness.Memory, ask: Ask) -> None:
     now = witness.identify(ask, recovering=resume.in_recovery(db))
-    known = parse_lsn(resting.after or resting.told or "0/0")
+    known = parse_lsn(resting.after or resting.confirmed or "0/0")
     witness.check_end(witness.check_server(memory, now, known, ask, ""), resume.wal_end(db), "")

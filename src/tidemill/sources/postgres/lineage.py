@@ -75,10 +75,10 @@ def _initial(column: Column, relation: int, catalog: Catalog, schemas: Schemas) 
     # Tables that were there before the column: partitions that came since brought it with them.
     shared = [oid for oid in before if oid in now]
     missing = catalog.missing(shared, column.name)
-    told = {missing.get(oid) for oid in shared}
-    if any(oid not in missing and before[oid] != now[oid] for oid in shared) or len(told) != 1:
+    confirmed = {missing.get(oid) for oid in shared}
+    if any(oid not in missing and before[oid] != now[oid] for oid in shared) or len(confirmed) != 1:
         return Initial(unknown=_REWRITTEN)
-    value, odd = value_of(told.pop(), column.type)
+    value, odd = value_of(confirmed.pop(), column.type)
     return Initial(unknown="their value is none of the type's that is kept here") if odd else Initial(value)
 
 

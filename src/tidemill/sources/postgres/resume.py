@@ -164,13 +164,13 @@ def first_position(slot: Slot, wanted: str, end: int, config: PostgresConfig) ->
     return lsn
 
 
-def resume(slot: Slot, after: Position, told: Position | None, end: int, config: PostgresConfig) -> int:
+def resume(slot: Slot, after: Position, confirmed: Position | None, end: int, config: PostgresConfig) -> int:
     """Where to go on after `after`, or `PositionLost` if the slot no longer has what follows it.
 
     The server begins at the slot's confirmed position whatever we ask for. So that must not be past `after`, unless
-    we confirmed it ourselves (`told`): an idle source is acknowledged beyond its last change.
+    we confirmed it ourselves (`confirmed`): an idle source is acknowledged beyond its last change.
     """
-    known = max(parse_lsn(after), parse_lsn(told) if told else 0)
+    known = max(parse_lsn(after), parse_lsn(confirmed) if confirmed else 0)
     if slot.confirmed > known:
         raise PositionLost(
             f'replication slot "{config.slot_name}" stands at {format_lsn(slot.confirmed)}, past our last position'

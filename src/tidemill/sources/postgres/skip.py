@@ -26,9 +26,9 @@ _TWO_THOUSAND = datetime(2000, 1, 1, tzinfo=UTC)
 _FRAME, _XLOG = 5, 25  # bytes before a message: of the frame, and of XLogData in it
 
 
-def up_to(config: PostgresConfig, after: Position, wanted: Position, told: Position | None) -> Passage:
+def up_to(config: PostgresConfig, after: Position, wanted: Position, confirmed: Position | None) -> Passage:
     lsn = parse_lsn(wanted)
-    begin, end = _reach(config, after, told)
+    begin, end = _reach(config, after, confirmed)
     if not begin < lsn <= end:
         raise ConfigError(
             f'{wanted} is not in what slot "{config.slot_name}" has for us: after {format_lsn(begin)}, up to'
@@ -39,11 +39,11 @@ def up_to(config: PostgresConfig, after: Position, wanted: Position, told: Posit
     return Passage(format_lsn(lsn), f"what was committed after {format_lsn(begin)} and up to {format_lsn(lsn)}")
 
 
-def next_transaction(source: PostgresSource, after: Position, told: Position | None) -> Passage:
+def next_transaction(source: PostgresSource, after: Position, confirmed: Position | None) -> Passage:
     """`source` is one of our own, that does not let the server stream open transactions: they come in commit order."""
     config = source.config
-    _, end = _reach(config, after, told)
-    source.start(after, told)
+    _, end = _reach(config, after, confirmed)
+    source.start(after, confirmed)
     begun: tuple[int, datetime, int] | None = None
     filled = False
     tables: list[str] = []
@@ -85,7 +85,7 @@ def next_transaction(source: PostgresSource, after: Position, told: Position | N
         source.consumed(at)
 
 
-def _reach(config: PostgresConfig, after: Position, told: Position | None) -> tuple[int, int]:
+def _reach(config: PostgresConfig, after: Position, confirmed: Position | None) -> tuple[int, int]:
     """From where to where the slot can be read."""
     with connect(config) as db, translated(config.where):
         slot = resume.read(db, config.slot_name)
@@ -93,4 +93,4 @@ def _reach(config: PostgresConfig, after: Position, told: Position | None) -> tu
             raise SlotLost(f'replication slot "{config.slot_name}" is gone', where=config.where, fix=RESYNC)
         resume.verify(db, slot, config)
         end = resume.wal_end(db)
-        return resume.resume(slot, after, told, end, config), end
+        return resume.resume(slot, after, confirmed, end, config), end

@@ -12,7 +12,7 @@ import struct
 import time
 
 from tidemill.errors import ConnectionLost, SourceError
-from tidemill.net.buffered import Gulps, Pace
+from tidemill.net.buffered import BufferedReader, Pace
 from tidemill.sources.postgres.errors import from_server
 
 _TWO_THOUSAND = 946_684_800  # seconds from 1970 to 2000, where PostgreSQL's clock starts
@@ -24,18 +24,18 @@ class Stream:
 
     def __init__(self, sock: socket.socket, where: str, ahead: bytes = b"", pace: Pace | None = None) -> None:
         self._where = where
-        self._gulps = Gulps(sock, where, _frame_size, ahead=ahead, pace=pace)
+        self._buffered = BufferedReader(sock, where, _frame_size, ahead=ahead, pace=pace)
 
     def begin(self, command: str, timeout: float) -> None:
         """Sends START_REPLICATION; returns when the server has switched to streaming."""
         text = command.encode() + b"\0"
-        self._gulps.send(b"Q" + struct.pack(">I", len(text) + 4) + text)
+        self._buffered.send(b"Q" + struct.pack(">I", len(text) + 4) + text)
         deadline = time.monotonic() + timeout
         while True:
             while (frame := self._first_frame()) is None:
                 if time.monotonic() > deadline:
                     raise ConnectionLost("the server does not answer START_REPLICATION", where=self._where)
-                self._gulps.more()
+                self._buffered.more()
             kind, body = frame
             self.consumed(_HEADER + len(body))
             if kind == "W":  # CopyBothResponse
@@ -44,29 +44,29 @@ class Stream:
 
     def read(self, wait: float) -> memoryview:
         """All bytes not yet consumed, see `Gulps.read`."""
-        return self._gulps.read(wait)
+        return self._buffered.read(wait)
 
     @property
     def quiet(self) -> float:
         """Seconds for which nothing came while we listened."""
-        return self._gulps.quiet
+        return self._buffered.quiet
 
     def consumed(self, count: int) -> None:
-        self._gulps.consumed(count)
+        self._buffered.consumed(count)
 
     def status(self, written: int, flushed: int, *, reply: bool = False) -> None:
         """StandbyStatusUpdate. `flushed` 0 says nothing about flushing; `reply` asks for a keepalive at once."""
         clock = int((time.time() - _TWO_THOUSAND) * 1_000_000)
-        self._gulps.send(b"d" + struct.pack(">IcQQQqB", 38, b"r", written, flushed, flushed, clock, reply))
+        self._buffered.send(b"d" + struct.pack(">IcQQQqB", 38, b"r", written, flushed, flushed, clock, reply))
 
     def close(self) -> None:
         """Says goodbye, so that the server frees the slot now and not at its next write."""
         with contextlib.suppress(OSError, ConnectionLost):
-            self._gulps.send(b"c" + struct.pack(">I", 4) + b"X" + struct.pack(">I", 4))
-        self._gulps.close()
+            self._buffered.send(b"c" + struct.pack(">I", 4) + b"X" + struct.pack(">I", 4))
+        self._buffered.close()
 
     def _first_frame(self) -> tuple[str, bytes] | None:
-        have = self._gulps.pending
+        have = self._buffered.pending
         size = _frame_size(have)
         return (chr(have[0]), bytes(have[_HEADER:size])) if size and len(have) >= size else None
 

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from tidemill.lab.bench.baselines.baseline import PULLED, Station
-from tidemill.lab.bench.baselines.clickhouse import ClickHouseStation
-from tidemill.lab.bench.baselines.files import FilesStation
-from tidemill.lab.bench.baselines.http import HttpEventStation, HttpStation, HttpThreadsStation
-from tidemill.lab.bench.baselines.kafka import KafkaStation
-from tidemill.lab.bench.baselines.nats import NatsStation
-from tidemill.lab.bench.baselines.pgstream import PgstreamStation
-from tidemill.lab.bench.baselines.postgres import PostgresStation
-from tidemill.lab.bench.baselines.redis import RedisStation
-from tidemill.lab.bench.baselines.s3 import S3Station
-from tidemill.lab.bench.baselines.starrocks import StarRocksStation
+from tidemill.lab.bench.baselines.baseline import PULLED, Baseline
+from tidemill.lab.bench.baselines.clickhouse import ClickHouseBaseline
+from tidemill.lab.bench.baselines.files import FilesBaseline
+from tidemill.lab.bench.baselines.http import HttpBaseline, HttpEventBaseline, HttpThreadsBaseline
+from tidemill.lab.bench.baselines.kafka import KafkaBaseline
+from tidemill.lab.bench.baselines.nats import NatsBaseline
+from tidemill.lab.bench.baselines.pgstream import PgstreamBaseline
+from tidemill.lab.bench.baselines.postgres import PostgresBaseline
+from tidemill.lab.bench.baselines.redis import RedisBaseline
+from tidemill.lab.bench.baselines.s3 import S3Baseline
+from tidemill.lab.bench.baselines.starrocks import StarRocksBaseline
 
-__all__ = ["PULLED", "STATIONS", "Station"]
+__all__ = ["BASELINES", "PULLED", "Baseline"]
 
 # What has a colon is another way to use the sink before it, and is measured only if it is named.
-STATIONS: dict[str, type[Station]] = {
-    "clickhouse": ClickHouseStation,
-    "files": FilesStation,
-    "http": HttpStation,
-    "http:event": HttpEventStation,
-    "http:threads": HttpThreadsStation,
-    "kafka": KafkaStation,
-    "nats": NatsStation,
-    "pgstream": PgstreamStation,
-    "postgres": PostgresStation,
-    "redis": RedisStation,
-    "s3": S3Station,
-    "starrocks": StarRocksStation,
+BASELINES: dict[str, type[Baseline]] = {
+    "clickhouse": ClickHouseBaseline,
+    "files": FilesBaseline,
+    "http": HttpBaseline,
+    "http:event": HttpEventBaseline,
+    "http:threads": HttpThreadsBaseline,
+    "kafka": KafkaBaseline,
+    "nats": NatsBaseline,
+    "pgstream": PgstreamBaseline,
+    "postgres": PostgresBaseline,
+    "redis": RedisBaseline,
+    "s3": S3Baseline,
+    "starrocks": StarRocksBaseline,
 }

@@ -15,7 +15,7 @@ PULLED = 1000
 """Messages of one pull, and of the ack after it."""
 
 
-class Station(ABC):
+class Baseline(ABC):
     """Starts on entry, is gone on exit. `loop` says what `plain` does, `pull_loop` what the plain consumer does."""
 
     loop: str

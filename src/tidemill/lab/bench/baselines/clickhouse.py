@@ -5,11 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.bench.baselines.baseline import Baseline
 from tidemill.lab.servers.clickhouse_standin import ClickHouse
 
 
-class ClickHouseStation(Station):
+class ClickHouseBaseline(Baseline):
     """The engine behind our HTTP front, for the sink and for the plain loop alike."""
 
     loop = "clickhouse-connect insert_arrow() of a ready table"

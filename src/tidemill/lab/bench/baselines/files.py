@@ -5,10 +5,10 @@ import time
 from typing import Any
 
 from tidemill.formats.json import JsonFormat
-from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.bench.baselines.baseline import Baseline
 
 
-class FilesStation(Station):
+class FilesBaseline(Baseline):
     loop = "write() and fsync() of ready lines to one file"
 
     def start(self) -> None:

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from tidemill.formats.json import JsonFormat
-from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.bench.baselines.baseline import Baseline
 from tidemill.lab.servers.http_receiver import Sponge
 from tidemill.sinks.http import HttpConfig
 
 
-class HttpStation(Station):
+class HttpBaseline(Baseline):
     """The receiver answers at once and keeps nothing, for both. Bodies are the same bytes, over one connection each."""
 
     loop = "urllib3 POST of ready bodies of 500 events"
@@ -39,7 +39,7 @@ class HttpStation(Station):
             return time.perf_counter() - began
 
 
-class HttpEventStation(HttpStation):
+class HttpEventBaseline(HttpBaseline):
     """One event in a request."""
 
     loop = "urllib3 POST of ready events, one by one"
@@ -51,11 +51,11 @@ class HttpEventStation(HttpStation):
         self._type = {"Content-Type": "application/json"}
 
 
-class HttpThreadsStation(HttpStation):
+class HttpThreadsBaseline(HttpBaseline):
     """As many connections as the sink has by default; the plain loop keeps no order between them."""
 
     loop = "urllib3 POST of ready bodies of 500 events from 8 threads"
-    options: ClassVar[Mapping[str, Any]] = {"mode": "batch", "max_events": HttpStation.events}
+    options: ClassVar[Mapping[str, Any]] = {"mode": "batch", "max_events": HttpBaseline.events}
 
     def plain(self, target: str) -> float:
         import urllib3

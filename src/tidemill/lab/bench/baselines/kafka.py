@@ -4,11 +4,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.bench.baselines.baseline import Baseline
 from tidemill.lab.servers.kafka import local_kafka
 
 
-class KafkaStation(Station):
+class KafkaBaseline(Baseline):
     loop = "confluent_kafka produce() of ready keys and values"
 
     def start(self) -> None:

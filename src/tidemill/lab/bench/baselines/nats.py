@@ -4,11 +4,11 @@ import asyncio
 import time
 from typing import Any
 
-from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.bench.baselines.baseline import Baseline
 from tidemill.lab.servers.nats import Nats
 
 
-class NatsStation(Station):
+class NatsBaseline(Baseline):
     loop = "nats-py publish_async() of ready bytes, acknowledgements awaited"
 
     def start(self) -> None:

@@ -3,13 +3,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tidemill.lab.bench.baselines.baseline import PULLED, Station
+from tidemill.lab.bench.baselines.baseline import PULLED, Baseline
 from tidemill.lab.bench.baselines.postgres import copy
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.sinks.pgstream import Client
 
 
-class PgstreamStation(Station):
+class PgstreamBaseline(Baseline):
     """The plain consumer has no groups, no visibility timeout and no order to keep; what it takes is gone at once.
 
     Every round begins with empty tables, for both."""

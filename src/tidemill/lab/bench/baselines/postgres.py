@@ -3,12 +3,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.bench.baselines.baseline import Baseline
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.block import Block
 
 
-class PostgresStation(Station):
+class PostgresBaseline(Baseline):
     """The sink keeps the newest row of each key; the plain loop only appends all of them."""
 
     loop = "COPY of ready text into a table with the same key"

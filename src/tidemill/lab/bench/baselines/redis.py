@@ -3,11 +3,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.bench.baselines.baseline import Baseline
 from tidemill.lab.servers.valkey import Valkey
 
 
-class RedisStation(Station):
+class RedisBaseline(Baseline):
     loop = "redis-py pipelines of 1,000 XADD of ready bytes"
 
     def start(self) -> None:

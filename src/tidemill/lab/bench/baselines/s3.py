@@ -4,11 +4,11 @@ import time
 from typing import Any
 
 from tidemill.formats.json import JsonFormat
-from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.bench.baselines.baseline import Baseline
 from tidemill.lab.servers.seaweedfs import SeaweedFS
 
 
-class S3Station(Station):
+class S3Baseline(Baseline):
     loop = "obstore put() of ready objects, one per batch"
 
     def start(self) -> None:

@@ -4,12 +4,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tidemill.lab.bench.baselines.baseline import Station
+from tidemill.lab.bench.baselines.baseline import Baseline
 from tidemill.lab.servers.starrocks_standin import StarRocks
 from tidemill.sinks.starrocks import StreamLoads
 
 
-class StarRocksStation(Station):
+class StarRocksBaseline(Baseline):
     """The stand-in, for both. What the sink sent to its first table is sent again, as it was."""
 
     loop = "Stream Load of ready bodies (the sink's own)"
