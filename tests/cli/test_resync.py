@@ -18,7 +18,7 @@ from tidemill.capture.__main__ import _open_log
 from tidemill.cli.resync import app
 from tidemill.config import load
 from tidemill.decoders import pgoutput
-from tidemill.decoders.pgoutput.columns import Cells, convert, texts
+from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, texts
 from tidemill.errors import ConfigError, DecodeError, PositionLost, SourceError
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.log import LogReader, Tail
@@ -77,8 +77,8 @@ def test_what_the_source_remembers_of_its_server_goes_with_the_gap(document: Pat
     registry = tmp_path / "state" / "shop" / "registry.sqlite"
     registry.parent.mkdir(parents=True)
     schemas = SchemaRegistry(registry)
-    seen = witness.Transaction(1, 2, 3, 4)
-    before = witness.Memory(witness.Server("1", 7), "", seen)
+    seen = witness.WitnessedTransaction(1, 2, 3, 4)
+    before = witness.WitnessMemory(witness.ServerTimeline("1", 7), "", seen)
     schemas.remember(witness.NAME, before.to_json())
     CliRunner().invoke(app, [str(document), "--force", "--json"], catch_exceptions=False)
     memory = witness.recall(schemas.recall)
@@ -180,7 +180,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 def refuse_poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for a value that the decoder cannot read: no version of PostgreSQL is known to send one."""
 
-    def refusing(cells: Cells, kind: DataType) -> Any:
+    def refusing(cells: PgOutputCells, kind: DataType) -> Any:
         if b"poison" in b"".join(texts(cells).cast("binary").drop_null().to_pylist()):
             raise DecodeError("a value that nobody can read")
         return convert(cells, kind)

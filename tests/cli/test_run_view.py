@@ -43,7 +43,7 @@ def test_a_sink_that_fails_says_so_and_why() -> None:
 
 
 def test_lines_tell_a_notice_once_with_its_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = run_view.Lines(0, as_json=False)
+    lines = run_view.LineView(0, as_json=False)
     lines.show([replace(STATUS, notices=(NOTICE,))])
     lines.show([replace(STATUS, notices=(NOTICE,))])
     assert capsys.readouterr().out.count(FIX) == 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.decoders.mysql_schema.gtid import Flavor, MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema.place import BinlogPlace
 from tidemill.errors import ConfigError
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -145,15 +145,15 @@ def test_what_is_no_mariadb_position_is_refused(text: str) -> None:
     ],
 )
 def test_a_position_survives_its_text(text: str, flavor: Flavor) -> None:
-    assert Place.parse(text, flavor).text() == text
+    assert BinlogPlace.parse(text, flavor).text() == text
 
 
 def test_a_file_and_byte_of_an_operator_need_no_server() -> None:
-    place = Place.parse("binlog.000003:1547", Flavor.MYSQL)
+    place = BinlogPlace.parse("binlog.000003:1547", Flavor.MYSQL)
     assert (place.gtids, place.file, place.offset, place.server) == (None, "binlog.000003", 1547, "")
 
 
 @pytest.mark.parametrize("text", ["", "now", "binlog:3", "16/B374D848"])
 def test_what_is_no_position_says_how_one_looks(text: str) -> None:
     with pytest.raises(ConfigError, match=r"binlog\.000003:1547"):
-        Place.parse(text, Flavor.MYSQL)
+        BinlogPlace.parse(text, Flavor.MYSQL)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tidemill.decoders.binlog import cells, strings
-from tidemill.decoders.binlog.column import Cells
+from tidemill.decoders.binlog.column import BinlogCells
 from tidemill.decoders.mysql_schema import charsets, table_map, types
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
@@ -109,7 +109,7 @@ def _converted(values: list[bytes], charset: str) -> list[str]:
     sizes = np.array([len(value) for value in values], np.int32)
     at = (np.cumsum(sizes) - sizes).astype(np.int32)
     buffer = np.frombuffer(b"".join(values) + bytes(8), np.uint8)
-    array, odd = convert(Cells(buffer, at, sizes, np.full(len(values), cells.VALUE, np.uint8)))
+    array, odd = convert(BinlogCells(buffer, at, sizes, np.full(len(values), cells.VALUE, np.uint8)))
     assert odd is None
     found: list[str] = array.to_pylist()
     return found

@@ -16,7 +16,7 @@ from tests.services.mysql import KINDS
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, packets, record
 from tests.support.decoded import rows
 from tidemill.decoders.binlog import BinlogRefused
-from tidemill.decoders.binlog.rows import Name, Names, Uuid
+from tidemill.decoders.binlog.rows import Names, TransactionName, Uuid
 from tidemill.decoders.columnar.crc32 import crc32
 from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.errors import ConnectionLost, DecodeError, SourceError, is_retryable
@@ -144,7 +144,7 @@ def test_old_rows_of_which_nothing_was_sent_are_an_error() -> None:
 
 def test_a_server_met_by_another_way_first_is_still_found_by_its_bytes() -> None:
     names = Names()
-    name = Name("uuid:", Uuid("uuid"))
+    name = TransactionName("uuid:", Uuid("uuid"))
     assert names.number(name) == names.number(name, bytes(range(16)))
     assert names.vectors()[2].tolist() == [names.number(name)]
 

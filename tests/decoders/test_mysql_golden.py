@@ -11,7 +11,7 @@ from tests.support.binlogstream import decode
 from tests.support.decoded import rows
 from tidemill.decoders.binlog import rows as noted_rows
 from tidemill.decoders.mysql_schema.gtid import Flavor, MysqlGtids
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema.place import BinlogPlace
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 
 STREAMS = mygoldens.load()
@@ -77,14 +77,14 @@ def test_without_gtids_positions_are_places_in_files() -> None:
     found = [row["position"] for row in rows(changes)]
     assert len(set(found)) == 3
     for position, change in zip(found, [c for c in changes if isinstance(c, Committed)], strict=False):
-        assert Place.parse(position, Flavor.MYSQL).file.startswith("binlog.")
+        assert BinlogPlace.parse(position, Flavor.MYSQL).file.startswith("binlog.")
         assert change.events
 
 
 def test_a_stream_resumed_by_file_names_the_file_its_transactions_end_in() -> None:
     golden, stream = _pair("rotation", "mysql")
     changes = decode(stream.data, golden.tables(stream.flavor), stream.flavor, began="binlog.000001:4")
-    files = [Place.parse(c.through, Flavor.MYSQL).file for c in changes if isinstance(c, Committed) and c.events]
+    files = [BinlogPlace.parse(c.through, Flavor.MYSQL).file for c in changes if isinstance(c, Committed) and c.events]
     assert files == sorted(files)
     assert len(set(files)) == 3
 

@@ -19,7 +19,7 @@ from tidemill.decoders.mysql_schema import table_map
 from tidemill.decoders.mysql_schema.catalog import CatalogTable
 from tidemill.decoders.mysql_schema.column_definition import canonical
 from tidemill.decoders.mysql_schema.ddl import parse
-from tidemill.decoders.mysql_schema.history import Effect, History, Unknown
+from tidemill.decoders.mysql_schema.history import Effect, TableHistory, Unknown
 from tidemill.decoders.mysql_schema.shape import difference
 from tidemill.lab.servers.mysql_family import Server
 
@@ -32,7 +32,7 @@ class Follower:
     def __init__(self, server: Server, database: str) -> None:
         self.server, self.database = server, database
         self.mariadb = server.name == "MariaDB"
-        self.history = History(mariadb=self.mariadb)
+        self.history = TableHistory(mariadb=self.mariadb)
         [(charset,)] = server.query(
             "SELECT DEFAULT_CHARACTER_SET_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (database,)
         )

@@ -18,7 +18,7 @@ from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog import json_documents as documents
 from tidemill.decoders.binlog import json_text as kernel
 from tidemill.decoders.binlog import json_value as values
-from tidemill.decoders.binlog.column import Cells
+from tidemill.decoders.binlog.column import BinlogCells
 from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
@@ -26,11 +26,11 @@ from tidemill.lab.servers.mysql_family import Server
 SEED = random.SystemRandom().randrange(2**32)
 
 
-def column(values: list[bytes]) -> Cells:
+def column(values: list[bytes]) -> BinlogCells:
     sizes = np.array([len(value) for value in values], np.int32)
     at = (np.cumsum(sizes) - sizes).astype(np.int32)
     buffer = np.frombuffer(b"".join(values) + bytes(8), np.uint8)
-    return Cells(buffer, at, sizes, np.full(len(values), cells.VALUE, np.uint8))
+    return BinlogCells(buffer, at, sizes, np.full(len(values), cells.VALUE, np.uint8))
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ from tests.decoders.mysqlddl import random_statement
 from tests.services.mysql import KINDS, private_server
 from tests.support.mysqlbinlog import Event, events, statement
 from tests.support.mysqlcatalog import read_catalog
-from tidemill.decoders.mysql_schema import Catalog, MysqlTables, table_map
+from tidemill.decoders.mysql_schema import MysqlTables, ServerCatalog, table_map
 from tidemill.decoders.mysql_schema.answers import DdlChange
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogDatabase, CatalogTable
 from tidemill.decoders.mysql_schema.gtid import Flavor
-from tidemill.decoders.mysql_schema.place import Place
-from tidemill.decoders.mysql_schema.session import Mode, Session
+from tidemill.decoders.mysql_schema.place import BinlogPlace
+from tidemill.decoders.mysql_schema.session import SqlMode, StatementSession
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.position import Position
@@ -41,18 +41,18 @@ class Story:
     now: dict[str, CatalogTable] = field(default_factory=dict)
 
     @property
-    def start(self) -> Place:
-        return Place(self.flavor, None, self.events[0].place.file, 4)
+    def start(self) -> BinlogPlace:
+        return BinlogPlace(self.flavor, None, self.events[0].place.file, 4)
 
-    def catalog(self, *, since: bool = False) -> Catalog:
+    def catalog(self, *, since: bool = False) -> ServerCatalog:
         statements = [statement(e.body) for e in self.events if e.kind == QUERY] if since else []
-        return Catalog(
+        return ServerCatalog(
             [CatalogDatabase("d", "utf8mb4")], list(self.now.values()), self.events[-1].place, since=statements
         )
 
 
-def empty(story: Story) -> Catalog:
-    return Catalog([CatalogDatabase("d", "utf8mb4")], [], story.start)
+def empty(story: Story) -> ServerCatalog:
+    return ServerCatalog([CatalogDatabase("d", "utf8mb4")], [], story.start)
 
 
 def tables(story: Story, registry: SchemaRegistry) -> MysqlTables:
@@ -163,7 +163,7 @@ def test_an_old_place_without_a_history_is_read_right_or_not_at_all(story: Story
         place = story.events[first - 1].place if first else story.start
         later = [statement(e.body) for e in story.events[first:] if e.kind == QUERY]
         whole = story.catalog()
-        made.begin(place, lambda: Catalog(whole.databases, whole.tables, whole.at, since=later), fresh=True)  # noqa: B023
+        made.begin(place, lambda: ServerCatalog(whole.databases, whole.tables, whole.at, since=later), fresh=True)  # noqa: B023
         try:
             for number, item in replay(story, made, first):
                 if isinstance(item, Table):
@@ -225,14 +225,14 @@ class Clock:
 
     def __call__(self) -> Position:
         self.number += 100
-        return Place(Flavor.MYSQL, None, "binlog.000001", self.number, "1").text()
+        return BinlogPlace(Flavor.MYSQL, None, "binlog.000001", self.number, "1").text()
 
 
 @pytest.fixture
 def shop(registry: SchemaRegistry) -> MysqlTables:
     made = MysqlTables(registry, lambda database, table: (database, table) == ("d", "orders"), flavor=Flavor.MYSQL)
-    start = Place(Flavor.MYSQL, None, "binlog.000001", 4, "1")
-    made.begin(start, lambda: Catalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
+    start = BinlogPlace(Flavor.MYSQL, None, "binlog.000001", 4, "1")
+    made.begin(start, lambda: ServerCatalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
     return made
 
 
@@ -319,8 +319,8 @@ def test_sequences_of_mariadb_are_no_tables(mariadb: Server, registry: SchemaReg
     shapes = [shape for shape in found if shape.database == "sequences"]
     assert shapes
     made = MysqlTables(registry, lambda database, table: True, flavor=Flavor.MARIADB)
-    start = Place(Flavor.MARIADB, None, "binlog.000001", 4, "1")
-    made.begin(start, lambda: Catalog([], [], start), fresh=True)
+    start = BinlogPlace(Flavor.MARIADB, None, "binlog.000001", 4, "1")
+    made.begin(start, lambda: ServerCatalog([], [], start), fresh=True)
     for shape in shapes:
         assert made.resolve(shape, start.text()) is None
         assert made.resolve(replace(shape, names=()), start.text()) is None
@@ -370,16 +370,16 @@ def test_temporary_tables_of_a_session_are_known_again_after_a_restart(registry:
     def tables() -> MysqlTables:
         return MysqlTables(registry, lambda database, table: table == "orders", flavor=Flavor.MARIADB)
 
-    start, clock = Place(Flavor.MARIADB, None, "binlog.000001", 4, "1"), Clock()
-    using, session = Session(thread=7, uses_temporary=True), Session(thread=7)
+    start, clock = BinlogPlace(Flavor.MARIADB, None, "binlog.000001", 4, "1"), Clock()
+    using, session = StatementSession(thread=7, uses_temporary=True), StatementSession(thread=7)
     made = tables()
-    made.begin(start, lambda: Catalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
+    made.begin(start, lambda: ServerCatalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
     assert not made.ddl("CREATE TEMPORARY TABLE orders (x int)", "d", clock(), using)
     again = tables()
-    again.begin(Place.parse(clock(), Flavor.MARIADB), pytest.fail, fresh=False)
+    again.begin(BinlogPlace.parse(clock(), Flavor.MARIADB), pytest.fail, fresh=False)
     assert not again.writes("INSERT INTO orders VALUES (1)", "d", using)
     assert again.writes("INSERT INTO orders VALUES (my_function())", "d", using)
-    assert again.writes("INSERT INTO orders VALUES (1)", "d", Session(thread=8))
+    assert again.writes("INSERT INTO orders VALUES (1)", "d", StatementSession(thread=8))
     assert again.writes("INSERT INTO orders VALUES (1)", "d", session), "it used no temporary table"
     assert not again.ddl("RENAME TABLE orders TO u", "d", clock(), session)
     assert not again.ddl("ALTER TABLE u FROBNICATE x", "d", clock(), using)
@@ -387,17 +387,17 @@ def test_temporary_tables_of_a_session_are_known_again_after_a_restart(registry:
     assert orjson.loads(dropped.document)["changes"] == [{"change": "rename_table", "from": "d.orders", "to": "d.old"}]
     assert not again.ddl("DROP TEMPORARY TABLE u", "d", clock(), using)
     last = tables()
-    last.begin(Place.parse(clock(), Flavor.MARIADB), pytest.fail, fresh=False)
+    last.begin(BinlogPlace.parse(clock(), Flavor.MARIADB), pytest.fail, fresh=False)
     assert last.writes("INSERT INTO u VALUES (1)", "d", using)
 
 
 def test_what_may_have_been_about_a_temporary_table_is_not_undone(registry: SchemaRegistry) -> None:
     """Where capture begins in the past, statements are known without their sessions."""
     made = MysqlTables(registry, lambda database, table: True, flavor=Flavor.MYSQL)
-    start, clock = Place(Flavor.MYSQL, None, "binlog.000001", 4, "1"), Clock()
+    start, clock = BinlogPlace(Flavor.MYSQL, None, "binlog.000001", 4, "1"), Clock()
     since = [("d", "CREATE TEMPORARY TABLE orders (x int)"), ("d", "ALTER TABLE orders ADD note varchar(20)")]
-    now = Place.parse(clock(), Flavor.MYSQL)
-    made.begin(start, lambda: Catalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], now, since=since), fresh=True)
+    now = BinlogPlace.parse(clock(), Flavor.MYSQL)
+    made.begin(start, lambda: ServerCatalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], now, since=since), fresh=True)
     with pytest.raises(DecodeError, match="or about a temporary table of that name"):
         made.resolve(SHAPE, clock())
 
@@ -497,7 +497,7 @@ def test_a_statement_that_may_have_changed_a_captured_table_is_not(shop: MysqlTa
 
 
 def test_passwords_of_table_options_are_not_in_the_event_whatever_a_backslash_means(shop: MysqlTables) -> None:
-    plain = Session(Mode.NO_BACKSLASH_ESCAPES)
+    plain = StatementSession(SqlMode.NO_BACKSLASH_ESCAPES)
     [change] = shop.ddl(r"ALTER TABLE orders PASSWORD = 'secret\'", "d", Clock()(), plain)
     assert "secret" not in change.document
 
@@ -528,8 +528,8 @@ def test_the_same_statement_asked_twice_is_applied_once(shop: MysqlTables) -> No
 
 def test_an_alter_that_mariadb_logs_in_two_phases_is_applied_once(registry: SchemaRegistry) -> None:
     made = MysqlTables(registry, lambda database, table: table == "orders", flavor=Flavor.MARIADB)
-    start, clock = Place(Flavor.MARIADB, None, "binlog.000001", 4, "1"), Clock()
-    made.begin(start, lambda: Catalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
+    start, clock = BinlogPlace(Flavor.MARIADB, None, "binlog.000001", 4, "1"), Clock()
+    made.begin(start, lambda: ServerCatalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
     first, second = _run(made, clock, *["ALTER TABLE orders ADD COLUMN x int"] * 2)
     assert first.table == second.table
     assert (first.barrier, second.barrier) == (True, False)
@@ -544,8 +544,8 @@ def test_a_dropped_database_takes_its_tables_along(shop: MysqlTables) -> None:
 
 def test_names_in_another_case_are_the_same_where_the_server_says_so(registry: SchemaRegistry) -> None:
     made = MysqlTables(registry, lambda database, table: table == "orders", flavor=Flavor.MYSQL, fold=True)
-    start = Place(Flavor.MYSQL, None, "binlog.000001", 4, "1")
-    made.begin(start, lambda: Catalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
+    start = BinlogPlace(Flavor.MYSQL, None, "binlog.000001", 4, "1")
+    made.begin(start, lambda: ServerCatalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
     [change] = _run(made, Clock(), "ALTER TABLE D.Orders ADD COLUMN X int")
     assert [c.name for c in change.table.columns] == ["id", "total", "note", "X"]
 
@@ -556,8 +556,8 @@ def test_the_flag_of_a_statement_alone_does_not_make_its_table_temporary(
 ) -> None:
     """In a procedure every statement has it that follows a DROP TABLE IF EXISTS of a name that nobody has."""
     made, clock = MysqlTables(registry, lambda database, table: True, flavor=flavor), Clock()
-    start, flagged = Place(flavor, None, "binlog.000001", 4, "1"), Session(thread=7, uses_temporary=True)
-    made.begin(start, lambda: Catalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
+    start, flagged = BinlogPlace(flavor, None, "binlog.000001", 4, "1"), StatementSession(thread=7, uses_temporary=True)
+    made.begin(start, lambda: ServerCatalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
     assert not made.ddl("DROP TABLE IF EXISTS `nosuch`", "d", clock(), flagged)
     [truncated] = made.ddl("TRUNCATE TABLE orders", "d", clock(), flagged)
     assert truncated.truncate
@@ -576,20 +576,20 @@ def test_temporary_tables_end_with_the_server_and_not_with_the_stream(registry: 
         return MysqlTables(registry, lambda database, table: True, flavor=Flavor.MYSQL)
 
     start, clock, using = (
-        Place(Flavor.MYSQL, None, "binlog.000001", 4, "1"),
+        BinlogPlace(Flavor.MYSQL, None, "binlog.000001", 4, "1"),
         Clock(),
-        Session(thread=7, uses_temporary=True),
+        StatementSession(thread=7, uses_temporary=True),
     )
     made = tables()
-    made.begin(start, lambda: Catalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
+    made.begin(start, lambda: ServerCatalog([CatalogDatabase("d", "utf8mb4")], [ORDERS], start), fresh=True)
     made.server_started(1_700_000_000, clock())
     assert not made.ddl("CREATE TEMPORARY TABLE orders (x int)", "d", clock(), using)
     again = tables()
-    again.begin(Place.parse(clock(), Flavor.MYSQL), pytest.fail, fresh=False)
+    again.begin(BinlogPlace.parse(clock(), Flavor.MYSQL), pytest.fail, fresh=False)
     again.server_started(1_700_000_000, clock())
     assert not again.ddl("TRUNCATE TABLE orders", "d", clock(), using), "the same server still has the session"
     again.server_started(1_700_000_099, clock())
     assert again.ddl("TRUNCATE TABLE orders", "d", clock(), using)
     last = tables()
-    last.begin(Place.parse(clock(), Flavor.MYSQL), pytest.fail, fresh=False)
+    last.begin(BinlogPlace.parse(clock(), Flavor.MYSQL), pytest.fail, fresh=False)
     assert last.ddl("TRUNCATE TABLE orders", "d", clock(), using)

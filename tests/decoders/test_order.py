@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.decoded import follow_each_other
 from tests.support.pgstream import decode, tables_of
 from tidemill.decoders import pgoutput
-from tidemill.decoders.pgoutput.columns import Cells, convert, texts
+from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, texts
 from tidemill.errors import DecodeError
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
 from tidemill.model.types import DataType
@@ -91,7 +91,7 @@ def streamed(message: bytes, xid: int) -> bytes:
     return frame(body[:1] + struct.pack(">I", xid) + body[1:])
 
 
-def refuse_666(cells: Cells, kind: DataType) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+def refuse_666(cells: PgOutputCells, kind: DataType) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     """A stand-in for a value that cannot be decoded."""
     if "666" in texts(cells).to_pylist():
         raise DecodeError("a value that nobody can read")

@@ -27,7 +27,7 @@ from tidemill.model import postgres_types
 from tidemill.model.block import Block, Side
 from tidemill.model.change import Committed
 from tidemill.model.table import Table
-from tidemill.sources.postgres.catalog import Catalog
+from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.client import SESSION
 
 SEED = random.SystemRandom().randrange(2**32)
@@ -126,7 +126,7 @@ def _create(db: psycopg.Connection[Any], version: int) -> dict[str, str]:
 
 def _decoded(server: Postgres, db: psycopg.Connection[Any], without: dict[str, str]) -> Stored:
     result = Stored(db, without)
-    catalog = Catalog(lambda: _session(server.dsn("every_type")), "tests")
+    catalog = RelationCatalog(lambda: _session(server.dsn("every_type")), "tests")
 
     def describe(relation: Relation, names: dict[int, str]) -> Table:
         return catalog.describe(relation, names).with_fingerprint()

@@ -22,7 +22,7 @@ from tidemill.model import postgres_types
 from tidemill.model.block import Block
 from tidemill.model.change import Committed
 from tidemill.model.table import Table
-from tidemill.sources.postgres.catalog import Catalog
+from tidemill.sources.postgres.catalog import RelationCatalog
 
 __all__ = ["stored"]  # a fixture
 
@@ -34,7 +34,7 @@ def blocks(postgres18: Postgres) -> Iterator[list[Block]]:
         for statement in SETUP:
             db.execute(statement.encode())
         test_types._create(db, 18)
-        catalog = Catalog(lambda: test_types._session(dsn), "tests")
+        catalog = RelationCatalog(lambda: test_types._session(dsn), "tests")
 
         def describe(relation: Relation, names: dict[int, str]) -> Table:
             return catalog.describe(relation, names).with_fingerprint()

@@ -14,7 +14,7 @@ import pytest
 from tidemill.lab.servers import tls
 from tidemill.lab.servers.http_receiver import Receiver
 from tidemill.lab.servers.process import free_port
-from tidemill.net.http import Garbled, Origin, Wire, head
+from tidemill.net.http import Garbled, HttpConnection, Origin, head
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -79,8 +79,8 @@ def server() -> Iterator[Scripted]:
 
 
 @pytest.fixture
-def wire(server: Scripted) -> Iterator[Wire]:
-    made = Wire(server.origin, None, connect_seconds=5, answer_seconds=5)
+def wire(server: Scripted) -> Iterator[HttpConnection]:
+    made = HttpConnection(server.origin, None, connect_seconds=5, answer_seconds=5)
     yield made
     made.close()
 
@@ -110,7 +110,7 @@ CLOSED = [
 
 @pytest.mark.parametrize(("name", "status", "answer"), KEPT, ids=[name for name, *_ in KEPT])
 def test_after_such_an_answer_the_connection_is_used_again(
-    server: Scripted, wire: Wire, name: str, status: int, answer: tuple[bytes, ...]
+    server: Scripted, wire: HttpConnection, name: str, status: int, answer: tuple[bytes, ...]
 ) -> None:
     server.answers = [answer, answer, (OK,)]
     assert [wire.exchange(b"POST / HTTP/1.1\r\n", b"x").status for _ in range(3)] == [status, status, 200]
@@ -119,7 +119,7 @@ def test_after_such_an_answer_the_connection_is_used_again(
 
 @pytest.mark.parametrize(("name", "status", "answer"), CLOSED, ids=[name for name, *_ in CLOSED])
 def test_after_such_an_answer_a_new_connection_is_made(
-    server: Scripted, wire: Wire, name: str, status: int, answer: tuple[bytes, ...]
+    server: Scripted, wire: HttpConnection, name: str, status: int, answer: tuple[bytes, ...]
 ) -> None:
     server.answers = [answer, (OK,)]
     assert [wire.exchange(b"POST / HTTP/1.1\r\n", b"x").status for _ in range(2)] == [status, 200]
@@ -139,7 +139,7 @@ def test_after_such_an_answer_a_new_connection_is_made(
     ],
 )
 def test_what_is_no_answer_is_an_error_and_the_next_request_goes_over_a_new_connection(
-    server: Scripted, wire: Wire, answer: Any, error: type[Exception]
+    server: Scripted, wire: HttpConnection, answer: Any, error: type[Exception]
 ) -> None:
     server.answers = [answer, (OK,)]
     with pytest.raises(error):
@@ -149,13 +149,13 @@ def test_what_is_no_answer_is_an_error_and_the_next_request_goes_over_a_new_conn
 
 def test_an_answer_that_does_not_come_in_time_is_an_error(server: Scripted) -> None:
     server.answers = [(b"HTTP/1.1 200 OK\r\n",), (OK,)]
-    wire = Wire(server.origin, None, connect_seconds=5, answer_seconds=0.05)
+    wire = HttpConnection(server.origin, None, connect_seconds=5, answer_seconds=0.05)
     with pytest.raises(TimeoutError):
         wire.exchange(b"POST / HTTP/1.1\r\n", b"x")
     wire.close()
 
 
-def test_a_connection_that_the_receiver_closed_meanwhile_is_made_anew(wire: Wire, server: Scripted) -> None:
+def test_a_connection_that_the_receiver_closed_meanwhile_is_made_anew(wire: HttpConnection, server: Scripted) -> None:
     hung_up = threading.Event()
     answer = server._answer
 
@@ -174,13 +174,13 @@ def test_a_connection_that_the_receiver_closed_meanwhile_is_made_anew(wire: Wire
     assert server.connections == 2
 
 
-def test_an_answer_that_comes_before_the_body_was_read_counts(server: Scripted, wire: Wire) -> None:
+def test_an_answer_that_comes_before_the_body_was_read_counts(server: Scripted, wire: HttpConnection) -> None:
     server.impatient = True
     server.answers = [(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n",)]
     assert wire.exchange(b"POST / HTTP/1.1\r\n", bytes(1 << 26)).status == 413
 
 
-def test_a_large_body_arrives_whole(server: Scripted, wire: Wire) -> None:
+def test_a_large_body_arrives_whole(server: Scripted, wire: HttpConnection) -> None:
     body = memoryview(bytes(range(256)) * 16_384)
     server.answers = [(OK,)]
     wire.exchange(b"PUT /x HTTP/1.1\r\nA: b\r\n", body)
@@ -192,7 +192,7 @@ def test_a_large_body_arrives_whole_over_tls(tmp_path: Path) -> None:
 
     made = tls.make(tmp_path / "tls")
     with Receiver(certificates=made) as secure:
-        wire = Wire(
+        wire = HttpConnection(
             Origin.of(secure.url), TlsConfig(ca_file=Path(made.ca)).context(), connect_seconds=5, answer_seconds=5
         )
         for _ in range(2):
@@ -201,7 +201,7 @@ def test_a_large_body_arrives_whole_over_tls(tmp_path: Path) -> None:
         assert [len(request.body) for request in secure.taken] == [1 << 22] * 2
 
 
-def test_headers_of_an_answer_are_found_whatever_their_case(server: Scripted, wire: Wire) -> None:
+def test_headers_of_an_answer_are_found_whatever_their_case(server: Scripted, wire: HttpConnection) -> None:
     server.answers = [(b"HTTP/1.1 429 Slow\r\nRETRY-after:  7 \r\ncontent-length: 0\r\n\r\n",)]
     reply = wire.exchange(b"POST / HTTP/1.1\r\n", b"")
     assert (reply.status, reply.headers["retry-after"]) == (429, "7")
@@ -209,7 +209,9 @@ def test_headers_of_an_answer_are_found_whatever_their_case(server: Scripted, wi
 
 def test_nobody_there_is_an_error() -> None:
     with pytest.raises(ConnectionRefusedError):
-        Wire(Origin(False, "127.0.0.1", free_port()), None, connect_seconds=5, answer_seconds=5).exchange(b"", b"")
+        HttpConnection(Origin(False, "127.0.0.1", free_port()), None, connect_seconds=5, answer_seconds=5).exchange(
+            b"", b""
+        )
 
 
 def test_the_head_names_the_host_and_the_given_headers_come_before_our_own() -> None:

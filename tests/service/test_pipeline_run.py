@@ -20,7 +20,7 @@ from tests.support.components import register
 from tidemill import config
 from tidemill.capture.status import CaptureStatus
 from tidemill.cli.run import slots
-from tidemill.cli.run_view import Lines
+from tidemill.cli.run_view import LineView
 from tidemill.dlq import DeadLetters
 from tidemill.errors import CheckpointConflict, PositionLost, Refused, TidemillError
 from tidemill.lab.servers.postgres import Postgres
@@ -31,7 +31,7 @@ from tidemill.service.lag import Lag
 from tidemill.service.pipeline_run import PipelineRun
 from tidemill.service.status import PipelineStatus, SinkStatus, State
 from tidemill.stream.ledger import Ledger
-from tidemill.stream.policy import Group
+from tidemill.stream.policy import SinkGroup
 from tidemill.stream.report import BatchReport
 
 Outlook = dict[str, str]
@@ -46,8 +46,9 @@ class ScriptedStream:
     said: ClassVar[str] = ""
 
     def __init__(
-        self, group: Group, ledger: Ledger, source_id: str, log_uri: str, sinks: Sequence[tuple[str, dict[str, Any]]],
-        *, on_batch: Callable[[BatchReport], None], on_retry: Callable[[Mapping[str, str]], None], **settings: Any,
+        self, group: SinkGroup, ledger: Ledger, source_id: str, log_uri: str,
+        sinks: Sequence[tuple[str, dict[str, Any]]], *, on_batch: Callable[[BatchReport], None],
+        on_retry: Callable[[Mapping[str, str]], None], **settings: Any,
     ) -> None:  # fmt: skip
         assert [settings["id"] for _, settings in sinks] == list(group.sinks)
         self._group, self._ledger, self._log = group, ledger, LogReader(log_uri)
@@ -332,7 +333,7 @@ def test_the_line_of_a_run_shows_a_sink_that_is_behind(
 ) -> None:
     works = Works(tmp_path, "{mode: required}")
     run = works.run(monkeypatch, a=UP, b=DOWN, c=UP)
-    Lines(0, as_json=False).show([run.status])
+    LineView(0, as_json=False).show([run.status])
     assert "a:ok b:failing(-10ev) c:ok" in capsys.readouterr().out
     run.stop()
     works.log.close()

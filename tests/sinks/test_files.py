@@ -31,7 +31,7 @@ from tidemill.model.delivery import Delivery
 from tidemill.model.table import Table
 from tidemill.sinks._shared.encoded import encoder
 from tidemill.sinks.files import FilesConfig, FilesSink, folder_name
-from tidemill.sinks.files.client import Store
+from tidemill.sinks.files.client import FileStore
 from tidemill.sinks.files.resume import Journal
 
 
@@ -200,7 +200,7 @@ class Killed(BaseException):
     pass
 
 
-class FragileStore(Store):
+class FragileStore(FileStore):
     """A stand-in for a process that dies: stops for ever after so many changes of the store."""
 
     left: list[None]
@@ -389,7 +389,7 @@ def test_a_store_that_is_no_local_disk_gets_the_same_files(tmp_path: Path) -> No
     batch = make_deliveries(make_events(20), 0, 20, lanes=1)
     write_all(tmp_path / "local", batch)
     (tmp_path / "remote").mkdir()
-    store = Store(fs.SubTreeFileSystem(str(tmp_path / "remote"), fs.LocalFileSystem()), "bucket")
+    store = FileStore(fs.SubTreeFileSystem(str(tmp_path / "remote"), fs.LocalFileSystem()), "bucket")
     worker = sink(tmp_path / "unused")
     worker._store, worker._journal = store, Journal(store, "refuse")
     worker.write(batch[0])
@@ -399,7 +399,7 @@ def test_a_store_that_is_no_local_disk_gets_the_same_files(tmp_path: Path) -> No
 def test_a_file_uri_is_a_path(tmp_path: Path) -> None:
     write_all(tmp_path / "a", make_deliveries(make_events(10), 0, 10))
     sink((tmp_path / "b").as_uri()).write(make_deliveries(make_events(10), 0, 10)[0])
-    assert Store.at((tmp_path / "b").as_uri()).local
+    assert FileStore.at((tmp_path / "b").as_uri()).local
     assert len(published(tmp_path / "b")) == 1
 
 
@@ -452,15 +452,15 @@ def test_a_dead_letter_sent_again_is_one_file_more_and_removes_none(tmp_path: Pa
     assert offsets(tmp_path) == list(range(40))
 
 
-class RacedStore(Store):
+class RacedStore(FileStore):
     """Somebody else puts the same name between the writing of a draft and its publication."""
 
     def publish(self, draft: str, name: str) -> None:
-        Store(self.files, self.root).put(name, b"theirs")
+        FileStore(self.files, self.root).put(name, b"theirs")
         super().publish(draft, name)
 
 
 def test_two_lanes_that_put_the_same_name_at_once_leave_it_whole(tmp_path: Path) -> None:
-    store = Store.at(str(tmp_path))
+    store = FileStore.at(str(tmp_path))
     RacedStore(store.files, store.root).put("owner.json", b"ours")
     assert store.get("owner.json") == b"ours"

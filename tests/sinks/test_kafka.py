@@ -29,7 +29,7 @@ from tidemill.formats.json import JsonFormat
 from tidemill.lab.servers.kafka import Broker, Mock
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery, Epoch, Tier
-from tidemill.sinks._shared.resume import Delivered, Record, Share
+from tidemill.sinks._shared.resume import Delivered, DeliveryShare, ShareRecord
 from tidemill.sinks.kafka import KafkaConfig, KafkaSink
 from tidemill.sinks.kafka.errors import Fenced
 from tidemill.sinks.kafka.fencing import Marks, Shape, is_record
@@ -492,14 +492,14 @@ class TestMarks:
 
 class TestPositions:
     def test_records_survive_their_bytes(self) -> None:
-        record = Record(5, 9, 5, (6, "0/1"), np.array([0, 7, 0, 255], np.uint8))
-        copy = Record.decode(record.encode())
+        record = ShareRecord(5, 9, 5, (6, "0/1"), np.array([0, 7, 0, 255], np.uint8))
+        copy = ShareRecord.decode(record.encode())
         assert (copy.start, copy.end, copy.first, copy.witness) == (5, 9, 5, (6, "0/1"))
         assert copy.marks.tolist() == [0, 7, 0, 255]
 
     def test_a_large_batch_is_kept_in_several_records(self) -> None:
         delivery = Delivery("p", "s", 0, 1_200_000, 0, 1, lambda: iter(()))
-        share = Share(delivery, "lane", Delivered())
+        share = DeliveryShare(delivery, "lane", Delivered())
         ends = make_block(2, offsets=[3, 1_199_999])
         share.note(ends)
         delivered = Delivered(share.records())

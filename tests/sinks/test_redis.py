@@ -28,7 +28,7 @@ from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.sinks._shared import in_order
 from tidemill.sinks.redis import RedisConfig, RedisSink
-from tidemill.sinks.redis.client import Address
+from tidemill.sinks.redis.client import RedisAddress
 from tidemill.sinks.redis.commands import scan
 
 _names = itertools.count(1)
@@ -582,7 +582,7 @@ class TestConfig:
             RedisConfig(id="r", uri=uri, stream="s")
 
     def test_uris_of_clusters_and_sentinels_are_read(self) -> None:
-        address = Address.parse("rediss+sentinel://app:p%40ss@a:1,b,[::1]:3/shop/2?sentinel_password=x")
+        address = RedisAddress.parse("rediss+sentinel://app:p%40ss@a:1,b,[::1]:3/shop/2?sentinel_password=x")
         assert (address.user, address.password, address.sentinel_password) == ("app", "p@ss", "x")
         assert address.hosts == (("a", 1), ("b", 26379), ("::1", 3))
         assert (address.service, address.database) == ("shop", 2)

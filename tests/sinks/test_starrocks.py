@@ -23,7 +23,7 @@ from tidemill.model.block import Op, Side
 from tidemill.model.delivery import Delivery
 from tidemill.sinks.starrocks import StarRocksConfig, StarRocksSink, tables
 from tidemill.sinks.starrocks.checks import knows_conditions
-from tidemill.sinks.starrocks.rows import Piece
+from tidemill.sinks.starrocks.rows import LoadPiece
 from tidemill.sinks.starrocks.tables import text_of
 from tidemill.sinks.starrocks.types import holds, moments, plain
 
@@ -217,7 +217,7 @@ def test_rows_without_a_version_are_older_than_all(bench: Bench) -> None:
 
 def test_many_deletes_are_removed_by_their_versions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_KEYS_PER_PURGE", 3)
-    monkeypatch.delattr(Piece, "key_values")  # an object per row, which nobody needs then
+    monkeypatch.delattr(LoadPiece, "key_values")  # an object per row, which nobody needs then
     bench.write(delivery(changes(T, *((INSERT, None, row(i)) for i in range(9)))))
     bench.write(delivery(changes(T, *((DELETE, {"id": i}, None) for i in range(8)), first=9), start=9))
     assert bench.rows() == [row(8)]
@@ -229,7 +229,7 @@ def test_a_delete_that_was_marked_and_not_removed_is_removed_by_the_replay(
     bench.write(delivery(changes(T, (INSERT, None, row(1)))))
     gone = delivery(changes(T, (DELETE, {"id": 1}, None), first=1), start=1)
     with monkeypatch.context() as killed:
-        killed.setattr(tables.Tables, "purge", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        killed.setattr(tables.StarRocksTables, "purge", lambda *_: (_ for _ in ()).throw(OSError("killed")))
         with pytest.raises(OSError, match="killed"):
             bench.write(gone)
     bench.write(gone)

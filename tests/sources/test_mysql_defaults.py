@@ -29,7 +29,7 @@ from tidemill.decoders.mysql_schema.ddl import parse
 from tidemill.decoders.mysql_schema.defaults import kept
 from tidemill.decoders.mysql_schema.fill import fill
 from tidemill.decoders.mysql_schema.gtid import Flavor
-from tidemill.decoders.mysql_schema.history import History
+from tidemill.decoders.mysql_schema.history import TableHistory
 from tidemill.errors import DecodeError, SetupError, SourceError
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.change import Committed
@@ -121,12 +121,12 @@ class Stored:
     def tables(self) -> dict[str, CatalogTable]:
         """As the catalog has them."""
         with connect(config(self.server.dsn())) as db:
-            found = read_tables(db, facts.Server.read(db))
+            found = read_tables(db, facts.MysqlServerInfo.read(db))
         return {table.name: table for table in found if table.name in self.texts}
 
     def followed(self) -> dict[str, CatalogTable]:
         """As the history has them after their statements."""
-        history = History()
+        history = TableHistory()
         history.charsets[self.database] = "utf8mb4"
         found = {}
         for table, texts in self.texts.items():
@@ -433,7 +433,7 @@ def test_a_catalog_with_bytes_that_are_no_text_is_read_all_the_same(private: Ser
             db.query(b"CREATE TABLE d (id int PRIMARY KEY, v varchar(9) CHARACTER SET ucs2 DEFAULT x'0041D800')")
             db.query(b"CREATE TABLE `e\xed\xa0\x80` (id int PRIMARY KEY)")
     with connect(config(private.dsn())) as db:
-        found = {t.name: t for t in read_tables(db, facts.Server.read(db)) if t.database == shop}
+        found = {t.name: t for t in read_tables(db, facts.MysqlServerInfo.read(db)) if t.database == shop}
     assert found["a"].columns[1].default == "0x41EDA08042"
     assert sorted(found) == (["a", "b", "c", "d", r"e\xed\xa0\x80"] if halves else ["a", "b"])
     if halves:

@@ -14,7 +14,7 @@ import pytest
 from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import TABLE, config, events, opened, purge
 from tidemill.decoders.mysql_schema.gtid import Flavor, MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema.place import BinlogPlace
 from tidemill.errors import PositionLost, SetupError
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.position import Position
@@ -104,7 +104,7 @@ def test_the_servers_own_refusal_means_the_same(
         began = source.began
     insert(private)
     purge(private)
-    place = Place.parse(began, _flavor(private))
+    place = BinlogPlace.parse(began, _flavor(private))
     ahead, never = place.copy(), place.copy()
     match ahead.gtids:
         case MysqlGtids() as gtids:
@@ -161,7 +161,7 @@ def test_how_far_an_idle_stream_came_saves_a_position_whose_binlog_is_gone(priva
 def test_a_file_of_another_server_is_no_place_here(private: Server) -> None:
     settings = config(private.dsn(), "shop.t", positions="file")
     with opened(settings) as source:
-        here = Place.parse(source.began, Flavor.MYSQL)
+        here = BinlogPlace.parse(source.began, Flavor.MYSQL)
     here.server = UUID
     with pytest.raises(errors.OtherServer, match=UUID):
         resume(settings, here.text())
@@ -170,7 +170,7 @@ def test_a_file_of_another_server_is_no_place_here(private: Server) -> None:
 def test_a_byte_beyond_the_end_and_a_file_that_never_was_are_no_places(private: Server) -> None:
     settings = config(private.dsn(), "shop.t", positions="file")
     with opened(settings) as source:
-        here = Place.parse(source.began, Flavor.MYSQL)
+        here = BinlogPlace.parse(source.began, Flavor.MYSQL)
     beyond, never = here.copy(), here.copy()
     beyond.offset += 1_000_000
     never.file = "binlog.999998"
@@ -186,7 +186,7 @@ def test_transactions_that_the_server_lacks_mean_another_server(private: Server)
     known, _, _ = began.partition("#")
     more = f"{known},{UUID}:1-5" if private.name == "MySQL" else f"{known},77-1-5"
     with pytest.raises(errors.OtherServer) as caught:
-        resume(settings, Place.parse(more, _flavor(private)).text())
+        resume(settings, BinlogPlace.parse(more, _flavor(private)).text())
     assert "replica" in caught.value.fix
     assert isinstance(caught.value, PositionLost)
 
@@ -194,7 +194,7 @@ def test_transactions_that_the_server_lacks_mean_another_server(private: Server)
 def test_a_position_of_the_other_flavour_means_another_server(private: Server) -> None:
     foreign = "0-1-5" if private.name == "MySQL" else f"{UUID}:1-5"
     with pytest.raises(errors.OtherServer, match=r"another kind|lacks"):
-        resume(config(private.dsn(), "shop.t", failover_wait_seconds=0.2), Place.parse(
+        resume(config(private.dsn(), "shop.t", failover_wait_seconds=0.2), BinlogPlace.parse(
             foreign, Flavor.MARIADB if private.name == "MySQL" else Flavor.MYSQL).text())  # fmt: skip
 
 
@@ -231,7 +231,7 @@ def read_to_the_end(server: Server, settings: MysqlConfig, after: str | None = N
         assert decoder is not None
         insert(server)
         end = time.monotonic() + 20
-        while decoder.place.is_at(Place.parse(source.began, _flavor(server))) or not decoder.idle:
+        while decoder.place.is_at(BinlogPlace.parse(source.began, _flavor(server))) or not decoder.idle:
             assert time.monotonic() < end, "the row does not come"
             list(decoder.feed(source.read(0.1)))
             source.consumed(decoder.consumed)
@@ -372,7 +372,7 @@ def test_a_mariadb_of_the_same_server_id_is_another_server() -> None:
 def test_a_position_of_an_earlier_version_goes_on_without_a_witness(private: Server) -> None:
     for positions in ("gtid", "file"):
         settings = config(private.dsn(), "shop.t", positions=positions)
-        here = Place.parse(read_to_the_end(private, settings), _flavor(private))
+        here = BinlogPlace.parse(read_to_the_end(private, settings), _flavor(private))
         here.seen, here.created = None, 0
         assert "#" not in here.text()
         assert "/" not in here.text()
@@ -433,14 +433,14 @@ def _flavor(server: Server) -> Flavor:
 
 
 def test_the_further_of_two_positions_counts_only_if_it_goes_on_from_the_other() -> None:
-    def gtids(text: str) -> Place:
-        return Place(Flavor.MYSQL, MysqlGtids.parse(text))
+    def gtids(text: str) -> BinlogPlace:
+        return BinlogPlace(Flavor.MYSQL, MysqlGtids.parse(text))
 
-    def domains(text: str) -> Place:
-        return Place(Flavor.MARIADB, MariadbGtids.parse(text))
+    def domains(text: str) -> BinlogPlace:
+        return BinlogPlace(Flavor.MARIADB, MariadbGtids.parse(text))
 
-    def file(name: str, offset: int, server: str = "a") -> Place:
-        return Place(Flavor.MYSQL, None, name, offset, server)
+    def file(name: str, offset: int, server: str = "a") -> BinlogPlace:
+        return BinlogPlace(Flavor.MYSQL, None, name, offset, server)
 
     cases = [
         (gtids(f"{UUID}:1-5"), gtids(f"{UUID}:1-9"), 1),

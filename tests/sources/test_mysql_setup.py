@@ -261,7 +261,7 @@ def test_a_short_retention_is_warned_about(private: Server) -> None:
 
 def test_binlog_that_is_kept_up_to_a_size_only_is_warned_about(private: Server) -> None:
     with connect(config(private.dsn())) as db:
-        known = facts.Server.read(db)
+        known = facts.MysqlServerInfo.read(db)
         assert [check.name for check in retention(db, known)] == ["retention"]
         for name in ("max_binlog_total_size", "binlog_space_limit"):  # of servers that are not here
             limited = replace(known, settings=known.settings | {name: str(64 << 20)})
@@ -276,7 +276,7 @@ def test_what_waits_is_compared_with_the_size_that_is_kept(private: Server) -> N
         resting = Resting(source.began, None, time.time())
     private.query("REPLACE INTO shop.t VALUES (3, REPEAT('x', 100))")
     with connect(settings) as db:
-        known = facts.Server.read(db)
+        known = facts.MysqlServerInfo.read(db)
         for limit, outcome in ((100, Outcome.WARN), (1 << 30, Outcome.PASS)):
             limited = replace(known, settings=known.settings | {"max_binlog_total_size": str(limit)})
             assert where_it_rests(db, limited, settings, resting).outcome is outcome
@@ -426,7 +426,7 @@ def test_the_catalog_has_what_a_schema_history_needs(shop: tuple[Server, str]) -
         database=name,
     )
     with connect(config(server.dsn())) as db:
-        (table,) = [table for table in read_tables(db, facts.Server.read(db)) if table.database == name]
+        (table,) = [table for table in read_tables(db, facts.MysqlServerInfo.read(db)) if table.database == name]
         assert name in {database.name: database for database in read_databases(db)}
     columns = {c.name: c for c in table.columns}
     assert table.full_name == f"{name}.t"

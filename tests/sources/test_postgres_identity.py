@@ -221,7 +221,7 @@ def test_what_was_logged_since_the_last_note_is_compared_too(database: str, tmp_
     assert capture(settings, tmp_path, 5) == list(range(5)), "the same history, only noted late"
     remembered.remember(witnesses.NAME, early)
     insert(database, 5, 8)
-    witness = witnesses.Witness(settings, remembered)
+    witness = witnesses.WalWitness(settings, remembered)
     assert witness.last is not None
     end = witness.last.end + 8
     assert witness.rewind(end, 0) == witness.last.lsn

@@ -865,7 +865,7 @@ class Recorded(threading.Event):
 def test_a_stream_that_hints_all_the_time_does_not_take_more_than_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_SHARE", 20)
     monkeypatch.setattr(watching, "connect", lambda config: SimpleNamespace(close=lambda: None))
-    watch, stop = watching.Watch(config("dbname=none", catalog_seconds=3600)), Recorded()
+    watch, stop = watching.PublicationWatch(config("dbname=none", catalog_seconds=3600)), Recorded()
     reading = iter([0.5, 0.25, 3600.0, 0.0])
 
     def look(db: Any, stop: threading.Event) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tidemill.config.spec import CommitPolicy
 from tidemill.errors import ConfigError
-from tidemill.stream.policy import Group, Policy
+from tidemill.stream.policy import Policy, SinkGroup
 
 KAFKA_REQUIRED = {"kafka": True, "redis": False, "files": False}
 KEYS = {"p": "p", "kafka": "p:kafka", "redis": "p:redis", "files": "p:files"}
@@ -17,14 +17,14 @@ def policy(mode: str, quorum: int | None = None) -> Policy:
 
 
 def test_all_is_one_group_that_leads() -> None:
-    assert policy("all").groups == (Group("p", ("kafka", "redis", "files"), leads=True, votes=True),)
+    assert policy("all").groups == (SinkGroup("p", ("kafka", "redis", "files"), leads=True, votes=True),)
 
 
 def test_required_sinks_lead_and_each_optional_one_follows_alone() -> None:
     assert policy("required").groups == (
-        Group("p", ("kafka",), leads=True, votes=True),
-        Group("p:redis", ("redis",), leads=False, votes=False),
-        Group("p:files", ("files",), leads=False, votes=False),
+        SinkGroup("p", ("kafka",), leads=True, votes=True),
+        SinkGroup("p:redis", ("redis",), leads=False, votes=False),
+        SinkGroup("p:files", ("files",), leads=False, votes=False),
     )
 
 

@@ -13,7 +13,7 @@ from tests.support.decoded import fed
 from tidemill.decoders.binlog import BinlogDecoder, Flavor, TableMap
 from tidemill.decoders.mysql_schema import types
 from tidemill.decoders.mysql_schema.answers import DdlChange
-from tidemill.decoders.mysql_schema.session import UNTOLD, Session
+from tidemill.decoders.mysql_schema.session import UNTOLD, StatementSession
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.change import Change
@@ -110,10 +110,10 @@ class MapTables:
     def server_started(self, seconds: int, position: Position) -> None:
         pass
 
-    def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
+    def writes(self, text: str, database: str, session: StatementSession = UNTOLD) -> bool:
         return " mysql." not in text
 
-    def ddl(self, text: str, database: str, position: Position, session: Session = UNTOLD) -> list[DdlChange]:
+    def ddl(self, text: str, database: str, position: Position, session: StatementSession = UNTOLD) -> list[DdlChange]:
         self.statements.append((database, text))
         for start, (table, truncate) in self.ddls.items():
             if text.startswith(start):

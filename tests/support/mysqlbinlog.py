@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemill.decoders.binlog.events import Query, query
 from tidemill.decoders.mysql_schema.gtid import Flavor
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema.place import BinlogPlace
 from tidemill.lab.servers.mysql_family import Server
 
 
@@ -42,7 +42,7 @@ class Event:
 
     kind: int
     body: bytes
-    place: Place
+    place: BinlogPlace
 
 
 def events(server: Server) -> Iterator[Event]:
@@ -52,7 +52,7 @@ def events(server: Server) -> Iterator[Event]:
         data, at = path.read_bytes(), 4
         while at < len(data):
             _, kind, _, size, _, _ = struct.unpack_from("<IBIIIH", data, at)
-            yield Event(kind, data[at + 19 : at + size - 4], Place(flavor, None, path.name, at + size))
+            yield Event(kind, data[at + 19 : at + size - 4], BinlogPlace(flavor, None, path.name, at + size))
             at += size
 
 

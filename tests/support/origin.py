@@ -18,7 +18,7 @@ from tidemill.model.change import Committed
 from tidemill.model.delivery import Delivery
 from tidemill.model.keyhash import key_hashes
 from tidemill.model.table import Table
-from tidemill.sources.postgres.catalog import Catalog
+from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.client import SESSION
 
 
@@ -37,7 +37,7 @@ class Origin:
             self.db.execute(statement.encode())
 
     def blocks(self) -> list[Block]:
-        catalog = Catalog(lambda: session(self._server.dsn(self._name), path=""), "tests")
+        catalog = RelationCatalog(lambda: session(self._server.dsn(self._name), path=""), "tests")
 
         def describe(relation: Relation, names: dict[int, str]) -> Table:
             return catalog.describe(relation, names).with_fingerprint()

@@ -45,7 +45,7 @@ def run(
     """Run the pipelines of one or more files until stopped (Ctrl-C drains; twice stops at once)."""
     from tidemill import config
     from tidemill.capture.signals import call_on_signal
-    from tidemill.cli.run_view import Lines, LiveTable
+    from tidemill.cli.run_view import LineView, LiveTable
 
     pipelines = config.load_all(files)
     stop, hurry = threading.Event(), threading.Event()
@@ -53,7 +53,7 @@ def run(
     call_on_signal(lambda: (hurry if stop.is_set() else stop).set())
     with ExitStack() as stack:
         live = sys.stdout.isatty() and not as_json
-        view = stack.enter_context(LiveTable()) if live else Lines(interval, as_json=as_json)
+        view = stack.enter_context(LiveTable()) if live else LineView(interval, as_json=as_json)
         errors = run_pipelines(pipelines, stop=stop, hurry=hurry, on_status=view.show, drain_seconds=drain, quiet=live)
     if errors:
         for error in errors[1:]:

@@ -48,7 +48,7 @@ class LiveTable:
         self._live.update(_table(statuses))
 
 
-class Lines:
+class LineView:
     """A line a pipeline: when its state or stage changes, and every `interval` seconds."""
 
     def __init__(self, interval: float, *, as_json: bool) -> None:

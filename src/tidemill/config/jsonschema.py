@@ -17,7 +17,7 @@ from tidemill.config.spec import PipelineDocument
 Schema = dict[str, Any]
 
 _VARIABLE: Schema = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}"}
-_FAMILY_OF = {"Source": "sources", "Sink": "sinks", "Checkpoints": "checkpoints"}
+_FAMILY_OF = {"SourceSpec": "sources", "SinkSpec": "sinks", "Checkpoints": "checkpoints"}
 
 
 def json_schema() -> Schema:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill import registry
 from tidemill.config.pipeline import Pipeline
-from tidemill.config.spec import Sink
+from tidemill.config.spec import SinkSpec
 
 
 def notes(pipeline: Pipeline) -> list[tuple[str, str]]:
@@ -23,11 +23,11 @@ def notes(pipeline: Pipeline) -> list[tuple[str, str]]:
     return []
 
 
-def _asked(lanes: int, sinks: list[Sink]) -> str:
+def _asked(lanes: int, sinks: list[SinkSpec]) -> str:
     named = ", ".join(f'"{getattr(sink.config, "id", sink.type)}"' for sink in sinks)
     return f"{lanes} lanes are asked for, but {named} takes all of a batch in one lane"
 
 
-def _moves_with_others(mode: str, sink: Sink) -> bool:
+def _moves_with_others(mode: str, sink: SinkSpec) -> bool:
     """As stream/policy.py groups them."""
     return mode == "all" or (mode == "required" and bool(getattr(sink.config, "required", True)))

@@ -15,8 +15,7 @@ from tidemill.config.occupied import Loaded, clashes
 from tidemill.config.problem import DocumentError, Problem
 from tidemill.config.resolve import resolve
 from tidemill.config.secrets import masked
-from tidemill.config.spec import PipelineSpec
-from tidemill.config.spec import Sink as SinkSpec
+from tidemill.config.spec import PipelineSpec, SinkSpec
 from tidemill.contracts import CheckpointStore, Component, Sink
 from tidemill.errors import ConfigError
 

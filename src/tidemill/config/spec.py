@@ -40,12 +40,12 @@ class Sharding(Config):
     )
 
 
-class Source(Config):
+class SourceSpec(Config):
     type: str = Field(description="Which kind of database.")
     config: SerializeAsAny[Config] = Field(description="Settings of this type of source.")
 
 
-class Sink(Config):
+class SinkSpec(Config):
     type: str = Field(description="Which kind of destination.")
     config: SerializeAsAny[Config] = Field(description="Settings of this type of sink.")
 
@@ -55,7 +55,7 @@ class Checkpoints(Config):
     config: SerializeAsAny[Config] = Field(default=Config(), description="Settings of this type of store.")
 
 
-class Limits(Config):
+class ProcessorLimits(Config):
     cpu_ms: int | None = Field(default=None, ge=1, description="CPU time a batch may take.")
     mem_mb: int | None = Field(default=None, ge=1, description="Memory the engine may take.")
     timeout_ms: int | None = Field(default=None, ge=1, description="Time a batch may take.")
@@ -65,7 +65,9 @@ class Processor(Config):
     type: str = Field(description="What it does to the events.")
     id: str = Field(description="Its name in metrics and errors.")
     inline: str | None = Field(default=None, description="The code itself.")
-    limits: Limits | None = Field(default=None, description="What the code may use; a batch that exceeds it fails.")
+    limits: ProcessorLimits | None = Field(
+        default=None, description="What the code may use; a batch that exceeds it fails."
+    )
 
 
 class Batch(Config):
@@ -118,8 +120,8 @@ class Spark(Config):
 
 
 class PipelineSpec(Config):
-    source: Source = Field(description="The database whose changes are captured.")
-    sinks: tuple[Sink, ...] = Field(min_length=1, description="Where the changes go: one or more.")
+    source: SourceSpec = Field(description="The database whose changes are captured.")
+    sinks: tuple[SinkSpec, ...] = Field(min_length=1, description="Where the changes go: one or more.")
     processors: tuple[Processor, ...] = Field(
         default=(), description="What happens to events on the way, in order. Not in this version: refused."
     )

@@ -41,7 +41,7 @@ from tidemill.encoding.numbers import (
 from tidemill.encoding.strings import copy, copy_padded, escaped_size, put_base64, put_json, put_string
 
 
-class Slot(enum.IntEnum):
+class ProgramSlot(enum.IntEnum):
     """The columns of a program."""
 
     STEP = 0
@@ -60,7 +60,7 @@ class Slot(enum.IntEnum):
     TAIL = 13  # a byte written last, or 0
 
 
-class Step(enum.IntEnum):
+class ProgramStep(enum.IntEnum):
     TEXT = 0  # only the prefix
     JUMP = 1
     JUMP_IF_NULL = 2
@@ -81,13 +81,15 @@ class Step(enum.IntEnum):
 
 
 # Numba takes plain integers for constants, but not members of an enumeration.
-S_STEP, S_PREFIX, S_PREFIX_SIZE, S_DATA, S_OFFSETS, S_CHILD, S_VALID = (int(s) for s in list(Slot)[:7])
-S_VALID_BIT, S_PARAMETER, S_OMIT, S_ODD, S_ODD_OFFSETS, S_ODD_DATA, S_TAIL = (int(s) for s in list(Slot)[7:])
-TEXT, JUMP, JUMP_IF_NULL, CLOSE, MARK, SIZE = (int(s) for s in list(Step)[:6])
-BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64 = (int(s) for s in list(Step)[6:15])
-FLOAT32, FLOAT64, DECIMAL128, DECIMAL256, DATE, TIME, TIMESTAMP, TIMESTAMP_UTC = (int(s) for s in list(Step)[15:23])
+S_STEP, S_PREFIX, S_PREFIX_SIZE, S_DATA, S_OFFSETS, S_CHILD, S_VALID = (int(s) for s in list(ProgramSlot)[:7])
+S_VALID_BIT, S_PARAMETER, S_OMIT, S_ODD, S_ODD_OFFSETS, S_ODD_DATA, S_TAIL = (int(s) for s in list(ProgramSlot)[7:])
+TEXT, JUMP, JUMP_IF_NULL, CLOSE, MARK, SIZE = (int(s) for s in list(ProgramStep)[:6])
+BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64 = (int(s) for s in list(ProgramStep)[6:15])
+FLOAT32, FLOAT64, DECIMAL128, DECIMAL256, DATE, TIME, TIMESTAMP, TIMESTAMP_UTC = (
+    int(s) for s in list(ProgramStep)[15:23]
+)
 LOOKUP, STRING, LARGE_STRING, JSON, LARGE_JSON, BINARY, LARGE_BINARY, LIST, LARGE_LIST = (
-    int(s) for s in list(Step)[23:]
+    int(s) for s in list(ProgramStep)[23:]
 )  # fmt: skip
 
 _COMMA, _OPEN, _CLOSE = 44, 91, 93

@@ -16,13 +16,13 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from tidemill.encoding.assemble import SLACK, Slot, Step, assemble
+from tidemill.encoding.assemble import SLACK, ProgramSlot, ProgramStep, assemble
 from tidemill.errors import Refused
 from tidemill.model.types import JsonForm
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class StringColumn:
     """One text per row: `data[ends[i]:ends[i + 1]]`."""
 
     data: pa.Buffer
@@ -43,20 +43,20 @@ class Odd:
     texts: pa.StringArray
 
 
-_FIXED: dict[pa.DataType, tuple[Step, int, int]] = {  # step, bytes of a value, longest text
-    pa.int8(): (Step.INT8, 1, 4),
-    pa.int16(): (Step.INT16, 2, 6),
-    pa.int32(): (Step.INT32, 4, 11),
-    pa.int64(): (Step.INT64, 8, 20),
-    pa.uint8(): (Step.UINT8, 1, 3),
-    pa.uint16(): (Step.UINT16, 2, 5),
-    pa.uint32(): (Step.UINT32, 4, 10),
-    pa.uint64(): (Step.UINT64, 8, 20),
-    pa.float32(): (Step.FLOAT32, 4, 26),
-    pa.float64(): (Step.FLOAT64, 8, 26),
-    pa.date32(): (Step.DATE, 4, 20),
-    pa.time64("us"): (Step.TIME, 8, 20),
-    pa.timestamp("us"): (Step.TIMESTAMP, 8, 36),
+_FIXED: dict[pa.DataType, tuple[ProgramStep, int, int]] = {  # step, bytes of a value, longest text
+    pa.int8(): (ProgramStep.INT8, 1, 4),
+    pa.int16(): (ProgramStep.INT16, 2, 6),
+    pa.int32(): (ProgramStep.INT32, 4, 11),
+    pa.int64(): (ProgramStep.INT64, 8, 20),
+    pa.uint8(): (ProgramStep.UINT8, 1, 3),
+    pa.uint16(): (ProgramStep.UINT16, 2, 5),
+    pa.uint32(): (ProgramStep.UINT32, 4, 10),
+    pa.uint64(): (ProgramStep.UINT64, 8, 20),
+    pa.float32(): (ProgramStep.FLOAT32, 4, 26),
+    pa.float64(): (ProgramStep.FLOAT64, 8, 26),
+    pa.date32(): (ProgramStep.DATE, 4, 20),
+    pa.time64("us"): (ProgramStep.TIME, 8, 20),
+    pa.timestamp("us"): (ProgramStep.TIMESTAMP, 8, 36),
 }
 _NARROWED = {pa.float16(): pa.float32(), pa.date64(): pa.date32(), pa.string_view(): pa.large_string()}
 _NULL_SIZE = 8
@@ -67,7 +67,7 @@ class Program:
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
-        self._steps: list[dict[Slot, int]] = []
+        self._steps: list[dict[ProgramSlot, int]] = []
         self._prefixes: list[bytes] = []
         self._pending = b""
         self._alive: list[Any] = []
@@ -80,32 +80,32 @@ class Program:
 
     def jump_if_null(self, array: pa.Array) -> int:
         """Returns the step whose target `land` sets."""
-        return self._add(Step.JUMP_IF_NULL, **self._validity(array))
+        return self._add(ProgramStep.JUMP_IF_NULL, **self._validity(array))
 
     def jump(self) -> int:
-        return self._add(Step.JUMP)
+        return self._add(ProgramStep.JUMP)
 
     def land(self, jumps: Iterable[int]) -> None:
         self._flush()
         for jump in jumps:
-            self._steps[jump][Slot.PARAMETER] = len(self._steps)
+            self._steps[jump][ProgramSlot.PARAMETER] = len(self._steps)
 
     def close(self, text: bytes) -> None:
         """Ends a list of fields that each wrote a comma behind themselves."""
         self._flush()
         self._pending = text
-        self._add(Step.CLOSE)
+        self._add(ProgramStep.CLOSE)
 
     def mark(self) -> None:
-        self._add(Step.MARK)
+        self._add(ProgramStep.MARK)
 
     def size(self, label: bytes, *, less: int) -> None:
         """Writes the label and how many bytes were written since the mark before it, without `less`."""
         self._flush()  # what is still pending counts
         self._pending = label
-        self._add(Step.SIZE, 20, PARAMETER=less + len(label))
+        self._add(ProgramStep.SIZE, 20, PARAMETER=less + len(label))
 
-    def lookup(self, index: np.ndarray[Any, np.dtype[np.int32]], texts: Texts, *, bare: bool = False) -> None:
+    def lookup(self, index: np.ndarray[Any, np.dtype[np.int32]], texts: StringColumn, *, bare: bool = False) -> None:
         """Copies `texts[index[row]]`; `bare` leaves out its first and last byte, the quotes. -1 is null."""
         absent = index < 0
         slots = self._bitmap(~absent) if absent.any() else {}
@@ -113,12 +113,12 @@ class Program:
         self._alive += [index, texts]
         longest = int(np.diff(texts.ends).max(initial=0))
         self._add(
-            Step.LOOKUP, longest + _NULL_SIZE, DATA=texts.data.address, OFFSETS=index.ctypes.data,
+            ProgramStep.LOOKUP, longest + _NULL_SIZE, DATA=texts.data.address, OFFSETS=index.ctypes.data,
             CHILD=texts.ends.ctypes.data, PARAMETER=int(bare), **slots,
         )  # fmt: skip
 
     def names(
-        self, label: bytes, lists: pa.ListArray, names: Texts, *, omit: np.ndarray[Any, np.dtype[np.uint8]]
+        self, label: bytes, lists: pa.ListArray, names: StringColumn, *, omit: np.ndarray[Any, np.dtype[np.uint8]]
     ) -> None:
         """The label and a list of names by their numbers, in the rows that `omit` does not leave out."""
         self._flush()
@@ -131,7 +131,7 @@ class Program:
         buffers = picked.buffers()
         self._variable += picked.nbytes
         self._add(
-            Step.LARGE_LIST, 2, DATA=_address(buffers[2]), OFFSETS=ends.ctypes.data, CHILD=buffers[1].address,
+            ProgramStep.LARGE_LIST, 2, DATA=_address(buffers[2]), OFFSETS=ends.ctypes.data, CHILD=buffers[1].address,
             OMIT=omit.ctypes.data,
         )  # fmt: skip
 
@@ -175,14 +175,14 @@ class Program:
         self._alive.append(array)
         at, buffers = array.offset, array.buffers()
         if pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None:
-            self._add(Step.TIMESTAMP_UTC, 36, DATA=buffers[1].address + 8 * at, **slots)
+            self._add(ProgramStep.TIMESTAMP_UTC, 36, DATA=buffers[1].address + 8 * at, **slots)
         elif kind in _FIXED:
             step, width, longest = _FIXED[kind]
             self._add(step, max(longest, _NULL_SIZE), DATA=_address(buffers[1]) + width * at, **slots)
         elif pa.types.is_boolean(kind):
-            self._add(Step.BOOL, _NULL_SIZE, DATA=_address(buffers[1]), PARAMETER=at, **slots)
+            self._add(ProgramStep.BOOL, _NULL_SIZE, DATA=_address(buffers[1]), PARAMETER=at, **slots)
         elif pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind):
-            step, width = (Step.DECIMAL128, 16) if pa.types.is_decimal128(kind) else (Step.DECIMAL256, 32)
+            step, width = (ProgramStep.DECIMAL128, 16) if pa.types.is_decimal128(kind) else (ProgramStep.DECIMAL256, 32)
             longest = kind.precision + abs(kind.scale) + 5
             self._add(step, longest, DATA=_address(buffers[1]) + width * at, PARAMETER=kind.scale, **slots)
         elif step_of := _variable_step(kind, form):
@@ -194,7 +194,7 @@ class Program:
         elif pa.types.is_struct(kind):
             self._texts(_render_struct(array), slots)
         elif pa.types.is_null(kind):
-            self._texts(Texts(pa.py_buffer(b""), np.zeros(len(array) + 1, np.int64)), slots | self._nothing())
+            self._texts(StringColumn(pa.py_buffer(b""), np.zeros(len(array) + 1, np.int64)), slots | self._nothing())
         else:
             raise Refused(f"a column of type {kind} has no JSON form", fix="Leave the column out of the publication.")
         return None
@@ -208,15 +208,15 @@ class Program:
         self._alive.append(texts)
         self._variable += int(texts.ends[-1]) + last - first
         self._add(
-            Step.LARGE_LIST if wide else Step.LIST, _NULL_SIZE, DATA=texts.data.address,
+            ProgramStep.LARGE_LIST if wide else ProgramStep.LIST, _NULL_SIZE, DATA=texts.data.address,
             OFFSETS=_address(array.buffers()[1]) + (8 if wide else 4) * array.offset,
             CHILD=texts.ends.ctypes.data - 8 * first, **slots,
         )  # fmt: skip
 
-    def _texts(self, texts: Texts, slots: dict[str, int]) -> None:
+    def _texts(self, texts: StringColumn, slots: dict[str, int]) -> None:
         self._alive.append(texts)
         self._variable += int(texts.ends[-1])
-        self._add(Step.LARGE_JSON, _NULL_SIZE, DATA=texts.data.address, OFFSETS=texts.ends.ctypes.data, **slots)
+        self._add(ProgramStep.LARGE_JSON, _NULL_SIZE, DATA=texts.data.address, OFFSETS=texts.ends.ctypes.data, **slots)
 
     def _validity(self, array: pa.Array) -> dict[str, int]:
         if not array.null_count or array.buffers()[0] is None:
@@ -234,26 +234,26 @@ class Program:
 
     def _flush(self) -> None:
         if self._pending:
-            self._add(Step.TEXT)
+            self._add(ProgramStep.TEXT)
 
-    def _add(self, step: Step, longest: int = 0, **slots: int) -> int:
-        self._steps.append({Slot.STEP: int(step)} | {Slot[name]: value for name, value in slots.items()})
+    def _add(self, step: ProgramStep, longest: int = 0, **slots: int) -> int:
+        self._steps.append({ProgramSlot.STEP: int(step)} | {ProgramSlot[name]: value for name, value in slots.items()})
         self._prefixes.append(self._pending)
         self._fixed += len(self._pending) + longest + 1
         self._usual += len(self._pending) + min(longest, 12) + 1
         self._pending = b""
         return len(self._steps) - 1
 
-    def run(self) -> Texts:
+    def run(self) -> StringColumn:
         """The documents of all rows, one behind the other in one buffer."""
         self._flush()
-        matrix = np.zeros((len(self._steps), len(Slot)), np.int64)
+        matrix = np.zeros((len(self._steps), len(ProgramSlot)), np.int64)
         constants = np.frombuffer(b"".join(self._prefixes) + bytes(8), np.uint8)
         at = constants.ctypes.data
         for line, (step, prefix) in enumerate(zip(self._steps, self._prefixes, strict=True)):
             for slot, number in step.items():
                 matrix[line, slot] = number
-            matrix[line, Slot.PREFIX], matrix[line, Slot.PREFIX_SIZE] = at, len(prefix)
+            matrix[line, ProgramSlot.PREFIX], matrix[line, ProgramSlot.PREFIX_SIZE] = at, len(prefix)
             at += len(prefix)
         rows, fixed = self._rows, self._fixed + SLACK
         ends = np.zeros(rows + 1, np.int64)
@@ -266,14 +266,14 @@ class Program:
             )  # fmt: skip
             used = int(ends[done])
             if done == rows:
-                return Texts(out.slice(0, used), ends)
+                return StringColumn(out.slice(0, used), ends)
             expected = used * rows // done if done else 0
             larger = pa.allocate_buffer(max(out.size, expected) * 5 // 4 + int(wanted[0]))
             ctypes.memmove(larger.address, out.address, used)
             out = larger
 
 
-def render(array: pa.Array, form: JsonForm) -> Texts:
+def render(array: pa.Array, form: JsonForm) -> StringColumn:
     """Every value of a column as JSON text; NULL is `null`."""
     program = Program(len(array))
     program.value(array, form)
@@ -285,7 +285,7 @@ def quoted(name: str) -> bytes:
     return orjson.dumps(name)
 
 
-def _render_struct(array: pa.StructArray) -> Texts:
+def _render_struct(array: pa.StructArray) -> StringColumn:
     program = Program(len(array))
     program.text(b"{")
     for number, field in enumerate(array.type):
@@ -314,17 +314,17 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _variable_step(kind: pa.DataType, form: JsonForm) -> tuple[Step, int] | None:
+def _variable_step(kind: pa.DataType, form: JsonForm) -> tuple[ProgramStep, int] | None:
     large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
     if not large and not pa.types.is_string(kind) and not pa.types.is_binary(kind):
         return None
     if form is JsonForm.RAW:
-        step = Step.JSON
+        step = ProgramStep.JSON
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        step = Step.STRING
+        step = ProgramStep.STRING
     else:
-        step = Step.BINARY
-    return (Step(step + 1), 8) if large else (step, 4)
+        step = ProgramStep.BINARY
+    return (ProgramStep(step + 1), 8) if large else (step, 4)
 
 
 def _span(offsets: pa.Buffer | None, at: int, rows: int, width: int) -> int:

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from tidemill.encoding.program import Program
 from tidemill.formats._shared import connect_schema, envelopes
-from tidemill.formats._shared.base import BaseFormat, Envelope, Mode
+from tidemill.formats._shared.base import BaseFormat, ContentMode, Envelope
 from tidemill.model.block import Block
 from tidemill.model.table import Table
-from tidemill.net.schema_registry import SchemaRegistry
+from tidemill.net.schema_registry import SchemaRegistryClient
 
 
 class JsonFormat(BaseFormat):
@@ -29,12 +29,12 @@ class JsonFormat(BaseFormat):
         self,
         envelope: Envelope | str = Envelope.NATIVE,
         *,
-        mode: Mode | str = Mode.STRUCTURED,
+        mode: ContentMode | str = ContentMode.STRUCTURED,
         envelope_schema: bool = False,
-        schemas: SchemaRegistry | None = None,
+        schemas: SchemaRegistryClient | None = None,
     ) -> None:
         super().__init__(envelope, mode=mode, envelope_schema=envelope_schema, schemas=schemas)
-        if self.envelope is Envelope.CLOUDEVENTS and self.mode is Mode.STRUCTURED:
+        if self.envelope is Envelope.CLOUDEVENTS and self.mode is ContentMode.STRUCTURED:
             self.content_type = "application/cloudevents+json"
 
     def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
@@ -62,7 +62,7 @@ class JsonFormat(BaseFormat):
         match self.envelope:
             case Envelope.DEBEZIUM:
                 return envelopes.debezium(block, source, tail, with_schema=self.envelope_schema)
-            case Envelope.CLOUDEVENTS if self.mode is Mode.STRUCTURED:
+            case Envelope.CLOUDEVENTS if self.mode is ContentMode.STRUCTURED:
                 return envelopes.cloudevent(block, source, tail)
             case _:
                 return envelopes.native(block, source, tail)

@@ -73,7 +73,7 @@ def head(method: str, url: str, headers: Mapping[str, str]) -> bytes:
     return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
 
-class Wire:
+class HttpConnection:
     """A connection that is made when it is needed, and again when the receiver has closed it. For one thread.
 
     `tls` is for a secure origin.

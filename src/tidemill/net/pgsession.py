@@ -19,7 +19,7 @@ class NoAnswer(psycopg.OperationalError):
     pass
 
 
-class Session(psycopg.Connection[Any]):
+class PgSession(psycopg.Connection[Any]):
     """`patience`: seconds of silence while it waits for the server. Longer than any timeout that the server keeps, so
     that a server which is well has the first word."""
 

@@ -45,7 +45,7 @@ class Schema:
 
 
 @dataclass(slots=True)
-class SchemaRegistry:
+class SchemaRegistryClient:
     """`headers` carry credentials; `tls` makes what https needs, and is called on first use, where the files are."""
 
     url: str

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidemill.config import Pipeline
-from tidemill.config.spec import Sink as SinkSpec
+from tidemill.config.spec import SinkSpec
 from tidemill.contracts import Sink, SinkConfig
 from tidemill.dlq import DeadLetterRecord, DeadLetters
 from tidemill.errors import ConfigError, TidemillError, is_retryable

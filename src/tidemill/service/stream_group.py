@@ -14,7 +14,7 @@ from tidemill.model.position import Offset
 from tidemill.service.status import SinkState, SinkStatus
 from tidemill.stream.ledger import Ledger, lost_events
 from tidemill.stream.loop import StreamLoop
-from tidemill.stream.policy import Group
+from tidemill.stream.policy import SinkGroup
 from tidemill.stream.report import BatchReport
 from tidemill.stream.session import reaching_spark
 from tidemill.telemetry import events
@@ -26,7 +26,7 @@ _SETTLED_SECONDS = 5.0
 class GroupRun:
     """An error that a retry may mend starts the stream again, with backoff; any other is raised by `watch`."""
 
-    def __init__(self, group: Group, ledger: Ledger, make: Callable[[GroupRun], StreamLoop]) -> None:
+    def __init__(self, group: SinkGroup, ledger: Ledger, make: Callable[[GroupRun], StreamLoop]) -> None:
         self.group = group
         self.last_error: dict[str, str] = {}
         self.given_up = False

@@ -17,7 +17,7 @@ from tidemill.errors import CheckpointConflict, CheckpointError, ConfigError, Lo
 from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Offset, Position
-from tidemill.stream.policy import Group, Policy, key_of
+from tidemill.stream.policy import Policy, SinkGroup, key_of
 from tidemill.telemetry.events import fail, warn
 from tidemill.telemetry.failpoints import failpoint
 
@@ -67,7 +67,7 @@ class Ledger:
     def close(self) -> None:
         self._store.close()
 
-    def begin(self, group: Group) -> Checkpoint:
+    def begin(self, group: SinkGroup) -> Checkpoint:
         """Where the group's stream starts. A group that follows and whose next events the log no longer has goes on at
         the log's head, never in silence; for one that leads that is an operator's decision (invariant 7)."""
         self.open()
@@ -92,7 +92,7 @@ class Ledger:
             self._save(group.key, Checkpoint(head, self._log.position_at(head), note=note))
             return self._kept[group.key]
 
-    def advance(self, group: Group, end: Offset, position: Position, base: Offset | None = None) -> Checkpoint:
+    def advance(self, group: SinkGroup, end: Offset, position: Position, base: Offset | None = None) -> Checkpoint:
         """Every sink of the group has everything before `end`. Saved, then the pipeline's checkpoint follows if the
         policy says so (invariant 1), then the log is told (invariant 2). `base` as in `Checkpoint`."""
         with self._lock:
@@ -109,7 +109,7 @@ class Ledger:
         with self._lock:
             return self._pipeline
 
-    def position(self, group: Group) -> Checkpoint:
+    def position(self, group: SinkGroup) -> Checkpoint:
         with self._lock:
             return self._kept.get(group.key, self._pipeline)
 
@@ -167,7 +167,7 @@ class Ledger:
         begin = replace(self._pipeline, note="began with the pipeline's checkpoint")
         return self._store.save(key, begin, expect=kept.version if kept else 0, force=True)
 
-    def _join(self, group: Group) -> None:
+    def _join(self, group: SinkGroup) -> None:
         """A sink that was behind must not skip what it misses by becoming required (invariant 7)."""
         for sink in group.sinks:
             key = key_of(self.policy.pipeline, sink)

@@ -26,7 +26,7 @@ from tidemill.stream.dead_letters import DeadLetterWriter
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.patience import ENDLESS, Patience, Pauses
 from tidemill.stream.plan import Plan
-from tidemill.stream.policy import Group
+from tidemill.stream.policy import SinkGroup
 from tidemill.stream.report import BatchReport
 from tidemill.stream.session import cores, reaching_spark
 from tidemill.stream.superseded import Follower
@@ -47,7 +47,7 @@ class StreamLoop:
 
     def __init__(
         self,
-        group: Group,
+        group: SinkGroup,
         ledger: Ledger,
         source_id: str,
         log_uri: str,

@@ -16,7 +16,7 @@ from tidemill.model.position import Offset
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SinkGroup:
     """`key` names its position in the checkpoint store.
 
     The group that `leads` has the pipeline's own checkpoint: the pipeline waits for it and stops with it. A group that
@@ -34,7 +34,7 @@ class Policy:
     """The groups of a pipeline, the leading one first, and how many voting ones must have an event (invariant 1)."""
 
     pipeline: str
-    groups: tuple[Group, ...]
+    groups: tuple[SinkGroup, ...]
     quorum: int
 
     @classmethod
@@ -43,7 +43,7 @@ class Policy:
         sinks = tuple(required)
         match spec.mode:
             case "all":
-                return cls(pipeline, (Group(pipeline, sinks, leads=True, votes=True),), 1)
+                return cls(pipeline, (SinkGroup(pipeline, sinks, leads=True, votes=True),), 1)
             case "required":
                 leading = tuple(sink for sink in sinks if required[sink])
                 if not leading:
@@ -52,19 +52,19 @@ class Policy:
                         fix="Set required: true on a sink, or commit_policy: {mode: all}.",
                     )
                 alone = (sink for sink in sinks if not required[sink])
-                followers = (Group(key_of(pipeline, sink), (sink,), leads=False, votes=False) for sink in alone)
-                return cls(pipeline, (Group(pipeline, leading, leads=True, votes=True), *followers), 1)
+                followers = (SinkGroup(key_of(pipeline, sink), (sink,), leads=False, votes=False) for sink in alone)
+                return cls(pipeline, (SinkGroup(pipeline, leading, leads=True, votes=True), *followers), 1)
             case "quorum":
                 if spec.quorum is None or spec.quorum > len(sinks):
                     raise ConfigError(
                         f"commit_policy asks for a quorum of {spec.quorum} out of {len(sinks)} sinks",
                         fix=f"Set commit_policy.quorum to a number from 1 to {len(sinks)}.",
                     )
-                voters = (Group(key_of(pipeline, sink), (sink,), leads=False, votes=True) for sink in sinks)
+                voters = (SinkGroup(key_of(pipeline, sink), (sink,), leads=False, votes=True) for sink in sinks)
                 return cls(pipeline, tuple(voters), spec.quorum)
         assert_never(spec.mode)
 
-    def group_of(self, sink: str) -> Group:
+    def group_of(self, sink: str) -> SinkGroup:
         return next(group for group in self.groups if sink in group.sinks)
 
     def reached(self, offsets: Mapping[str, Offset]) -> Offset:

@@ -63,7 +63,7 @@ class RowView(DataSource):
         return ", ".join(about + [f"`{_quoted(c.name)}` {spark_type(c.type.arrow)}" for c in table.columns])
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return _Rows(self._range(), schema)
+        return _RowReader(self._range(), schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         return _RowStream(self._range(), schema)
@@ -133,7 +133,7 @@ class _View:
                 yield rows(block, target, self._span["prefix"])
 
 
-class _Rows(_View, DataSourceReader):
+class _RowReader(_View, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         log = LogReader(self._span["log"])
         tail = log.tail().offset

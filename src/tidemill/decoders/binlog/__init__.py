@@ -23,13 +23,13 @@ import numpy.typing as npt
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.control import Control
 from tidemill.decoders.binlog.emit import Emitter
-from tidemill.decoders.binlog.ends import Ends
+from tidemill.decoders.binlog.ends import TransactionEnds
 from tidemill.decoders.binlog.expand import expand, read_only
 from tidemill.decoders.binlog.progress import Progress
-from tidemill.decoders.binlog.stream import BinlogRefused, Stream, read_server_packet
-from tidemill.decoders.mysql_schema.answers import DdlChange, Tables
+from tidemill.decoders.binlog.stream import BinlogRefused, BinlogStream, read_server_packet
+from tidemill.decoders.mysql_schema.answers import DdlChange, TableAnswers
 from tidemill.decoders.mysql_schema.gtid import Flavor
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema.place import BinlogPlace
 from tidemill.decoders.mysql_schema.table_map import TableMap
 from tidemill.errors import TidemillError
 from tidemill.model.change import Change
@@ -40,8 +40,8 @@ __all__ = [
     "BinlogRefused",
     "DdlChange",
     "Flavor",
+    "TableAnswers",
     "TableMap",
-    "Tables",
     "read_server_packet",
 ]
 
@@ -53,12 +53,12 @@ class BinlogDecoder:
 
     `began` is where the stream begins; `place` is how far whole transactions have come. `mark_events` is how far apart
     the places are at which a batch may end. `checksum` is what the session asked for; what counts is what each binlog
-    file says of itself. `server` is whose binlog it is (`Place.server`).
+    file says of itself. `server` is whose binlog it is (`BinlogPlace.server`).
     """
 
     def __init__(
         self,
-        tables: Tables,
+        tables: TableAnswers,
         *,
         flavor: Flavor,
         began: Position,
@@ -69,14 +69,16 @@ class BinlogDecoder:
         spill_bytes: int = 16 << 20,
         capacity: int = 1 << 17,
     ) -> None:
-        self.place = Place.parse(began, flavor)
+        self.place = BinlogPlace.parse(began, flavor)
         self.place.server = self.place.server or server
         self.consumed = 0
         self._spill_bytes = spill_bytes
-        self._stream = Stream(self.place, checksum=checksum, null_zero_dates=zero_dates == "null", capacity=capacity)
+        self._stream = BinlogStream(
+            self.place, checksum=checksum, null_zero_dates=zero_dates == "null", capacity=capacity
+        )
         progress = Progress(self._stream)
         self._emitter = Emitter(self._stream, progress, mark_events=mark_events)
-        self._ends = Ends(self._stream, progress, self._emitter)
+        self._ends = TransactionEnds(self._stream, progress, self._emitter)
         self._control = Control(self._stream, tables, flavor, progress, self._emitter, self._ends)
         # Kernels are loaded, the first time compiled (seconds), before a server sends anything.
         self._stream.read(read_only(np.empty(0, np.uint8)), 0, packets=True)

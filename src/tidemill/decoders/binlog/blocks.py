@@ -13,8 +13,8 @@ from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog import images as row_images
 from tidemill.decoders.binlog import json_documents as documents
 from tidemill.decoders.binlog import scan as scanning
-from tidemill.decoders.binlog.column import Cells
-from tidemill.decoders.binlog.rows import Names, Rows, Slot, Tables
+from tidemill.decoders.binlog.column import BinlogCells
+from tidemill.decoders.binlog.rows import BinlogRows, Names, TableNumbers, TableShape
 from tidemill.decoders.columnar.sides import commits, meta, runs, side_values, table_runs, unchanged
 from tidemill.decoders.mysql_schema.answers import DdlChange
 from tidemill.decoders.mysql_schema.fill import fill as filling
@@ -27,7 +27,7 @@ from tidemill.model.position import Position
 class Blocks:
     """Of one connection. `buffer` and `notes` are what `scan` ran over last, and what it noted there."""
 
-    def __init__(self, notes: Rows, tables: Tables, names: Names, *, null_zero_dates: bool) -> None:
+    def __init__(self, notes: BinlogRows, tables: TableNumbers, names: Names, *, null_zero_dates: bool) -> None:
         self.buffer = np.empty(0, np.uint8)
         self.notes = notes
         self._tables = tables
@@ -53,7 +53,7 @@ class Blocks:
         names = self._names.positions(notes.tx_name[txs], notes.tx_no[txs])
         return {**own, **commits(names, notes.tx_xid[txs], notes.tx_time[txs], index)}
 
-    def _images(self, known: Slot, rows: Ints) -> dict[str, pa.Array]:
+    def _images(self, known: TableShape, rows: Ints) -> dict[str, pa.Array]:
         """`key`, `before`, `after`, and the side columns, each only if some row has it.
 
         An old image with every column is `before`. One with fewer (binlog_row_image MINIMAL or NOBLOB) is `key`: of the
@@ -120,7 +120,7 @@ class Blocks:
         return lacking
 
     def _filled(
-        self, known: Slot, j: int, array: pa.Array, empty: npt.NDArray[np.bool_]
+        self, known: TableShape, j: int, array: pa.Array, empty: npt.NDArray[np.bool_]
     ) -> tuple[pa.Array, pa.Array | None]:
         """The column with its default in the rows that are empty, or the default's text for `odd`."""
         made = filling(known.table, known.table.columns[j], known.defaults[j])
@@ -132,7 +132,7 @@ class Blocks:
         return pc.if_else(booleans(empty), pa.scalar(made.value, array.type), array), None
 
     def _column(
-        self, known: Slot, j: int, own: Cells, fill: npt.NDArray[np.int32], event: npt.NDArray[np.int32]
+        self, known: TableShape, j: int, own: BinlogCells, fill: npt.NDArray[np.int32], event: npt.NDArray[np.int32]
     ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
         made = known.converters[j]
         if made.is_document and (own.kind == cells.DIFF).any():
@@ -145,13 +145,13 @@ class Blocks:
 
     def _cut(
         self,
-        known: Slot,
+        known: TableShape,
         start: npt.NDArray[np.int32],
         fill: npt.NDArray[np.int32],
         event: npt.NDArray[np.int32],
         *,
         after: bool,
-    ) -> list[Cells]:
+    ) -> list[BinlogCells]:
         notes, tables, count = self.notes, self._tables, len(known.converters)
         own, other = (notes.ev_new, notes.ev_old) if after else (notes.ev_old, notes.ev_new)
         shape = (count, len(start))
@@ -160,7 +160,7 @@ class Blocks:
             self.buffer, len(self.buffer), start, fill, event, own, other, notes.ev_flags,
             row_images.NEW_WHOLE if after else row_images.OLD_WHOLE, tables.program, known.first, count, at, size, kind,
         )  # fmt: skip
-        return [Cells(self.buffer, at[j], size[j], kind[j]) for j in range(count)]
+        return [BinlogCells(self.buffer, at[j], size[j], kind[j]) for j in range(count)]
 
 
 def statements(changes: Sequence[DdlChange], ordinal: Ints, known: tuple[Position, int] | None) -> tuple[Block, ...]:

@@ -15,7 +15,7 @@ Result = tuple[pa.Array, Mask | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class BinlogCells:
     """Where one column's values stand in `buffer`."""
 
     buffer: npt.NDArray[np.uint8]

@@ -19,7 +19,7 @@ from tidemill.decoders.binlog import cells, old_temporal
 from tidemill.decoders.binlog import json_documents as documents
 from tidemill.decoders.binlog import strings as texts
 from tidemill.decoders.binlog import temporal as moments
-from tidemill.decoders.binlog.column import Cells, Mask, Result
+from tidemill.decoders.binlog.column import BinlogCells, Mask, Result
 from tidemill.decoders.mysql_schema import table_map as m
 from tidemill.decoders.mysql_schema import types
 from tidemill.errors import SKIP, DecodeError
@@ -36,7 +36,7 @@ class Converter:
     """`step` is the column's part of the row program (`images`)."""
 
     step: int
-    convert: Callable[[Cells], Result]
+    convert: Callable[[BinlogCells], Result]
     odd_text: Callable[[bytes], str] = _hexadecimal
     is_document: bool = False
     is_temporal: bool = False
@@ -104,12 +104,12 @@ def _with_old_fraction(kind: int, digits: int, column: Column) -> Converter:
     def rewritten(value: bytes) -> bytes:
         return old_temporal.rewritten(kind, digits, value)
 
-    def convert(old: Cells) -> Result:
+    def convert(old: BinlogCells) -> Result:
         values = [
             rewritten(old.value(i, size)) if old.kind[i] == cells.VALUE else bytes(now.step) for i in range(len(old))
         ]
         at = np.arange(len(old), dtype=np.int32) * now.step
-        return now.convert(Cells(np.frombuffer(b"".join(values) + bytes(8), np.uint8), at, old.size, old.kind))
+        return now.convert(BinlogCells(np.frombuffer(b"".join(values) + bytes(8), np.uint8), at, old.size, old.kind))
 
     return Converter(size, convert, lambda value: now.odd_text(rewritten(value)), is_temporal=now.is_temporal)
 
@@ -120,18 +120,18 @@ _INTEGERS = {m.TINY: 1, m.SHORT: 2, m.INT24: 3, m.LONG: 4, m.LONGLONG: 8}
 _UNSIGNED: dict[int, type] = {1: np.uint8, 2: np.uint16, 3: np.uint32, 4: np.uint32, 8: np.uint64}
 
 
-def _fixed(column: Cells, arrow: pa.DataType, values: npt.NDArray[Any], bad: Mask | None = None) -> Result:
+def _fixed(column: BinlogCells, arrow: pa.DataType, values: npt.NDArray[Any], bad: Mask | None = None) -> Result:
     nulls, bits = column.validity(bad)
     return pa.Array.from_buffers(arrow, len(column), [bits, pa.py_buffer(values)], nulls), bad
 
 
-def _integers(column: Cells, arrow: pa.DataType, width: int, signed: bool) -> Result:
+def _integers(column: BinlogCells, arrow: pa.DataType, width: int, signed: bool) -> Result:
     out: npt.NDArray[Any] = np.empty(len(column), _UNSIGNED[width])
     cells.little(column.buffer, column.at, column.kind, width, signed, out)
     return _fixed(column, arrow, out)
 
 
-def _numbers(column: Cells, width: int) -> npt.NDArray[np.uint64]:
+def _numbers(column: BinlogCells, width: int) -> npt.NDArray[np.uint64]:
     out = np.zeros(len(column), np.uint64)
     for byte in range(width):  # at most eight; widths of SET need not be powers of two
         part = np.empty(len(column), np.uint8)
@@ -140,13 +140,13 @@ def _numbers(column: Cells, width: int) -> npt.NDArray[np.uint64]:
     return out
 
 
-def _years(column: Cells) -> Result:
+def _years(column: BinlogCells) -> Result:
     out: npt.NDArray[Any] = np.empty(len(column), np.uint16)
     cells.little(column.buffer, column.at, column.kind, 1, False, out)
     return _fixed(column, pa.uint16(), np.where(out > 0, out + 1900, 0).astype(np.uint16))
 
 
-def _bits(column: Cells, arrow: pa.DataType, width: int) -> Result:
+def _bits(column: BinlogCells, arrow: pa.DataType, width: int) -> Result:
     out = np.empty(len(column), np.uint64)
     cells.big(column.buffer, column.at, column.kind, width, out)
     if pa.types.is_boolean(arrow):
@@ -154,7 +154,7 @@ def _bits(column: Cells, arrow: pa.DataType, width: int) -> Result:
     return _fixed(column, arrow, out)
 
 
-def _decimals(column: Cells, arrow: pa.DataType) -> Result:
+def _decimals(column: BinlogCells, arrow: pa.DataType) -> Result:
     bad = np.zeros(len(column), np.bool_)
     if arrow.precision <= 18:
         out: npt.NDArray[Any] = np.empty((len(column), 2), np.int64)
@@ -165,19 +165,19 @@ def _decimals(column: Cells, arrow: pa.DataType) -> Result:
     return _fixed(column, arrow, out, bad if wrong else None)
 
 
-def _dates(column: Cells) -> Result:
+def _dates(column: BinlogCells) -> Result:
     out, bad = np.empty(len(column), np.int32), np.zeros(len(column), np.bool_)
     wrong = moments.dates(column.buffer, column.at, column.kind, out, bad)
     return _fixed(column, pa.date32(), out, bad if wrong else None)
 
 
-def _datetimes(column: Cells, fraction: int) -> Result:
+def _datetimes(column: BinlogCells, fraction: int) -> Result:
     out, bad = np.empty(len(column), np.int64), np.zeros(len(column), np.bool_)
     wrong = moments.datetimes(column.buffer, column.at, column.kind, fraction, out, bad)
     return _fixed(column, pa.timestamp("us"), out, bad if wrong else None)
 
 
-def _old_datetimes(column: Cells) -> Result:
+def _old_datetimes(column: BinlogCells) -> Result:
     out, bad = np.empty(len(column), np.int64), np.zeros(len(column), np.bool_)
     wrong = moments.old_datetimes(column.buffer, column.at, column.kind, out, bad)
     for i in np.flatnonzero(bad).tolist():
@@ -185,19 +185,19 @@ def _old_datetimes(column: Cells) -> Result:
     return _fixed(column, pa.timestamp("us"), out, bad if wrong else None)
 
 
-def _timestamps(column: Cells, arrow: pa.DataType, fraction: int, old: bool) -> Result:
+def _timestamps(column: BinlogCells, arrow: pa.DataType, fraction: int, old: bool) -> Result:
     out, bad = np.empty(len(column), np.int64), np.zeros(len(column), np.bool_)
     wrong = moments.timestamps(column.buffer, column.at, column.kind, fraction, old, out, bad)
     return _fixed(column, arrow, out, bad if wrong else None)
 
 
-def _times(column: Cells, digits: int, *, old: bool) -> Result:
+def _times(column: BinlogCells, digits: int, *, old: bool) -> Result:
     offsets, data = np.empty(len(column) + 1, np.int32), np.empty(17 * len(column), np.uint8)
     moments.times(column.buffer, column.at, column.kind, digits, old, offsets, data)
     return texts.varying(column, pa.string(), offsets, data[: int(offsets[-1])].copy())
 
 
-def _enums(column: Cells, width: int, known: tuple[str, ...]) -> Result:
+def _enums(column: BinlogCells, width: int, known: tuple[str, ...]) -> Result:
     index = _numbers(column, width)
     bad = index > len(known)
     wrong = bool(bad.any())
@@ -207,7 +207,7 @@ def _enums(column: Cells, width: int, known: tuple[str, ...]) -> Result:
     return labels.take(chosen), bad if wrong else None
 
 
-def _sets(column: Cells, width: int, known: tuple[str, ...]) -> Result:
+def _sets(column: BinlogCells, width: int, known: tuple[str, ...]) -> Result:
     masks, which = np.unique(_numbers(column, width), return_inverse=True)
     bad = (masks >> np.uint64(len(known)) > 0 if len(known) < 64 else np.zeros(len(masks), np.bool_))[which]
     wrong = bool(bad.any())

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.emit import Emitter
-from tidemill.decoders.binlog.ends import Ends
+from tidemill.decoders.binlog.ends import TransactionEnds
 from tidemill.decoders.binlog.progress import Progress
-from tidemill.decoders.binlog.rows import Domain, Name, Uuid
+from tidemill.decoders.binlog.rows import Domain, TransactionName, Uuid
 from tidemill.decoders.binlog.statements import Statements
-from tidemill.decoders.binlog.stream import Stream
+from tidemill.decoders.binlog.stream import BinlogStream
 from tidemill.decoders.mysql_schema import table_map as maps
-from tidemill.decoders.mysql_schema.answers import Tables
+from tidemill.decoders.mysql_schema.answers import TableAnswers
 from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.errors import DecodeError, SourceError
 from tidemill.model.change import Change
@@ -30,7 +30,13 @@ _ARTIFICIAL = 0x20  # LOG_EVENT_ARTIFICIAL_F: made up for the stream, in no file
 
 class Control:
     def __init__(
-        self, stream: Stream, tables: Tables, flavor: Flavor, progress: Progress, emitter: Emitter, ends: Ends
+        self,
+        stream: BinlogStream,
+        tables: TableAnswers,
+        flavor: Flavor,
+        progress: Progress,
+        emitter: Emitter,
+        ends: TransactionEnds,
     ) -> None:
         self._stream = stream
         self._tables = tables
@@ -129,7 +135,7 @@ class Control:
         if offset >> 32:
             raise DecodeError("a ROTATE event names no place in a file")
         state[scanning.LOG_POS] = offset
-        state[scanning.FILE] = stream.names.number(Name(f"{file}:"))
+        state[scanning.FILE] = stream.names.number(TransactionName(f"{file}:"))
         if file != stream.place.file:
             stream.place.created = 0  # until its first event is read, which follows
         stream.place.file, stream.place.offset = file, offset
@@ -152,16 +158,16 @@ class Control:
             raise self._stream.broken(scanning.BAD_EVENT)
         gtid = events.tagged_gtid(body)
         prefix = f"{gtid.uuid}:{gtid.tag}:" if gtid.tag else f"{gtid.uuid}:"
-        name = self._stream.names.number(Name(prefix, Uuid(gtid.uuid, gtid.tag)))
+        name = self._stream.names.number(TransactionName(prefix, Uuid(gtid.uuid, gtid.tag)))
         self._stream.begin(name, gtid.number, gtid.time or scanning.NO_TIME, 1)
 
     def _learn_uuid(self, body: bytes) -> None:
         text = body[1:17].hex()
         name = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-        self._stream.names.number(Name(f"{name}:", Uuid(name)), body[1:17])
+        self._stream.names.number(TransactionName(f"{name}:", Uuid(name)), body[1:17])
 
     def _learn_domain(self, event: bytes) -> int:
         (server,) = struct.unpack_from("<I", event, 5)
         (domain,) = struct.unpack_from("<I", event, events.HEADER + 8)
-        name = Name(f"{domain}-{server}-", Domain(domain, server))
+        name = TransactionName(f"{domain}-{server}-", Domain(domain, server))
         return self._stream.names.number(name, struct.pack("<QQ", domain, server))

@@ -13,7 +13,7 @@ import numpy as np
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.blocks import statements
 from tidemill.decoders.binlog.progress import Progress
-from tidemill.decoders.binlog.stream import Stream, Transaction
+from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
 from tidemill.decoders.mysql_schema.answers import DdlChange
 from tidemill.errors import TidemillError
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
@@ -24,11 +24,11 @@ class Emitter:
     """`open` is the transaction being spilled; `spill` is its number, and `spilled` how many events of it have left.
     Both stay as they are after its end, for whoever says what became of it."""
 
-    def __init__(self, stream: Stream, progress: Progress, *, mark_events: int) -> None:
+    def __init__(self, stream: BinlogStream, progress: Progress, *, mark_events: int) -> None:
         self._stream = stream
         self._progress = progress
         self._mark_events = mark_events
-        self.open: Transaction | None = None
+        self.open: BinlogTransaction | None = None
         self.spill = 0
         self.spilled = 0
 
@@ -101,7 +101,7 @@ class Emitter:
             yield from self.flush(spill_open=False)
         yield self.nothing()
 
-    def _name(self, error: TidemillError, transaction: Transaction) -> None:
+    def _name(self, error: TidemillError, transaction: BinlogTransaction) -> None:
         at = f"transaction {self._progress.position(transaction)}"
         error.where = f"{error.where}, {at}" if error.where else at
 
@@ -129,19 +129,19 @@ class Emitter:
         """What is noted of the open transaction leaves, and so will the rest of it."""
         yield from self.flush(spill_open=True)
 
-    def end_spill(self) -> Transaction:
+    def end_spill(self) -> BinlogTransaction:
         assert self.open is not None
         ended = self.open
         self.open = None
         self._stream.state[[scanning.OPEN, scanning.SPILLING, scanning.HELD]] = 0
         return ended
 
-    def take_open(self, end: int) -> Transaction:
+    def take_open(self, end: int) -> BinlogTransaction:
         """The open transaction consists of one statement, which ends at `end`: it is no longer `scan`'s."""
         state = self._stream.state
         state[scanning.POS] = end
         if not state[scanning.OPEN]:
-            return Transaction(scanning.ANONYMOUS, 0, scanning.NO_TIME)
+            return BinlogTransaction(scanning.ANONYMOUS, 0, scanning.NO_TIME)
         if state[scanning.SPILLING]:
             return self.end_spill()
         own = self._stream.newest()
@@ -153,7 +153,7 @@ class Emitter:
         """Only `place` has moved."""
         return Committed((), 0, ((0, self._stream.place.text()),))
 
-    def committed_spill(self, spill: int, count: int, ended: Transaction, time: int, xid: int) -> Change:
+    def committed_spill(self, spill: int, count: int, ended: BinlogTransaction, time: int, xid: int) -> Change:
         if not count:
             return self.nothing()
         return SpillCommitted(spill, self._progress.position(ended), xid, time, self._stream.place.text())

@@ -13,7 +13,7 @@ from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.progress import Progress
-from tidemill.decoders.binlog.stream import Stream, Transaction
+from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
 from tidemill.decoders.mysql_schema.gtid import MysqlGtids
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, SpillAborted
@@ -27,11 +27,11 @@ class _Prepared:
 
     spill: int
     events: int
-    began: Transaction
+    began: BinlogTransaction
 
 
-class Ends:
-    def __init__(self, stream: Stream, progress: Progress, emitter: Emitter) -> None:
+class TransactionEnds:
+    def __init__(self, stream: BinlogStream, progress: Progress, emitter: Emitter) -> None:
         self._stream = stream
         self._progress = progress
         self._emitter = emitter

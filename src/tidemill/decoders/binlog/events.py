@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidemill.decoders.columnar.fields import Bytes
 from tidemill.decoders.mysql_schema import charsets
-from tidemill.decoders.mysql_schema.session import UNTOLD, Mode, Session
+from tidemill.decoders.mysql_schema.session import UNTOLD, SqlMode, StatementSession
 from tidemill.errors import DecodeError
 
 HEADER = 19
@@ -29,7 +29,7 @@ _CHUNK = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class FormatDescription:
     """FORMAT_DESCRIPTION. `checksum`: events of this file end with a CRC32. `started`: when the server started
     (seconds since 1970), in the first file that it wrote then; 0 in its others, and where a stream begins in a file."""
 
@@ -38,7 +38,7 @@ class Format:
     started: int
 
 
-def format_description(body: bytes) -> Format:
+def format_description(body: bytes) -> FormatDescription:
     """`body` with the four bytes of its checksum, which are there whether or not the other events have one."""
     data = Bytes(body, "a FORMAT_DESCRIPTION event")
     version, server = data.number(2), data.take(50).rstrip(b"\0").decode("latin-1")
@@ -56,7 +56,7 @@ def format_description(body: bytes) -> Format:
         raise DecodeError(
             f"the binlog has checksums of an unknown kind ({algorithm})", fix="Set binlog_checksum=CRC32."
         )
-    return Format(server, algorithm == 1, started)
+    return FormatDescription(server, algorithm == 1, started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Query:
     database: str
     text: str
     pending: bool = False
-    session: Session = UNTOLD
+    session: StatementSession = UNTOLD
 
 
 _START_ALTER, _ROLLBACK_ALTER = 2, 8  # flags of Q_GTID_FLAGS3; 4 is its commit
@@ -81,7 +81,7 @@ _THREAD_SPECIFIC = 4  # LOG_EVENT_THREAD_SPECIFIC_F
 def query(body: bytes, flags: int) -> Query:
     """`flags` are those of the event's header."""
     data = Bytes(body, "a QUERY event")
-    session = Session(thread=data.number(4), uses_temporary=bool(flags & _THREAD_SPECIFIC))
+    session = StatementSession(thread=data.number(4), uses_temporary=bool(flags & _THREAD_SPECIFIC))
     data.number(4)
     database_size, _error = data.number(1), data.number(2)
     return _query(data, database_size, data.number(2), session)
@@ -90,7 +90,7 @@ def query(body: bytes, flags: int) -> Query:
 def load_query(body: bytes, flags: int) -> Query:
     """EXECUTE_LOAD_QUERY: a QUERY with the number of a file, and where in the text its name stands."""
     data = Bytes(body, "a LOAD DATA event")
-    session = Session(thread=data.number(4), uses_temporary=bool(flags & _THREAD_SPECIFIC))
+    session = StatementSession(thread=data.number(4), uses_temporary=bool(flags & _THREAD_SPECIFIC))
     data.number(4)
     database_size, _error = data.number(1), data.number(2)
     status_size = data.number(2)
@@ -98,7 +98,7 @@ def load_query(body: bytes, flags: int) -> Query:
     return _query(data, database_size, status_size, session)
 
 
-def _query(data: Bytes, database_size: int, status_size: int, session: Session) -> Query:
+def _query(data: Bytes, database_size: int, status_size: int, session: StatementSession) -> Query:
     status = data.take(status_size)
     database = data.take(database_size).decode("utf-8", "backslashreplace")
     data.number(1)
@@ -111,7 +111,7 @@ def _query(data: Bytes, database_size: int, status_size: int, session: Session) 
         return Query(database, statement.decode("utf-8", "replace"), pending, session)
 
 
-def _status(status: bytes, session: Session) -> tuple[str, bool, Session]:
+def _status(status: bytes, session: StatementSession) -> tuple[str, bool, StatementSession]:
     """The client's character set, `Query.pending` and the session, among the status variables (Query_event of the
     servers)."""
     data = Bytes(status, "the status of a QUERY event")
@@ -119,7 +119,7 @@ def _status(status: bytes, session: Session) -> tuple[str, bool, Session]:
     while data.left:
         code = data.number(1)
         if code == 1:
-            session = replace(session, mode=Mode(data.number(8)))
+            session = replace(session, mode=SqlMode(data.number(8)))
         elif code == 4:
             found = charsets.of_collation(data.number(2))
             charset = found if found and found != "binary" else charset

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
-from tidemill.decoders.binlog.stream import Stream
+from tidemill.decoders.binlog.stream import BinlogStream
 from tidemill.errors import DecodeError
 from tidemill.model.change import Change
 
@@ -32,7 +32,7 @@ class Walk(Protocol):
     ) -> Generator[Change, None, int]: ...
 
 
-def expand(stream: Stream, walk: Walk, whole: Bytes, at: int) -> Generator[Change, None, int | None]:
+def expand(stream: BinlogStream, walk: Walk, whole: Bytes, at: int) -> Generator[Change, None, int | None]:
     """Unpacks events from `at` on and scans them. Answers where to go on, None if more must arrive first."""
     state = stream.state
     places: dict[int, int] = {}  # where an event begins in the expanded bytes -> in the stream
@@ -61,7 +61,7 @@ def expand(stream: Stream, walk: Walk, whole: Bytes, at: int) -> Generator[Chang
 
 
 def _walk_expanded(
-    stream: Stream, walk: Walk, held: bytes, places: dict[int, int], *, spill: bool
+    stream: BinlogStream, walk: Walk, held: bytes, places: dict[int, int], *, spill: bool
 ) -> Generator[Change, None, int]:
     yield from walk(read_only(held), 0, packets=False, spill=spill)
     reached = int(stream.state[scanning.POS])

@@ -18,7 +18,7 @@ from numba import config
 
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog import json_text as kernel
-from tidemill.decoders.binlog.column import Cells
+from tidemill.decoders.binlog.column import BinlogCells
 from tidemill.decoders.binlog.json_value import Node, broken, parse, quote, render
 from tidemill.decoders.columnar.fields import Bytes
 from tidemill.errors import DecodeError
@@ -29,7 +29,7 @@ _REPLACE, _INSERT, _REMOVE = range(3)
 _OPERATIONS = ("replace", "insert", "remove")
 
 
-def convert(column: Cells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+def convert(column: BinlogCells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     bad = column.kind == cells.DIFF
     room = 3 * int(column.size.sum(dtype=np.int64)) + 64 * (len(column) + 1)
     if room > np.iinfo(np.int32).max:
@@ -50,7 +50,7 @@ def convert(column: Cells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     return array, bad if bad.any() else None
 
 
-def merge(column: Cells, old: Cells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+def merge(column: BinlogCells, old: BinlogCells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     """As `convert`, where some values are changes of the old ones. Bad: changes of what was not sent."""
     found: list[str | None] = []
     bad = np.zeros(len(column), np.bool_)

@@ -9,14 +9,14 @@ import numpy as np
 
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.rows import Domain, Uuid
-from tidemill.decoders.binlog.stream import Stream, Transaction
+from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
 from tidemill.decoders.mysql_schema.gtid import MariadbGtids, MysqlGtids
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.position import Position
 
 
 class Progress:
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: BinlogStream) -> None:
         self._stream = stream
         self._place = stream.place
 
@@ -31,18 +31,18 @@ class Progress:
                 self._done(int(name[start]), int(number[start]), int(number[stop - 1]))
         self._place.end_transaction(int(notes.tx_end[last - 1]))
 
-    def finish(self, transaction: Transaction) -> None:
+    def finish(self, transaction: BinlogTransaction) -> None:
         """A transaction that ended outside of `scan`."""
         if transaction.name or self._place.gtids is not None:
             self._done(transaction.name, transaction.number, transaction.number)
         self._place.end_transaction(int(self._stream.state[scanning.LOG_POS]))
 
-    def position(self, transaction: Transaction | None) -> Position:
+    def position(self, transaction: BinlogTransaction | None) -> Position:
         if transaction is not None and transaction.name:
             return Position(f"{self._stream.names[transaction.name].prefix}{transaction.number}")
         return Position(self._stream.where())
 
-    def here(self, transaction: Transaction | None) -> Position:
+    def here(self, transaction: BinlogTransaction | None) -> Position:
         """Of the kind that the stream resumes by."""
         return self.position(None if self._place.gtids is None else transaction)
 

@@ -21,7 +21,7 @@ from tidemill.model.table import Table
 _MOST_NUMBERS, _MOST_BYTES = 100_000, 64 << 20
 
 
-class Rows:
+class BinlogRows:
     """What `scan` notes, one vector per fact. Reused for the whole connection."""
 
     def __init__(self, capacity: int) -> None:
@@ -44,7 +44,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TableShape:
     """A table at one shape: its columns' converters, where its row program begins, and defaults (`defaults`)."""
 
     table: Table
@@ -54,11 +54,11 @@ class Slot:
 
 
 @dataclass(slots=True)
-class Tables:
+class TableNumbers:
     """Tables by the binlog's number for them. A table that changes gets a new number, so rows noted earlier keep their
     shape (invariant 6). The TABLE_MAP a number was learned from is kept byte for byte: another one is a new table."""
 
-    slots: list[Slot] = field(default_factory=list)
+    slots: list[TableShape] = field(default_factory=list)
     _made: dict[tuple[object, ...], int] = field(default_factory=dict)
     ids: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     slot_of: Ints = field(default_factory=lambda: np.empty(0, np.int64))
@@ -121,7 +121,7 @@ class Tables:
             converter(k, meta, c) for k, meta, c in zip(shape.types, shape.metadata, table.columns, strict=True)
         )
         first = len(self.program)
-        self.slots.append(Slot(table, made, first, defaults))
+        self.slots.append(TableShape(table, made, first, defaults))
         flags = [c.name in table.key for c in table.columns]
         self.program = np.append(self.program, np.array([c.step for c in made], np.int16))
         self.keys = np.append(self.keys, np.array(flags, np.uint8))
@@ -148,7 +148,7 @@ class Domain:
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class TransactionName:
     """What a transaction's number is counted by: `prefix` and the number are its position. No counter: a file."""
 
     prefix: str
@@ -159,20 +159,20 @@ class Names:
     """Servers and files met so far, numbered. Those that the binlog names by bytes are found by `scan` itself."""
 
     def __init__(self) -> None:
-        self._all = [Name("")]
-        self._numbers: dict[Name, int] = {self._all[0]: scanning.ANONYMOUS}
+        self._all = [TransactionName("")]
+        self._numbers: dict[TransactionName, int] = {self._all[0]: scanning.ANONYMOUS}
         self._high: list[int] = []
         self._low: list[int] = []
         self._of: list[int] = []
         self._index()
 
-    def __getitem__(self, number: int) -> Name:
+    def __getitem__(self, number: int) -> TransactionName:
         return self._all[number]
 
     def vectors(self) -> tuple[Ints, Ints, Ints]:
         return self._vectors
 
-    def number(self, name: Name, key: bytes | None = None) -> int:
+    def number(self, name: TransactionName, key: bytes | None = None) -> int:
         """`key`: sixteen bytes that `scan` will know it by."""
         if name not in self._numbers:
             self._numbers[name] = len(self._all)

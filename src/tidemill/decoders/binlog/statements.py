@@ -1,6 +1,6 @@
 """Statements that stand in the binlog as text: about transactions, DDL, and changes of rows without the rows.
 
-Called by `control` for QUERY events and their like. What a DDL statement did is for `Tables.ddl` to say.
+Called by `control` for QUERY events and their like. What a DDL statement did is for `TableAnswers.ddl` to say.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.blocks import statements
 from tidemill.decoders.binlog.emit import Emitter
-from tidemill.decoders.binlog.ends import Ends
+from tidemill.decoders.binlog.ends import TransactionEnds
 from tidemill.decoders.binlog.progress import Progress
-from tidemill.decoders.binlog.stream import Stream, Transaction
-from tidemill.decoders.mysql_schema.answers import DdlChange, Tables
+from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
+from tidemill.decoders.mysql_schema.answers import DdlChange, TableAnswers
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, Committed
 
@@ -30,7 +30,9 @@ _EMPTIED = re.compile(r"\s*DELETE\s+FROM\s+((?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`)
 
 
 class Statements:
-    def __init__(self, stream: Stream, tables: Tables, progress: Progress, emitter: Emitter, ends: Ends) -> None:
+    def __init__(
+        self, stream: BinlogStream, tables: TableAnswers, progress: Progress, emitter: Emitter, ends: TransactionEnds
+    ) -> None:
         self._stream = stream
         self._tables = tables
         self._progress = progress
@@ -101,7 +103,9 @@ class Statements:
             self._stream.known.forget()
         yield from self._ended(changes, seconds, end, own)
 
-    def _ended(self, changes: list[DdlChange], seconds: int, end: int, own: Transaction | None) -> Iterator[Change]:
+    def _ended(
+        self, changes: list[DdlChange], seconds: int, end: int, own: BinlogTransaction | None
+    ) -> Iterator[Change]:
         """What the statement did leaves: with the transaction around it, or as one of its own."""
         state = self._stream.state
         if own is None and state[scanning.OPEN] == 2:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.blocks import Blocks
-from tidemill.decoders.binlog.rows import Name, Names, Rows, Tables
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.binlog.rows import BinlogRows, Names, TableNumbers, TransactionName
+from tidemill.decoders.mysql_schema.place import BinlogPlace
 from tidemill.errors import ConnectionLost, DecodeError, SourceError
 
 _BROKEN = {
@@ -46,7 +46,7 @@ def read_server_packet(packet: bytes, where: str) -> BinlogRefused | ConnectionL
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class BinlogTransaction:
     name: int
     number: int
     time: int
@@ -56,14 +56,14 @@ class Transaction:
         return self.time if self.time != scanning.NO_TIME else seconds * 1_000_000
 
 
-class Stream:
+class BinlogStream:
     """`place` is how far whole transactions have come. `saved` are the open transaction's savepoints, with the number
     of rows noted before each; they are of the transaction whose OPEN_AT is `saved_at`."""
 
-    def __init__(self, place: Place, *, checksum: bool, null_zero_dates: bool, capacity: int) -> None:
+    def __init__(self, place: BinlogPlace, *, checksum: bool, null_zero_dates: bool, capacity: int) -> None:
         self.place = place
-        self.rows = Rows(capacity)
-        self.known = Tables()
+        self.rows = BinlogRows(capacity)
+        self.known = TableNumbers()
         self.names = Names()
         self.blocks = Blocks(self.rows, self.known, self.names, null_zero_dates=null_zero_dates)
         self.buffer = np.empty(0, np.uint8)
@@ -72,7 +72,7 @@ class Stream:
         self.state = np.zeros(scanning.STATE_SIZE, np.int64)
         self.state[scanning.CHECKSUM] = checksum
         self.state[scanning.LOG_POS] = place.offset
-        self.state[scanning.FILE] = self.names.number(Name(f"{place.file}:"))
+        self.state[scanning.FILE] = self.names.number(TransactionName(f"{place.file}:"))
 
     def read(self, buffer: npt.NDArray[np.uint8], start: int, *, packets: bool) -> None:
         """Goes on in these bytes."""
@@ -88,7 +88,7 @@ class Stream:
     def grow(self) -> None:
         """One event has more rows than there is room for."""
         kept = self.rows
-        self.rows = self.blocks.notes = Rows(kept.capacity * 2)
+        self.rows = self.blocks.notes = BinlogRows(kept.capacity * 2)
         for now, before in zip(self.rows.vectors(), kept.vectors(), strict=True):
             now[: len(before)] = before
 
@@ -108,13 +108,13 @@ class Stream:
         state[[scanning.OPEN, scanning.HELD]] = opened, 0
         state[[scanning.OPEN_AT, scanning.OPEN_ROW]] = state[scanning.POS], state[scanning.ROWS]
 
-    def newest(self) -> Transaction:
+    def newest(self) -> BinlogTransaction:
         """The transaction that was noted last."""
         return self.noted(int(self.state[scanning.TXS]) - 1)
 
-    def noted(self, i: int) -> Transaction:
+    def noted(self, i: int) -> BinlogTransaction:
         notes = self.rows
-        return Transaction(int(notes.tx_name[i]), int(notes.tx_no[i]), int(notes.tx_time[i]))
+        return BinlogTransaction(int(notes.tx_name[i]), int(notes.tx_no[i]), int(notes.tx_time[i]))
 
     def server_packet(self, packet: bytes) -> None:
         """Raises what a packet says that is no event."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.decoders.binlog import cells
-from tidemill.decoders.binlog.column import Cells, Mask, Result
+from tidemill.decoders.binlog.column import BinlogCells, Mask, Result
 from tidemill.decoders.columnar import eight_bytes as words
 from tidemill.decoders.mysql_schema import charsets, types
 from tidemill.decoders.mysql_schema import table_map as m
@@ -21,7 +21,7 @@ from tidemill.decoders.mysql_schema.fill import inet6_text
 from tidemill.errors import DecodeError
 
 
-def converter_of(kind: int, metadata: int, native: str, arrow: pa.DataType) -> Callable[[Cells], Result] | None:
+def converter_of(kind: int, metadata: int, native: str, arrow: pa.DataType) -> Callable[[BinlogCells], Result] | None:
     """None where such values cannot be what the column is said to be."""
     if kind in (m.BLOB_COMPRESSED, m.VARCHAR_COMPRESSED):
         inner = converter_of(m.BLOB, 4, native, arrow)
@@ -45,7 +45,7 @@ def converter_of(kind: int, metadata: int, native: str, arrow: pa.DataType) -> C
 
 
 def varying(
-    column: Cells, arrow: pa.DataType, offsets: Any, data: npt.NDArray[np.uint8], bad: Mask | None = None
+    column: BinlogCells, arrow: pa.DataType, offsets: Any, data: npt.NDArray[np.uint8], bad: Mask | None = None
 ) -> Result:
     nulls, bits = column.validity(bad)
     buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(data)]
@@ -62,18 +62,18 @@ def _fitting(size: int) -> int:
     return size
 
 
-def _copied(column: Cells) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+def _copied(column: BinlogCells) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
     total = _fitting(int(column.size.sum(dtype=np.int64)))
     offsets, data = np.empty(len(column) + 1, np.int32), np.empty(total + words.ROOM, np.uint8)
     words.copy(column.buffer, column.at, column.size, offsets, data)
     return offsets, data[:total]
 
 
-def _binaries(column: Cells) -> Result:
+def _binaries(column: BinlogCells) -> Result:
     return varying(column, pa.binary(), *_copied(column))
 
 
-def _padded(column: Cells, width: int) -> Result:
+def _padded(column: BinlogCells, width: int) -> Result:
     """BINARY(n): the binlog leaves out its trailing zero bytes, a reader of the table sees them."""
     sizes = np.where(column.kind == cells.VALUE, width, 0)
     if (column.size > width).any():
@@ -84,7 +84,7 @@ def _padded(column: Cells, width: int) -> Result:
     return varying(column, pa.binary(), offsets, dense[column.kind == cells.VALUE].reshape(-1))
 
 
-def _texts(column: Cells) -> Result:
+def _texts(column: BinlogCells) -> Result:
     """UTF-8. Servers check it, but a table may be older than the check: bytes that are no UTF-8 stay bytes."""
     array, _ = _binaries(column)
     try:
@@ -93,7 +93,7 @@ def _texts(column: Cells) -> Result:
         return _one_by_one(column, "utf8mb4")
 
 
-def _single_byte_texts(column: Cells, charset: str) -> Result:
+def _single_byte_texts(column: BinlogCells, charset: str) -> Result:
     if charset != "swe7" and cells.ascii_only(column.buffer, column.at, column.size):
         return _texts(column)
     lengths, utf8 = charsets.single_byte(charset)
@@ -107,7 +107,7 @@ def _single_byte_texts(column: Cells, charset: str) -> Result:
     return varying(column, pa.string(), offsets, data[: int(offsets[-1])].copy(), bad if wrong else None)
 
 
-def _foreign_texts(column: Cells, charset: str) -> Result:
+def _foreign_texts(column: BinlogCells, charset: str) -> Result:
     """Several bytes a character: the whole column through one call of a codec, with a byte between the values that
     none of them has."""
     if charsets.encode_ascii("a", charset) == b"a" and cells.ascii_only(column.buffer, column.at, column.size):
@@ -129,7 +129,7 @@ def _foreign_texts(column: Cells, charset: str) -> Result:
     return _one_by_one(column, charset)
 
 
-def _one_by_one(column: Cells, charset: str) -> Result:
+def _one_by_one(column: BinlogCells, charset: str) -> Result:
     found: list[str | None] = []
     bad = np.zeros(len(column), np.bool_)
     for i, value in enumerate(column.values()):
@@ -141,7 +141,7 @@ def _one_by_one(column: Cells, charset: str) -> Result:
     return pa.array(found, pa.string()), bad if bad.any() else None
 
 
-def _vectors(column: Cells) -> Result:
+def _vectors(column: BinlogCells) -> Result:
     offsets, data = _copied(column)
     if (offsets % 4).any():
         raise DecodeError("a VECTOR is not made of whole numbers of four bytes")
@@ -165,7 +165,7 @@ _SPECIAL: dict[str, tuple[int, Callable[[bytes], str]]] = {
 }
 
 
-def _special(column: Cells, native: str, width: int) -> Result:
+def _special(column: BinlogCells, native: str, width: int) -> Result:
     """MariaDB's types that travel as BINARY(n)."""
     size, text = _SPECIAL[native]
     if width != size or (column.size > size).any():
@@ -174,7 +174,7 @@ def _special(column: Cells, native: str, width: int) -> Result:
     return pa.array(found, pa.string()), None
 
 
-def _inflated(column: Cells) -> Cells:
+def _inflated(column: BinlogCells) -> BinlogCells:
     """MariaDB's COMPRESSED columns: a byte with the method and the size of the length, the length, then zlib's data."""
     parts, at, size = [], np.zeros(len(column), np.int32), np.zeros(len(column), np.int32)
     total = 0
@@ -186,7 +186,7 @@ def _inflated(column: Cells) -> Cells:
         parts.append(plain)
         total += len(plain)
     buffer = np.frombuffer(b"".join(parts) + b"\0", np.uint8)
-    return Cells(buffer, at, size, column.kind)
+    return BinlogCells(buffer, at, size, column.kind)
 
 
 def _inflate(value: bytes) -> bytes:

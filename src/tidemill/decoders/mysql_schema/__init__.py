@@ -30,22 +30,35 @@ from tidemill.decoders.mysql_schema.ddl import parse, parse_anyhow
 from tidemill.decoders.mysql_schema.defaults import is_rounded, kept, of_catalog
 from tidemill.decoders.mysql_schema.fill import initial
 from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_schema.history import NEVER_LISTED, Effect, History, State, Unknown
-from tidemill.decoders.mysql_schema.place import Place, Witness
+from tidemill.decoders.mysql_schema.history import NEVER_LISTED, Effect, State, TableHistory, Unknown
+from tidemill.decoders.mysql_schema.place import BinlogPlace, BinlogWitness
 from tidemill.decoders.mysql_schema.rewind import rewind
-from tidemill.decoders.mysql_schema.session import UNTOLD, Session
+from tidemill.decoders.mysql_schema.session import UNTOLD, StatementSession
 from tidemill.decoders.mysql_schema.shape import difference
 from tidemill.decoders.mysql_schema.table_map import TableMap
 from tidemill.decoders.mysql_schema.target import calls_nothing, target
 from tidemill.decoders.mysql_schema.temporary import TableKey
-from tidemill.decoders.mysql_schema.tokens import Kind, NotUnderstood, words
+from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, words
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model.position import Position
 from tidemill.model.table import Column, Table
 
 __all__ = [
-    "SYSTEM", "Catalog", "CatalogColumn", "CatalogDatabase", "CatalogTable", "Flavor", "GtidSet", "MariadbGtids",
-    "MysqlGtids", "MysqlTables", "Place", "Witness", "implicit_period", "is_rounded", "of_catalog",
+    "SYSTEM",
+    "BinlogPlace",
+    "BinlogWitness",
+    "CatalogColumn",
+    "CatalogDatabase",
+    "CatalogTable",
+    "Flavor",
+    "GtidSet",
+    "MariadbGtids",
+    "MysqlGtids",
+    "MysqlTables",
+    "ServerCatalog",
+    "implicit_period",
+    "is_rounded",
+    "of_catalog",
 ]  # fmt: skip
 
 _RESYNC = (
@@ -59,7 +72,7 @@ _SEQUENCE = ((m.LONGLONG,) * 6 + (m.TINY, m.LONGLONG), "next_not_cached_value")
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class ServerCatalog:
     """What the server lists now: all of its tables, not only the captured ones, since any can be renamed to one.
 
     `at` is the end of the binlog, asked after the tables were read. `since` are (database, text) of the statements
@@ -69,7 +82,7 @@ class Catalog:
 
     databases: Sequence[CatalogDatabase]
     tables: Sequence[CatalogTable]
-    at: Place
+    at: BinlogPlace
     since: Sequence[tuple[str, str]] | None = ()
     named: bool = False
 
@@ -95,12 +108,12 @@ class MysqlTables:
     ) -> None:
         self._schemas, self._selected, self._flavor = schemas, selected, flavor
         self._identity, self._where, self._account = identity, where, account
-        self._history = History(mariadb=flavor is Flavor.MARIADB, fold=fold)
+        self._history = TableHistory(mariadb=flavor is Flavor.MARIADB, fold=fold)
         self._resolved: dict[TableMap, Table] = {}
         self._answered: tuple[Position, str, list[DdlChange]] = (Position(""), "", [])
         self.statements = 0  # that changed the history
 
-    def begin(self, place: Place, read: Callable[[], Catalog], *, fresh: bool) -> None:
+    def begin(self, place: BinlogPlace, read: Callable[[], ServerCatalog], *, fresh: bool) -> None:
         """The history as it was at `place`. The catalog is read only when there is none: at the first start (`fresh`),
         or when the registry has nothing that old."""
         found = [] if fresh else self._schemas.structures()
@@ -153,14 +166,14 @@ class MysqlTables:
         assert isinstance(state, CatalogTable)
         return tuple(map(kept, state.columns))
 
-    def ddl(self, text: str, database: str, position: Position, session: Session = UNTOLD) -> list[DdlChange]:
+    def ddl(self, text: str, database: str, position: Position, session: StatementSession = UNTOLD) -> list[DdlChange]:
         """Changes of captured tables by a statement, in order; `position` is the one behind it. The same statement at
         the same position may come twice, when bytes are decoded again."""
         if self._answered[:2] != (position, text):
             self._answered = (position, text, self._follow(text, database, position, session))
         return self._answered[2]
 
-    def _follow(self, text: str, database: str, position: Position, session: Session) -> list[DdlChange]:
+    def _follow(self, text: str, database: str, position: Position, session: StatementSession) -> list[DdlChange]:
         try:
             statements = parse(text, mariadb=self._flavor is Flavor.MARIADB, mode=session.mode)
         except NotUnderstood as error:
@@ -168,7 +181,7 @@ class MysqlTables:
         before = set(self._history.temporary.names.get(session.thread, ()))
         high_water_mark = self._history.high_water_mark
         tolerant = bool(high_water_mark) and notes.covers(
-            Place.parse(high_water_mark, self._flavor), position, self._flavor
+            BinlogPlace.parse(high_water_mark, self._flavor), position, self._flavor
         )
         # MariaDB's binlog_alter_two_phase logs a statement when it starts and again when it is done.
         tolerant = tolerant or (self._flavor is Flavor.MARIADB and self._answered[1] == text)
@@ -202,11 +215,11 @@ class MysqlTables:
         return [self._change(effect, text, position) for effect in effects if self._selected(*effect.key)]
 
     def _not_understood(
-        self, text: str, database: str, position: Position, session: Session, why: str
+        self, text: str, database: str, position: Position, session: StatementSession, why: str
     ) -> list[DdlChange]:
         """Tables that the statement names are not known any more, until a TABLE_MAP with names describes them."""
         try:
-            named = {word.text for word in words(text, session.mode) if word.kind is not Kind.SIGN}
+            named = {word.text for word in words(text, session.mode) if word.kind is not TokenKind.SIGN}
         except NotUnderstood:
             named = set(re.findall(r"[\w$]+", text))
         if self._history.fold:
@@ -229,7 +242,7 @@ class MysqlTables:
         if ended:
             self._schemas.keep_structures(position, {notes.of_thread(thread): None for thread in ended})
 
-    def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
+    def writes(self, text: str, database: str, session: StatementSession = UNTOLD) -> bool:
         """Whether the statement may have changed rows of a captured table. Not, if all that it writes to is a temporary
         table or one of the server itself, which have no triggers, or a base table that is not captured."""
         named = target(text, session.mode)

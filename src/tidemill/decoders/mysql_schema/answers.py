@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.decoders.mysql_schema.session import UNTOLD, Session
+from tidemill.decoders.mysql_schema.session import UNTOLD, StatementSession
 from tidemill.decoders.mysql_schema.table_map import TableMap
 from tidemill.model.position import Position
 from tidemill.model.table import Table
@@ -25,7 +25,7 @@ class DdlChange:
     truncate: bool = False
 
 
-class Tables(Protocol):
+class TableAnswers(Protocol):
     """Answers what the stream does not say."""
 
     def resolve(self, shape: TableMap, position: Position) -> Table | None:
@@ -40,10 +40,10 @@ class Tables(Protocol):
         """What follows was written by a server that started then: no session of before is left. May come again for the
         same start, when a stream begins anew with the same file."""
 
-    def writes(self, text: str, database: str, session: Session = UNTOLD) -> bool:
+    def writes(self, text: str, database: str, session: StatementSession = UNTOLD) -> bool:
         """Whether a statement that changes rows, and stands in the binlog in their place, may have changed rows of a
         captured table."""
 
-    def ddl(self, text: str, database: str, position: Position, session: Session = UNTOLD) -> list[DdlChange]:
+    def ddl(self, text: str, database: str, position: Position, session: StatementSession = UNTOLD) -> list[DdlChange]:
         """Applies a statement. Asked in order for every statement that is not about a transaction; `position` as
         above, behind the statement."""

@@ -7,12 +7,12 @@ from typing import Any
 
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
 from tidemill.decoders.mysql_schema.history import Effect, Unknown
-from tidemill.decoders.mysql_schema.session import Mode
+from tidemill.decoders.mysql_schema.session import SqlMode
 from tidemill.decoders.mysql_schema.temporary import TableKey
 from tidemill.decoders.mysql_schema.tokens import quoted
 
 
-def safe_text(text: str, mode: Mode) -> str:
+def safe_text(text: str, mode: SqlMode) -> str:
     """Without the values of options that are nobody's business."""
     single, double = quoted("'", mode), quoted('"', mode)
     secret = rf"\b((?:CONNECTION|PASSWORD)\s*=?\s*)({single}|{double})"

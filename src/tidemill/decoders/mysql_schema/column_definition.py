@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from tidemill.decoders.mysql_schema import charsets, defaults, types
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn
-from tidemill.decoders.mysql_schema.session import Mode
-from tidemill.decoders.mysql_schema.tokens import Kind, NotUnderstood, Reader, words
+from tidemill.decoders.mysql_schema.session import SqlMode
+from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, words
 
 _WIDTHS = {"tinyint": 4, "smallint": 6, "mediumint": 9, "int": 11, "bigint": 20}
 _INTEGERS = {
@@ -128,7 +128,7 @@ def canonical(column: CatalogColumn) -> CatalogColumn:
         charset = charset_name(column.charset)
         if not charset and column.type.partition("(")[0] in ("enum", "set"):
             charset = "binary"  # as MySQL lists it
-        settled = _type(Reader(words(column.type)), column.name, mariadb=False).settle(charset)
+        settled = _type(TokenReader(words(column.type)), column.name, mariadb=False).settle(charset)
     except (NotUnderstood, ValueError):
         return column
     return replace(column, type=settled.type, charset=charset if settled.charset else "")
@@ -151,13 +151,13 @@ def widened(column: CatalogColumn, charset: str) -> CatalogColumn:
     return replace(column, charset=charset)
 
 
-def definition(clause: Reader, *, mariadb: bool) -> Definition:
+def definition(clause: TokenReader, *, mariadb: bool) -> Definition:
     """`name type attributes… [FIRST | AFTER name]`."""
     name = clause.name()
     return _attributes(clause, _type(clause, name, mariadb=mariadb), mariadb=mariadb)
 
 
-def _type(clause: Reader, name: str, *, mariadb: bool) -> Definition:
+def _type(clause: TokenReader, name: str, *, mariadb: bool) -> Definition:
     national = clause.take("NATIONAL")
     word = clause.next().upper
     made = Definition(name, "")
@@ -167,13 +167,13 @@ def _type(clause: Reader, name: str, *, mariadb: bool) -> Definition:
         made = replace(made, type="tinyint(1)")
     elif word == "SERIAL":
         made = replace(made, type="bigint unsigned", nullable=False, default=defaults.COMPUTED)
-    elif Mode.ORACLE in clause.mode and clause.peek() != "(" and word in _OF_ORACLE:
+    elif SqlMode.ORACLE in clause.mode and clause.peek() != "(" and word in _OF_ORACLE:
         made = replace(made, type=_OF_ORACLE[word])
     elif word in ("DECIMAL", "DEC", "NUMERIC", "FIXED", "NUMBER"):
         precision, scale = (*_numbers(clause), 10, 0)[:2] if clause.peek() != "(" else (*_numbers(clause), 0)[:2]
         made = replace(made, type=f"decimal({precision or 10},{scale})" + _sign(clause))
     elif word in ("FLOAT", "FLOAT4", "DOUBLE", "FLOAT8", "REAL"):
-        single = word in ("FLOAT", "FLOAT4") or (word == "REAL" and Mode.REAL_AS_FLOAT in clause.mode)
+        single = word in ("FLOAT", "FLOAT4") or (word == "REAL" and SqlMode.REAL_AS_FLOAT in clause.mode)
         made = replace(made, type=_float(clause, "float" if single else "double"))
     elif word == "BIT":
         made = replace(made, type=f"bit({(*_numbers(clause), 1)[0]})")
@@ -198,7 +198,7 @@ def _type(clause: Reader, name: str, *, mariadb: bool) -> Definition:
     return made
 
 
-def _string(clause: Reader, word: str, made: Definition) -> Definition:
+def _string(clause: TokenReader, word: str, made: Definition) -> Definition:
     if word == "LONG":
         binary = clause.take("VARBINARY")
         if not binary and not clause.take("VARCHAR", "CHARACTER"):
@@ -227,7 +227,7 @@ def _string(clause: Reader, word: str, made: Definition) -> Definition:
     raise NotUnderstood("a type that is not known")
 
 
-def _integer(clause: Reader, base: str) -> str:
+def _integer(clause: TokenReader, base: str) -> str:
     width = (*_numbers(clause), 0)[0]
     sign = _sign(clause)
     if "zerofill" in sign:
@@ -235,7 +235,7 @@ def _integer(clause: Reader, base: str) -> str:
     return "tinyint(1)" if base == "tinyint" and width == 1 and not sign else base + sign
 
 
-def _float(clause: Reader, base: str) -> str:
+def _float(clause: TokenReader, base: str) -> str:
     clause.take("PRECISION")
     sizes = _numbers(clause)
     if len(sizes) == 2:
@@ -245,7 +245,7 @@ def _float(clause: Reader, base: str) -> str:
     return base + _sign(clause)
 
 
-def _sign(clause: Reader) -> str:
+def _sign(clause: TokenReader) -> str:
     """SIGNED, UNSIGNED and ZEROFILL, in any order; ZEROFILL makes unsigned."""
     found = set()
     while word := clause.take_any("SIGNED", "UNSIGNED", "ZEROFILL"):
@@ -255,7 +255,7 @@ def _sign(clause: Reader) -> str:
     return " unsigned" if "UNSIGNED" in found else ""
 
 
-def _numbers(clause: Reader) -> list[int]:
+def _numbers(clause: TokenReader) -> list[int]:
     """`(10, 2)` or nothing."""
     if clause.peek() != "(":
         return []
@@ -265,11 +265,11 @@ def _numbers(clause: Reader) -> list[int]:
         raise NotUnderstood("a length that is not a number") from error
 
 
-def _label(value: Reader) -> str | bytes:
+def _label(value: TokenReader) -> str | bytes:
     word = value.next()
-    if word.kind is Kind.BYTES:
+    if word.kind is TokenKind.BYTES:
         return word.text.encode("latin-1")
-    if word.kind is not Kind.STRING or value:
+    if word.kind is not TokenKind.STRING or value:
         raise NotUnderstood("a label that is no string")
     return word.text
 
@@ -288,7 +288,7 @@ def _literal(label: str | bytes, charset: str) -> str:
     return types.quoted_label(label.rstrip(" "))
 
 
-def _attributes(clause: Reader, made: Definition, *, mariadb: bool) -> Definition:
+def _attributes(clause: TokenReader, made: Definition, *, mariadb: bool) -> Definition:
     """What else matters of a definition. The rest (comments, checks) is stepped over."""
     while clause and not clause.looks("PARTITION", "BY"):  # which may end an ALTER without a comma before it
         if clause.take("NOT", "NULL"):
@@ -341,7 +341,7 @@ def _attributes(clause: Reader, made: Definition, *, mariadb: bool) -> Definitio
     return made
 
 
-def _step_over_reference(clause: Reader) -> None:
+def _step_over_reference(clause: TokenReader) -> None:
     """SET NULL and SET DEFAULT behind ON DELETE say nothing about this column."""
     clause.name()
     if clause.take("."):

@@ -18,7 +18,7 @@ from tidemill.decoders.mysql_schema.column_definition import (
     charset_of_collation,
     definition,
 )
-from tidemill.decoders.mysql_schema.session import PLAIN, Mode
+from tidemill.decoders.mysql_schema.session import PLAIN, SqlMode
 from tidemill.decoders.mysql_schema.statements import (
     AddColumn,
     AddKey,
@@ -33,7 +33,6 @@ from tidemill.decoders.mysql_schema.statements import (
     DropDatabase,
     DropKey,
     DropTable,
-    Name,
     RenameColumn,
     RenameTable,
     RowStatement,
@@ -42,8 +41,9 @@ from tidemill.decoders.mysql_schema.statements import (
     Statement,
     TruncateTable,
     Versioning,
+    WrittenName,
 )
-from tidemill.decoders.mysql_schema.tokens import QUOTINGS, NotUnderstood, Reader, without_quotes, words
+from tidemill.decoders.mysql_schema.tokens import QUOTINGS, NotUnderstood, TokenReader, without_quotes, words
 
 _FIRST = re.compile(
     r"\s*(?:SET\s+STATEMENT\b.*?\bFOR\s+)?(CREATE|ALTER|DROP|RENAME|TRUNCATE|INSERT|REPLACE|UPDATE|DELETE|LOAD)\b",
@@ -68,12 +68,12 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-def parse(text: str, *, mariadb: bool, mode: Mode = PLAIN) -> list[Statement]:
+def parse(text: str, *, mariadb: bool, mode: SqlMode = PLAIN) -> list[Statement]:
     """Statements that concern tables or databases; of anything else, nothing. `mode` is the session's sql_mode."""
     if not _concerns_tables(text, mode):
         return []
     found = []
-    for reader in Reader(words(text, mode), mode).clauses(";"):
+    for reader in TokenReader(words(text, mode), mode).clauses(";"):
         statement = _statement(reader, mariadb)
         if statement is not None:
             found.append(statement)
@@ -98,7 +98,7 @@ def parse_anyhow(text: str, *, mariadb: bool) -> list[Statement]:
     return readings[0]
 
 
-def _concerns_tables(text: str, mode: Mode) -> bool:
+def _concerns_tables(text: str, mode: SqlMode) -> bool:
     """Before anything is taken apart: the body of a stored program has statements that nobody ran."""
     bare = without_quotes(text, mode)
     first = _FIRST.match(bare)
@@ -108,7 +108,7 @@ def _concerns_tables(text: str, mode: Mode) -> bool:
     return kind is not None and kind[0].upper() in ("TABLE", "TABLES", "INDEX", "DATABASE", "SCHEMA")
 
 
-def _statement(reader: Reader, mariadb: bool) -> Statement | None:
+def _statement(reader: TokenReader, mariadb: bool) -> Statement | None:
     _step_over_prefix(reader)
     match reader.next().upper:
         case "CREATE":
@@ -128,14 +128,14 @@ def _statement(reader: Reader, mariadb: bool) -> Statement | None:
             return None
 
 
-def _step_over_prefix(reader: Reader) -> None:
+def _step_over_prefix(reader: TokenReader) -> None:
     # MariaDB: SET STATEMENT max_statement_time=0 FOR ALTER TABLE …
     if reader.take("SET", "STATEMENT"):
         while reader and not reader.take("FOR"):
             reader.next()
 
 
-def _create(reader: Reader, mariadb: bool) -> Statement | None:
+def _create(reader: TokenReader, mariadb: bool) -> Statement | None:
     or_replace = reader.take("OR", "REPLACE")
     temporary = reader.take("TEMPORARY")
     if reader.take_any("DATABASE", "SCHEMA"):
@@ -179,7 +179,7 @@ def _create(reader: Reader, mariadb: bool) -> Statement | None:
     return CreateTable(table, tuple(columns), key, charset, None, if_not_exists, selects=selects)
 
 
-def _has(options: Reader, here: Callable[[], bool]) -> bool:
+def _has(options: TokenReader, here: Callable[[], bool]) -> bool:
     """Whether it is true somewhere outside of parentheses. The options can be read again."""
     start, found = options.at, False
     while options and not found:
@@ -189,7 +189,7 @@ def _has(options: Reader, here: Callable[[], bool]) -> bool:
     return found
 
 
-def _on_index(reader: Reader) -> AlterTable | None:
+def _on_index(reader: TokenReader) -> AlterTable | None:
     """CREATE INDEX … ON table, DROP INDEX … ON table: an ALTER that changes nothing here, except of the primary key."""
     reader.take("INDEX")
     reader.take("IF", "NOT", "EXISTS") or reader.take("IF", "EXISTS")
@@ -199,7 +199,7 @@ def _on_index(reader: Reader) -> AlterTable | None:
     return AlterTable(_name(reader), (DropKey(),) if primary else ()) if reader else None
 
 
-def _drop(reader: Reader) -> Statement | None:
+def _drop(reader: TokenReader) -> Statement | None:
     temporary = reader.take("TEMPORARY")
     if reader.take_any("DATABASE", "SCHEMA"):
         reader.take("IF", "EXISTS")
@@ -212,7 +212,7 @@ def _drop(reader: Reader) -> Statement | None:
     return DropTable(tuple(_name(each) for each in reader.clauses()), temporary)
 
 
-def _rename(reader: Reader) -> RenameTable:
+def _rename(reader: TokenReader) -> RenameTable:
     if_exists = reader.take("IF", "EXISTS")
     pairs = []
     for each in reader.clauses():
@@ -223,7 +223,7 @@ def _rename(reader: Reader) -> RenameTable:
     return RenameTable(tuple(pairs), if_exists)
 
 
-def _row_statement(reader: Reader, word: str) -> RowStatement | None:
+def _row_statement(reader: TokenReader, word: str) -> RowStatement | None:
     for noise in ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "CONCURRENT"):
         reader.take(noise)
     if word == "LOAD":
@@ -234,7 +234,7 @@ def _row_statement(reader: Reader, word: str) -> RowStatement | None:
     return RowStatement(_name(reader)) if reader else None
 
 
-def _alter(reader: Reader, mariadb: bool) -> Statement | None:
+def _alter(reader: TokenReader, mariadb: bool) -> Statement | None:
     reader.take_any("ONLINE", "OFFLINE")
     reader.take("IGNORE")
     if reader.take_any("DATABASE", "SCHEMA"):
@@ -257,7 +257,7 @@ def _alter(reader: Reader, mariadb: bool) -> Statement | None:
     return AlterTable(table, tuple(clauses), rename_to, if_exists)
 
 
-def _is_rename(clause: Reader) -> bool:
+def _is_rename(clause: TokenReader) -> bool:
     if not clause.looks("RENAME") or clause.peek(1) in ("COLUMN", "INDEX", "KEY"):
         return False
     clause.next()
@@ -265,7 +265,7 @@ def _is_rename(clause: Reader) -> bool:
     return True
 
 
-def _alteration(clause: Reader, mariadb: bool) -> list[Clause]:
+def _alteration(clause: TokenReader, mariadb: bool) -> list[Clause]:
     if clause.take("ADD"):
         return _add(clause, mariadb)
     if clause.take("DROP"):
@@ -297,7 +297,7 @@ def _alteration(clause: Reader, mariadb: bool) -> list[Clause]:
     return _options(clause)
 
 
-def _options(clause: Reader) -> list[Clause]:
+def _options(clause: TokenReader) -> list[Clause]:
     """Table options stand in one clause, with or without commas."""
     if clause.peek() not in _HARMLESS | {"DEFAULT", "CHARACTER", "CHARSET", "COLLATE"}:
         raise NotUnderstood("an unknown clause of ALTER TABLE")
@@ -305,7 +305,7 @@ def _options(clause: Reader) -> list[Clause]:
     return [] if charset is None else [Charset(charset)]
 
 
-def _add(clause: Reader, mariadb: bool) -> list[Clause]:
+def _add(clause: TokenReader, mariadb: bool) -> list[Clause]:
     if not clause.looks("COLUMN"):
         if clause.take("SYSTEM", "VERSIONING"):
             return [Versioning(True)]
@@ -330,7 +330,7 @@ def _add(clause: Reader, mariadb: bool) -> list[Clause]:
     return made
 
 
-def _drop_clause(clause: Reader) -> list[Clause]:
+def _drop_clause(clause: TokenReader) -> list[Clause]:
     if clause.take("PRIMARY", "KEY"):
         return [DropKey()]
     if clause.take_any("INDEX", "KEY", "CONSTRAINT", "CHECK"):
@@ -345,7 +345,7 @@ def _drop_clause(clause: Reader) -> list[Clause]:
     return [DropColumn(clause.name(), if_exists)]
 
 
-def _alter_column(clause: Reader, mariadb: bool) -> list[Clause]:
+def _alter_column(clause: TokenReader, mariadb: bool) -> list[Clause]:
     if clause.take_any("INDEX", "KEY", "CHECK", "CONSTRAINT"):
         return []
     clause.take("COLUMN")
@@ -360,7 +360,7 @@ def _alter_column(clause: Reader, mariadb: bool) -> list[Clause]:
     return [SetDefault(name, defaults.NONE, if_exists)]
 
 
-def _key(element: Reader) -> tuple[str, ...] | None:
+def _key(element: TokenReader) -> tuple[str, ...] | None:
     """The primary key's columns if the element defines one, () for any other index or constraint, None for a column."""
     start = element.at
     if element.take("CONSTRAINT") and element.peek() not in ("PRIMARY", "UNIQUE", "FOREIGN", "CHECK"):
@@ -378,7 +378,7 @@ def _key(element: Reader) -> tuple[str, ...] | None:
     return None
 
 
-def _charset_option(reader: Reader) -> str | None:
+def _charset_option(reader: TokenReader) -> str | None:
     """The last charset among table or database options; empty for DEFAULT, None where none is named."""
     found: str | None = None
     by_collation = ""
@@ -398,11 +398,11 @@ def _charset_option(reader: Reader) -> str | None:
     return by_collation or None if found is None else found or by_collation
 
 
-def _step_over_wait(reader: Reader) -> None:
+def _step_over_wait(reader: TokenReader) -> None:
     if not reader.take("NOWAIT") and reader.take("WAIT"):
         reader.next()
 
 
-def _name(reader: Reader) -> Name:
+def _name(reader: TokenReader) -> WrittenName:
     first = reader.name()
-    return Name(first, reader.name()) if reader.take(".") else Name("", first)
+    return WrittenName(first, reader.name()) if reader.take(".") else WrittenName("", first)

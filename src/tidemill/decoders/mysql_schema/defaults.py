@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn
-from tidemill.decoders.mysql_schema.tokens import Kind, NotUnderstood, Reader, words
+from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, words
 
 NONE, COMPUTED = "", "()"
 _WORDS = {"NULL": NONE, "TRUE": "1", "FALSE": "0"}
@@ -21,7 +21,7 @@ _LOST = "\ufffd"  # stands in a statement for bytes that were no text
 _SCALED = re.compile(r"(?:float|double)\(\d+,(\d+)\)")
 
 
-def read(clause: Reader, *, mariadb: bool) -> str | None:
+def read(clause: TokenReader, *, mariadb: bool) -> str | None:
     """What stands behind DEFAULT."""
     if clause.peek() == "(":
         inner = clause.parenthesis()
@@ -32,18 +32,18 @@ def read(clause: Reader, *, mariadb: bool) -> str | None:
         sign = sign if mark == "+" else "" if sign else "-"
     word = clause.next()
     match word.kind:
-        case Kind.NUMBER:
+        case TokenKind.NUMBER:
             return sign + word.text
-        case Kind.SIGN if word.text == "." and clause:
+        case TokenKind.SIGN if word.text == "." and clause:
             return f"{sign}0.{clause.next().text}"
-        case Kind.BYTES:
+        case TokenKind.BYTES:
             return None if sign else f"0x{word.text.encode('latin-1').hex()}"
-        case Kind.STRING:
+        case TokenKind.STRING:
             text = word.text + "".join(_strings(clause))
             return None if sign or _LOST in text else f"'{text}'"
-        case Kind.WORD if word.upper in _WORDS:
+        case TokenKind.WORD if word.upper in _WORDS:
             return _WORDS[word.upper]
-        case Kind.WORD if word.text.startswith("_"):
+        case TokenKind.WORD if word.text.startswith("_"):
             return _introduced(word.upper, clause)
     if any(_strings(clause)):
         return None  # DATE'2024-01-01'
@@ -52,18 +52,18 @@ def read(clause: Reader, *, mariadb: bool) -> str | None:
     return COMPUTED
 
 
-def _strings(clause: Reader) -> list[str]:
+def _strings(clause: TokenReader) -> list[str]:
     """Strings one behind the other are one."""
     found = []
-    while clause and clause.rest()[0].kind is Kind.STRING:
+    while clause and clause.rest()[0].kind is TokenKind.STRING:
         found.append(clause.next().text)
     return found
 
 
-def _introduced(charset: str, clause: Reader) -> str | None:
+def _introduced(charset: str, clause: TokenReader) -> str | None:
     """`_latin1'x'`: the bytes as the client sent them, in another charset. The same text only where it is ASCII."""
     word = clause.next()
-    if word.kind is Kind.BYTES:
+    if word.kind is TokenKind.BYTES:
         return f"0x{word.text.encode('latin-1').hex()}" if charset == "_BINARY" else None
     text = word.text + "".join(_strings(clause))
     wide = charset.startswith(("_UCS2", "_UTF16", "_UTF32", "_SWE7"))
@@ -82,7 +82,7 @@ def of_catalog(shown: str | None, extra: str, *, mariadb: bool) -> str | None:
             return COMPUTED
         return f"0x{_bits(shown).hex()}" if re.fullmatch(r"b'[01]*'", shown) else f"'{shown}'"
     try:
-        clause = Reader(words(shown))
+        clause = TokenReader(words(shown))
         found = read(clause, mariadb=True)
     except NotUnderstood:
         return None

@@ -14,7 +14,7 @@ from tidemill.decoders.mysql_schema import statements as sql
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
 from tidemill.decoders.mysql_schema.column_definition import Definition, canonical, implicit_period, widened
 from tidemill.decoders.mysql_schema.defaults import kept
-from tidemill.decoders.mysql_schema.session import UNTOLD, Session
+from tidemill.decoders.mysql_schema.session import UNTOLD, StatementSession
 from tidemill.decoders.mysql_schema.temporary import TableKey, Temporary
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood
 from tidemill.model.position import Position
@@ -47,7 +47,7 @@ class _Conflict(Exception):
     """The statement does not fit the table that is known."""
 
 
-class History:
+class TableHistory:
     """`fold` is for servers that compare names of tables in lower case (lower_case_table_names 1 and 2)."""
 
     def __init__(self, *, mariadb: bool = False, fold: bool = False) -> None:
@@ -65,7 +65,7 @@ class History:
         self.tables[self.key(table.database, table.name)] = replace(table, columns=columns)
 
     def apply(
-        self, logged: sql.Statement, database: str, session: Session = UNTOLD, *, tolerant: bool = False
+        self, logged: sql.Statement, database: str, session: StatementSession = UNTOLD, *, tolerant: bool = False
     ) -> list[Effect]:
         """`tolerant` while the catalog may already have what the statement does: then a table that the statement does
         not fit stays as it is, instead of becoming `Unknown`."""
@@ -107,7 +107,7 @@ class History:
         gone = [key for key in self.tables if key[0] == name]
         return [Effect(key, "drop", self.tables.pop(key), None) for key in gone]
 
-    def _key(self, name: sql.Name, database: str) -> TableKey:
+    def _key(self, name: sql.WrittenName, database: str) -> TableKey:
         return self.key(name.database or database, name.name)
 
     def _create(self, statement: sql.CreateTable, database: str) -> list[Effect]:

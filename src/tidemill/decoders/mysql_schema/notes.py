@@ -13,8 +13,8 @@ import orjson
 from tidemill.contracts import Structure
 from tidemill.decoders.mysql_schema.catalog import CatalogTable
 from tidemill.decoders.mysql_schema.gtid import Flavor, MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_schema.history import History, State, Unknown
-from tidemill.decoders.mysql_schema.place import Place
+from tidemill.decoders.mysql_schema.history import State, TableHistory, Unknown
+from tidemill.decoders.mysql_schema.place import BinlogPlace
 from tidemill.decoders.mysql_schema.temporary import TableKey
 from tidemill.model.position import Position
 
@@ -41,14 +41,14 @@ def of_temporary(names: Iterable[TableKey] | None, started: int | None) -> bytes
     return None if names is None else orjson.dumps({"temporary": sorted(names), "started": started})
 
 
-def everything(history: History) -> dict[str, bytes | None]:
+def everything(history: TableHistory) -> dict[str, bytes | None]:
     settings = orjson.dumps({"horizon": history.high_water_mark})
     notes: dict[str, bytes | None] = {name_of(): settings}
     notes |= {name_of(name): of_charset(charset) for name, charset in history.charsets.items()}
     return notes | {name_of(*key): of_state(state) for key, state in history.tables.items()}
 
 
-def recall(history: History, note: Structure) -> None:
+def recall(history: TableHistory, note: Structure) -> None:
     """Applies a note; they come in the order in which they were written."""
     parts: list[str] = orjson.loads(note.name)
     document = None if note.document is None else orjson.loads(note.document)
@@ -74,10 +74,10 @@ def recall(history: History, note: Structure) -> None:
                 )
 
 
-def covers(place: Place, text: Position, flavor: Flavor) -> bool:
+def covers(place: BinlogPlace, text: Position, flavor: Flavor) -> bool:
     """Whether all that stands before `text` also stands before `place`. Positions of two kinds (GTIDs were turned on or
     off in between) cannot be compared: the other kind is the older one."""
-    other = Place.parse(text, flavor)
+    other = BinlogPlace.parse(text, flavor)
     if isinstance(place.gtids, MysqlGtids) and isinstance(other.gtids, MysqlGtids):
         return other.gtids.is_subset(place.gtids)
     if isinstance(place.gtids, MariadbGtids) and isinstance(other.gtids, MariadbGtids):

@@ -12,7 +12,8 @@
 The same numbers are given out twice by a server whose binlog was reset or that was put back to an earlier state; a file
 made at another second tells. Each part after the first may be missing: earlier versions, and people, write less.
 
-The decoder moves a `Place` along; the source begins with one and judges whether a server can go on from it. No I/O.
+The decoder moves a `BinlogPlace` along; the source begins with one and judges whether a server can go on from it.
+No I/O.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FILE = re.compile(r"([^:@/#]+\.[0-9]{6,}):([0-9]+)(?:/([0-9]+))?(?:@([0-9a-fA-F
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class BinlogWitness:
     """Where a server had what was read last: its file, made at `created`, up to a byte."""
 
     file: str
@@ -42,7 +43,7 @@ class Witness:
 
 
 @dataclass(slots=True)
-class Place:
+class BinlogPlace:
     """`gtids` is None where positions are file and byte. `file` and `offset` are kept in both kinds: for the lag.
     `created` is when the file was made, 0 if that is not known; `seen` is where the last transaction of `gtids` ended.
 
@@ -56,10 +57,10 @@ class Place:
     offset: int = 4  # the first event stands after the magic number
     server: str = ""
     created: int = 0
-    seen: Witness | None = None
+    seen: BinlogWitness | None = None
 
     @classmethod
-    def parse(cls, text: str, flavor: Flavor) -> Place:
+    def parse(cls, text: str, flavor: Flavor) -> BinlogPlace:
         """`ConfigError` if it is neither kind."""
         text = text.strip()
         if found := _FILE.fullmatch(text):
@@ -78,14 +79,14 @@ class Place:
                 fix=f"{error.fix} Or a file and byte of the binlog, like binlog.000003:1547.",
             ) from error
 
-    def copy(self) -> Place:
+    def copy(self) -> BinlogPlace:
         return replace(self, gtids=self.gtids.copy() if self.gtids is not None else None)
 
     @property
-    def witness(self) -> Witness | None:
+    def witness(self) -> BinlogWitness | None:
         """What the server must still have, for this position to mean what it meant."""
         if self.gtids is None:
-            return Witness(self.file, self.offset, self.created, self.server) if self.server else None
+            return BinlogWitness(self.file, self.offset, self.created, self.server) if self.server else None
         return self.seen
 
     def end_transaction(self, offset: int) -> None:
@@ -93,9 +94,9 @@ class Place:
         self.offset = offset
         if self.gtids is not None:
             known = self.created and self.server
-            self.seen = Witness(self.file, offset, self.created, self.server) if known else None
+            self.seen = BinlogWitness(self.file, offset, self.created, self.server) if known else None
 
-    def is_at(self, other: Place) -> bool:
+    def is_at(self, other: BinlogPlace) -> bool:
         """Whether the same transactions stand before both."""
         if self.gtids is not None:
             return self.gtids == other.gtids
@@ -103,14 +104,14 @@ class Place:
 
     def text(self) -> Position:
         if self.gtids is None:
-            return Position(str(Witness(self.file, self.offset, self.created, self.server)))
+            return Position(str(BinlogWitness(self.file, self.offset, self.created, self.server)))
         return Position((str(self.gtids) or _EMPTY) + (f"#{self.seen}" if self.seen else ""))
 
 
-def _witness(text: str) -> Witness | None:
+def _witness(text: str) -> BinlogWitness | None:
     found = _FILE.fullmatch(text)
     if not text:
         return None
     if not found:
         raise ConfigError(f'"{text[:80]}" is not a place in a binlog', fix="Leave out what follows #.")
-    return Witness(found[1], int(found[2]), int(found[3] or 0), found[4] or "")
+    return BinlogWitness(found[1], int(found[2]), int(found[3] or 0), found[4] or "")

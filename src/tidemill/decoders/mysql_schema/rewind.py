@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from tidemill.decoders.mysql_schema import statements as sql
 from tidemill.decoders.mysql_schema.catalog import CatalogTable
-from tidemill.decoders.mysql_schema.history import History, State, Unknown
+from tidemill.decoders.mysql_schema.history import State, TableHistory, Unknown
 from tidemill.decoders.mysql_schema.temporary import TableKey
 
 _CHANGED = Unknown("a later statement changed it in a way that cannot be undone")
 
 
-def rewind(history: History, statements: Sequence[tuple[str, sql.Statement]]) -> None:
+def rewind(history: TableHistory, statements: Sequence[tuple[str, sql.Statement]]) -> None:
     """`statements` are (database, statement) in the order of the binlog."""
     hidden = {
         history.key(name.database or database, name.name)
@@ -33,7 +33,7 @@ def rewind(history: History, statements: Sequence[tuple[str, sql.Statement]]) ->
             history.tables[key] = Unknown("a later statement was about it, or about a temporary table of that name")
 
 
-def _about(history: History, database: str, statement: sql.Statement) -> list[TableKey]:
+def _about(history: TableHistory, database: str, statement: sql.Statement) -> list[TableKey]:
     match statement:
         case sql.AlterTable():
             names = [statement.table]
@@ -44,8 +44,8 @@ def _about(history: History, database: str, statement: sql.Statement) -> list[Ta
     return [history.key(name.database or database, name.name) for name in names]
 
 
-def _undo(history: History, database: str, statement: sql.Statement) -> None:
-    def key(name: sql.Name) -> TableKey:
+def _undo(history: TableHistory, database: str, statement: sql.Statement) -> None:
+    def key(name: sql.WrittenName) -> TableKey:
         return history.key(name.database or database, name.name)
 
     match statement:
@@ -77,7 +77,7 @@ def _undo(history: History, database: str, statement: sql.Statement) -> None:
             pass
 
 
-def _move(history: History, now: TableKey, then: TableKey) -> None:
+def _move(history: TableHistory, now: TableKey, then: TableKey) -> None:
     state = history.tables.pop(now, _CHANGED)
     history.tables[then] = state if isinstance(state, Unknown) else replace(state, database=then[0], name=then[1])
 

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 
-class Mode(enum.IntFlag):
+class SqlMode(enum.IntFlag):
     """Bits of sql_mode that the grammar of DDL depends on; both servers number them alike. Others are carried along."""
 
     REAL_AS_FLOAT = 1
@@ -15,19 +15,19 @@ class Mode(enum.IntFlag):
     NO_BACKSLASH_ESCAPES = 1 << 20
 
 
-PLAIN = Mode(0)
+PLAIN = SqlMode(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class StatementSession:
     """`server_charset` is that of its collation_server, empty if it is none that is known. `uses_temporary`: the
     statement may have used one of the session's temporary tables (LOG_EVENT_THREAD_SPECIFIC_F); without it, it did not.
     It says no more than that (`temporary`)."""
 
-    mode: Mode = PLAIN
+    mode: SqlMode = PLAIN
     server_charset: str = ""
     thread: int = 0
     uses_temporary: bool = False
 
 
-UNTOLD = Session()
+UNTOLD = StatementSession()

@@ -8,7 +8,7 @@ from tidemill.decoders.mysql_schema.column_definition import Definition
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class WrittenName:
     """A table's name as written; without a database it is in the session's."""
 
     database: str
@@ -21,11 +21,11 @@ class CreateTable:
     temporary table there is only the name. `selects`: it has rows, and the statement is all that the binlog has of
     them."""
 
-    table: Name
+    table: WrittenName
     columns: tuple[Definition, ...] = ()
     key: tuple[str, ...] = ()
     charset: str = ""
-    source: Name | None = None
+    source: WrittenName | None = None
     if_not_exists: bool = False
     temporary: bool = False
     selects: bool = False
@@ -117,15 +117,15 @@ Clause = (
 
 @dataclass(frozen=True, slots=True)
 class AlterTable:
-    table: Name
+    table: WrittenName
     clauses: tuple[Clause, ...] = ()
-    rename_to: Name | None = None
+    rename_to: WrittenName | None = None
     if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DropTable:
-    tables: tuple[Name, ...]
+    tables: tuple[WrittenName, ...]
     temporary: bool = False
 
 
@@ -133,13 +133,13 @@ class DropTable:
 class RenameTable:
     """In order: a swap goes over a third name."""
 
-    pairs: tuple[tuple[Name, Name], ...]
+    pairs: tuple[tuple[WrittenName, WrittenName], ...]
     if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateTable:
-    table: Name
+    table: WrittenName
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class DropDatabase:
 class RowStatement:
     """A change of rows, written into the binlog as a statement: there are no row events for it."""
 
-    table: Name
+    table: WrittenName
 
 
 Statement = (

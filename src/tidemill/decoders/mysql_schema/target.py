@@ -7,9 +7,9 @@ of that table does cannot be seen in it.
 
 from __future__ import annotations
 
-from tidemill.decoders.mysql_schema.session import Mode
-from tidemill.decoders.mysql_schema.statements import Name
-from tidemill.decoders.mysql_schema.tokens import Kind, NotUnderstood, Reader, Word, words
+from tidemill.decoders.mysql_schema.session import SqlMode
+from tidemill.decoders.mysql_schema.statements import WrittenName
+from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, Word, words
 
 _NOISE = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "CONCURRENT", "LOCAL")
 # What may stand before a parenthesis. A function of the user's own may write to any table.
@@ -29,11 +29,11 @@ _OF_THE_LANGUAGE = (
 _NO_STORED_FUNCTION = frozenset(_OF_THE_LANGUAGE.split())
 
 
-def target(text: str, mode: Mode) -> Name | None:
+def target(text: str, mode: SqlMode) -> WrittenName | None:
     """The one table that the statement writes to, as it is written there. None where there may be another."""
     try:
         found = words(text, mode)
-        reader = Reader(found)
+        reader = TokenReader(found)
         if reader.take("SET", "STATEMENT"):
             while reader and not reader.take("FOR"):
                 reader.next()
@@ -62,7 +62,7 @@ def target(text: str, mode: Mode) -> Name | None:
     return None if any(word.upper == ";" for word in found) else name
 
 
-def calls_nothing(text: str, mode: Mode) -> bool:
+def calls_nothing(text: str, mode: SqlMode) -> bool:
     """Whether it is sure that no stored function runs in the statement."""
     found = words(text, mode)
     return not any(_may_call(found, at) for at, word in enumerate(found) if word.upper == "(" and at)
@@ -71,21 +71,21 @@ def calls_nothing(text: str, mode: Mode) -> bool:
 def _may_call(found: list[Word], at: int) -> bool:
     """What stands before the parenthesis at `at`: a name of ours, unless a table's columns follow its name."""
     before = found[at - 1]
-    if before.kind is Kind.SIGN or before.upper in _NO_STORED_FUNCTION:
+    if before.kind is TokenKind.SIGN or before.upper in _NO_STORED_FUNCTION:
         return False
-    if before.kind is Kind.STRING and found[0].upper == "LOAD":
+    if before.kind is TokenKind.STRING and found[0].upper == "LOAD":
         return False  # FIELDS TERMINATED BY ',' (columns)
     start = at - 3 if at >= 3 and found[at - 2].upper == "." else at - 1
     introduced = found[start - 1].upper if start > 0 else ""
     return introduced not in ("INTO", "TABLE", "INSERT", "REPLACE", "IGNORE")
 
 
-def _name(reader: Reader) -> Name:
+def _name(reader: TokenReader) -> WrittenName:
     first = reader.name()
-    return Name(first, reader.name()) if reader.take(".") else Name("", first)
+    return WrittenName(first, reader.name()) if reader.take(".") else WrittenName("", first)
 
 
-def _alone(reader: Reader, *ends: str) -> None:
+def _alone(reader: TokenReader, *ends: str) -> None:
     """Up to one of the words or the end there is at most an alias: no second table."""
     reader.take("AS")
     if reader and reader.peek() not in ends:

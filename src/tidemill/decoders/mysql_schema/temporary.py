@@ -24,10 +24,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tidemill.decoders.mysql_schema import statements as sql
-from tidemill.decoders.mysql_schema.session import Session
+from tidemill.decoders.mysql_schema.session import StatementSession
 
 TableKey = tuple[str, str]
-_NOBODY = sql.Name("", "")  # whose structure nobody knows
+_NOBODY = sql.WrittenName("", "")  # whose structure nobody knows
 
 
 class Temporary:
@@ -48,14 +48,14 @@ class Temporary:
         self.started = seconds
         return ended
 
-    def hides(self, key: TableKey, session: Session) -> bool:
+    def hides(self, key: TableKey, session: StatementSession) -> bool:
         """Whether a statement means a temporary table by that name."""
         return session.uses_temporary and key in self.names.get(session.thread, ())
 
-    def rest(self, statement: sql.Statement, database: str, session: Session) -> sql.Statement | None:
+    def rest(self, statement: sql.Statement, database: str, session: StatementSession) -> sql.Statement | None:
         """What the statement does to tables that stay; None if that is nothing."""
 
-        def key(name: sql.Name) -> TableKey:
+        def key(name: sql.WrittenName) -> TableKey:
             return self._key(name.database or database, name.name)
 
         own = self.names.get(session.thread, set())
@@ -87,7 +87,7 @@ class Temporary:
             case _:
                 return statement
 
-    def _leave(self, session: Session, gone: set[TableKey]) -> None:
+    def _leave(self, session: StatementSession, gone: set[TableKey]) -> None:
         left = self.names.get(session.thread, set()) - gone
         if left:
             self.names[session.thread] = left

@@ -17,10 +17,10 @@ from sqlglot.dialects.mysql import MySQL
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import TokenType
 
-from tidemill.decoders.mysql_schema.session import PLAIN, Mode
+from tidemill.decoders.mysql_schema.session import PLAIN, SqlMode
 
 
-class Kind(enum.Enum):
+class TokenKind(enum.Enum):
     WORD = enum.auto()
     QUOTED = enum.auto()  # `name`
     STRING = enum.auto()
@@ -31,13 +31,13 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    kind: Kind
+    kind: TokenKind
     text: str
 
     @property
     def upper(self) -> str:
         """For comparing with keywords: a quoted name never is one."""
-        return self.text.upper() if self.kind in (Kind.WORD, Kind.SIGN) else ""
+        return self.text.upper() if self.kind in (TokenKind.WORD, TokenKind.SIGN) else ""
 
 
 class NotUnderstood(Exception):
@@ -63,26 +63,26 @@ class _Both(_AnsiQuotes, _NoBackslashEscapes):
 
 _TOKENIZERS = {
     PLAIN: _Tokenizer,
-    Mode.ANSI_QUOTES: _AnsiQuotes,
-    Mode.NO_BACKSLASH_ESCAPES: _NoBackslashEscapes,
-    Mode.ANSI_QUOTES | Mode.NO_BACKSLASH_ESCAPES: _Both,
+    SqlMode.ANSI_QUOTES: _AnsiQuotes,
+    SqlMode.NO_BACKSLASH_ESCAPES: _NoBackslashEscapes,
+    SqlMode.ANSI_QUOTES | SqlMode.NO_BACKSLASH_ESCAPES: _Both,
 }
-_QUOTING = Mode.ANSI_QUOTES | Mode.NO_BACKSLASH_ESCAPES
+_QUOTING = SqlMode.ANSI_QUOTES | SqlMode.NO_BACKSLASH_ESCAPES
 #: Every way in which quotes can be read.
 QUOTINGS = tuple(_TOKENIZERS)
 
 
 @cache
-def quoted(mark: str, mode: Mode) -> str:
+def quoted(mark: str, mode: SqlMode) -> str:
     """An expression for text in these quotation marks. Names have no escapes, and so have strings in a session that
     says so."""
-    plain = mark == "`" or Mode.NO_BACKSLASH_ESCAPES in mode or (mark == '"' and Mode.ANSI_QUOTES in mode)
+    plain = mark == "`" or SqlMode.NO_BACKSLASH_ESCAPES in mode or (mark == '"' and SqlMode.ANSI_QUOTES in mode)
     inside = rf"[^{mark}]|{mark}{mark}" if plain else rf"[^{mark}\\]|\\.|{mark}{mark}"
     return f"{mark}(?:{inside})*{mark}"
 
 
 @cache
-def _pieces(mode: Mode) -> re.Pattern[str]:
+def _pieces(mode: SqlMode) -> re.Pattern[str]:
     """Quoted text first, so that nothing inside it is taken for a comment."""
     strings = "|".join(quoted(mark, mode) for mark in "'\"`")
     return re.compile(
@@ -97,7 +97,7 @@ def _pieces(mode: Mode) -> re.Pattern[str]:
 _STRINGS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.RAW_STRING}
 
 
-def without_comments(text: str, mode: Mode) -> str:
+def without_comments(text: str, mode: SqlMode) -> str:
     """The statement as the server ran it. What stands in `/*!80013 … */` counts: the server writes version comments
     that it did not run into the binlog as plain ones."""
 
@@ -107,12 +107,12 @@ def without_comments(text: str, mode: Mode) -> str:
     return _pieces(mode & _QUOTING).sub(replace, text)
 
 
-def without_quotes(text: str, mode: Mode) -> str:
+def without_quotes(text: str, mode: SqlMode) -> str:
     """Only keywords, plain names and signs."""
     return _pieces(mode & _QUOTING).sub(" ", text)
 
 
-def words(text: str, mode: Mode = PLAIN) -> list[Word]:
+def words(text: str, mode: SqlMode = PLAIN) -> list[Word]:
     try:
         tokens = _TOKENIZERS[mode & _QUOTING](dialect="mysql").tokenize(without_comments(text, mode))
     except TokenError as error:
@@ -122,26 +122,26 @@ def words(text: str, mode: Mode = PLAIN) -> list[Word]:
 
 def _words(kind: TokenType, text: str) -> Iterator[Word]:
     if kind is TokenType.IDENTIFIER:
-        yield Word(Kind.QUOTED, text)
+        yield Word(TokenKind.QUOTED, text)
     elif kind in _STRINGS:
-        yield Word(Kind.STRING, text)
+        yield Word(TokenKind.STRING, text)
     elif kind is TokenType.HEX_STRING:
-        yield Word(Kind.BYTES, bytes.fromhex("0" * (len(text) % 2) + text).decode("latin-1"))
+        yield Word(TokenKind.BYTES, bytes.fromhex("0" * (len(text) % 2) + text).decode("latin-1"))
     elif kind is TokenType.BIT_STRING:
-        yield Word(Kind.BYTES, int(text or "0", 2).to_bytes((len(text) + 7) // 8, "big").decode("latin-1"))
+        yield Word(TokenKind.BYTES, int(text or "0", 2).to_bytes((len(text) + 7) // 8, "big").decode("latin-1"))
     elif kind is TokenType.NUMBER:
-        yield Word(Kind.NUMBER, text)
+        yield Word(TokenKind.NUMBER, text)
     elif text[:1].isalnum() or text[:1] in "_$" or text[:1] > "\x7f":
         # "PRIMARY KEY" comes as one token.
-        yield from (Word(Kind.WORD, part) for part in text.split())
+        yield from (Word(TokenKind.WORD, part) for part in text.split())
     else:
-        yield Word(Kind.SIGN, text)
+        yield Word(TokenKind.SIGN, text)
 
 
-class Reader:
+class TokenReader:
     """Walks over words. `end` bounds it, so that a clause cannot read into the next."""
 
-    def __init__(self, content: list[Word], mode: Mode = PLAIN) -> None:
+    def __init__(self, content: list[Word], mode: SqlMode = PLAIN) -> None:
         self._words = content
         self.mode = mode
         self.at = 0
@@ -183,26 +183,26 @@ class Reader:
     def name(self) -> str:
         """An identifier; also in double quotes, which are names with ANSI_QUOTES."""
         word = self.next()
-        if word.kind in (Kind.SIGN, Kind.NUMBER, Kind.BYTES):
+        if word.kind in (TokenKind.SIGN, TokenKind.NUMBER, TokenKind.BYTES):
             raise NotUnderstood("a name expected")
         return word.text
 
     def string(self) -> str:
         word = self.next()
-        if word.kind is Kind.SIGN:
+        if word.kind is TokenKind.SIGN:
             raise NotUnderstood("a value expected")
         return word.text
 
-    def parenthesis(self) -> Reader:
+    def parenthesis(self) -> TokenReader:
         """What stands between the parenthesis here and the one that closes it."""
         self.expect("(")
         first, depth = self.at, 1
         while depth:
             sign = self.next().upper
             depth += (sign == "(") - (sign == ")")
-        return Reader(self._words[first : self.at - 1], self.mode)
+        return TokenReader(self._words[first : self.at - 1], self.mode)
 
-    def clauses(self, separator: str = ",") -> list[Reader]:
+    def clauses(self, separator: str = ",") -> list[TokenReader]:
         """The rest, cut at separators outside of parentheses."""
         found: list[list[Word]] = [[]]
         depth = 0
@@ -213,7 +213,7 @@ class Reader:
                 found.append([])
             else:
                 found[-1].append(word)
-        return [Reader(part, self.mode) for part in found if part]
+        return [TokenReader(part, self.mode) for part in found if part]
 
     def rest(self) -> list[Word]:
         return self._words[self.at :]

@@ -19,9 +19,9 @@ import pyarrow as pa
 from tidemill.decoders.columnar.sides import NO_TIME, commits, meta, runs, side_values, table_runs, unchanged
 from tidemill.decoders.pgoutput import cells, messages
 from tidemill.decoders.pgoutput import scan as scanning
-from tidemill.decoders.pgoutput.columns import Cells, convert, texts, value_of
+from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, texts, value_of
 from tidemill.decoders.pgoutput.messages import Cursor, Relation, RelationColumn
-from tidemill.decoders.pgoutput.rows import Rows, Slots, Spill
+from tidemill.decoders.pgoutput.rows import OpenTransaction, PgOutputRows, Slots
 from tidemill.decoders.pgoutput.scan import WITNESS
 from tidemill.errors import DecodeError, TidemillError
 from tidemill.model.block import Block, Side
@@ -68,7 +68,7 @@ class PgOutputDecoder:
         self._observe = observe
         self._mark_events = mark_events
         self._spill_bytes = spill_bytes
-        self._rows = Rows(capacity)
+        self._rows = PgOutputRows(capacity)
         self._state = np.zeros(scanning.STATE_SIZE, np.int64)
         self._state[scanning.MUTE] = not messages
         self._slots = Slots()
@@ -78,7 +78,7 @@ class PgOutputDecoder:
         self._types: dict[int, str] = {}
         self._known: dict[int, int] = {}  # slots by oid at the start of this feed
         self._moves: list[tuple[int, int, int]] = []  # (buffer position, oid, slot) announced since
-        self._spills: dict[int, Spill] = {}  # by transaction
+        self._spills: dict[int, OpenTransaction] = {}  # by transaction
         self._open_xid = 0  # the transaction between Begin and Commit that is being spilled
         self._buffer = np.empty(0, np.uint8)
         self.consumed = 0
@@ -229,7 +229,7 @@ class PgOutputDecoder:
         error.where = f"{error.where}, {at}" if error.where else at
 
     def _spill(self, transaction: int, first: int, last: int, barrier: bool) -> Iterator[Spilled]:
-        spill = self._spills.setdefault(transaction, Spill())
+        spill = self._spills.setdefault(transaction, OpenTransaction())
         if last > first:
             place = np.arange(last - first) + spill.events
             spill.note(self._rows.sub[first:last])
@@ -265,7 +265,7 @@ class PgOutputDecoder:
         match kind:
             case "S":
                 state[scanning.STREAM] = message.number("I")
-                self._spills.setdefault(int(state[scanning.STREAM]), Spill())
+                self._spills.setdefault(int(state[scanning.STREAM]), OpenTransaction())
             case "E":
                 state[scanning.STREAM] = 0
             case "c":
@@ -287,7 +287,7 @@ class PgOutputDecoder:
         commit, end, number, when = (
             np.array([value & 0xFFFFFFFFFFFFFFFF], np.uint64).view(np.int64) for value in (lsn, end_lsn, xid, time)
         )
-        spill = self._spills.pop(xid, Spill())
+        spill = self._spills.pop(xid, OpenTransaction())
         # What is streamed comes also without a row of ours. The next connection, which begins at its commit, is not
         # sent it before that and, from 15 on, gets nothing of it: no position may stand there.
         nothing_left = streamed and not spill.survives()
@@ -306,8 +306,8 @@ class PgOutputDecoder:
 
     def _abort(self, xid: int, subxid: int) -> Iterator[Change]:
         if xid != subxid:
-            self._spills.setdefault(xid, Spill()).aborted.add(subxid)
-        elif self._spills.pop(xid, Spill()).events:
+            self._spills.setdefault(xid, OpenTransaction()).aborted.add(subxid)
+        elif self._spills.pop(xid, OpenTransaction()).events:
             yield SpillAborted(xid)
 
     def _relation(self, at: int, relation: Relation) -> None:
@@ -384,7 +384,7 @@ class PgOutputDecoder:
             at, size, kind = self._cut(start, fill, len(table.columns))
             children = []
             for j in wanted:
-                found = Cells(self._buffer, at[j], size[j], kind[j])
+                found = PgOutputCells(self._buffer, at[j], size[j], kind[j])
                 array, bad = convert(found, table.columns[j].type)
                 children.append(array)
                 if bad is not None:

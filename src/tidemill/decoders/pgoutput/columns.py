@@ -28,7 +28,7 @@ _PLAIN_NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class PgOutputCells:
     """Where one column's values stand in `buffer`."""
 
     buffer: npt.NDArray[np.uint8]
@@ -39,11 +39,11 @@ class Cells:
     def __len__(self) -> int:
         return len(self.at)
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Cells:
-        return Cells(self.buffer, self.at[rows], self.size[rows], self.kind[rows])
+    def take(self, rows: npt.NDArray[np.int64]) -> PgOutputCells:
+        return PgOutputCells(self.buffer, self.at[rows], self.size[rows], self.kind[rows])
 
 
-def convert(column: Cells, kind: DataType) -> tuple[pa.Array, Mask | None]:
+def convert(column: PgOutputCells, kind: DataType) -> tuple[pa.Array, Mask | None]:
     """The column as `kind.arrow`; second, which values are text that this type cannot hold."""
     arrow = kind.arrow
     if pa.types.is_list(arrow):
@@ -56,11 +56,13 @@ def value_of(text: str | None, kind: DataType) -> tuple[pa.Scalar, bool]:
     raw = (text or "").encode()
     data = np.frombuffer(bytearray(raw + bytes(words.ROOM)), np.uint8)
     where = np.zeros(1, np.int64), np.array([len(raw)], np.int64)
-    array, odd = convert(Cells(data, *where, np.array([cells.NULL if text is None else cells.TEXT], np.uint8)), kind)
+    array, odd = convert(
+        PgOutputCells(data, *where, np.array([cells.NULL if text is None else cells.TEXT], np.uint8)), kind
+    )
     return array[0], odd is not None and bool(odd[0])
 
 
-def texts(column: Cells) -> pa.Array:
+def texts(column: PgOutputCells) -> pa.Array:
     """The values as PostgreSQL printed them. The server converts to UTF-8; a SQL_ASCII database may not comply."""
     offsets, data = _copied(column)
     nulls, bits = _validity(column.kind)
@@ -74,7 +76,7 @@ def texts(column: Cells) -> pa.Array:
         ) from error
 
 
-def _copied(column: Cells) -> tuple[pa.Buffer, pa.Buffer]:
+def _copied(column: PgOutputCells) -> tuple[pa.Buffer, pa.Buffer]:
     offsets = np.empty(len(column) + 1, np.int32)
     total = _bytes_of(column)
     data = np.empty(total + words.ROOM, np.uint8)
@@ -82,7 +84,7 @@ def _copied(column: Cells) -> tuple[pa.Buffer, pa.Buffer]:
     return pa.py_buffer(offsets), pa.py_buffer(data[:total])
 
 
-def _bytes_of(column: Cells) -> int:
+def _bytes_of(column: PgOutputCells) -> int:
     total = int(column.size.sum())
     if total > np.iinfo(np.int32).max:
         raise DecodeError("one column of a block is larger than 2 GiB", fix="Lower the capture's gulp size.")
@@ -98,13 +100,13 @@ def _validity(kind: npt.NDArray[np.uint8], bad: Mask | None = None) -> tuple[int
 
 
 def _fixed(
-    column: Cells, arrow: pa.DataType, values: npt.NDArray[Any], bad: Mask, wrong: int
+    column: PgOutputCells, arrow: pa.DataType, values: npt.NDArray[Any], bad: Mask, wrong: int
 ) -> tuple[pa.Array, Mask | None]:
     nulls, bits = _validity(column.kind, bad if wrong else None)
     return pa.Array.from_buffers(arrow, len(column), [bits, pa.py_buffer(values)], nulls), bad if wrong else None
 
 
-def _integer(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
+def _integer(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     dtype = np.dtype(arrow.to_pandas_dtype())
     limits = np.iinfo(dtype)
     out, bad = np.empty(len(column), np.int64), np.zeros(len(column), np.bool_)
@@ -114,13 +116,13 @@ def _integer(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     return _fixed(column, arrow, out.astype(dtype, copy=False), bad, wrong)
 
 
-def _boolean(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
+def _boolean(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     out, bad = np.zeros((len(column) + 7) // 8, np.uint8), np.zeros(len(column), np.bool_)
     wrong = cells.booleans(column.buffer, column.at, column.size, column.kind, out, bad)
     return _fixed(column, arrow, out, bad, wrong)
 
 
-def _decimal(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
+def _decimal(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     if arrow.precision > 18:
         return _through_text(column, arrow)
     out, bad = np.empty((len(column), 2), np.int64), np.zeros(len(column), np.bool_)
@@ -129,7 +131,7 @@ def _decimal(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
 
 
 def _moment(kernel: Callable[..., int], dtype: type) -> Callable[..., tuple[pa.Array, Mask | None]]:
-    def convert_temporal(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
+    def convert_temporal(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
         out: npt.NDArray[Any] = np.empty(len(column), dtype)
         bad = np.zeros(len(column), np.bool_)
         zone = (arrow.tz is not None,) if pa.types.is_timestamp(arrow) else ()
@@ -139,7 +141,7 @@ def _moment(kernel: Callable[..., int], dtype: type) -> Callable[..., tuple[pa.A
     return convert_temporal
 
 
-def _bytes(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
+def _bytes(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     offsets, bad = np.empty(len(column) + 1, np.int32), np.zeros(len(column), np.bool_)
     data = np.empty(_bytes_of(column) // 2 + 1, np.uint8)
     wrong = cells.hexes(column.buffer, column.at, column.size, column.kind, offsets, data, bad)
@@ -148,11 +150,11 @@ def _bytes(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     return pa.Array.from_buffers(arrow, len(column), buffers, nulls), bad if wrong else None
 
 
-def _text(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
+def _text(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     return texts(column), None
 
 
-def _through_text(column: Cells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
+def _through_text(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     """Arrow's own parser: floats, and decimals of more digits than a machine word."""
     array = texts(column)
     try:
@@ -181,7 +183,7 @@ def _fits(value: pa.Scalar, arrow: pa.DataType) -> bool:
     return True
 
 
-def _list(column: Cells, kind: DataType) -> tuple[pa.Array, Mask | None]:
+def _list(column: PgOutputCells, kind: DataType) -> tuple[pa.Array, Mask | None]:
     """One-dimensional arrays with the usual bounds become lists; other shapes stay text."""
     room = _bytes_of(column) + 1
     offsets, bad = np.empty(len(column) + 1, np.int32), np.zeros(len(column), np.bool_)
@@ -191,7 +193,7 @@ def _list(column: Cells, kind: DataType) -> tuple[pa.Array, Mask | None]:
         column.buffer, column.at, column.size, column.kind, delimiter(kind.arrow), offsets, bad, text, at, size, kinds
     )
     element = DataType("", kind.arrow.value_type, kind.json)
-    values, odd = convert(Cells(text, at[:count], size[:count], kinds[:count]), element)
+    values, odd = convert(PgOutputCells(text, at[:count], size[:count], kinds[:count]), element)
     if odd is not None:
         # An element that its type cannot hold makes the whole array travel as text; its elements are dropped.
         owner = np.searchsorted(offsets, np.nonzero(odd)[0], side="right") - 1
@@ -207,7 +209,7 @@ def _list(column: Cells, kind: DataType) -> tuple[pa.Array, Mask | None]:
 
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
-_CONVERTERS: dict[int, Callable[[Cells, pa.DataType], tuple[pa.Array, Mask | None]]] = {
+_CONVERTERS: dict[int, Callable[[PgOutputCells, pa.DataType], tuple[pa.Array, Mask | None]]] = {
     **{kind.id: _integer for kind in _INTEGERS},
     pa.bool_().id: _boolean,
     pa.decimal128(1).id: _decimal,

@@ -24,7 +24,7 @@ MESSAGES = Table(
 ).with_fingerprint()  # fmt: skip
 
 
-class Rows:
+class PgOutputRows:
     """What `scan` notes, one vector per fact. Reused for the whole connection."""
 
     def __init__(self, capacity: int) -> None:
@@ -69,7 +69,7 @@ class Slots:
 
 
 @dataclass(slots=True)
-class Spill:
+class OpenTransaction:
     """An open transaction of which pieces have left."""
 
     events: int = 0

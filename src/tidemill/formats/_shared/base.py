@@ -13,7 +13,7 @@ from tidemill.contracts import BatchWriter
 from tidemill.model import cloudevents
 from tidemill.model.block import Block
 from tidemill.model.table import Table
-from tidemill.net.schema_registry import SchemaRegistry
+from tidemill.net.schema_registry import SchemaRegistryClient
 
 
 class Envelope(enum.StrEnum):
@@ -24,7 +24,7 @@ class Envelope(enum.StrEnum):
     CLOUDEVENTS = "cloudevents"
 
 
-class Mode(enum.StrEnum):
+class ContentMode(enum.StrEnum):
     """Where a CloudEvent's attributes are: in the document, or beside it (headers)."""
 
     STRUCTURED = "structured"
@@ -43,12 +43,12 @@ class BaseFormat:
         self,
         envelope: Envelope | str = Envelope.NATIVE,
         *,
-        mode: Mode | str = Mode.BINARY,
+        mode: ContentMode | str = ContentMode.BINARY,
         envelope_schema: bool = False,
-        schemas: SchemaRegistry | None = None,
+        schemas: SchemaRegistryClient | None = None,
     ) -> None:
         self.envelope = Envelope(envelope)
-        self.mode = Mode(mode)
+        self.mode = ContentMode(mode)
         self.envelope_schema = envelope_schema
         self.schemas = schemas
         self.topic = ""
@@ -61,7 +61,7 @@ class BaseFormat:
         return other
 
     def attributes(self, block: Block, source: str) -> Mapping[str, pa.Array | str]:
-        if self.envelope is not Envelope.CLOUDEVENTS or self.mode is Mode.STRUCTURED:
+        if self.envelope is not Envelope.CLOUDEVENTS or self.mode is ContentMode.STRUCTURED:
             return {}
         found = cloudevents.attributes(block, source)
         return found | {"time": cloudevents.written(found["time"]), "datacontenttype": self.content_type}

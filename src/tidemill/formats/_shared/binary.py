@@ -33,7 +33,7 @@ from tidemill.encoding.numbers import put_decimal
 from tidemill.encoding.strings import copy, copy_padded
 
 
-class Slot(enum.IntEnum):
+class LayoutSlot(enum.IntEnum):
     """The columns of a layout."""
 
     STEP = 0
@@ -48,7 +48,7 @@ class Slot(enum.IntEnum):
     NULL = 9  # the byte that stands for null, -1 for nothing at all
 
 
-class Step(enum.IntEnum):
+class LayoutStep(enum.IntEnum):
     CONSTANT = 0  # only the prefix
     SKIP_IF_NULL = 1
     # Values of fixed width
@@ -67,13 +67,15 @@ class Step(enum.IntEnum):
 
 
 # Numba takes plain integers for constants, but not members of an enumeration.
-S_STEP, S_PREFIX, S_PREFIX_SIZE, S_DATA, S_OFFSETS, S_CHILD, S_VALID = (int(s) for s in list(Slot)[:7])
-S_VALID_BIT, S_PARAMETER, S_NULL = (int(s) for s in list(Slot)[7:])
-CONSTANT, SKIP_IF_NULL, BOOL = (int(s) for s in list(Step)[:3])
-ZIGZAG8, ZIGZAG16, ZIGZAG32, ZIGZAG64, ZIGZAG_U8, ZIGZAG_U16, ZIGZAG_U32 = (int(s) for s in list(Step)[3:10])
-VARINT8, VARINT16, VARINT32, VARINT64, FIXED32, FIXED64 = (int(s) for s in list(Step)[10:16])
-BIG_ENDIAN128, BIG_ENDIAN256, BIG_ENDIAN_U64, DECIMAL128, DECIMAL256 = (int(s) for s in list(Step)[16:21])
-BYTES32, BYTES64, ARRAY32, ARRAY64, MESSAGE32, MESSAGE64, REPEATED32, REPEATED64 = (int(s) for s in list(Step)[21:])
+S_STEP, S_PREFIX, S_PREFIX_SIZE, S_DATA, S_OFFSETS, S_CHILD, S_VALID = (int(s) for s in list(LayoutSlot)[:7])
+S_VALID_BIT, S_PARAMETER, S_NULL = (int(s) for s in list(LayoutSlot)[7:])
+CONSTANT, SKIP_IF_NULL, BOOL = (int(s) for s in list(LayoutStep)[:3])
+ZIGZAG8, ZIGZAG16, ZIGZAG32, ZIGZAG64, ZIGZAG_U8, ZIGZAG_U16, ZIGZAG_U32 = (int(s) for s in list(LayoutStep)[3:10])
+VARINT8, VARINT16, VARINT32, VARINT64, FIXED32, FIXED64 = (int(s) for s in list(LayoutStep)[10:16])
+BIG_ENDIAN128, BIG_ENDIAN256, BIG_ENDIAN_U64, DECIMAL128, DECIMAL256 = (int(s) for s in list(LayoutStep)[16:21])
+BYTES32, BYTES64, ARRAY32, ARRAY64, MESSAGE32, MESSAGE64, REPEATED32, REPEATED64 = (
+    int(s) for s in list(LayoutStep)[21:]
+)
 
 SLACK = 16  # stores of eight bytes may reach this far beyond the document
 _7 = np.uint64(7)

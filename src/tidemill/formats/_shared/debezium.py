@@ -15,7 +15,7 @@ from numba import njit
 
 from tidemill import __version__
 from tidemill.formats._shared import record as records
-from tidemill.formats._shared.record import Record
+from tidemill.formats._shared.record import FieldColumns
 from tidemill.model.block import Block, Op
 from tidemill.model.table import Table
 
@@ -66,7 +66,7 @@ class Connector(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class PositionOrigin:
     """What the rows' positions say about where they come from. Columns are null where they do not apply."""
 
     connector: Connector
@@ -76,7 +76,7 @@ class Origin:
     pos: pa.Array
 
     @classmethod
-    def of(cls, block: Block) -> Origin:
+    def of(cls, block: Block) -> PositionOrigin:
         position = block.batch.column("position")
         if not pa.types.is_dictionary(position.type):
             position = position.dictionary_encode()
@@ -116,7 +116,7 @@ def schema(table: Table) -> pa.Schema:
     return pa.schema(fields, metadata=records.facts(table))
 
 
-def record(block: Block, source: str) -> Record:
+def record(block: Block, source: str) -> FieldColumns:
     fields = schema(block.table)
     moments = times(block.batch.column("commit_time"))
     columns: dict[str, Any] = {
@@ -166,8 +166,8 @@ def lsns(words: pa.Array) -> pa.Array:
     return pa.array(numbers, mask=~good)
 
 
-def _source(block: Block, source: str, moments: dict[str, pa.Array]) -> Record:
-    table, origin = block.table, Origin.of(block)
+def _source(block: Block, source: str, moments: dict[str, pa.Array]) -> FieldColumns:
+    table, origin = block.table, PositionOrigin.of(block)
     postgres = origin.connector is Connector.POSTGRESQL
     columns: dict[str, Any] = {
         "version": pa.scalar(__version__),

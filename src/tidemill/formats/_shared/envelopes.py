@@ -10,9 +10,9 @@ import orjson
 import pyarrow as pa
 
 from tidemill import __version__
-from tidemill.encoding.program import Program, Texts, quoted, render
+from tidemill.encoding.program import Program, StringColumn, quoted, render
 from tidemill.formats._shared import connect_schema
-from tidemill.formats._shared.debezium import OPS, UNAVAILABLE, Connector, Origin, times
+from tidemill.formats._shared.debezium import OPS, UNAVAILABLE, Connector, PositionOrigin, times
 from tidemill.formats._shared.row_images import Rare, columns_of, image, image_of, newest_odd, old_image
 from tidemill.model import cloudevents
 from tidemill.model.block import Block, Op, Side
@@ -89,7 +89,7 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
     With its schema an event must look as that says, so that JSON columns are strings.
     """
     table, meta, rare = block.table, _Meta.of(block), Rare.of(block, placeholder=UNAVAILABLE)
-    origin, moments = Origin.of(block), times(meta.commit_time)
+    origin, moments = PositionOrigin.of(block), times(meta.commit_time)
     message = Op.MESSAGE in meta.op  # a block of messages holds nothing else
     statement = Op.DDL in meta.op  # and so does a block of statements
     p = Program(block.rows)
@@ -148,7 +148,7 @@ def _without_value(block: Block, rare: Rare) -> frozenset[str]:
     return frozenset(found)
 
 
-def _source(p: Program, source: str, meta: _Meta, origin: Origin, table: Table) -> None:
+def _source(p: Program, source: str, meta: _Meta, origin: PositionOrigin, table: Table) -> None:
     p.text(b'"source":{"version":' + quoted(__version__) + b',"connector":' + quoted(str(origin.connector)))
     p.text(b',"name":' + quoted(source) + b",")
     moments = times(meta.commit_time)
@@ -188,7 +188,7 @@ def _statement(p: Program, block: Block, moments: dict[str, pa.Array]) -> None:
         p.field(moment, values, JsonForm.NUMBER)
 
 
-def _postgresql(p: Program, meta: _Meta, origin: Origin, table: Table) -> None:
+def _postgresql(p: Program, meta: _Meta, origin: PositionOrigin, table: Table) -> None:
     p.text(b'"schema":' + quoted(table.schema) + b',"table":' + quoted(table.name) + b',"txId":')
     p.value(meta.tx_id, JsonForm.NUMBER)
     p.text(b',"lsn":')
@@ -196,7 +196,7 @@ def _postgresql(p: Program, meta: _Meta, origin: Origin, table: Table) -> None:
     p.text(b',"xmin":null,"origin":null,"origin_lsn":null')
 
 
-def _mysql(p: Program, meta: _Meta, origin: Origin, table: Table) -> None:
+def _mysql(p: Program, meta: _Meta, origin: PositionOrigin, table: Table) -> None:
     """A position is a set of GTIDs, or a file and a byte of it: the others are null, and so is what we do not read."""
     p.text(b'"table":' + quoted(table.name) + b',"server_id":null,"gtid":')
     p.value(origin.gtid, JsonForm.STRING)
@@ -251,7 +251,7 @@ class _Meta:
     op: np.ndarray[Any, np.dtype[np.int32]]
     position: np.ndarray[Any, np.dtype[np.int32]]
     dictionary: pa.Array
-    positions: Texts
+    positions: StringColumn
     tx_id: pa.Array
     ordinal: pa.Array
     offset: pa.Array
@@ -274,14 +274,14 @@ class _Meta:
         )  # fmt: skip
 
 
-def _names(block: Block) -> Texts:
+def _names(block: Block) -> StringColumn:
     return _texts([c.name for c in block.table.columns])
 
 
-def _by_op(labels: dict[Op, str]) -> Texts:
+def _by_op(labels: dict[Op, str]) -> StringColumn:
     return _texts([labels.get(Op(code)) if code in {int(op) for op in Op} else None for code in range(max(Op) + 1)])
 
 
-def _texts(values: list[str | None]) -> Texts:
+def _texts(values: list[str | None]) -> StringColumn:
     texts = [orjson.dumps(v) for v in values]
-    return Texts(pa.py_buffer(b"".join(texts)), np.cumsum([0, *map(len, texts)]).astype(np.int64))
+    return StringColumn(pa.py_buffer(b"".join(texts)), np.cumsum([0, *map(len, texts)]).astype(np.int64))

@@ -13,7 +13,7 @@ from tidemill.errors import Poisoned
 from tidemill.formats._shared import debezium
 from tidemill.formats._shared import record as records
 from tidemill.formats._shared.base import Envelope
-from tidemill.formats._shared.record import KEY_ODD, ODD, Record
+from tidemill.formats._shared.record import KEY_ODD, ODD, FieldColumns
 from tidemill.model.block import Block, Side
 from tidemill.model.table import Table
 
@@ -22,7 +22,7 @@ def schema(table: Table, envelope: Envelope) -> pa.Schema:
     return debezium.schema(table) if envelope is Envelope.DEBEZIUM else records.schema(table)
 
 
-def record(block: Block, source: str, envelope: Envelope) -> Record:
+def record(block: Block, source: str, envelope: Envelope) -> FieldColumns:
     """A CloudEvent's data is our own event."""
     return debezium.record(block, source) if envelope is Envelope.DEBEZIUM else records.native(block, source)
 
@@ -36,7 +36,7 @@ def key_schema(table: Table) -> pa.Schema:
     return pa.schema(fields)
 
 
-def key(block: Block) -> tuple[Record, np.ndarray[Any, np.dtype[np.bool_]]]:
+def key(block: Block) -> tuple[FieldColumns, np.ndarray[Any, np.dtype[np.bool_]]]:
     """The key columns, from the newest image that has them, and which rows have a key at all."""
     images = [(side, a) for side in (Side.AFTER, Side.BEFORE, Side.KEY) if (a := _image(block, side)) is not None]
     found = np.zeros(block.rows, np.bool_)
@@ -46,7 +46,7 @@ def key(block: Block) -> tuple[Record, np.ndarray[Any, np.dtype[np.bool_]]]:
         newest[there & ~found] = side
         found |= there
     if not block.table.key or not images:
-        return Record(pa.schema([]), (), block.rows), np.zeros(block.rows, np.bool_)
+        return FieldColumns(pa.schema([]), (), block.rows), np.zeros(block.rows, np.bool_)
     fields = key_schema(block.table)
     columns: dict[str, Any] = {}
     for column in block.table.key_columns():

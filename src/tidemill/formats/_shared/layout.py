@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.encoding.program import Texts, plain_type
-from tidemill.formats._shared.binary import SLACK, Slot, Step, lay_out
+from tidemill.encoding.program import StringColumn, plain_type
+from tidemill.formats._shared.binary import SLACK, LayoutSlot, LayoutStep, lay_out
 
 NOTHING = -1
 """A null leaves no byte behind."""
 
 _WIDTHS = {
-    **dict.fromkeys((Step.ZIGZAG8, Step.ZIGZAG_U8, Step.VARINT8), 1),
-    **dict.fromkeys((Step.ZIGZAG16, Step.ZIGZAG_U16, Step.VARINT16), 2),
-    **dict.fromkeys((Step.ZIGZAG32, Step.ZIGZAG_U32, Step.VARINT32, Step.FIXED32), 4),
-    **dict.fromkeys((Step.ZIGZAG64, Step.VARINT64, Step.FIXED64, Step.BIG_ENDIAN_U64), 8),
-    **dict.fromkeys((Step.BIG_ENDIAN128, Step.DECIMAL128), 16),
-    **dict.fromkeys((Step.BIG_ENDIAN256, Step.DECIMAL256), 32),
+    **dict.fromkeys((LayoutStep.ZIGZAG8, LayoutStep.ZIGZAG_U8, LayoutStep.VARINT8), 1),
+    **dict.fromkeys((LayoutStep.ZIGZAG16, LayoutStep.ZIGZAG_U16, LayoutStep.VARINT16), 2),
+    **dict.fromkeys((LayoutStep.ZIGZAG32, LayoutStep.ZIGZAG_U32, LayoutStep.VARINT32, LayoutStep.FIXED32), 4),
+    **dict.fromkeys((LayoutStep.ZIGZAG64, LayoutStep.VARINT64, LayoutStep.FIXED64, LayoutStep.BIG_ENDIAN_U64), 8),
+    **dict.fromkeys((LayoutStep.BIG_ENDIAN128, LayoutStep.DECIMAL128), 16),
+    **dict.fromkeys((LayoutStep.BIG_ENDIAN256, LayoutStep.DECIMAL256), 32),
 }
-_LONGEST = {Step.BIG_ENDIAN128: 17, Step.BIG_ENDIAN256: 33}  # others: 11 bytes are enough
+_LONGEST = {LayoutStep.BIG_ENDIAN128: 17, LayoutStep.BIG_ENDIAN256: 33}  # others: 11 bytes are enough
 
 
 class Layout:
@@ -48,66 +48,70 @@ class Layout:
         if not array.null_count:
             self.constant(prefix)
             return None
-        return self._add(Step.SKIP_IF_NULL, prefix, 1, NULL=null, **self._validity(array))
+        return self._add(LayoutStep.SKIP_IF_NULL, prefix, 1, NULL=null, **self._validity(array))
 
     def land(self, skip: int | None) -> None:
         if skip is not None:
             self._flush()
             self._steps[skip]["PARAMETER"] = len(self._steps)
 
-    def value(self, step: Step, array: pa.Array, prefix: bytes = b"", null: int = NOTHING, parameter: int = 0) -> None:
+    def value(
+        self, step: LayoutStep, array: pa.Array, prefix: bytes = b"", null: int = NOTHING, parameter: int = 0
+    ) -> None:
         """A column of fixed width, text or bytes. `parameter` is a decimal's scale, or the shift of a length."""
         buffers, at = array.buffers(), array.offset
         slots = {"NULL": null, "PARAMETER": parameter, **self._validity(array)}
         self._alive.append(array)
-        if step in (Step.BYTES32, Step.BYTES64):
-            width = 4 if step is Step.BYTES32 else 8
+        if step in (LayoutStep.BYTES32, LayoutStep.BYTES64):
+            width = 4 if step is LayoutStep.BYTES32 else 8
             self._variable += _span(buffers[1], at, len(array), width)
             self._add(step, prefix, 11, DATA=_address(buffers[2]), OFFSETS=_address(buffers[1]) + width * at, **slots)
-        elif step is Step.BOOL:
+        elif step is LayoutStep.BOOL:
             self._add(step, prefix, 11, **{**slots, "DATA": _address(buffers[1]), "PARAMETER": at})
         else:
             longest = _LONGEST.get(step, 11)
-            if step in (Step.DECIMAL128, Step.DECIMAL256):
+            if step in (LayoutStep.DECIMAL128, LayoutStep.DECIMAL256):
                 longest = array.type.precision + abs(array.type.scale) + 6
             self._add(step, prefix, longest, DATA=_address(buffers[1]) + _WIDTHS[step] * at, **slots)
 
-    def texts(self, texts: Texts, prefix: bytes = b"", valid: pa.Array | None = None) -> None:
+    def texts(self, texts: StringColumn, prefix: bytes = b"", valid: pa.Array | None = None) -> None:
         """Documents that were laid out before, each with the count of its bytes; nothing where `valid` is null."""
         self._alive.append(texts)
         self._variable += int(texts.ends[-1])
         slots = {"NULL": NOTHING} | (self._validity(valid) if valid is not None else {})
-        self._add(Step.BYTES64, prefix, 11, DATA=texts.data.address, OFFSETS=texts.ends.ctypes.data, **slots)
+        self._add(LayoutStep.BYTES64, prefix, 11, DATA=texts.data.address, OFFSETS=texts.ends.ctypes.data, **slots)
 
-    def elements(self, step: Step, lists: pa.Array, texts: Texts, prefix: bytes, null: int = NOTHING) -> None:
+    def elements(
+        self, step: LayoutStep, lists: pa.Array, texts: StringColumn, prefix: bytes, null: int = NOTHING
+    ) -> None:
         """A list whose elements were laid out before. `step` is the narrow one of its kind."""
         wide = pa.types.is_large_list(lists.type)
         first = int(lists.offsets[0].as_py()) if len(lists) else 0
         self._alive += [lists, texts]
         self._variable += int(texts.ends[-1])
         self._add(
-            Step(step + wide), prefix, 12, DATA=texts.data.address,
+            LayoutStep(step + wide), prefix, 12, DATA=texts.data.address,
             OFFSETS=_address(lists.buffers()[1]) + (8 if wide else 4) * lists.offset,
             CHILD=texts.ends.ctypes.data - 8 * first, NULL=null, **self._validity(lists),
         )  # fmt: skip
 
-    def run(self) -> Texts:
+    def run(self) -> StringColumn:
         """The documents of all rows, one behind the other in one buffer."""
         self._flush()
-        matrix = np.zeros((len(self._steps), len(Slot)), np.int64)
+        matrix = np.zeros((len(self._steps), len(LayoutSlot)), np.int64)
         constants = np.frombuffer(b"".join(self._prefixes) + bytes(8), np.uint8)
         at = constants.ctypes.data
         for line, (step, prefix) in enumerate(zip(self._steps, self._prefixes, strict=True)):
             for name, number in step.items():
-                matrix[line, Slot[name]] = number
-            matrix[line, Slot.PREFIX], matrix[line, Slot.PREFIX_SIZE] = at, len(prefix)
+                matrix[line, LayoutSlot[name]] = number
+            matrix[line, LayoutSlot.PREFIX], matrix[line, LayoutSlot.PREFIX_SIZE] = at, len(prefix)
             at += len(prefix)
         ends = np.zeros(self._rows + 1, np.int64)
         scratch = np.empty(320, np.uint8)
         # Pages that no document reaches are never touched, so generous room costs addresses, not memory.
         out = pa.allocate_buffer(self._fixed * self._rows + self._variable + SLACK)
         lay_out(matrix, out.address, ends, scratch.ctypes.data)
-        return Texts(out.slice(0, int(ends[-1])), ends)
+        return StringColumn(out.slice(0, int(ends[-1])), ends)
 
     def _validity(self, array: pa.Array) -> dict[str, int]:
         if not array.null_count or array.buffers()[0] is None:
@@ -118,15 +122,15 @@ class Layout:
     def _flush(self) -> None:
         if self._pending:
             text, self._pending = self._pending, b""
-            self._append(Step.CONSTANT, text, 0, {})
+            self._append(LayoutStep.CONSTANT, text, 0, {})
 
-    def _add(self, step: Step, prefix: bytes, longest: int, **slots: int) -> int:
+    def _add(self, step: LayoutStep, prefix: bytes, longest: int, **slots: int) -> int:
         if "VALID" not in slots:  # always there: what stands before it is as constant as its own prefix
             prefix, self._pending = self._pending + prefix, b""
         self._flush()
         return self._append(step, prefix, longest, slots)
 
-    def _append(self, step: Step, prefix: bytes, longest: int, slots: dict[str, int]) -> int:
+    def _append(self, step: LayoutStep, prefix: bytes, longest: int, slots: dict[str, int]) -> int:
         self._steps.append({"STEP": int(step), **slots})
         self._prefixes.append(prefix)
         self._fixed += len(prefix) + longest + 1

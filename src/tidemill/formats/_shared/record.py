@@ -27,11 +27,11 @@ KEY_ODD = "__odd"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class FieldColumns:
     """Fields and their columns. A scalar is the same in all rows; a record inside is never null itself."""
 
     schema: pa.Schema
-    columns: tuple[pa.Array | pa.Scalar | Record, ...]
+    columns: tuple[pa.Array | pa.Scalar | FieldColumns, ...]
     rows: int
 
     def batch(self) -> pa.RecordBatch:
@@ -66,9 +66,9 @@ def schema(table: Table) -> pa.Schema:
     return pa.schema(fields, metadata=facts(table))
 
 
-def native(block: Block, source: str) -> Record:
+def native(block: Block, source: str) -> FieldColumns:
     table, batch = block.table, block.batch
-    columns: dict[str, pa.Array | pa.Scalar | Record] = {
+    columns: dict[str, pa.Array | pa.Scalar | FieldColumns] = {
         "event_id": event_ids(block, source),
         "source_id": pa.scalar(source),
         "database": pa.scalar(table.database),
@@ -94,13 +94,15 @@ def native(block: Block, source: str) -> Record:
     return filled(fields, columns, block.rows)
 
 
-def filled(schema: pa.Schema, columns: dict[str, pa.Array | pa.Scalar | Record | None], rows: int) -> Record:
+def filled(
+    schema: pa.Schema, columns: dict[str, pa.Array | pa.Scalar | FieldColumns | None], rows: int
+) -> FieldColumns:
     """The columns in the schema's order; those that are not there are null in every row."""
     given = [columns.get(field.name) for field in schema]
     parts = tuple(
         pa.scalar(None, f.type) if column is None else column for f, column in zip(schema, given, strict=True)
     )
-    return Record(schema, parts, rows)
+    return FieldColumns(schema, parts, rows)
 
 
 def key_struct(table: Table) -> pa.DataType:
@@ -140,9 +142,9 @@ def _relisted(lists: pa.ListArray, values: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(offsets, values, mask=lists.is_null())
 
 
-def _array(column: pa.Array | pa.Scalar | Record, rows: int) -> pa.Array:
+def _array(column: pa.Array | pa.Scalar | FieldColumns, rows: int) -> pa.Array:
     match column:
-        case Record():
+        case FieldColumns():
             batch = column.batch()
             return pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
         case pa.Scalar():

@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.encoding.program import Texts
+from tidemill.encoding.program import StringColumn
 from tidemill.formats._shared import events
 from tidemill.formats._shared.base import BaseFormat
-from tidemill.formats._shared.binary import Step
+from tidemill.formats._shared.binary import LayoutStep
 from tidemill.formats._shared.layout import Layout, list_values, plain, varint
-from tidemill.formats._shared.record import Record
+from tidemill.formats._shared.record import FieldColumns
 from tidemill.formats.avro import schema as avro_schema
 from tidemill.formats.avro.schema import AvroSchema
 from tidemill.model.block import Block
@@ -28,24 +28,24 @@ _NULL, _THERE = 0, b"\x02"  # branches 0 and 1 of a union, zigzag
 _MARKED = 65536  # bytes of the first block that the sync marker is made of
 _CODECS = {"none": "null", "gzip": "deflate", "zstd": "zstandard"}
 
-_STEPS: dict[pa.DataType, Step] = {
-    pa.bool_(): Step.BOOL,
-    pa.int8(): Step.ZIGZAG8,
-    pa.int16(): Step.ZIGZAG16,
-    pa.int32(): Step.ZIGZAG32,
-    pa.int64(): Step.ZIGZAG64,
-    pa.uint8(): Step.ZIGZAG_U8,
-    pa.uint16(): Step.ZIGZAG_U16,
-    pa.uint32(): Step.ZIGZAG_U32,
-    pa.uint64(): Step.BIG_ENDIAN_U64,
-    pa.float32(): Step.FIXED32,
-    pa.float64(): Step.FIXED64,
-    pa.date32(): Step.ZIGZAG32,
-    pa.time64("us"): Step.ZIGZAG64,
-    pa.string(): Step.BYTES32,
-    pa.binary(): Step.BYTES32,
-    pa.large_string(): Step.BYTES64,
-    pa.large_binary(): Step.BYTES64,
+_STEPS: dict[pa.DataType, LayoutStep] = {
+    pa.bool_(): LayoutStep.BOOL,
+    pa.int8(): LayoutStep.ZIGZAG8,
+    pa.int16(): LayoutStep.ZIGZAG16,
+    pa.int32(): LayoutStep.ZIGZAG32,
+    pa.int64(): LayoutStep.ZIGZAG64,
+    pa.uint8(): LayoutStep.ZIGZAG_U8,
+    pa.uint16(): LayoutStep.ZIGZAG_U16,
+    pa.uint32(): LayoutStep.ZIGZAG_U32,
+    pa.uint64(): LayoutStep.BIG_ENDIAN_U64,
+    pa.float32(): LayoutStep.FIXED32,
+    pa.float64(): LayoutStep.FIXED64,
+    pa.date32(): LayoutStep.ZIGZAG32,
+    pa.time64("us"): LayoutStep.ZIGZAG64,
+    pa.string(): LayoutStep.BYTES32,
+    pa.binary(): LayoutStep.BYTES32,
+    pa.large_string(): LayoutStep.BYTES64,
+    pa.large_binary(): LayoutStep.BYTES64,
 }
 
 
@@ -113,17 +113,17 @@ class ContainerWriter:
         self._stream.write(head + self._sync)
 
 
-def _datums(record: Record, frame: bytes) -> Texts:
+def _datums(record: FieldColumns, frame: bytes) -> StringColumn:
     layout = Layout(record.rows)
     layout.constant(frame)
     _lay_record(layout, record)
     return layout.run()
 
 
-def _lay_record(layout: Layout, record: Record) -> None:
+def _lay_record(layout: Layout, record: FieldColumns) -> None:
     for field, column in zip(record.schema, record.columns, strict=True):
         match column:
-            case Record():
+            case FieldColumns():
                 _lay_record(layout, column)
             case pa.Scalar() if column.is_valid:
                 text = _constant(column)
@@ -143,16 +143,16 @@ def _lay(layout: Layout, array: pa.Array, nullable: bool) -> None:
     if kind in _STEPS:
         layout.value(_STEPS[kind], array, there, null, parameter=1)
     elif pa.types.is_timestamp(kind):
-        layout.value(Step.ZIGZAG64, array, there, null)
+        layout.value(LayoutStep.ZIGZAG64, array, there, null)
     elif pa.types.is_decimal128(kind):
-        layout.value(Step.BIG_ENDIAN128, array, there, null)
+        layout.value(LayoutStep.BIG_ENDIAN128, array, there, null)
     elif pa.types.is_decimal256(kind):
-        layout.value(Step.BIG_ENDIAN256, array, there, null)
+        layout.value(LayoutStep.BIG_ENDIAN256, array, there, null)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         values = list_values(array)
         elements = Layout(len(values))
         _lay(elements, values, nullable=True)
-        layout.elements(Step.ARRAY32, array, elements.run(), there, null)
+        layout.elements(LayoutStep.ARRAY32, array, elements.run(), there, null)
     elif pa.types.is_struct(kind):
         skip = layout.skip_if_null(array, there, null)
         for number in range(kind.num_fields):

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.encoding.program import Texts
+from tidemill.encoding.program import StringColumn
 from tidemill.formats._shared import events
 from tidemill.formats._shared.base import BaseFormat, Envelope
-from tidemill.formats._shared.binary import Step
+from tidemill.formats._shared.binary import LayoutStep
 from tidemill.formats._shared.layout import Layout, list_values, plain, varint
-from tidemill.formats._shared.record import KEY_ODD, Record
+from tidemill.formats._shared.record import KEY_ODD, FieldColumns
 from tidemill.formats.protobuf import schema as protobuf_schema
 from tidemill.formats.protobuf.schema import DEBEZIUM, NATIVE, SOURCE, ProtoSchema, column_numbers
 from tidemill.model.block import Block
@@ -25,24 +25,24 @@ from tidemill.net.schema_registry import Part, Schema
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _REPEATED = ("unchanged", "odd", KEY_ODD)
-_STEPS: dict[pa.DataType, tuple[Step, int]] = {
-    pa.bool_(): (Step.BOOL, _VARINT),
-    pa.int8(): (Step.ZIGZAG8, _VARINT),
-    pa.int16(): (Step.ZIGZAG16, _VARINT),
-    pa.int32(): (Step.ZIGZAG32, _VARINT),
-    pa.int64(): (Step.ZIGZAG64, _VARINT),
-    pa.uint8(): (Step.VARINT8, _VARINT),
-    pa.uint16(): (Step.VARINT16, _VARINT),
-    pa.uint32(): (Step.VARINT32, _VARINT),
-    pa.uint64(): (Step.VARINT64, _VARINT),
-    pa.float32(): (Step.FIXED32, _FIXED32),
-    pa.float64(): (Step.FIXED64, _FIXED64),
-    pa.date32(): (Step.ZIGZAG32, _VARINT),
-    pa.time64("us"): (Step.ZIGZAG64, _VARINT),
-    pa.string(): (Step.BYTES32, _BYTES),
-    pa.binary(): (Step.BYTES32, _BYTES),
-    pa.large_string(): (Step.BYTES64, _BYTES),
-    pa.large_binary(): (Step.BYTES64, _BYTES),
+_STEPS: dict[pa.DataType, tuple[LayoutStep, int]] = {
+    pa.bool_(): (LayoutStep.BOOL, _VARINT),
+    pa.int8(): (LayoutStep.ZIGZAG8, _VARINT),
+    pa.int16(): (LayoutStep.ZIGZAG16, _VARINT),
+    pa.int32(): (LayoutStep.ZIGZAG32, _VARINT),
+    pa.int64(): (LayoutStep.ZIGZAG64, _VARINT),
+    pa.uint8(): (LayoutStep.VARINT8, _VARINT),
+    pa.uint16(): (LayoutStep.VARINT16, _VARINT),
+    pa.uint32(): (LayoutStep.VARINT32, _VARINT),
+    pa.uint64(): (LayoutStep.VARINT64, _VARINT),
+    pa.float32(): (LayoutStep.FIXED32, _FIXED32),
+    pa.float64(): (LayoutStep.FIXED64, _FIXED64),
+    pa.date32(): (LayoutStep.ZIGZAG32, _VARINT),
+    pa.time64("us"): (LayoutStep.ZIGZAG64, _VARINT),
+    pa.string(): (LayoutStep.BYTES32, _BYTES),
+    pa.binary(): (LayoutStep.BYTES32, _BYTES),
+    pa.large_string(): (LayoutStep.BYTES64, _BYTES),
+    pa.large_binary(): (LayoutStep.BYTES64, _BYTES),
 }
 
 
@@ -80,14 +80,14 @@ class ProtobufFormat(BaseFormat):
     def stacked(self, block: Block, source: str) -> pa.LargeBinaryArray:
         return self.delimited(block, source).array()
 
-    def delimited(self, block: Block, source: str) -> Texts:
+    def delimited(self, block: Block, source: str) -> StringColumn:
         """Messages, each after its length as a varint."""
         texts = self._messages(block, source, b"")
         layout = Layout(block.rows)
         layout.texts(texts)
         return layout.run()
 
-    def _messages(self, block: Block, source: str, frame: bytes) -> Texts:
+    def _messages(self, block: Block, source: str, frame: bytes) -> StringColumn:
         record = events.record(block, source, self.envelope)
         layout = Layout(record.rows)
         layout.constant(frame)
@@ -113,11 +113,11 @@ class DelimitedWriter:
         pass
 
 
-def _lay_record(layout: Layout, record: Record, numbers: Mapping[str, int]) -> None:
+def _lay_record(layout: Layout, record: FieldColumns, numbers: Mapping[str, int]) -> None:
     for field, column in zip(record.schema, record.columns, strict=True):
         number = numbers[field.name]
         match column:
-            case Record():
+            case FieldColumns():
                 inner = Layout(record.rows)
                 _lay_record(inner, column, SOURCE)
                 layout.texts(inner.run(), _tag(number, _BYTES))
@@ -125,7 +125,7 @@ def _lay_record(layout: Layout, record: Record, numbers: Mapping[str, int]) -> N
                 layout.constant(_constant(number, column) if column.is_valid else b"")
             case _ if field.name in _REPEATED:
                 elements = _elements(column, number)
-                layout.elements(Step.REPEATED32, column, elements, b"")
+                layout.elements(LayoutStep.REPEATED32, column, elements, b"")
             case _ if pa.types.is_struct(column.type):
                 layout.texts(_message(column, column_numbers(column.type)), _tag(number, _BYTES), column)
             case _:
@@ -139,9 +139,9 @@ def _lay(layout: Layout, array: pa.Array, number: int) -> None:
         step, wire = _STEPS[kind]
         layout.value(step, array, _tag(number, wire))
     elif pa.types.is_timestamp(kind):
-        layout.value(Step.ZIGZAG64, array, _tag(number, _VARINT))
+        layout.value(LayoutStep.ZIGZAG64, array, _tag(number, _VARINT))
     elif pa.types.is_decimal(kind):
-        step = Step.DECIMAL128 if pa.types.is_decimal128(kind) else Step.DECIMAL256
+        step = LayoutStep.DECIMAL128 if pa.types.is_decimal128(kind) else LayoutStep.DECIMAL256
         layout.value(step, array, _tag(number, _BYTES), parameter=kind.scale)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         values = list_values(array)
@@ -149,12 +149,12 @@ def _lay(layout: Layout, array: pa.Array, number: int) -> None:
         _lay(item, values, 1)
         items = Layout(len(values))
         items.texts(item.run(), _tag(1, _BYTES))
-        layout.elements(Step.MESSAGE32, array, items.run(), _tag(number, _BYTES))
+        layout.elements(LayoutStep.MESSAGE32, array, items.run(), _tag(number, _BYTES))
     elif not pa.types.is_null(kind):  # `schema` has said that there is no such type
         raise TypeError(f"no Protobuf for {kind}")
 
 
-def _message(struct: pa.StructArray, numbers: Mapping[str, int]) -> Texts:
+def _message(struct: pa.StructArray, numbers: Mapping[str, int]) -> StringColumn:
     """One message per row; empty where the struct is null."""
     layout = Layout(len(struct))
     skip = layout.skip_if_null(struct, b"", -1)
@@ -164,7 +164,7 @@ def _message(struct: pa.StructArray, numbers: Mapping[str, int]) -> Texts:
     return layout.run()
 
 
-def _elements(lists: pa.Array, number: int) -> Texts:
+def _elements(lists: pa.Array, number: int) -> StringColumn:
     """Elements of a repeated field, each with its tag: texts, or messages with fields numbered from 1."""
     values = list_values(lists)
     layout = Layout(len(values))

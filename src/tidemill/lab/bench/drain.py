@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidemill import config
 from tidemill.capture.status import read_status
 from tidemill.errors import DeliveryError, SourceError
-from tidemill.lab.bench.processes import Watch, peak_rss_mb
+from tidemill.lab.bench.processes import ProcessSampler, peak_rss_mb
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.block import COMMIT_TIME, POSITION, Block, Op
 from tidemill.model.change import Committed
@@ -33,7 +33,7 @@ def drain(pipeline: config.Pipeline, spark: Any, rows: int) -> tuple[float, dict
     """Seconds, and facts: CPU and memory by part, batches, their reports."""
     watched: list[tuple[float, BatchReport]] = []
     run = Observed(pipeline, spark, lambda report: watched.append((time.time(), report)))
-    watch: Watch | None = None
+    watch: ProcessSampler | None = None
     try:
         deadline = time.monotonic() + LIMIT_SECONDS
         prime(pipeline.log_uri)
@@ -48,7 +48,7 @@ def drain(pipeline: config.Pipeline, spark: Any, rows: int) -> tuple[float, dict
             if status.state is State.FAILED or time.monotonic() > deadline:
                 raise run.error or DeliveryError("the bench run did not finish", where=pipeline.name)
             if watch is None and (seen := read_status(pipeline.state_path)) and seen.streaming_since:
-                watch = Watch().start()
+                watch = ProcessSampler().start()
             time.sleep(0.02)
         assert watch is not None
         watch.stop()
@@ -67,7 +67,7 @@ def drain(pipeline: config.Pipeline, spark: Any, rows: int) -> tuple[float, dict
 def capture_alone(pipeline: config.Pipeline, rows: int) -> tuple[float, dict[str, Any]]:
     """The same without the stream: from the first byte to the last event in the log."""
     process = CaptureProcess(pipeline)
-    watch: Watch | None = None
+    watch: ProcessSampler | None = None
     log: LogReader | None = None
     began = 0.0
     try:
@@ -78,7 +78,7 @@ def capture_alone(pipeline: config.Pipeline, rows: int) -> tuple[float, dict[str
             if time.monotonic() > deadline:
                 raise SourceError("the bench run did not finish", where=pipeline.name)
             if watch is None and status is not None and status.streaming_since:
-                watch, began, log = Watch(0.05).start(), status.streaming_since, LogReader(pipeline.log_uri)
+                watch, began, log = ProcessSampler(0.05).start(), status.streaming_since, LogReader(pipeline.log_uri)
             time.sleep(0.005)
         spent = time.time() - began
         assert watch is not None

@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 
 
-class Watch:
+class ProcessSampler:
     """Samples this process and all below it until `stop`. Parts: capture, workers (Spark's Python), jvm, driver."""
 
     def __init__(self, interval: float = 0.1) -> None:
@@ -21,7 +21,7 @@ class Watch:
         self._rss: dict[str, int] = defaultdict(int)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self) -> Watch:
+    def start(self) -> ProcessSampler:
         self._sample(first=True)
         self._thread.start()
         return self

@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from tidemill import registry
 from tidemill.contracts import Check, Config, Format, Outcome, SinkConfig, WireFormat
 from tidemill.errors import TidemillError
-from tidemill.net.schema_registry import Naming, SchemaRegistry
+from tidemill.net.schema_registry import Naming, SchemaRegistryClient
 from tidemill.net.tls import TlsConfig
 
 EVERY_FORMAT = frozenset({"json", "avro", "protobuf", "arrow", "parquet"})
@@ -47,14 +47,14 @@ class SchemaRegistryConfig(Config):
             raise ValueError("a token and a username are two ways to log in. Give one of them.")
         return self
 
-    def client(self) -> SchemaRegistry:
+    def client(self) -> SchemaRegistryClient:
         headers = {}
         if self.username is not None and self.password is not None:
             pair = f"{self.username}:{self.password.get_secret_value()}"
             headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
         elif self.token is not None:
             headers["Authorization"] = f"Bearer {self.token.get_secret_value()}"
-        return SchemaRegistry(self.url, Naming(self.naming), headers, self.tls.context, self.timeout_seconds)
+        return SchemaRegistryClient(self.url, Naming(self.naming), headers, self.tls.context, self.timeout_seconds)
 
 
 class EncodedSinkConfig(SinkConfig):

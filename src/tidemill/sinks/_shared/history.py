@@ -22,7 +22,7 @@ TABLE = "_tidemill_history"
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class WriterNote:
     table: str
     source_table: str
     pipeline: str
@@ -56,9 +56,9 @@ class Notebook(Protocol[NameT_contra]):
     def create(self, database: str) -> None:
         """The table of notes, if it is missing."""
 
-    def read(self, database: str) -> list[Note]: ...
+    def read(self, database: str) -> list[WriterNote]: ...
 
-    def write(self, database: str, note: Note) -> None:
+    def write(self, database: str, note: WriterNote) -> None:
         """Durable when it returns."""
 
     def greatest(self, name: NameT_contra) -> int | None:
@@ -66,7 +66,7 @@ class Notebook(Protocol[NameT_contra]):
 
 
 @dataclass(slots=True)
-class History(Generic[NameT]):
+class WriterHistory(Generic[NameT]):
     """`shared`: a table may have several writers, known or not; `joined`: several that are known."""
 
     notebook: Notebook[NameT]
@@ -76,7 +76,7 @@ class History(Generic[NameT]):
     version: str  # the column that has the versions
     where: str
     joined: bool = False
-    _notes: dict[str, list[Note]] = field(default_factory=dict)  # by database
+    _notes: dict[str, list[WriterNote]] = field(default_factory=dict)  # by database
     _admitted: set[NameT] = field(default_factory=set)
 
     def admit(self, name: NameT, block: Block, delivery: Delivery) -> None:
@@ -126,10 +126,10 @@ class History(Generic[NameT]):
             notes.append(first)
         self._notes[name.database] = notes
 
-    def _is_ours(self, note: Note, delivery: Delivery) -> bool:
+    def _is_ours(self, note: WriterNote, delivery: Delivery) -> bool:
         return (note.pipeline, note.sink, note.base) == (delivery.pipeline, self.sink, self.base)
 
-    def _joins(self, name: NameT, notes: list[Note]) -> bool:
+    def _joins(self, name: NameT, notes: list[WriterNote]) -> bool:
         return self.joined and any(n.table == name.table for n in notes)
 
     def _other_log(self, name: NameT, what: str) -> Refused:
@@ -141,10 +141,10 @@ class History(Generic[NameT]):
         )  # fmt: skip
 
 
-def _first(name: NameT, block: Block, delivery: Delivery, history: History[NameT]) -> Note:
+def _first(name: NameT, block: Block, delivery: Delivery, history: WriterHistory[NameT]) -> WriterNote:
     offset = int(block.offsets()[0])
     position = _position_at(block, offset) or ""
-    return Note(
+    return WriterNote(
         name.table, block.table.full_name, delivery.pipeline, history.sink, history.base, delivery.start, offset,
         position,
     )  # fmt: skip

@@ -51,13 +51,13 @@ def connect(config: PostgresTarget, where: str) -> Connection:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
-    from tidemill.net.pgsession import Session
+    from tidemill.net.pgsession import PgSession
 
     try:
         given: dict[str, Any] = dict(conninfo_to_dict(config.dsn))
         given.setdefault("application_name", "tidemill")
         given["connect_timeout"] = max(2, round(config.connect_timeout_seconds))
-        db = Session.connect(**_WATCHED | given, autocommit=True)
+        db = PgSession.connect(**_WATCHED | given, autocommit=True)
     except psycopg.Error as error:
         raise _unreachable(error, where) from error
     db.patience = config.statement_timeout_seconds + _GRACE_SECONDS

@@ -20,7 +20,7 @@ from tidemill.errors import DeliveryError, Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Epoch
 from tidemill.sinks._shared.pg_client import PostgresTarget
-from tidemill.sinks._shared.resume import Delivered, Record, Share, superseded
+from tidemill.sinks._shared.resume import Delivered, DeliveryShare, ShareRecord, superseded
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -141,7 +141,7 @@ class Positions:
         # Only records of this very batch are read: there are none unless it is a replay.
         return Taking(self, delivery, self._load(delivery))
 
-    def save(self, delivery: Delivery, records: dict[str, Record]) -> None:
+    def save(self, delivery: Delivery, records: dict[str, ShareRecord]) -> None:
         from psycopg import sql
 
         statement = sql.SQL(
@@ -187,7 +187,7 @@ class Positions:
             ).format(self._table),
             [delivery.pipeline, self._sink, delivery.start, delivery.start],
         ).fetchall()
-        return Delivered({f"{lane}/{chunk}": Record.decode(record) for lane, chunk, record in rows})
+        return Delivered({f"{lane}/{chunk}": ShareRecord.decode(record) for lane, chunk, record in rows})
 
     def _exists(self) -> bool:
         found = self._db.execute(
@@ -208,7 +208,7 @@ class Taking:
         self._positions = positions
         self._delivery = delivery
         self._delivered = delivered
-        self._share = Share(delivery, str(delivery.lane), delivered)
+        self._share = DeliveryShare(delivery, str(delivery.lane), delivered)
 
     def fresh(self, block: Block) -> Block | None:
         """The block without what is delivered already; None if nothing is left."""

@@ -34,7 +34,7 @@ Marks = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ShareRecord:
     """Part of one lane's share of a batch. `marks[i]` is about offset `first + i`; `witness` is one event, in full."""
 
     start: Offset
@@ -51,7 +51,7 @@ class Record:
         return orjson.dumps(head) + b"\n" + zlib.compress(self.marks.tobytes(), 1)
 
     @classmethod
-    def decode(cls, value: bytes) -> Record:
+    def decode(cls, value: bytes) -> ShareRecord:
         head, _, marks = value.partition(b"\n")
         doc = orjson.loads(head)
         offset, position = doc["witness"]
@@ -81,7 +81,7 @@ class Record:
 class Delivered:
     """What is known to be delivered, by record key (`<lane's name>/<chunk>`)."""
 
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, ShareRecord] = field(default_factory=dict)
 
     def check_in_time(self, delivery: Delivery) -> None:
         """`Refused` if the records tell that a later run, or a later batch of this one, was here."""
@@ -107,7 +107,7 @@ class Delivered:
         return np.flatnonzero(~seen) if seen.any() else None
 
 
-class Share:
+class DeliveryShare:
     """The events one delivery adds: noted block by block, turned into records just before the commit."""
 
     def __init__(self, delivery: Delivery, lane: str, before: Delivered) -> None:
@@ -131,10 +131,10 @@ class Share:
         self._marks[_offsets(block) - self._start] = fingerprints(block)
         self.events += block.rows
 
-    def records(self) -> dict[str, Record]:
+    def records(self) -> dict[str, ShareRecord]:
         assert self._witness is not None
         return {
-            f"{self._lane}/{number}": Record(
+            f"{self._lane}/{number}": ShareRecord(
                 self._start, self._end, self._start + at, self._witness, self._marks[at : at + _CHUNK], self._epoch
             )
             for number, at in enumerate(range(0, len(self._marks), _CHUNK))

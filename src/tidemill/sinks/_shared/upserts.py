@@ -49,7 +49,7 @@ def upsert(
     ops = block.batch.column("op").to_numpy()
     gone = ops == Op.DELETE
     live = ~gone
-    reader = Reader(block, OddValues(block), offsets, fit, verdicts)
+    reader = ImageReader(block, OddValues(block), offsets, fit, verdicts)
     sides = reader.images
     numbers = {column.name: i for i, column in enumerate(table.columns)}
 
@@ -88,7 +88,7 @@ def _differs(old: pa.Array, new: pa.Array) -> Mask:
 
 
 def _value(
-    rows: Upsert, reader: Reader[Kind], sides: Any, number: int, column: Column, kind: Kind, live: Mask,
+    rows: Upsert, reader: ImageReader[Kind], sides: Any, number: int, column: Column, kind: Kind, live: Mask,
     lists: pa.Array | None, refuses: Refuses[Kind],
 ) -> None:  # fmt: skip
     block, verdicts = reader.block, reader.verdicts
@@ -112,7 +112,7 @@ def _value(
     rows.columns[column.name] = values
 
 
-class Reader(Generic[Kind]):
+class ImageReader(Generic[Kind]):
     """Columns of an image, in the form of the destination."""
 
     def __init__(

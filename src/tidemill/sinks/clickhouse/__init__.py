@@ -22,12 +22,12 @@ from tidemill.contracts import Check, Component, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.net.clickhouse import ConnectionConfig, address, connect
-from tidemill.sinks._shared.history import History
+from tidemill.sinks._shared.history import WriterHistory
 from tidemill.sinks._shared.lines import WINDOW, windows
 from tidemill.sinks._shared.places import hosts
 from tidemill.sinks._shared.routing import of_a_table
-from tidemill.sinks.clickhouse.resume import Notebook
-from tidemill.sinks.clickhouse.tables import VERSION, Mode, Name, Tables
+from tidemill.sinks.clickhouse.resume import ClickHouseNotebook
+from tidemill.sinks.clickhouse.tables import VERSION, ClickHouseTableName, ClickHouseTables, Mode
 from tidemill.sinks.clickhouse.types import JsonType, NullArrays
 
 _WINDOW = 4 * WINDOW  # typed columns are a fraction of the text that others make of a row
@@ -107,12 +107,12 @@ class ClickHouseConfig(ConnectionConfig, SinkConfig):
 
 
 @dataclass(slots=True)
-class Session:
+class ClickHouseSession:
     """What a sink keeps between deliveries."""
 
     client: Any
-    tables: Tables
-    history: History[Name]
+    tables: ClickHouseTables
+    history: WriterHistory[ClickHouseTableName]
     high_water_marks: dict[str, int]  # of changelog tables: offsets below may be there already
 
 
@@ -129,14 +129,14 @@ class ClickHouseSink(Component[ClickHouseConfig]):
 
     def __init__(self, config: ClickHouseConfig) -> None:
         super().__init__(config)
-        self._session: Session | None = None
+        self._session: ClickHouseSession | None = None
 
     def write(self, delivery: Delivery) -> Receipt:
-        from tidemill.sinks.clickhouse.write import Writing
+        from tidemill.sinks.clickhouse.write import ClickHouseWriter
 
         began = time.perf_counter()
         session = self._opened()
-        writing = Writing(self.config, session, delivery, self._where())
+        writing = ClickHouseWriter(self.config, session, delivery, self._where())
         try:
             for block in delivery:
                 for window in windows(block, _WINDOW):
@@ -166,20 +166,20 @@ class ClickHouseSink(Component[ClickHouseConfig]):
         if session is not None:
             session.client.close()
 
-    def _opened(self) -> Session:
+    def _opened(self) -> ClickHouseSession:
         if self._session is None:
             config, where = self.config, self._where()
             client = connect(config, where)
             version = VERSION if config.mode == "upsert" else "_offset"
-            self._session = Session(
+            self._session = ClickHouseSession(
                 client,
-                Tables(
+                ClickHouseTables(
                     client, where, config.mode, config.create_tables, config.allow_destructive_ddl, config.json_type,
                     config.null_arrays, config.offset_base, config.shared_tables, config.id,
                 ),
-                History(
-                    Notebook(client, version, where), config.id, config.offset_base, config.shared_tables, version,
-                    where,
+                WriterHistory(
+                    ClickHouseNotebook(client, version, where), config.id, config.offset_base, config.shared_tables,
+                    version, where,
                 ),
                 {},
             )  # fmt: skip

@@ -12,12 +12,12 @@ from dataclasses import replace
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
 from tidemill.net.clickhouse import quoted
-from tidemill.sinks.clickhouse.types import Kind
+from tidemill.sinks.clickhouse.types import ClickHouseType
 
 COMMENT = re.compile(r"source: (.*?)(?: #(\d+\.\d+))?(?: \| (tidemill: .*))?", re.DOTALL)
 
 
-def rename(pairs: list[tuple[str, str]], kinds: dict[str, Kind], actions: list[str]) -> list[tuple[str, str]]:
+def rename(pairs: list[tuple[str, str]], kinds: dict[str, ClickHouseType], actions: list[str]) -> list[tuple[str, str]]:
     """What can be renamed one after the other, so that several lanes may do it at once; answers the rest."""
     left = [(was, now) for was, now in pairs if was in kinds]
     while free := [(was, now) for was, now in left if now not in kinds]:
@@ -50,7 +50,7 @@ def is_taken(was: str, now: str, wanted: Collection[str], there: Collection[str]
     return was in there and was not in wanted and now in wanted and now in there and now not in ours
 
 
-def release(column: str, kind: Kind) -> str:
+def release(column: str, kind: ClickHouseType) -> str:
     """The column stays, with the values of rows that cannot follow, and is not ours any more. Later rows have nothing
     for it: NULL says so, a zero would not."""
     if kind.nullable or kind.element is not None:

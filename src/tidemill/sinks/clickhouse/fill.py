@@ -18,8 +18,8 @@ from numba import njit
 from tidemill.net.clickhouse import explained, quoted
 from tidemill.sinks._shared.images import Mask, Verdicts
 from tidemill.sinks._shared.upserts import Upsert
-from tidemill.sinks.clickhouse.tables import IS_DELETED, VERSION, Destination
-from tidemill.sinks.clickhouse.types import Kind
+from tidemill.sinks.clickhouse.tables import IS_DELETED, VERSION, ClickHouseDestination
+from tidemill.sinks.clickhouse.types import ClickHouseType
 
 _KEYS_PER_QUERY = 4096
 _NOTHING, _DELETED = -1, -2
@@ -36,7 +36,9 @@ class Stored:
         return self.table.column(VERSION).to_numpy()
 
 
-def fetch(client: Any, destination: Destination, keys: dict[str, pa.Array], columns: list[str], where: str) -> Stored:
+def fetch(
+    client: Any, destination: ClickHouseDestination, keys: dict[str, pa.Array], columns: list[str], where: str
+) -> Stored:
     """The newest version of each key, deleted ones too: `FINAL` would hide those."""
     names = ", ".join(quoted(name) for name in keys)
     wanted = [*columns, IS_DELETED]
@@ -133,7 +135,7 @@ def _of_one_type(theirs: pa.Array, ours: pa.Array) -> list[pa.Array]:
         return [theirs, _as(ours, theirs.type)]
 
 
-def _readable(name: str, kind: Kind | None) -> str:
+def _readable(name: str, kind: ClickHouseType | None) -> str:
     """As text, where Arrow has no such type."""
     if kind is not None and (kind.core in ("UUID", "JSON") or kind.core.startswith("Enum")):
         return f"toString({name})"

@@ -16,11 +16,11 @@ from tidemill.model.table import Column
 from tidemill.net.clickhouse import code_of, explain, literal, quoted
 from tidemill.sinks._shared.images import Verdicts
 from tidemill.sinks._shared.unfollowed import is_known
-from tidemill.sinks.clickhouse.types import Kind
+from tidemill.sinks.clickhouse.types import ClickHouseType
 from tidemill.sinks.clickhouse.values import fit
 
 
-def expression(column: Column, kind: Kind) -> str | None:
+def expression(column: Column, kind: ClickHouseType) -> str | None:
     """Empty for NULL; None where a column of this kind cannot hold the value."""
     assert column.initial is not None
     assert column.initial.value is not None
@@ -35,7 +35,9 @@ def expression(column: Column, kind: Kind) -> str | None:
     return f"CAST({_of(value, kind)}, {literal(str(kind))})"
 
 
-def differing(client: Any, name: str, columns: Mapping[str, tuple[Kind, Column]], where: str) -> Iterator[str]:
+def differing(
+    client: Any, name: str, columns: Mapping[str, tuple[ClickHouseType, Column]], where: str
+) -> Iterator[str]:
     """Those of the columns in which some row has another value than rows of the source got there."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
@@ -52,7 +54,7 @@ def differing(client: Any, name: str, columns: Mapping[str, tuple[Kind, Column]]
             yield column  # not every type can be compared
 
 
-def _of(value: pa.Scalar, kind: Kind) -> str:
+def _of(value: pa.Scalar, kind: ClickHouseType) -> str:
     arrow, element = value.type, kind.element
     if not value.is_valid:
         return "NULL"

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.net.clickhouse import explained, literal, quoted
-from tidemill.sinks._shared.history import TABLE, Note
-from tidemill.sinks.clickhouse.tables import Name
+from tidemill.sinks._shared.history import TABLE, WriterNote
+from tidemill.sinks.clickhouse.tables import ClickHouseTableName
 
 
 @dataclass(slots=True)
-class Notebook:
+class ClickHouseNotebook:
     client: Any
     version: str
     where: str
@@ -24,15 +24,15 @@ class Notebook:
                 "noted_at DateTime DEFAULT now()) ENGINE = MergeTree ORDER BY (table, pipeline, sink, base, offset)"
             )
 
-    def read(self, database: str) -> list[Note]:
+    def read(self, database: str) -> list[WriterNote]:
         with explained(self.where):
             rows = self.client.query(
                 "SELECT table, source_table, pipeline, sink, base, start, offset, position "
                 f"FROM {quoted(database)}.{TABLE}"
             ).result_rows
-        return [Note(*row) for row in rows]
+        return [WriterNote(*row) for row in rows]
 
-    def write(self, database: str, note: Note) -> None:
+    def write(self, database: str, note: WriterNote) -> None:
         texts = ", ".join(literal(t) for t in (note.table, note.source_table, note.pipeline, note.sink))
         with explained(self.where):
             self.client.command(
@@ -41,7 +41,7 @@ class Notebook:
                 settings={"async_insert": 0},
             )
 
-    def greatest(self, name: Name) -> int | None:
+    def greatest(self, name: ClickHouseTableName) -> int | None:
         with explained(self.where):
             rows = self.client.query(f"SELECT max({self.version}), count() FROM {name}").result_rows
         return int(rows[0][0]) if rows[0][1] else None

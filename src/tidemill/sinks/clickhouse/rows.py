@@ -9,17 +9,17 @@ import pyarrow.compute as pc
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.table import Column
 from tidemill.sinks._shared.images import Mask, OddValues, Verdicts, images, present
-from tidemill.sinks._shared.upserts import Reader, Upsert, upsert
-from tidemill.sinks.clickhouse.tables import AFTER, BEFORE, IS_DELETED, VERSION, Destination
-from tidemill.sinks.clickhouse.types import Kind
+from tidemill.sinks._shared.upserts import ImageReader, Upsert, upsert
+from tidemill.sinks.clickhouse.tables import AFTER, BEFORE, IS_DELETED, VERSION, ClickHouseDestination
+from tidemill.sinks.clickhouse.types import ClickHouseType
 from tidemill.sinks.clickhouse.values import fit
 
 
-def upserted(block: Block, destination: Destination, verdicts: Verdicts) -> Upsert:
+def upserted(block: Block, destination: ClickHouseDestination, verdicts: Verdicts) -> Upsert:
     return upsert(block, destination.kinds, fit, verdicts, _refuses_null)
 
 
-def _refuses_null(kind: Kind, column: Column) -> bool:
+def _refuses_null(kind: ClickHouseType, column: Column) -> bool:
     return not kind.nullable and (kind.element is None or not column.nullable)
 
 
@@ -43,10 +43,10 @@ def insertable(rows: Upsert, base: int, keep: Mask | None = None) -> pa.Table:
     return pa.concat_tables([ready, pa.table(left, schema=ready.schema)])
 
 
-def changelog(block: Block, destination: Destination, base: int, verdicts: Verdicts) -> pa.Table:
+def changelog(block: Block, destination: ClickHouseDestination, base: int, verdicts: Verdicts) -> pa.Table:
     """One row per event: what happened, where, and both images. Of a row known only by its key, `before` has that."""
     offsets, batch = block.offsets(), block.batch
-    reader, sides = Reader(block, OddValues(block), offsets, fit, verdicts), images(block)
+    reader, sides = ImageReader(block, OddValues(block), offsets, fit, verdicts), images(block)
     labels = pa.array([None, *(op.label for op in Op)], pa.string())
     columns: dict[str, pa.Array] = {
         "_offset": pa.array(offsets + np.uint64(base), pa.uint64()),

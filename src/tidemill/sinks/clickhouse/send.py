@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tidemill.model.delivery import Delivery
 from tidemill.net.clickhouse import DATA_ERRORS, code_of, explain, name_of, quoted
 from tidemill.sinks._shared.images import Verdicts
-from tidemill.sinks.clickhouse.tables import Name
+from tidemill.sinks.clickhouse.tables import ClickHouseTableName
 from tidemill.telemetry.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class Sender:
         self._verdicts = verdicts
         self._where = where
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="clickhouse")
-        self._under_way: tuple[Name, pa.Table, Future[None]] | None = None
+        self._under_way: tuple[ClickHouseTableName, pa.Table, Future[None]] | None = None
 
-    def send(self, name: Name, rows: pa.Table) -> None:
+    def send(self, name: ClickHouseTableName, rows: pa.Table) -> None:
         """Returns when the piece before this one is written; nothing is sent if some of that was refused."""
         body = encoded(rows, self._config.compression)
         self.settle()
@@ -72,7 +72,7 @@ class Sender:
         """Waits for the piece that is under way; what became of it matters to nobody any more."""
         self._thread.shutdown()
 
-    def _insert(self, name: Name, rows: pa.Table, body: pa.Buffer) -> None:
+    def _insert(self, name: ClickHouseTableName, rows: pa.Table, body: pa.Buffer) -> None:
         failpoint("clickhouse.inserting")
         self._client.raw_insert(
             str(name), column_names=[quoted(n) for n in rows.column_names], insert_block=body, fmt="ArrowStream",
@@ -87,7 +87,7 @@ class Sender:
         failpoint("clickhouse.inserted")
         self.bytes += body.size
 
-    def _token(self, name: Name, rows: pa.Table, body: pa.Buffer) -> str:
+    def _token(self, name: ClickHouseTableName, rows: pa.Table, body: pa.Buffer) -> str:
         """What the piece brings is part of it: with other rows left out as dead letters, or after a processor has
         changed, the same bounds stand for other rows, which must not pass as written."""
         delivery, versions = self._delivery, rows.column(self._version)
@@ -96,7 +96,7 @@ class Sender:
         piece = f"{bounds['min'].as_py()}-{bounds['max'].as_py()}x{rows.num_rows}/{zlib.crc32(body):08x}"
         return f"{delivery.pipeline}/{self._config.id}/{batch}/{name.plain}/{piece}"
 
-    def _search(self, name: Name, rows: pa.Table) -> None:
+    def _search(self, name: ClickHouseTableName, rows: pa.Table) -> None:
         """Halves a refused piece until the refused rows stand alone. Halves that are taken are no harm: their rows come
         again with the same versions, or are left out as known offsets."""
         from clickhouse_connect.driver.exceptions import ClickHouseError

@@ -41,7 +41,7 @@ from tidemill.sinks.clickhouse.comments import (
     text,
 )
 from tidemill.sinks.clickhouse.initial import differing, expression
-from tidemill.sinks.clickhouse.types import JsonType, Kind, NullArrays, holds, kind_of, parse, union
+from tidemill.sinks.clickhouse.types import ClickHouseType, JsonType, NullArrays, holds, kind_of, parse, union
 
 Mode = Literal["upsert", "changelog"]
 
@@ -66,7 +66,7 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class ClickHouseTableName:
     database: str
     table: str
 
@@ -79,7 +79,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ServerTable:
     """A table as the server has it. `kinds` are the columns that can be written; `natives` what the source called
     those that we made, `origins` what it knows them by, `said` what their rows could not follow; `sequence` is the
     structure last applied, `since` the offset it came with; `deduplicates` tells whether tokens are heeded."""
@@ -87,7 +87,7 @@ class Found:
     engine: str
     engine_full: str
     sorting_key: tuple[str, ...]
-    kinds: dict[str, Kind]
+    kinds: dict[str, ClickHouseType]
     natives: dict[str, str]
     origins: dict[str, str] = field(default_factory=dict)
     said: dict[str, str] = field(default_factory=dict)
@@ -97,12 +97,12 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class ClickHouseDestination:
     """Where a structure's rows go. `older` says that the table already followed a later structure: one that events
     after these brought. A number does not tell: a structure that comes back has the number it had."""
 
-    name: Name
-    kinds: dict[str, Kind]
+    name: ClickHouseTableName
+    kinds: dict[str, ClickHouseType]
     deduplicates: bool = True
     older: bool = False
     missing: tuple[str, ...] = ()
@@ -110,13 +110,13 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TableChangePlan:
     statements: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class Tables:
+class ClickHouseTables:
     """Knows the destination of each source table's last structure; asks the server when there is another."""
 
     client: Any
@@ -130,14 +130,14 @@ class Tables:
     shared: bool = False  # other tables of other structures may be written there too
     sink: str = ""
     looks: Looks = field(default_factory=Looks)
-    _known: dict[tuple[Name, str], tuple[object, Destination]] = field(default_factory=dict)
+    _known: dict[tuple[ClickHouseTableName, str], tuple[object, ClickHouseDestination]] = field(default_factory=dict)
 
-    def destination(self, name: Name, table: Table) -> Destination | None:
+    def destination(self, name: ClickHouseTableName, table: Table) -> ClickHouseDestination | None:
         """What is known; None if this structure is not the one that `follow` met last."""
         structure, destination = self._known.get((name, table.full_name), (None, None))
         return destination if structure == table.lineage else None
 
-    def make(self, name: Name, table: Table, since: int) -> None:
+    def make(self, name: ClickHouseTableName, table: Table, since: int) -> None:
         """Creates the table if it does not exist; `Refused` if what exists cannot take the rows at all."""
         if self.mode == "upsert" and not table.key:
             raise Refused(
@@ -153,7 +153,7 @@ class Tables:
         with explained(self.where):
             self._check_engine(name, table, self._made(name, table, since))
 
-    def follow(self, name: Name, table: Table, since: int) -> Destination:
+    def follow(self, name: ClickHouseTableName, table: Table, since: int) -> ClickHouseDestination:
         """Changes the table until the rows of this structure, which come from offset `since` on, fit."""
         with explained(self.where):
             found = self.describe(name)
@@ -167,14 +167,14 @@ class Tables:
             self.looks.looked(table.full_name, destination.notices)
         return destination
 
-    def wanted(self, table: Table) -> dict[str, tuple[Kind, Column]]:
+    def wanted(self, table: Table) -> dict[str, tuple[ClickHouseType, Column]]:
         """The destination's columns for a structure, without those that are ours."""
         if self.mode == "upsert":
             return {c.name: (self._kind(c, key=c.name in table.key), c) for c in table.columns}
         nullable = [replace(c, nullable=True) for c in table.columns]
         return {f"{side}{c.name}": (self._kind(c, key=False), c) for side in (BEFORE, AFTER) for c in nullable}
 
-    def describe(self, name: Name) -> Found | None:
+    def describe(self, name: ClickHouseTableName) -> ServerTable | None:
         rows = self.client.query(
             "SELECT engine, engine_full, comment FROM system.tables WHERE database = {d:String} AND "
             "name = {t:String}", {"d": name.database, "t": name.table},
@@ -192,7 +192,7 @@ class Tables:
         noted = _STRUCTURE.match(comment)
         # A log that began anew numbers structures anew.
         sequence, since = (int(noted[1]), int(noted[2])) if noted and int(noted[3]) == self.base else (0, 0)
-        return Found(
+        return ServerTable(
             engine, full, tuple(column for column, _, _, sorts in columns if sorts),
             {column: parse(kind) for column, kind, _, _ in columns},
             {column: found[1] for column, found in noted_columns.items()},
@@ -203,7 +203,7 @@ class Tables:
             _deduplicates(engine, full),
         )  # fmt: skip
 
-    def _kind(self, column: Column, *, key: bool) -> Kind:
+    def _kind(self, column: Column, *, key: bool) -> ClickHouseType:
         return kind_of(column, key=key, json_type=self.json_type, null_arrays=self.null_arrays)
 
     def _origin(self, column: Column) -> str:
@@ -220,7 +220,7 @@ class Tables:
         ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS
         return [name for name in self.wanted(table) if name in ours]
 
-    def _made(self, name: Name, table: Table, since: int) -> Found:
+    def _made(self, name: ClickHouseTableName, table: Table, since: int) -> ServerTable:
         found = self.describe(name)
         if found is not None:
             return found
@@ -235,7 +235,7 @@ class Tables:
         assert made is not None
         return made
 
-    def creation(self, name: Name, table: Table, since: int) -> str:
+    def creation(self, name: ClickHouseTableName, table: Table, since: int) -> str:
         ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS
         columns = [
             f"{quoted(n)} {kind} COMMENT {literal(self._note(c))}" for n, (kind, c) in self.wanted(table).items()
@@ -254,12 +254,12 @@ class Tables:
             f"COMMENT {literal(self._stamp(table, since))}"
         )
 
-    def _follow(self, name: Name, table: Table, found: Found, since: int) -> Destination:
+    def _follow(self, name: ClickHouseTableName, table: Table, found: ServerTable, since: int) -> ClickHouseDestination:
         if self._keeps_one_structure and since < found.since:
             moved = elsewhere(table, found.origins)
             if moved or table.sequence != found.sequence:
                 missing = tuple(c for c in self.wanted(table) if c not in found.kinds or c in moved)
-                return Destination(name, found.kinds, found.deduplicates, older=True, missing=missing)
+                return ClickHouseDestination(name, found.kinds, found.deduplicates, older=True, missing=missing)
         for _ in range(_ATTEMPTS):
             plan = self._plan(name, table, found, since)
             if plan.problems:
@@ -274,9 +274,9 @@ class Tables:
         plain = {c: text(found.natives[c], found.origins.get(c, "")) for c in found.said}
         clear = {c: f"ALTER TABLE {name} COMMENT COLUMN {quoted(c)} {literal(t)}" for c, t in plain.items()}
         said = notices(self.sink, table, name.plain, found.said, clear)
-        return Destination(name, found.kinds, found.deduplicates, notices=said)
+        return ClickHouseDestination(name, found.kinds, found.deduplicates, notices=said)
 
-    def _alter(self, name: Name, table: Table, plan: Plan, since: int) -> Found:
+    def _alter(self, name: ClickHouseTableName, table: Table, plan: TableChangePlan, since: int) -> ServerTable:
         from clickhouse_connect.driver.exceptions import ClickHouseError
 
         trouble: ClickHouseError | None = None
@@ -294,7 +294,7 @@ class Tables:
             raise explain(trouble or LookupError(), self.where) from trouble
         return now
 
-    def _check_engine(self, name: Name, table: Table, found: Found) -> None:
+    def _check_engine(self, name: ClickHouseTableName, table: Table, found: ServerTable) -> None:
         if self.mode == "changelog":
             lacking = [column for column in CHANGELOG_COLUMNS if column not in found.kinds]
             if lacking or "MergeTree" not in found.engine:
@@ -330,7 +330,7 @@ class Tables:
         """A changelog keeps what every structure had, and a shared table what its other sources have."""
         return self.mode == "upsert" and not self.shared
 
-    def _plan(self, name: Name, table: Table, found: Found, since: int) -> Plan:
+    def _plan(self, name: ClickHouseTableName, table: Table, found: ServerTable, since: int) -> TableChangePlan:
         wanted = self.wanted(table)
         actions: list[str] = []
         problems: list[str] = []
@@ -373,9 +373,9 @@ class Tables:
         if not self.shared and (actions or found.sequence != table.sequence):
             actions.append(f"MODIFY COMMENT {literal(self._stamp(table, since))}")
         # One at a time: ClickHouse does not mix RENAME with other actions on the same column.
-        return Plan(tuple(f"ALTER TABLE {name} {action}" for action in actions), tuple(problems))
+        return TableChangePlan(tuple(f"ALTER TABLE {name} {action}" for action in actions), tuple(problems))
 
-    def _add(self, name: Name, column: str, kind: Kind, source: Column, since: int) -> str:
+    def _add(self, name: ClickHouseTableName, column: str, kind: ClickHouseType, source: Column, since: int) -> str:
         """With what rows that are there have in it at the source, or with a word that this is not known."""
         default = why = ""
         if self.mode == "upsert" and not (is_known(source) and not source.initial.value.is_valid):  # type: ignore[union-attr]
@@ -395,19 +395,19 @@ class Tables:
                 )
         return f"ADD COLUMN IF NOT EXISTS {quoted(column)} {kind}{default} COMMENT {literal(self._note(source))}"
 
-    def _occupied(self, name: Name) -> bool:
+    def _occupied(self, name: ClickHouseTableName) -> bool:
         with explained(self.where):
             return bool(self.client.query(f"SELECT 1 FROM {name} LIMIT 1").result_rows)
 
     def _modify(
-        self, column: str, kind: Kind, source: Column, there: Kind, found: Found, said: str, problems: list[str],
-        *, adopted: bool,
+        self, column: str, kind: ClickHouseType, source: Column, there: ClickHouseType, found: ServerTable, said: str,
+        problems: list[str], *, adopted: bool,
     ) -> Iterator[str]:  # fmt: skip
         """`adopted`: the source has added the column since, so it is ours from now on, whoever made it."""
         there_native, note = found.natives.get(column), native(source)
         origin = self._origin(source)
         comment = literal(text(note, origin, said or found.said.get(column, "")))
-        into: Kind | None = None
+        into: ClickHouseType | None = None
         if there.digits >= 0 and not there.in_utc and getattr(source.type.arrow, "tz", "") is None:
             problems.append(
                 f"\"{column}\" is {there}, but a time without a zone needs DateTime64({there.digits}, 'UTC')"
@@ -431,7 +431,7 @@ class Tables:
         elif there_native != note or found.origins.get(column, "") != origin or said:
             yield f"COMMENT COLUMN {quoted(column)} {comment}"
 
-    def _drop(self, columns: list[str], kinds: dict[str, Kind]) -> Iterator[str]:
+    def _drop(self, columns: list[str], kinds: dict[str, ClickHouseType]) -> Iterator[str]:
         for column in columns:
             if self.destructive and not self.shared:
                 yield f"DROP COLUMN IF EXISTS {quoted(column)}"
@@ -440,7 +440,7 @@ class Tables:
                 kind = replace(kinds[column], nullable=True)
                 yield f"MODIFY COLUMN {quoted(column)} {kind}"
 
-    def _as_noted(self, table: Table, wanted: dict[str, tuple[Kind, Column]], found: Found) -> Table:
+    def _as_noted(self, table: Table, wanted: dict[str, tuple[ClickHouseType, Column]], found: ServerTable) -> Table:
         columns = tuple(pseudo(name, native(c), self._origin(c)) for name, (_, c) in wanted.items())
         # Without origins nothing tells whether columns that exchanged their names have done so here.
         renamed = tuple((was, now) for was, now in table.renamed if now not in found.kinds)

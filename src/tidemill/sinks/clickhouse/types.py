@@ -58,7 +58,7 @@ _DATETIME = re.compile(r"^DateTime64\((\d)(?:, '([^']*)')?\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ClickHouseType:
     """A ClickHouse type without its wrappers. Arrays cannot be nullable; their elements say it themselves."""
 
     core: str
@@ -70,7 +70,7 @@ class Kind:
         return f"LowCardinality({text})" if self.low_cardinality else text
 
     @property
-    def element(self) -> Kind | None:
+    def element(self) -> ClickHouseType | None:
         return parse(self.core[len("Array(") : -1]) if self.core.startswith("Array(") else None
 
     @property
@@ -88,24 +88,26 @@ class Kind:
         return self.core == "String" or self.core.startswith(("Enum8(", "Enum16("))
 
 
-def parse(text: str) -> Kind:
+def parse(text: str) -> ClickHouseType:
     low = text.startswith("LowCardinality(")
     text = text[len("LowCardinality(") : -1] if low else text
     nullable = text.startswith("Nullable(")
-    return Kind(text[len("Nullable(") : -1] if nullable else text, nullable, low)
+    return ClickHouseType(text[len("Nullable(") : -1] if nullable else text, nullable, low)
 
 
-def kind_of(column: Column, *, key: bool, json_type: JsonType, null_arrays: NullArrays) -> Kind:
+def kind_of(column: Column, *, key: bool, json_type: JsonType, null_arrays: NullArrays) -> ClickHouseType:
     """The type a column is created with."""
     nullable = column.nullable and not key
     arrow, native = column.type.arrow, column.type.native
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         if nullable and null_arrays == "text":
-            return Kind("String", nullable=True)
-        return Kind(f"Array({Kind(_core(arrow.value_type, _element(native), column), nullable=True)})")
+            return ClickHouseType("String", nullable=True)
+        return ClickHouseType(
+            f"Array({ClickHouseType(_core(arrow.value_type, _element(native), column), nullable=True)})"
+        )
     if column.type.json is JsonForm.RAW:
-        return Kind("JSON" if json_type == "json" and not key else "String", nullable)
-    return Kind(_core(arrow, native, column), nullable, low_cardinality=bool(_LABELS.match(native)))
+        return ClickHouseType("JSON" if json_type == "json" and not key else "String", nullable)
+    return ClickHouseType(_core(arrow, native, column), nullable, low_cardinality=bool(_LABELS.match(native)))
 
 
 def _element(native: str) -> str:
@@ -156,7 +158,7 @@ def _digits(native: str, arrow: pa.DataType) -> int:
     return 0 if found[1].lower() in ("datetime", "timestamp") and not found[3] else held
 
 
-def holds(there: Kind, wanted: Kind) -> bool:
+def holds(there: ClickHouseType, wanted: ClickHouseType) -> bool:
     """Whether every value of `wanted` can be written into a column of type `there` without loss.
 
     What only the server can know (a label of an `Enum8`, a document of a `JSON`) counts as held: it refuses the row.
@@ -183,11 +185,11 @@ def holds(there: Kind, wanted: Kind) -> bool:
     return inner is not None and other is not None and holds(inner, other)
 
 
-def union(there: Kind, wanted: Kind) -> Kind | None:
+def union(there: ClickHouseType, wanted: ClickHouseType) -> ClickHouseType | None:
     """A type for the values of both, if there is one to change `there` into; decimals meet in the middle."""
     nullable = (there.nullable or wanted.nullable) and there.element is None
     for candidate in (wanted, there):
-        merged = Kind(candidate.core, nullable, there.low_cardinality and candidate.core == there.core)
+        merged = ClickHouseType(candidate.core, nullable, there.low_cardinality and candidate.core == there.core)
         if holds(merged, wanted) and holds(merged, there):
             return merged
     have, need = _DECIMAL.match(there.core), _DECIMAL.match(wanted.core)
@@ -195,5 +197,5 @@ def union(there: Kind, wanted: Kind) -> Kind | None:
         scale = max(int(have[2]), int(need[2]))
         precision = scale + max(int(have[1]) - int(have[2]), int(need[1]) - int(need[2]))
         if precision <= 76:
-            return Kind(f"Decimal({precision}, {scale})", nullable)
+            return ClickHouseType(f"Decimal({precision}, {scale})", nullable)
     return None

@@ -17,14 +17,14 @@ from tidemill.encoding.program import render
 from tidemill.model.table import Column
 from tidemill.model.types import JsonForm
 from tidemill.sinks._shared.images import FRAGMENT, Mask, Verdicts, digits
-from tidemill.sinks.clickhouse.types import MAX_DAY, MIN_DAY, Kind
+from tidemill.sinks.clickhouse.types import MAX_DAY, MIN_DAY, ClickHouseType
 
 _DAY_US = 86_400_000_000
 _MAX_NS_DAY = 106_751  # 2262-04-11: nanoseconds end there
 
 
 def fit(
-    values: pa.Array, odd: pa.Array | None, column: Column, kind: Kind, offsets: np.ndarray[Any, Any],
+    values: pa.Array, odd: pa.Array | None, column: Column, kind: ClickHouseType, offsets: np.ndarray[Any, Any],
     live: Mask, verdicts: Verdicts,
 ) -> pa.Array:  # fmt: skip
     """`values` as they are sent into a column of `kind`; rows outside `live` are not judged."""
@@ -59,7 +59,7 @@ def fit(
 
 
 def _array(
-    values: pa.Array, element: Kind, label: str, offsets: np.ndarray[Any, Any], live: Mask, verdicts: Verdicts
+    values: pa.Array, element: ClickHouseType, label: str, offsets: np.ndarray[Any, Any], live: Mask, verdicts: Verdicts
 ) -> pa.Array:  # fmt: skip
     children = values.flatten()
     sent, wrong = _scalar(children, element)
@@ -72,7 +72,7 @@ def _array(
     return pa.ListArray.from_arrays(starts, _text_of_times(sent))
 
 
-def _scalar(values: pa.Array, kind: Kind) -> tuple[pa.Array, Mask | None]:
+def _scalar(values: pa.Array, kind: ClickHouseType) -> tuple[pa.Array, Mask | None]:
     """What is sent, and which rows cannot be."""
     arrow = values.type
     if kind.core == "Date32" and pa.types.is_date(arrow):

@@ -25,27 +25,27 @@ from tidemill.sinks._shared.upserts import Upsert
 from tidemill.sinks.clickhouse.fill import fetch, fill, unwritten
 from tidemill.sinks.clickhouse.rows import changelog, insertable, upserted
 from tidemill.sinks.clickhouse.send import Sender
-from tidemill.sinks.clickhouse.tables import VERSION, Destination, Name
+from tidemill.sinks.clickhouse.tables import VERSION, ClickHouseDestination, ClickHouseTableName
 
 if TYPE_CHECKING:
-    from tidemill.sinks.clickhouse import ClickHouseConfig, Session
+    from tidemill.sinks.clickhouse import ClickHouseConfig, ClickHouseSession
 
 _PLACE = ("_offset", "_position", "_ordinal")
 _ROWS = np.isin(np.arange(256), [int(op) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.READ)])  # by op
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingInsert:
     """Rows of one table that wait for their piece to fill."""
 
-    destination: Destination
+    destination: ClickHouseDestination
     tables: list[pa.Table] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
 
 
-class Writing:
-    def __init__(self, config: ClickHouseConfig, session: Session, delivery: Delivery, where: str) -> None:
+class ClickHouseWriter:
+    def __init__(self, config: ClickHouseConfig, session: ClickHouseSession, delivery: Delivery, where: str) -> None:
         self.events = self.skipped = 0
         self._asked = 0.0
         self._config = config
@@ -54,7 +54,7 @@ class Writing:
         self._where = where
         self._database, self._table = Template(config.database), Template(config.table)
         self._verdicts = Verdicts()
-        self._pending: dict[Name, _Pending] = {}
+        self._pending: dict[ClickHouseTableName, _PendingInsert] = {}
         version = VERSION if config.mode == "upsert" else "_offset"
         self._sender = Sender(config, session.client, delivery, version, self._verdicts, where)
 
@@ -78,7 +78,7 @@ class Writing:
         table, source = block.table, self._delivery.source
         if self._config.mode == "upsert":
             refuse_older(self._delivery, table, self._where, defaults=True)
-        name = Name(self._database.constant(table, source), self._table.constant(table, source))
+        name = ClickHouseTableName(self._database.constant(table, source), self._table.constant(table, source))
         destination = self._destination(name, block)
         if self._config.mode == "changelog":
             self._append(block, destination)
@@ -99,7 +99,7 @@ class Writing:
     def close(self) -> None:
         self._sender.close()
 
-    def _destination(self, name: Name, block: Block) -> Destination:
+    def _destination(self, name: ClickHouseTableName, block: Block) -> ClickHouseDestination:
         tables, history = self._session.tables, self._session.history
         destination, since = tables.destination(name, block.table), int(block.offsets()[0])
         pending = self._pending.get(name)
@@ -116,7 +116,7 @@ class Writing:
         self._asked += time.perf_counter() - began
         return destination
 
-    def _upsert(self, block: Block | None, destination: Destination) -> None:
+    def _upsert(self, block: Block | None, destination: ClickHouseDestination) -> None:
         if block is None:
             return
         rows = upserted(block, destination, self._verdicts)
@@ -136,7 +136,7 @@ class Writing:
                 self.skipped += int(len(keep) - keep.sum())
             self._gather(destination, ready)
 
-    def _not_there(self, rows: Upsert, destination: Destination, keep: Any) -> Any:
+    def _not_there(self, rows: Upsert, destination: ClickHouseDestination, keep: Any) -> Any:
         """Of events with an older structure than the table's, only those that were never written."""
         everything = np.ones(len(rows.offsets), bool)
         fresh = unwritten(rows, self._stored(rows, destination, everything, []), self._config.offset_base)
@@ -150,7 +150,7 @@ class Writing:
             )  # fmt: skip
         return fresh
 
-    def _stored(self, rows: Upsert, destination: Destination, wanted: Any, columns: list[str]) -> Any:
+    def _stored(self, rows: Upsert, destination: ClickHouseDestination, wanted: Any, columns: list[str]) -> Any:
         at = pa.array(np.flatnonzero(wanted))
         moved = pa.array(rows.moved)
         keys = {name: pc.if_else(moved, rows.old_keys[name], own).take(at) for name, own in rows.keys.items()}
@@ -160,7 +160,7 @@ class Writing:
         self._asked += time.perf_counter() - began
         return stored
 
-    def _append(self, block: Block, destination: Destination) -> None:
+    def _append(self, block: Block, destination: ClickHouseDestination) -> None:
         ops = block.batch.column("op").to_numpy()
         part = _picked(block, _ROWS[ops] | (ops == Op.TRUNCATE))
         if part is None:
@@ -182,7 +182,7 @@ class Writing:
         parts = [rows.column(name).combine_chunks().cast(pa.string()) for name in _PLACE]
         return pc.binary_join_element_wise(*parts, " ", null_handling="replace")
 
-    def _known_events(self, destination: Destination) -> pa.Table | None:
+    def _known_events(self, destination: ClickHouseDestination) -> pa.Table | None:
         """Events of this batch that an earlier attempt, perhaps with another plan, has brought. Later attempts of the
         same plan are the tokens' business, if the table heeds them."""
         name = destination.name
@@ -202,7 +202,7 @@ class Writing:
             )
         return found if found.num_rows else None
 
-    def _truncate(self, destination: Destination, offset: int) -> None:
+    def _truncate(self, destination: ClickHouseDestination, offset: int) -> None:
         """Removes what is older than the event. Rows of later events stay: a replay, or a worker that woke up late, may
         find them there."""
         if self._config.shared_tables:
@@ -218,10 +218,10 @@ class Writing:
             client.command(statement, settings={"mutations_sync": 2})
         self._asked += time.perf_counter() - began
 
-    def _gather(self, destination: Destination, rows: pa.Table) -> None:
+    def _gather(self, destination: ClickHouseDestination, rows: pa.Table) -> None:
         at = 0
         while at < rows.num_rows:
-            pending = self._pending.setdefault(destination.name, _Pending(destination))
+            pending = self._pending.setdefault(destination.name, _PendingInsert(destination))
             piece = rows.slice(at, self._config.max_insert_rows - pending.rows)
             pending.tables.append(piece)
             pending.rows += piece.num_rows
@@ -232,7 +232,7 @@ class Writing:
         while sum(p.bytes for p in self._pending.values()) > 2 * self._config.max_insert_bytes:
             self._flush(max(self._pending, key=lambda name: self._pending[name].bytes))
 
-    def _flush(self, name: Name) -> None:
+    def _flush(self, name: ClickHouseTableName) -> None:
         pending = self._pending.pop(name, None)
         if pending is None or self.reasons:
             return

@@ -25,8 +25,8 @@ from tidemill.model.table import Table
 from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder, no_headers
 from tidemill.sinks._shared.lines import Encoding, FileWriter
 from tidemill.sinks._shared.places import folder
-from tidemill.sinks.files.batch_notes import Share
-from tidemill.sinks.files.client import Store
+from tidemill.sinks.files.batch_notes import LaneShare
+from tidemill.sinks.files.client import FileStore
 from tidemill.sinks.files.resume import Journal
 
 _COMPRESS_INSIDE = ("avro", "arrow", "parquet")
@@ -78,7 +78,7 @@ class FilesSink(Component[FilesConfig]):
         super().__init__(config)
         self._format = encoder(config)
         self._journal: Journal | None = None
-        self._store: Store | None = None
+        self._store: FileStore | None = None
 
     def write(self, delivery: Delivery) -> Receipt:
         try:
@@ -95,7 +95,7 @@ class FilesSink(Component[FilesConfig]):
 
     def doctor(self) -> Iterable[Check]:
         try:
-            problem = Store.at(self.config.path).probe()
+            problem = FileStore.at(self.config.path).probe()
         except (OSError, ValueError, pa.ArrowException) as error:
             problem = str(error)
         if problem:
@@ -126,9 +126,9 @@ class FilesSink(Component[FilesConfig]):
             store.publish(draft, name)
         return encoding.receipt(self.config.id)
 
-    def _opened(self) -> tuple[Store, Journal]:
+    def _opened(self) -> tuple[FileStore, Journal]:
         if self._store is None or self._journal is None:
-            self._store = Store.at(self.config.path)
+            self._store = FileStore.at(self.config.path)
             self._journal = Journal(self._store, self.config.rewind)
         return self._store, self._journal
 
@@ -140,7 +140,7 @@ class _Drafts:
     """The files of one delivery while they are written; `names` says which draft becomes which file."""
 
     def __init__(
-        self, config: FilesConfig, store: Store, journal: Journal, delivery: Delivery, encoding: Encoding
+        self, config: FilesConfig, store: FileStore, journal: Journal, delivery: Delivery, encoding: Encoding
     ) -> None:
         self.names: dict[str, str] = {}
         self._config = config
@@ -151,7 +151,7 @@ class _Drafts:
         self._writers: dict[str, FileWriter] = {}
 
     def write(self, block: Block) -> None:
-        name = file_name(block.table, Share.of(self._delivery), self._config, self._encoding.format)
+        name = file_name(block.table, LaneShare.of(self._delivery), self._config, self._encoding.format)
         if name not in self._writers:
             self.names[name] = self._journal.draft(self._delivery, len(self.names))
             self._writers[name] = self._open(self.names[name], block.table)
@@ -181,7 +181,7 @@ class _Drafts:
                 self._store.remove(draft)
 
 
-def file_name(table: Table, share: Share, config: FilesConfig, format: Format) -> str:
+def file_name(table: Table, share: LaneShare, config: FilesConfig, format: Format) -> str:
     """A file with a schema inside has the table's version in its name; JSON lines of several may share a file."""
     version = f"-v{table.version}" if format.schema_in_file else ""
     packed = {"gzip": ".gz", "zstd": ".zst"}.get(config.outer_compression or "", "")

@@ -17,14 +17,14 @@ import orjson
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
-from tidemill.sinks._shared.resume import Delivered, Record, fingerprints
-from tidemill.sinks._shared.resume import Share as Marking
+from tidemill.sinks._shared.resume import Delivered, ShareRecord, fingerprints
+from tidemill.sinks._shared.resume import DeliveryShare as Marking
 
 _SHARE = re.compile(r"(\d{20})-(\d{20})-(\d{4})of(\d{4})\b.*")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class LaneShare:
     """One lane's part of one batch; its text begins the names of all files made of it, and sorts by offset."""
 
     start: Offset
@@ -33,11 +33,11 @@ class Share:
     lanes: int
 
     @classmethod
-    def of(cls, delivery: Delivery) -> Share:
+    def of(cls, delivery: Delivery) -> LaneShare:
         return cls(delivery.start, delivery.end, delivery.lane, delivery.lanes)
 
     @classmethod
-    def parse(cls, name: str) -> Share | None:
+    def parse(cls, name: str) -> LaneShare | None:
         match = _SHARE.fullmatch(name)
         return cls(*map(int, match.groups())) if match else None
 
@@ -48,22 +48,22 @@ class Share:
     def plan(self) -> tuple[Offset, Offset, int]:
         return self.start, self.end, self.lanes
 
-    def same_plan(self, other: Share) -> bool:
+    def same_plan(self, other: LaneShare) -> bool:
         return self.plan == other.plan
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class BatchNote:
     """`records` mark the events of `files`; none if it was written before any file was made."""
 
-    share: Share
+    share: LaneShare
     files: tuple[str, ...] = ()
-    records: tuple[Record, ...] = ()
+    records: tuple[ShareRecord, ...] = ()
 
     @classmethod
-    def decode(cls, share: Share, content: bytes | None) -> Note:
+    def decode(cls, share: LaneShare, content: bytes | None) -> BatchNote:
         document = orjson.loads(content) if content else {"files": (), "records": ()}
-        records = (Record.decode(base64.b64decode(text)) for text in document["records"])
+        records = (ShareRecord.decode(base64.b64decode(text)) for text in document["records"])
         return cls(share, tuple(document["files"]), tuple(records))
 
     def encode(self) -> bytes:
@@ -78,7 +78,7 @@ class Note:
             return False
         return True if any(named is not None and named.any() for named in answers) else None
 
-    def overlaps(self, other: Note) -> bool:
+    def overlaps(self, other: BatchNote) -> bool:
         """Whether the two have events in common. Lanes of one attempt never have."""
         return any(_common(one, two) for one in self.records for two in other.records)
 
@@ -86,10 +86,10 @@ class Note:
 class Evidence:
     """What the events of a delivery tell of the notes that were there before it."""
 
-    def __init__(self, delivery: Delivery, notes: Collection[Note]) -> None:
+    def __init__(self, delivery: Delivery, notes: Collection[BatchNote]) -> None:
         self.notes = tuple(notes)
         self.other_log = False
-        self._same: set[Share] = set()
+        self._same: set[LaneShare] = set()
         self._marking = Marking(delivery, "", Delivered())
 
     def see(self, block: Block) -> None:
@@ -101,15 +101,15 @@ class Evidence:
             self.other_log |= agrees is False
 
     @property
-    def records(self) -> tuple[Record, ...]:
+    def records(self) -> tuple[ShareRecord, ...]:
         return tuple(self._marking.records().values()) if self._marking.events else ()
 
-    def proven(self, note: Note) -> bool:
+    def proven(self, note: BatchNote) -> bool:
         """Whether the note is of this log: it shares an event with this delivery, or one of the same attempt does."""
         return any(share.same_plan(note.share) for share in self._same)
 
 
-def _common(one: Record, two: Record) -> bool:
+def _common(one: ShareRecord, two: ShareRecord) -> bool:
     low = max(one.first, two.first)
     high = min(one.first + len(one.marks), two.first + len(two.marks))
     if low >= high:

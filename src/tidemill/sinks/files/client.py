@@ -18,14 +18,14 @@ _FLAT = ("s3", "gcs", "abfs")  # no folders: making one would leave an empty obj
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class FileStore:
     """Names are relative to `root`, with slashes."""
 
     files: Any
     root: str
 
     @classmethod
-    def at(cls, path: str) -> Store:
+    def at(cls, path: str) -> FileStore:
         """A path, or a URI such as `s3://bucket/prefix`."""
         if "://" in path:
             files, root = fs.FileSystem.from_uri(path)

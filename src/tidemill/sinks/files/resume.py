@@ -32,8 +32,8 @@ from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
 from tidemill.sinks._shared.resume import superseded
-from tidemill.sinks.files.batch_notes import Evidence, Note, Share
-from tidemill.sinks.files.client import Store
+from tidemill.sinks.files.batch_notes import BatchNote, Evidence, LaneShare
+from tidemill.sinks.files.client import FileStore
 
 log = logging.getLogger("tidemill.sinks.files")
 
@@ -46,7 +46,7 @@ _OWNER = f"{PRIVATE}/owner.json"
 class Journal:
     """One per sink and worker. Looks at the store at every delivery and keeps nothing about it in memory."""
 
-    def __init__(self, store: Store, rewind: Literal["refuse", "replace"]) -> None:
+    def __init__(self, store: FileStore, rewind: Literal["refuse", "replace"]) -> None:
         self._store = store
         self._rewind = rewind
         self._opened = False
@@ -55,7 +55,7 @@ class Journal:
     def begin(self, delivery: Delivery, sink: str) -> Evidence:
         """Which notes of earlier attempts at these events there are. What this delivery's events tell of them is to be
         seen before `note`."""
-        share = Share.of(delivery)
+        share = LaneShare.of(delivery)
         if not self._opened:
             self._own({"pipeline": delivery.pipeline, "sink": sink})
             for name, draft in _shares(self._store.list(_DRAFTS)):
@@ -77,11 +77,11 @@ class Journal:
 
     def draft(self, delivery: Delivery, number: int) -> str:
         # Not shared with an attempt that may still be writing elsewhere: each publishes whole files of its own.
-        return f"{_DRAFTS}/{Share.of(delivery)}-{number}-{self._token}.part"
+        return f"{_DRAFTS}/{LaneShare.of(delivery)}-{number}-{self._token}.part"
 
     def note(self, delivery: Delivery, files: Collection[str], evidence: Evidence) -> None:
         """Called when the drafts are complete, before the first of them gets its name: makes room for them."""
-        share = Share.of(delivery)
+        share = LaneShare.of(delivery)
         noted = [s for _, s in _shares(self._store.list(_NOTES))]
         self._check_alone(delivery, noted, evidence)
         before = self._note(share)
@@ -97,11 +97,11 @@ class Journal:
             self._dealt_anew(before)
         # Both lists until the old files are gone: killed in between, the next attempt still knows of them.
         records = evidence.records
-        self._put(Note(share, tuple({*left, *files}), records or before.records))
+        self._put(BatchNote(share, tuple({*left, *files}), records or before.records))
         for file in left:
             self._store.remove(file)
         if left:
-            self._put(Note(share, tuple(files), records))
+            self._put(BatchNote(share, tuple(files), records))
         self._forget(share, given_up, 0)
         given_up_shares = {n.share for n in given_up}
         kept = {s.start for s in noted if s.start < share.start < s.end and s not in given_up_shares}
@@ -109,7 +109,7 @@ class Journal:
             if finished.end <= share.start and finished.start not in kept:
                 self._store.remove(f"{_NOTES}/{finished}.json")
 
-    def _check_in_time(self, delivery: Delivery, others: Collection[Share]) -> None:
+    def _check_in_time(self, delivery: Delivery, others: Collection[LaneShare]) -> None:
         """`Refused` if one of these notes, of other plans, is by a later run or of a later batch of this one. The notes
         are looked into only where they are out of the ordinary."""
         if delivery.epoch is None:
@@ -119,9 +119,9 @@ class Journal:
                 if record.epoch and delivery.epoch.superseded(delivery.start, record.epoch, record.start):
                     raise superseded(delivery, other.start)
 
-    def _check_alone(self, delivery: Delivery, noted: Collection[Share], evidence: Evidence) -> None:
+    def _check_alone(self, delivery: Delivery, noted: Collection[LaneShare], evidence: Evidence) -> None:
         """Nobody else took this batch, or a later one, while the drafts were written."""
-        share, known = Share.of(delivery), {note.share for note in evidence.notes}
+        share, known = LaneShare.of(delivery), {note.share for note in evidence.notes}
         met = [s for s in noted if s.end > share.start and not s.same_plan(share) and s not in known]
         if later := [s for s in met if s.start >= share.end]:
             raise superseded(delivery, later[0].start)
@@ -131,7 +131,7 @@ class Journal:
                 "another worker took up the same events with another plan", fix="It is tried again, after that one."
             )
 
-    def _dealt_anew(self, before: Note) -> None:
+    def _dealt_anew(self, before: BatchNote) -> None:
         """This lane made files of the batch before and has no events of it now. Whether these are with another lane,
         or gone with their log, only another lane's note can tell."""
         noted = (self._note(s) for _, s in _shares(self._store.list(_NOTES)) if s.same_plan(before.share))
@@ -142,7 +142,7 @@ class Journal:
                 f"{_NOTES}/{before.share}.json.",
             )
 
-    def _forget(self, share: Share, notes: Collection[Note], first: Offset) -> None:
+    def _forget(self, share: LaneShare, notes: Collection[BatchNote], first: Offset) -> None:
         """Removes attempts that this one replaces, a note only after the files it stands for; not files that begin
         before `first`."""
         if not notes:
@@ -156,13 +156,13 @@ class Journal:
             self._store.remove(f"{_NOTES}/{note.share}.json")
         log.info("removed %d files of an attempt that was given up at offset %d", len(files), share.start)
 
-    def _note(self, share: Share) -> Note:
-        return Note.decode(share, self._store.get(f"{_NOTES}/{share}.json"))
+    def _note(self, share: LaneShare) -> BatchNote:
+        return BatchNote.decode(share, self._store.get(f"{_NOTES}/{share}.json"))
 
-    def _put(self, note: Note) -> None:
+    def _put(self, note: BatchNote) -> None:
         self._store.put(f"{_NOTES}/{note.share}.json", note.encode())
 
-    def _replay(self, share: Share, reached: Offset) -> None:
+    def _replay(self, share: LaneShare, reached: Offset) -> None:
         """Events come again that finished files have: `rewind` decides."""
         if self._rewind == "refuse":
             raise Refused(
@@ -201,7 +201,7 @@ class Journal:
             )
 
 
-def _shares(names: list[str]) -> Iterator[tuple[str, Share]]:
+def _shares(names: list[str]) -> Iterator[tuple[str, LaneShare]]:
     for name in names:
-        if (share := Share.parse(name)) is not None:
+        if (share := LaneShare.parse(name)) is not None:
             yield name, share

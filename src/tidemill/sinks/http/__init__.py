@@ -25,7 +25,7 @@ from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, enco
 from tidemill.sinks._shared.in_order import groups
 from tidemill.sinks._shared.routing import parsed
 from tidemill.sinks.http.client import Courier, Stopped, Unacceptable
-from tidemill.sinks.http.pieces import Packer, Piece
+from tidemill.sinks.http.pieces import Packer, RequestPiece
 
 _ABOUT_CONTENT = {400, 413, 422}  # answers to a batch that may be the fault of some of its events only
 _GROUPS = 2  # encoded at a time: one is under way, the other waits or is being made
@@ -225,7 +225,7 @@ class _Round:
         self._courier = courier
         self._stop = stop
 
-    def run(self, pieces: list[Piece]) -> None:
+    def run(self, pieces: list[RequestPiece]) -> None:
         try:
             for piece in pieces:
                 if self._stop.is_set():
@@ -235,7 +235,7 @@ class _Round:
             self._stop.set()
             raise
 
-    def _send(self, piece: Piece) -> None:
+    def _send(self, piece: RequestPiece) -> None:
         began = time.perf_counter()
         request = self._packer.request(piece)
         if piece.body is None:
@@ -255,7 +255,7 @@ class _Round:
         self.events += piece.rows
         self.bytes += len(request.body)
 
-    def _apart(self, piece: Piece, reason: str) -> None:
+    def _apart(self, piece: RequestPiece, reason: str) -> None:
         """Halves, until the events that are at fault stand alone."""
         if piece.rows == 1:
             self.poisoned[int(piece.offsets()[0])] = reason

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urljoin
 
 from tidemill.errors import DeliveryError, Refused
-from tidemill.net.http import Garbled, Origin, Wire, head
+from tidemill.net.http import Garbled, HttpConnection, Origin, head
 
 if TYPE_CHECKING:
     from tidemill.sinks.http import HttpConfig
@@ -50,7 +50,7 @@ class Unacceptable(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Address:
+class HttpAddress:
     """Where requests go, and the headers that they share. One object serves all of them: its head is made once."""
 
     url: str
@@ -61,7 +61,7 @@ class Address:
 class Request:
     """`identity` is the same whenever the same events are sent: the receiver's means to see a repetition."""
 
-    address: Address
+    address: HttpAddress
     identity: str
     body: bytes | memoryview
 
@@ -73,11 +73,11 @@ class Courier:
         self._config = config
         self._tls = tls
         self._stop = stop
-        self._wires: dict[Origin, Wire] = {}
+        self._wires: dict[Origin, HttpConnection] = {}
         self._secret = config.signing_secret.get_secret_value().encode() if config.signing_secret else None
         self._private = {name: value.get_secret_value() for name, value in config.secret_headers.items()}
         self._own = {config.idempotency_header.lower(), config.signature_header.lower() if self._secret else ""}
-        self._address: Address | None = None
+        self._address: HttpAddress | None = None
         self._home: Origin | None = None
         self._first_lines = b""
 
@@ -109,7 +109,7 @@ class Courier:
             wire.close()
         self._wires.clear()
 
-    def _try(self, address: Address, lines: bytes, body: bytes | memoryview) -> tuple[int, float | None, str]:
+    def _try(self, address: HttpAddress, lines: bytes, body: bytes | memoryview) -> tuple[int, float | None, str]:
         """The status (0: no answer), the seconds the receiver asks us to wait, and the problem in words."""
         if self._home is None or address is not self._address:
             self._home = self._origin(address.url)
@@ -138,11 +138,11 @@ class Courier:
     def _head(self, url: str, headers: Mapping[str, str]) -> bytes:
         return head(self._config.method, url, {n: v for n, v in headers.items() if n.lower() not in self._own})
 
-    def _wire(self, origin: Origin) -> Wire:
+    def _wire(self, origin: Origin) -> HttpConnection:
         if (wire := self._wires.get(origin)) is None:
             if len(self._wires) == _RECEIVERS:
                 self.close()
-            wire = self._wires[origin] = Wire(
+            wire = self._wires[origin] = HttpConnection(
                 origin, self._tls, connect_seconds=self._config.connect_timeout_seconds,
                 answer_seconds=self._config.timeout_seconds,
             )  # fmt: skip

@@ -22,7 +22,7 @@ from tidemill.model.keyhash import changes_a_key, key_hashes
 from tidemill.model.template import Template
 from tidemill.sinks._shared.in_order import event_ids
 from tidemill.sinks._shared.routing import names
-from tidemill.sinks.http.client import IN_URL, Address, Request
+from tidemill.sinks.http.client import IN_URL, HttpAddress, Request
 
 if TYPE_CHECKING:
     from tidemill.sinks.http import HttpConfig
@@ -32,14 +32,14 @@ _KEYLESS = (Op.TRUNCATE, Op.DDL, Op.MESSAGE)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RequestPiece:
     """Rows of one block for one request. Half a piece has no body yet: `Packer.request` makes it."""
 
     whole: Block
     numbers: np.ndarray[Any, np.dtype[np.uint64]]  # the offsets of all its rows
     low: int
     high: int
-    address: Address
+    address: HttpAddress
     identity: str = ""
     body: bytes | memoryview | None = None
 
@@ -54,11 +54,11 @@ class Piece:
     def offsets(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return self.numbers[self.low : self.high]
 
-    def halves(self) -> tuple[Piece, Piece]:
+    def halves(self) -> tuple[RequestPiece, RequestPiece]:
         middle = self.low + self.rows // 2
         return (
-            Piece(self.whole, self.numbers, self.low, middle, self.address),
-            Piece(self.whole, self.numbers, middle, self.high, self.address),
+            RequestPiece(self.whole, self.numbers, self.low, middle, self.address),
+            RequestPiece(self.whole, self.numbers, middle, self.high, self.address),
         )
 
 
@@ -78,13 +78,13 @@ class Packer:
         self._array = config.mode == "batch" and config.batch_shape == "array"
         self._name = _escaped(f"{delivery.pipeline}:{config.id}")
 
-    def deal(self, group: list[Block]) -> list[list[Piece]]:
+    def deal(self, group: list[Block]) -> list[list[RequestPiece]]:
         """The pieces of each courier, in the order they are to be sent; of one only, if keys do not tell the order."""
         count = self._config.concurrency
         if count > 1 and any(_stands_between(block) for block in group):
             count = 1
         pieces = self._events if self._config.mode == "event" else self._batches
-        dealt: list[list[Piece]] = [[] for _ in range(count)]
+        dealt: list[list[RequestPiece]] = [[] for _ in range(count)]
         for block in group:
             whole, ends = self._by_courier(block, count)
             runs = list(self._runs(whole, ends))
@@ -98,7 +98,7 @@ class Packer:
                 mine.sort(key=lambda piece: int(piece.offsets()[0]))
         return dealt
 
-    def request(self, piece: Piece) -> Request:
+    def request(self, piece: RequestPiece) -> Request:
         body = self._body(piece.block) if piece.body is None else piece.body
         return Request(piece.address, piece.identity or self._identity(piece), body)
 
@@ -130,7 +130,7 @@ class Packer:
             headers = {name: _escaped(v) for name, v in zip(self._headers, values, strict=True)}
             yield _Run(low, high, quote(url, safe=IN_URL), headers)
 
-    def _events(self, block: Block, runs: list[_Run]) -> Iterator[Piece]:
+    def _events(self, block: Block, runs: list[_Run]) -> Iterator[RequestPiece]:
         source, numbers = self._delivery.source, block.offsets()
         ends, data = _stretches(self._format.encode(block, source))
         bounds = ends.tolist()
@@ -138,22 +138,22 @@ class Packer:
         beside = self._format.attributes(block, source)
         lists = {n: value if isinstance(value, str) else value.to_pylist() for n, value in beside.items()}
         for run in runs:
-            address = Address(run.url, {**run.headers, "Content-Type": self._format.content_type})
+            address = HttpAddress(run.url, {**run.headers, "Content-Type": self._format.content_type})
             for row in range(run.low, run.high):
                 mine = address
                 if lists:
-                    mine = Address(run.url, address.headers | _attributes(lists, row))
+                    mine = HttpAddress(run.url, address.headers | _attributes(lists, row))
                 body = data[bounds[row] : bounds[row + 1]]
-                yield Piece(block, numbers, row, row + 1, mine, _escaped(ids[row].decode()), body)
+                yield RequestPiece(block, numbers, row, row + 1, mine, _escaped(ids[row].decode()), body)
 
-    def _batches(self, block: Block, runs: list[_Run]) -> Iterator[Piece]:
-        addresses = [Address(run.url, {**run.headers, "Content-Type": self._batch_type()}) for run in runs]
+    def _batches(self, block: Block, runs: list[_Run]) -> Iterator[RequestPiece]:
+        addresses = [HttpAddress(run.url, {**run.headers, "Content-Type": self._batch_type()}) for run in runs]
         limit, numbers = self._config.max_events, block.offsets()
         stacked = self._format.stacked(block, self._delivery.source)
         if stacked is None:
             for run, address in zip(runs, addresses, strict=True):
                 for at in range(run.low, run.high, limit):
-                    yield Piece(block, numbers, at, min(at + limit, run.high), address)
+                    yield RequestPiece(block, numbers, at, min(at + limit, run.high), address)
             return
         ends, data = _stretches(stacked)
         room = self._config.max_bytes - 1 if self._array else self._config.max_bytes  # two brackets, a comma less
@@ -164,7 +164,7 @@ class Packer:
                 end = min(max(fits, at + 1), at + limit, run.high)
                 lines = data[ends[at] : ends[end]]
                 body = _array(lines, ends[at : end + 1]) if self._array else lines
-                yield Piece(block, numbers, at, end, address, body=body)
+                yield RequestPiece(block, numbers, at, end, address, body=body)
                 at = end
 
     def _body(self, block: Block) -> bytes | memoryview:
@@ -181,7 +181,7 @@ class Packer:
             return self._format.batch_content_type
         return "application/cloudevents-batch+json" if self._config.envelope == "cloudevents" else "application/json"
 
-    def _identity(self, piece: Piece) -> str:
+    def _identity(self, piece: RequestPiece) -> str:
         """Names exactly these events: with another cut of the batch the same key must not stand for others."""
         offsets = piece.offsets()
         digest = hashlib.sha256(offsets.tobytes() + piece.whole.table.full_name.encode()).hexdigest()[:16]

@@ -33,7 +33,7 @@ from tidemill.sinks.kafka.client_log import ClientLog
 from tidemill.sinks.kafka.fencing import PARTITION, Marks, Shape, read_marks
 from tidemill.sinks.kafka.limits import largest_message
 from tidemill.sinks.kafka.resume import ensure_topic, read_back
-from tidemill.sinks.kafka.write import Sending
+from tidemill.sinks.kafka.write import KafkaDelivery
 from tidemill.telemetry.failpoints import failpoint
 
 log = logging.getLogger("tidemill.sinks.kafka")
@@ -178,7 +178,7 @@ class KafkaSink(Component[KafkaConfig]):
     def _write_plain(self, delivery: Delivery) -> Receipt:
         """One producer for all lanes that come to this worker."""
         producer = self._plain()
-        sending = Sending(self.config, self._format, self._topic, producer, delivery, self._patience)
+        sending = KafkaDelivery(self.config, self._format, self._topic, producer, delivery, self._patience)
         with self._dropped_on_failure(producer):
             for block in delivery:
                 sending.send(block)
@@ -203,8 +203,8 @@ class KafkaSink(Component[KafkaConfig]):
         return self._transaction(delivery, self._open_lane(delivery, name))
 
     def _transaction(self, delivery: Delivery, lane: _Lane) -> Receipt:
-        sending = Sending(self.config, self._format, self._topic, lane.producer, delivery, self._patience)
-        share = positions.Share(delivery, f"{self._prefix(delivery)}{delivery.lane}", lane.delivered)
+        sending = KafkaDelivery(self.config, self._format, self._topic, lane.producer, delivery, self._patience)
+        share = positions.DeliveryShare(delivery, f"{self._prefix(delivery)}{delivery.lane}", lane.delivered)
         with self._dropped_on_failure(lane.producer):
             for block in delivery:
                 rows = lane.delivered.fresh(delivery, block)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.model.position import Offset
-from tidemill.sinks._shared.resume import Delivered, Record
+from tidemill.sinks._shared.resume import Delivered, ShareRecord
 from tidemill.sinks.kafka.fencing import is_record
 
 _PARTITIONS = 16
@@ -80,7 +80,7 @@ def read_back(
                 reader.seek(TopicPartition(topic, partition, message.offset()))
     finally:
         reader.close()
-    return Delivered({key: Record.decode(value) for key, value in found.items() if is_record(key, prefix)})
+    return Delivered({key: ShareRecord.decode(value) for key, value in found.items() if is_record(key, prefix)})
 
 
 def _bounds(consumer: Any, partition: Any, deadline: float) -> tuple[Offset, Offset]:

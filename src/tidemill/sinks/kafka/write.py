@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PREFIX, _CONTENT_TYPE = "ce_", "content-type"
 
 
-class Sending:
+class KafkaDelivery:
     """Encodes blocks, hands them to the producer, counts."""
 
     def __init__(

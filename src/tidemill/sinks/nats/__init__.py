@@ -34,7 +34,7 @@ from tidemill.sinks._shared.in_order import event_ids, groups
 from tidemill.sinks._shared.places import hosts
 from tidemill.sinks._shared.routing import documents, names, parsed
 from tidemill.sinks.nats import resume as stream
-from tidemill.sinks.nats.client import Client
+from tidemill.sinks.nats.client import NatsClient
 from tidemill.sinks.nats.errors import check
 
 _WINDOW_BYTES = 4 << 20
@@ -120,7 +120,7 @@ class NatsSink(Component[NatsConfig]):
         super().__init__(config)
         self._subject = Template(config.subject)
         self._format = encoder(config)
-        self._client: Client | None = None
+        self._client: NatsClient | None = None
 
     @property
     def tier(self) -> Tier:
@@ -131,8 +131,8 @@ class NatsSink(Component[NatsConfig]):
         began = time.perf_counter()
         try:
             if self._client is None:
-                self._client = Client(self.config)
-            sending = _Sending(self, self._client, delivery)
+                self._client = NatsClient(self.config)
+            sending = _NatsDelivery(self, self._client, delivery)
             self._client.run(sending.begin())
             for group in groups(delivery):
                 messages = sending.encode(group)
@@ -158,10 +158,10 @@ class NatsSink(Component[NatsConfig]):
         self._client = None
 
 
-class _Sending:
+class _NatsDelivery:
     """One delivery on its way."""
 
-    def __init__(self, sink: NatsSink, client: Client, delivery: Delivery) -> None:
+    def __init__(self, sink: NatsSink, client: NatsClient, delivery: Delivery) -> None:
         self.events = self.bytes = self.skipped = 0
         self.encode_seconds = 0.0
         self._config = sink.config

@@ -20,10 +20,10 @@ def run_checks(config: NatsConfig, subject: Template) -> Iterator[Check]:
     except ImportError:
         yield Check("client", Outcome.FAIL, "nats-py is not installed", "pip install 'tidemill[nats]'")
         return
-    from tidemill.sinks.nats.client import Client
+    from tidemill.sinks.nats.client import NatsClient
 
     try:
-        client = Client(config)
+        client = NatsClient(config)
     except DeliveryError as error:
         yield Check("server", Outcome.FAIL, error.what, error.fix or "Check servers and the login.")
         return

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 
-class Client:
+class NatsClient:
     """Connected when made. It does not reconnect: a failed sink is thrown away, and its successor looks anew."""
 
     def __init__(self, config: NatsConfig) -> None:

@@ -26,7 +26,7 @@ from tidemill.sinks._shared.places import database
 from tidemill.sinks._shared.routing import parsed
 from tidemill.sinks.pgstream import tables as queue
 from tidemill.sinks.pgstream.consumer import Claimed, Client, Group, Message
-from tidemill.sinks.pgstream.write import Sending
+from tidemill.sinks.pgstream.write import PgstreamDelivery
 from tidemill.telemetry.events import warn
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class PgstreamSink(Component[PgstreamConfig]):
                 try:
                     with db.transaction():
                         taking = positions.begin(delivery)
-                        work = Sending(self.config, self._stream, self._format, db, delivery)
+                        work = PgstreamDelivery(self.config, self._stream, self._format, db, delivery)
                         with ThreadPoolExecutor(1, thread_name_prefix="pgstream") as sender:
                             for group in groups(delivery):
                                 blocks = [block for b in group if (block := taking.fresh(b)) is not None]

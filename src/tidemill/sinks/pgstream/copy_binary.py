@@ -20,7 +20,7 @@ _NULL = b"\xff\xff\xff\xff"
 _EPOCH_2000 = 946_684_800_000_000  # microseconds since 1970
 
 
-class Lines:
+class CopyRows:
     """Rows of a table under construction: add one column after the other, in the order of COPY's list."""
 
     def __init__(self, rows: int) -> None:

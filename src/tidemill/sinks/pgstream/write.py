@@ -49,7 +49,7 @@ _Sizes = dict[int, tuple[int, int]]  # by a stream's number: messages, bytes
 
 
 @dataclass(slots=True)
-class Sending:
+class PgstreamDelivery:
     config: PgstreamConfig
     template: Template
     format: Format
@@ -166,7 +166,7 @@ class Sending:
         self._check_sizes(offsets, sizes)
         of, ids = self._number(put([d.cast(pa.string()) for d in named]))
         positions = put([block.batch.column("position").cast(pa.string()) for block in blocks])
-        lines = wire.Lines(len(offsets))
+        lines = wire.CopyRows(len(offsets))
         lines.integers(of, size=4)
         lines.integers(ids)
         lines.integers(offsets)

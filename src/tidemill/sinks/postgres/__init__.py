@@ -28,7 +28,7 @@ from tidemill.sinks._shared.pg_resume import PlanChanged, Positions, StateConfig
 from tidemill.sinks._shared.places import database
 from tidemill.sinks._shared.prefetch import ahead
 from tidemill.sinks._shared.unfollowed import Looks
-from tidemill.sinks.postgres.tables import CREATE_STATE, Rules, Tables, Target
+from tidemill.sinks.postgres.tables import CREATE_STATE, PostgresTables, Rules, Target
 from tidemill.sinks.postgres.windows import Window, Windows
 from tidemill.sinks.postgres.write import Applier, TooMany
 
@@ -183,7 +183,7 @@ class PostgresSink(Component[PostgresSinkConfig]):
                 self.config.create_tables, self.config.allow_destructive_ddl, self.config.types,
                 self.config.keyless == "append", self.config.id,
             )  # fmt: skip
-            tables = Tables(db, self.config.state_schema, rules, self._where)
+            tables = PostgresTables(db, self.config.state_schema, rules, self._where)
             found = tables.follow(table, schema, name, since, redelivered=redelivered)
             self._targets[table.full_name] = found
             self._looks.looked(table.full_name, found.notices)

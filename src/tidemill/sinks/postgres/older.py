@@ -25,7 +25,7 @@ _MOST_BEFORE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class StructureMemory:
     """What the target was last made like, and the offset that this came with. `before` are the structures that it had
     until then; None where a version that did not note them made the table."""
 
@@ -34,7 +34,7 @@ class Memory:
     before: tuple[str, ...] | None = ()
 
     @classmethod
-    def from_json(cls, text: str) -> Memory:
+    def from_json(cls, text: str) -> StructureMemory:
         doc = orjson.loads(text)
         before = doc.get("before")
         return cls(Table.from_json(text), int(doc.get("since", 0)), None if before is None else tuple(before))
@@ -44,11 +44,11 @@ class Memory:
         doc = orjson.loads(self.table.to_json()) | {"since": self.since}
         return orjson.dumps(doc if self.before is None else doc | {"before": self.before}).decode()
 
-    def then(self, table: Table, since: Offset) -> Memory:
+    def then(self, table: Table, since: Offset) -> StructureMemory:
         before = self.before
         if before is not None and self.table is not None:
             before = (*before, _digest(self.table))[-_MOST_BEFORE:]
-        return Memory(table, since, before)
+        return StructureMemory(table, since, before)
 
     def is_newer(self, table: Table, since: Offset, there: Collection[str], redelivered: bool) -> bool:
         """Whether the target has followed a later structure. An offset alone does not tell: a log that began anew

@@ -25,7 +25,7 @@ INCOMPLETE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowTexts:
     """One text per column and row. A deleted row has its key only.
 
     `unchanged[column, row]` says which values the source did not send; None where all were sent. `old_key` are the
@@ -42,7 +42,7 @@ class Rows:
         return len(self.offsets)
 
     @classmethod
-    def of(cls, block: Block) -> Rows:
+    def of(cls, block: Block) -> RowTexts:
         table, ops = block.table, block.batch.column("op").to_numpy()
         odd = _odd(block)
         after = _texts(block, Side.AFTER, odd, [c.name for c in table.columns])
@@ -58,22 +58,22 @@ class Rows:
         rows = cls(block.offsets(), ops, tuple(columns), _unchanged(block), None)
         return _with_moves(rows, table, before) if before else rows
 
-    def take(self, picked: np.ndarray[Any, Any]) -> Rows:
+    def take(self, picked: np.ndarray[Any, Any]) -> RowTexts:
         at = pa.array(picked)
-        return Rows(
+        return RowTexts(
             self.offsets[picked], self.ops[picked], tuple(c.take(at) for c in self.columns),
             None if self.unchanged is None else self.unchanged[:, picked],
             None if self.old_key is None else tuple(c.take(at) for c in self.old_key),
         )  # fmt: skip
 
-    def some(self, picked: np.ndarray[Any, Any]) -> Rows | None:
+    def some(self, picked: np.ndarray[Any, Any]) -> RowTexts | None:
         """These, in their order; None if there are none."""
         if len(picked) == len(self):
             return self
         return self.take(picked) if len(picked) else None
 
-    def slice(self, at: int, count: int) -> Rows:
-        return Rows(
+    def slice(self, at: int, count: int) -> RowTexts:
+        return RowTexts(
             self.offsets[at : at + count], self.ops[at : at + count],
             tuple(c.slice(at, count) for c in self.columns),
             None if self.unchanged is None else self.unchanged[:, at : at + count],
@@ -85,7 +85,7 @@ class Rows:
         return sum(int(c.nbytes) for c in self.columns)
 
 
-def unwritable(block: Block, rows: Rows) -> dict[Offset, str]:
+def unwritable(block: Block, rows: RowTexts) -> dict[Offset, str]:
     """Events of the block, which came down to these rows, that would become others than the source's, and that no
     server would refuse."""
     found: dict[Offset, str] = {}
@@ -109,7 +109,7 @@ def unwritable(block: Block, rows: Rows) -> dict[Offset, str]:
     return found
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def joined(parts: Sequence[RowTexts]) -> RowTexts:
     """One behind the other; all of the same version of a table."""
     if len(parts) == 1:
         return parts[0]
@@ -123,7 +123,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
             pa.concat_arrays([_nothing(len(p)) if p.old_key is None else p.old_key[k] for p in parts])
             for k in range(len(found))
         )
-    return Rows(
+    return RowTexts(
         np.concatenate([p.offsets for p in parts]), np.concatenate([p.ops for p in parts]),
         tuple(pa.concat_arrays([p.columns[c] for p in parts]) for c in range(width)), masks, keys,
     )  # fmt: skip
@@ -135,15 +135,15 @@ class Stretch:
     so the target has none of it, unless events come again. A row that stands for itself (TRUNCATE, a key changed in
     one piece) is `alone`. Of a table without a key all rows are here, as `rest`."""
 
-    fresh: Rows | None
-    rest: Rows | None
+    fresh: RowTexts | None
+    rest: RowTexts | None
     alone: bool = False
 
-    def all(self) -> Rows:
+    def all(self) -> RowTexts:
         return joined([part for part in (self.fresh, self.rest) if part is not None])
 
 
-def stretches(rows: Rows, key: Sequence[int]) -> Iterator[Stretch]:
+def stretches(rows: RowTexts, key: Sequence[int]) -> Iterator[Stretch]:
     """Cut at rows that stand for themselves."""
     alone = rows.ops == Op.TRUNCATE
     if rows.old_key is not None:
@@ -158,7 +158,7 @@ def stretches(rows: Rows, key: Sequence[int]) -> Iterator[Stretch]:
         at = place + 1
 
 
-def collapse(rows: Rows, key: Sequence[int]) -> Stretch:
+def collapse(rows: RowTexts, key: Sequence[int]) -> Stretch:
     """One row per key: its last, completed by what earlier ones say of columns that later ones left out."""
     codes = _codes([rows.columns[k] for k in key])
     last = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
@@ -179,7 +179,9 @@ def collapse(rows: Rows, key: Sequence[int]) -> Stretch:
     return Stretch(rows.some(final[new]), rows.some(final[~new]))
 
 
-def _collapsed(rows: Rows, key: Sequence[int], codes: np.ndarray[Any, Any], final: np.ndarray[Any, Any]) -> Rows:
+def _collapsed(
+    rows: RowTexts, key: Sequence[int], codes: np.ndarray[Any, Any], final: np.ndarray[Any, Any]
+) -> RowTexts:
     if len(final) == len(rows) or rows.unchanged is None:
         return rows
     # Sorted by key, each key's rows in order. A run begins where the row is new, not a change of what was there.
@@ -200,10 +202,10 @@ def _collapsed(rows: Rows, key: Sequence[int], codes: np.ndarray[Any, Any], fina
             continue
         unchanged[number] = ~known & (rows.ops[final] != Op.DELETE)
         columns.append(column.take(pa.array(np.where(known, order[np.maximum(source, 0)], final))))
-    return Rows(rows.offsets[final], rows.ops[final], tuple(columns), unchanged if unchanged.any() else None)
+    return RowTexts(rows.offsets[final], rows.ops[final], tuple(columns), unchanged if unchanged.any() else None)
 
 
-def sets(rows: Rows) -> list[tuple[np.ndarray[Any, Any], tuple[int, ...]]]:
+def sets(rows: RowTexts) -> list[tuple[np.ndarray[Any, Any], tuple[int, ...]]]:
     """Rows by what must be left as it is at the target: (row numbers, unchanged columns), whole rows first."""
     if rows.unchanged is None:
         return [(np.arange(len(rows)), ())]
@@ -224,7 +226,7 @@ def _codes(columns: Sequence[pa.Array]) -> np.ndarray[Any, np.dtype[np.int64]]:
     return codes
 
 
-def _with_moves(rows: Rows, table: Table, before: Sequence[pa.Array]) -> Rows:
+def _with_moves(rows: RowTexts, table: Table, before: Sequence[pa.Array]) -> RowTexts:
     """UPDATEs whose key was another one before. Decoders split them (docs/adr/0003) where the new row is whole, and so
     does this, should anything between have made one. The others keep their old key, and go alone."""
     numbers = {c.name: n for n, c in enumerate(table.columns)}

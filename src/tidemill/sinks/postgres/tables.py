@@ -21,7 +21,7 @@ from tidemill.schema.diff import Diff, diff
 from tidemill.sinks._shared.unfollowed import MARK, added, already_there, is_known, name_taken, notices, replaced
 from tidemill.sinks.postgres.copy_text import plain
 from tidemill.sinks.postgres.exact import Doubt, doubt
-from tidemill.sinks.postgres.older import Memory, is_replaced, places, renames
+from tidemill.sinks.postgres.older import StructureMemory, is_replaced, places, renames
 from tidemill.sinks.postgres.types import target_type, widens
 from tidemill.telemetry.events import emit
 
@@ -102,7 +102,7 @@ class Rules:
     sink: str = ""
 
 
-class Tables:
+class PostgresTables:
     def __init__(self, db: Connection, state_schema: str, rules: Rules, where: str) -> None:
         self._db = db
         self._state = state_schema
@@ -377,7 +377,7 @@ class Tables:
         rows: list[Any] = self._db.execute(_UNIQUE, [schema, name]).fetchall()
         return any(set(columns) == set(key) for (columns,) in rows)
 
-    def _remembered(self, table: Table, schema: str, name: str) -> Memory:
+    def _remembered(self, table: Table, schema: str, name: str) -> StructureMemory:
         from psycopg import sql
 
         state = sql.Identifier(self._state, "tidemill_tables")
@@ -385,11 +385,11 @@ class Tables:
             sql.SQL("SELECT source::text FROM {} WHERE schema_name = %s AND table_name = %s").format(state),
             [schema, name],
         ).fetchone()
-        found = Memory() if row is None else Memory.from_json(row[0])
+        found = StructureMemory() if row is None else StructureMemory.from_json(row[0])
         # Made like another table of the source: no column of this one was renamed or dropped since.
-        return found if found.table is not None and found.table.full_name == table.full_name else Memory()
+        return found if found.table is not None and found.table.full_name == table.full_name else StructureMemory()
 
-    def _remember(self, schema: str, name: str, memory: Memory) -> None:
+    def _remember(self, schema: str, name: str, memory: StructureMemory) -> None:
         from psycopg import sql
 
         self._db.execute(

@@ -15,7 +15,7 @@ from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.sinks._shared.images import has_table
 from tidemill.sinks._shared.lines import WINDOW, windows
-from tidemill.sinks.postgres.rows import Rows, Stretch, joined, stretches, unwritable
+from tidemill.sinks.postgres.rows import RowTexts, Stretch, joined, stretches, unwritable
 
 _MOST_PENDING = 4 * WINDOW  # rows of all tables together that wait for their window to fill
 _MOST_BYTES = 1 << 25  # of them
@@ -31,16 +31,16 @@ class Window:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingWindow:
     """Rows of one structure of a table that wait for their window to fill."""
 
     table: Table
     since: Offset
-    parts: list[Rows] = field(default_factory=list)
+    parts: list[RowTexts] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: RowTexts) -> None:
         self.parts.append(rows)
         self.rows += len(rows)
         self.bytes += rows.nbytes
@@ -61,7 +61,7 @@ class Windows:
         self.events = 0
         self.unwritable: dict[Offset, str] = {}
         self._keyless = keyless
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, _PendingWindow] = {}
 
     def of(self, blocks: Iterator[Block]) -> Iterator[Window]:
         for block in blocks:
@@ -81,9 +81,9 @@ class Windows:
             yield Window(table, since)
             block = block.take(np.flatnonzero(~rowless))
         for window in windows(block):
-            rows = Rows.of(window)
+            rows = RowTexts.of(window)
             self.unwritable.update(unwritable(window, rows))
-            pending = self._pending.setdefault(name, _Pending(table, since))
+            pending = self._pending.setdefault(name, _PendingWindow(table, since))
             pending.add(rows)
             if pending.full():
                 yield from self._flush(name)

@@ -21,7 +21,7 @@ from tidemill.sinks._shared.pg_client import is_data_error, reason
 from tidemill.sinks.postgres import copy_text as text
 from tidemill.sinks.postgres import rows as rows_
 from tidemill.sinks.postgres.exact import lost
-from tidemill.sinks.postgres.rows import Rows, Stretch
+from tidemill.sinks.postgres.rows import RowTexts, Stretch
 from tidemill.sinks.postgres.tables import Target
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Applier:
             # if the keys are deferred not before the end, when the other table is empty too.
             self._db.execute(sql.SQL("DELETE FROM {}").format(target.identifier))
 
-    def _append(self, target: Target, rows: Rows) -> None:
+    def _append(self, target: Target, rows: RowTexts) -> None:
         """A table without a key only grows: what would change a row cannot be done."""
         if rows.ops[0] == Op.TRUNCATE:
             self._truncate(target)
@@ -104,11 +104,11 @@ class Applier:
         if fresh is not None and not self._taken(target, fresh):
             self._long_way(target, fresh)
 
-    def _long_way(self, target: Target, rows: Rows) -> None:
+    def _long_way(self, target: Target, rows: RowTexts) -> None:
         self._stage(target)
         self._halve(target, rows, self._merge)
 
-    def _taken(self, target: Target, fresh: Rows) -> bool:
+    def _taken(self, target: Target, fresh: RowTexts) -> bool:
         """Whether new rows are in the table now, tried as such."""
         import psycopg
 
@@ -123,7 +123,7 @@ class Applier:
             return False
         return True
 
-    def _halve(self, target: Target, rows: Rows, attempt: Any) -> None:
+    def _halve(self, target: Target, rows: RowTexts, attempt: Any) -> None:
         """Applies the rows; if some are refused, all others. One row per key, so their order does not matter."""
         import psycopg
 
@@ -147,7 +147,7 @@ class Applier:
         if len(self.bad) >= _MOST_BAD:
             raise TooMany
 
-    def _copy(self, target: Target, rows: Rows) -> None:
+    def _copy(self, target: Target, rows: RowTexts) -> None:
         columns = [rows.columns[n] for n in target.numbers]
         self._send(target.identifier, [target.column(n) for n in target.numbers], columns)
 
@@ -201,7 +201,7 @@ class Applier:
             )
             self._note(int(offsets[row]), why)
 
-    def _insert(self, target: Target, rows: Rows) -> None:
+    def _insert(self, target: Target, rows: RowTexts) -> None:
         from psycopg import sql
 
         stage = sql.Identifier(target.stage)
@@ -209,7 +209,7 @@ class Applier:
         self._db.execute(_inserted(target, stage))
         self._db.execute(sql.SQL("TRUNCATE TABLE {}").format(stage))
 
-    def _merge(self, target: Target, rows: Rows) -> None:
+    def _merge(self, target: Target, rows: RowTexts) -> None:
         """Rows of one window, one per key."""
         from psycopg import sql
 
@@ -258,7 +258,7 @@ class Applier:
                 if row not in there:
                     self._note(offset, rows_.INCOMPLETE)
 
-    def _move(self, target: Target, row: Rows) -> None:
+    def _move(self, target: Target, row: RowTexts) -> None:
         """An UPDATE of the key whose new row lacks values: only the row at the target knows them."""
         from psycopg import sql
 

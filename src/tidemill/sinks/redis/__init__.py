@@ -33,10 +33,10 @@ from tidemill.sinks._shared.in_order import event_ids, groups
 from tidemill.sinks._shared.places import hosts
 from tidemill.sinks._shared.routing import documents, names, parsed
 from tidemill.sinks.redis import commands
-from tidemill.sinks.redis.client import Address, Client
+from tidemill.sinks.redis.client import RedisAddress, RedisClient
 from tidemill.sinks.redis.dead_letter import append
 from tidemill.sinks.redis.errors import Overtaken, explained
-from tidemill.sinks.redis.resume import Claim, Ends, Seen, note_key
+from tidemill.sinks.redis.resume import Claim, StreamEnds, StreamEvents, note_key
 
 _LARGEST = 512 << 20  # proto-max-bulk-len: a server closes the connection on more
 
@@ -64,7 +64,7 @@ class RedisConfig(EncodedSinkConfig):
     @field_validator("uri")
     @classmethod
     def _uri_parses(cls, uri: str) -> str:
-        Address.parse(uri)
+        RedisAddress.parse(uri)
         return uri
 
     @field_validator("stream")
@@ -105,8 +105,8 @@ class RedisSink(Component[RedisConfig]):
         super().__init__(config)
         self._stream = Template(config.stream)
         self._format: Format = encoder(config)
-        self._client: Client | None = None
-        self._ends: Ends | None = None
+        self._client: RedisClient | None = None
+        self._ends: StreamEnds | None = None
         self._sender: ThreadPoolExecutor | None = None
 
     def write(self, delivery: Delivery) -> Receipt:
@@ -141,14 +141,14 @@ class RedisSink(Component[RedisConfig]):
 
         return run_checks(self.config, self._stream)
 
-    def _send(self, delivery: Delivery) -> _Sending:
+    def _send(self, delivery: Delivery) -> _RedisDelivery:
         if self._client is None:
-            self._client = Client(self.config)
+            self._client = RedisClient(self.config)
         if self._ends is None:
-            self._ends = Ends(self._client.redis, self.config.where, self.config.id)
+            self._ends = StreamEnds(self._client.redis, self.config.where, self.config.id)
         if self._sender is None:
             self._sender = ThreadPoolExecutor(1, thread_name_prefix="redis")
-        sending = _Sending(self.config, self._stream, self._format, self._client, self._ends, delivery)
+        sending = _RedisDelivery(self.config, self._stream, self._format, self._client, self._ends, delivery)
         if delivery.redelivered:
             redis, limit = self._client.redis, self.config.maxlen
             sending.events, sending.bytes = append(redis, self._ends, self._stream, self._format, delivery, limit)
@@ -165,14 +165,14 @@ class RedisSink(Component[RedisConfig]):
 
 
 @dataclasses.dataclass(slots=True)
-class _Sending:
+class _RedisDelivery:
     """One delivery on its way. A group is encoded while another thread sends the one before."""
 
     config: RedisConfig
     template: Template
     format: Format
-    client: Client
-    ends: Ends
+    client: RedisClient
+    ends: StreamEnds
     delivery: Delivery
     events: int = 0
     bytes: int = 0
@@ -223,19 +223,19 @@ class _Sending:
             [np.array([number[n] for n in d.dictionary.to_pylist()], np.int64)[d.indices.to_numpy()] for d in named]
         )
         encoded = [documents(self.format, block, source, d) for block, d in zip(group, named, strict=True)]
-        texts = commands.Texts.of_array(pa.concat_arrays([values for values, _ in encoded]))
-        key_texts = commands.Texts.of_array(pa.concat_arrays([keys for _, keys in encoded]))
+        texts = commands.OptionalStrings.of_array(pa.concat_arrays([values for values, _ in encoded]))
+        key_texts = commands.OptionalStrings.of_array(pa.concat_arrays([keys for _, keys in encoded]))
         offsets = np.concatenate([block.offsets() for block in group]).astype(np.int64)
         self._check_sizes(offsets, texts, key_texts)
-        kinds = commands.Texts.of([_kind(block, op) for block in group for op in _OPS])
+        kinds = commands.OptionalStrings.of([_kind(block, op) for block in group for op in _OPS])
         kind = [np.int64(len(_OPS) * i - 1) + block.batch.column("op").to_numpy() for i, block in enumerate(group)]
         entries = commands.Entries(
-            heads=commands.Texts.of([commands.head(s, fields, limit) for s in streams for fields in (4, 5)]),
+            heads=commands.OptionalStrings.of([commands.head(s, fields, limit) for s in streams for fields in (4, 5)]),
             head=(2 * of + key_texts.there).astype(np.int64),
             kinds=kinds,
             kind=np.concatenate(kind).astype(np.int64),
             offsets=offsets,
-            ids=commands.Texts.of_array(pa.concat_arrays([event_ids(block, source) for block in group])),
+            ids=commands.OptionalStrings.of_array(pa.concat_arrays([event_ids(block, source) for block in group])),
             keys=key_texts,
             events=texts,
         )
@@ -262,7 +262,7 @@ class _Sending:
             self.ends.claim(self.delivery, claims)
         return order[~there]
 
-    def _check_sizes(self, offsets: Ints, *texts: commands.Texts) -> None:
+    def _check_sizes(self, offsets: Ints, *texts: commands.OptionalStrings) -> None:
         large = np.zeros(len(offsets), bool)
         for t in texts:
             large |= t.sizes > _LARGEST
@@ -287,14 +287,14 @@ def _by_stream(of: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
     yield from zip(met.tolist(), np.split(rows[by], starts[1:]), strict=False)  # no rows split into one empty part
 
 
-def _seen(stream: str, entries: commands.Entries, rows: Ints) -> Seen:
+def _seen(stream: str, entries: commands.Entries, rows: Ints) -> StreamEvents:
     offsets = entries.offsets[rows]
 
     def identity(offset: Offset) -> str | None:
         at = int(np.searchsorted(offsets, offset))
         return _identity(entries, int(rows[at])) if at < len(rows) and offsets[at] == offset else None
 
-    return Seen(stream, offsets, identity)
+    return StreamEvents(stream, offsets, identity)
 
 
 def _identity(entries: commands.Entries, row: int) -> str:

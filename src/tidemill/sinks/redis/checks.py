@@ -20,11 +20,11 @@ def run_checks(config: RedisConfig, stream: Template) -> Iterator[Check]:
     except ImportError:
         yield Check("client", Outcome.FAIL, "redis is not installed", "pip install 'tidemill[redis]'")
         return
-    from tidemill.sinks.redis.client import Client
+    from tidemill.sinks.redis.client import RedisClient
 
     try:
         with explained(config.where):
-            client = Client(config)
+            client = RedisClient(config)
             try:
                 info = _info(client.redis)
                 kind = client.redis.type(config.stream) if stream.is_literal else b""

@@ -24,7 +24,7 @@ _SENTINEL_PORT = 26379
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class RedisAddress:
     """A parsed `uri`; `service` is the name sentinels know the master by."""
 
     scheme: str
@@ -37,7 +37,7 @@ class Address:
     sentinel_password: str | None = None
 
     @classmethod
-    def parse(cls, uri: str) -> Address:
+    def parse(cls, uri: str) -> RedisAddress:
         """`ValueError` says what is wrong, without the password."""
         scheme, _, rest = uri.partition("://")
         if scheme not in SCHEMES:
@@ -74,28 +74,28 @@ def _host(text: str, default: int) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class Client:
+class RedisClient:
     """`redis` answers ordinary commands; `wire` gives the raw connection to the node that has a stream."""
 
     def __init__(self, config: RedisConfig) -> None:
         self.redis = _open(config)
         self._cluster = "+cluster" in config.uri.partition("://")[0]
-        self._wires: dict[str, Wire] = {}
+        self._wires: dict[str, RedisConnection] = {}
         self._where = config.where
 
     def place(self, stream: str) -> int:
         """Streams of one place can be in one transaction: in a cluster those of one slot, else all."""
         return int(self.redis.keyslot(stream)) if self._cluster else 0
 
-    def wire(self, place: int) -> Wire:
+    def wire(self, place: int) -> RedisConnection:
         if not self._cluster:
             return self._wire("", self.redis)
         node = self.redis.nodes_manager.get_node_from_slot(place)
         return self._wire(node.name, self.redis.get_redis_connection(node))
 
-    def _wire(self, name: str, redis: Any) -> Wire:
+    def _wire(self, name: str, redis: Any) -> RedisConnection:
         if name not in self._wires:
-            self._wires[name] = Wire(redis.connection_pool.get_connection(), self._where)
+            self._wires[name] = RedisConnection(redis.connection_pool.get_connection(), self._where)
         return self._wires[name]
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Client:
         self.redis.close()
 
 
-class Wire:
+class RedisConnection:
     """Raw commands over one connection. What a failure leaves unread is settled by closing it."""
 
     def __init__(self, connection: Any, where: str) -> None:
@@ -141,7 +141,7 @@ def _open(config: RedisConfig) -> Any:
     from redis.retry import Retry
 
     uri = config.uri
-    address = Address.parse(uri)
+    address = RedisAddress.parse(uri)
     options: dict[str, Any] = {
         "socket_connect_timeout": config.connect_timeout_seconds,
         "socket_timeout": config.timeout_seconds,

@@ -23,7 +23,7 @@ _ROOM = 96  # of one command: digits, lengths and line ends
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class OptionalStrings:
     """`data[ends[i]:ends[i + 1]]` is text number i; `there[i]` is 0 where there is none."""
 
     data: Bytes
@@ -31,12 +31,12 @@ class Texts:
     there: Bytes
 
     @classmethod
-    def of(cls, texts: list[bytes]) -> Texts:
+    def of(cls, texts: list[bytes]) -> OptionalStrings:
         ends = np.concatenate([[0], np.cumsum([len(t) for t in texts])]).astype(np.int64)
         return cls(np.frombuffer(b"".join(texts), np.uint8), ends, np.ones(len(texts), np.uint8))
 
     @classmethod
-    def of_array(cls, array: pa.LargeBinaryArray) -> Texts:
+    def of_array(cls, array: pa.LargeBinaryArray) -> OptionalStrings:
         buffers = array.buffers()
         data = np.frombuffer(buffers[2] or b"", np.uint8)
         ends = np.frombuffer(buffers[1], np.int64)[array.offset : array.offset + len(array) + 1]
@@ -51,14 +51,14 @@ class Texts:
 class Entries:
     """Rows to send; `heads[head[i]]` begins row i's command up to its entry id, `kinds[kind[i]]` follows the id."""
 
-    heads: Texts
+    heads: OptionalStrings
     head: Ints
-    kinds: Texts
+    kinds: OptionalStrings
     kind: Ints
     offsets: Ints
-    ids: Texts
-    keys: Texts
-    events: Texts
+    ids: OptionalStrings
+    keys: OptionalStrings
+    events: OptionalStrings
 
     def transactions(self, rows: Ints) -> list[Ints]:
         """The rows in pieces that a server runs in a few milliseconds and holds in a few megabytes."""

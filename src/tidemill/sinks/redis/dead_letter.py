@@ -14,11 +14,11 @@ from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
 from tidemill.sinks._shared.in_order import event_ids
 from tidemill.sinks._shared.routing import documents, names
-from tidemill.sinks.redis.resume import Ends
+from tidemill.sinks.redis.resume import StreamEnds
 
 
 def append(
-    redis: Any, ends: Ends, template: Template, format: Format, delivery: Delivery, maxlen: int | None
+    redis: Any, ends: StreamEnds, template: Template, format: Format, delivery: Delivery, maxlen: int | None
 ) -> tuple[int, int]:
     """Events and bytes added."""
     events = size = 0

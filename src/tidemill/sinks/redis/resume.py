@@ -31,7 +31,7 @@ _PAGE = 1000  # entries read at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StreamEvents:
     """Events of one stream that come, with offsets in rising order; `identity` is None for an offset not among them."""
 
     stream: str
@@ -122,7 +122,7 @@ class _End:
         return self.entry is not None and not self.entry.identity.startswith(f"{source}:")
 
 
-class Ends:
+class StreamEnds:
     """How far each stream is, as far as this worker knows."""
 
     def __init__(self, redis: Any, where: str, sink: str) -> None:
@@ -164,7 +164,7 @@ class Ends:
                 pipeline.hset(note_key(stream), mapping=note)
             pipeline.execute()
 
-    def confirm(self, delivery: Delivery, seen: Seen, *, noted: bool) -> Offset:
+    def confirm(self, delivery: Delivery, seen: StreamEvents, *, noted: bool) -> Offset:
         """Through which offset events may be skipped; `Refused` if the stream is not known to hold those given.
 
         `noted`: whether the note is of an earlier attempt; this one's own tells nothing.
@@ -194,7 +194,7 @@ class Ends:
             raise self._foreign(stream, end, f"the events from offset {seen.first} on")
         raise self._refused(seen, end, note, "does not show whether it holds these events")
 
-    def overrun(self, delivery: Delivery, seen: Seen) -> None:
+    def overrun(self, delivery: Delivery, seen: StreamEvents) -> None:
         """After a transaction of these events of which some were refused: a transaction does not stop there, so if a
         stranger's entry stands among them, those before it are missing and those behind it are not. Then the note must
         not vouch for them."""
@@ -221,11 +221,11 @@ class Ends:
             self._redis.hset(note_key(stream), mapping=reach)
         return f"{offset + 1}-0"
 
-    def _all_there(self, seen: Seen) -> bool:
+    def _all_there(self, seen: StreamEvents) -> bool:
         found = {e.offset: e.identity for e in self._entries(seen)}
         return all(seen.identity(offset) == found.get(offset) for offset in seen.offsets.tolist())
 
-    def _entries(self, seen: Seen) -> list[_Entry]:
+    def _entries(self, seen: StreamEvents) -> list[_Entry]:
         """Those that have ids of these events, and what stands between them."""
         entries: list[_Entry] = []
         start, stop = f"{seen.first + 1}-0", f"{seen.newest + 1}"
@@ -243,7 +243,7 @@ class Ends:
             "Or give the sink another stream.",
         )
 
-    def _refused(self, seen: Seen, end: _End, note: _Note, what: str) -> Refused:
+    def _refused(self, seen: StreamEvents, end: _End, note: _Note, what: str) -> Refused:
         known = {"pipeline", "sink"} <= note.fields.keys()
         owner = f'; pipeline "{note.fields["pipeline"]}", sink "{note.fields["sink"]}" wrote it' if known else ""
         return Refused(

@@ -20,14 +20,14 @@ from pydantic import Field, SecretStr, field_validator
 from tidemill.contracts import Check, Component, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.sinks._shared.history import History
+from tidemill.sinks._shared.history import WriterHistory
 from tidemill.sinks._shared.lines import windows
 from tidemill.sinks._shared.places import hosts
 from tidemill.sinks._shared.routing import of_a_table
 from tidemill.sinks.starrocks.client import StreamLoads as StreamLoads
-from tidemill.sinks.starrocks.resume import Notebook
+from tidemill.sinks.starrocks.resume import StarRocksNotebook
 from tidemill.sinks.starrocks.rows import VERSION
-from tidemill.sinks.starrocks.tables import Name, Tables, explained
+from tidemill.sinks.starrocks.tables import StarRocksTableName, StarRocksTables, explained
 
 
 class StarRocksConfig(SinkConfig):
@@ -99,13 +99,13 @@ class StarRocksConfig(SinkConfig):
 
 
 @dataclass(slots=True)
-class Session:
+class StarRocksSession:
     """What a sink keeps between deliveries."""
 
     connection: Any
-    tables: Tables
+    tables: StarRocksTables
     loads: StreamLoads
-    history: History[Name]
+    history: WriterHistory[StarRocksTableName]
 
 
 class StarRocksSink(Component[StarRocksConfig]):
@@ -121,15 +121,15 @@ class StarRocksSink(Component[StarRocksConfig]):
 
     def __init__(self, config: StarRocksConfig) -> None:
         super().__init__(config)
-        self._session: Session | None = None
+        self._session: StarRocksSession | None = None
 
     def write(self, delivery: Delivery) -> Receipt:
-        from tidemill.sinks.starrocks.write import Writing
+        from tidemill.sinks.starrocks.write import StarRocksWriter
 
         began = time.perf_counter()
         session = self._opened()
         session.loads.seconds = 0.0
-        writing = Writing(self.config, session, delivery, self._where())
+        writing = StarRocksWriter(self.config, session, delivery, self._where())
         for block in delivery:
             for window in windows(block):
                 writing.take(window)
@@ -155,7 +155,7 @@ class StarRocksSink(Component[StarRocksConfig]):
         if session is not None:
             session.connection.close()
 
-    def connect(self) -> Session:
+    def connect(self) -> StarRocksSession:
         """A new session; `DeliveryError` when the frontend is not there, `Refused` when it does not let us in."""
         import pymysql
 
@@ -168,7 +168,7 @@ class StarRocksSink(Component[StarRocksConfig]):
                 read_timeout=config.request_timeout_seconds, write_timeout=config.request_timeout_seconds,
                 autocommit=True, ssl=config.tls() if config.mysql_tls else None,
             )  # fmt: skip
-        tables = Tables(
+        tables = StarRocksTables(
             connection, where, config.create_tables, dict(config.table_properties), config.request_timeout_seconds,
             config.id,
         )  # fmt: skip
@@ -176,10 +176,12 @@ class StarRocksSink(Component[StarRocksConfig]):
             config.url, config.user, config.password.get_secret_value(), where, config.connect_timeout_seconds,
             config.request_timeout_seconds, config.tls() if config.url.startswith("https") else None, config.backend,
         )  # fmt: skip
-        history = History(Notebook(tables), config.id, config.offset_base, False, VERSION, where, joined=True)
-        return Session(connection, tables, loads, history)
+        history = WriterHistory(
+            StarRocksNotebook(tables), config.id, config.offset_base, False, VERSION, where, joined=True
+        )
+        return StarRocksSession(connection, tables, loads, history)
 
-    def _opened(self) -> Session:
+    def _opened(self) -> StarRocksSession:
         if self._session is None:
             self._session = self.connect()
         return self._session

@@ -10,10 +10,10 @@ from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
 from tidemill.model.template import Template
 from tidemill.sinks.starrocks.rows import AUDIT
-from tidemill.sinks.starrocks.tables import Name
+from tidemill.sinks.starrocks.tables import StarRocksTableName
 
 if TYPE_CHECKING:
-    from tidemill.sinks.starrocks import Session, StarRocksSink
+    from tidemill.sinks.starrocks import StarRocksSession, StarRocksSink
 
 
 _MIN_VERSION = (3, 1, 3)  # https://docs.starrocks.io/docs/loading/Load_to_Primary_Key_tables/#conditional-updates
@@ -50,11 +50,11 @@ def run_checks(sink: StarRocksSink) -> Iterator[Check]:
         session.connection.close()
 
 
-def _table(session: Session, sink: StarRocksSink) -> Iterator[Check]:
+def _table(session: StarRocksSession, sink: StarRocksSink) -> Iterator[Check]:
     config = sink.config
     if not (Template(config.table).is_literal and Template(config.database).is_literal):
         return
-    name = Name(config.database, config.table)
+    name = StarRocksTableName(config.database, config.table)
     there = session.tables.describe(name)
     lacking = [column for column in AUDIT if column not in there]
     if not there and not config.create_tables:

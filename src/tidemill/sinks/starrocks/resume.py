@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.sinks._shared.history import TABLE, Note
+from tidemill.sinks._shared.history import TABLE, WriterNote
 from tidemill.sinks.starrocks.rows import VERSION
-from tidemill.sinks.starrocks.tables import Name, Tables, literal, quoted
+from tidemill.sinks.starrocks.tables import StarRocksTableName, StarRocksTables, literal, quoted
 
 # A primary key has at most 128 bytes, names may have more: the key is a digest of them.
 _COLUMNS = {
@@ -20,11 +20,11 @@ _NOTE = list(_COLUMNS)[1:]
 
 
 @dataclass(slots=True)
-class Notebook:
-    tables: Tables
+class StarRocksNotebook:
+    tables: StarRocksTables
 
     def create(self, database: str) -> None:
-        name = Name(database, TABLE)
+        name = StarRocksTableName(database, TABLE)
         if self.tables.describe(name):
             return
         columns = ",\n  ".join(f"{quoted(column)} {kind}" for column, kind in _COLUMNS.items())
@@ -33,14 +33,16 @@ class Notebook:
             f"{self.tables.tail()}"
         )
 
-    def read(self, database: str) -> list[Note]:
-        rows: list[tuple[Any, ...]] = self.tables.run(f"SELECT {_names(_NOTE)} FROM {Name(database, TABLE)}")
+    def read(self, database: str) -> list[WriterNote]:
+        rows: list[tuple[Any, ...]] = self.tables.run(
+            f"SELECT {_names(_NOTE)} FROM {StarRocksTableName(database, TABLE)}"
+        )
         return [
-            Note(table, source_table, pipeline, sink, int(base), int(start), int(offset), position or "")
+            WriterNote(table, source_table, pipeline, sink, int(base), int(start), int(offset), position or "")
             for table, source_table, pipeline, sink, base, start, offset, position in rows
         ]
 
-    def write(self, database: str, note: Note) -> None:
+    def write(self, database: str, note: WriterNote) -> None:
         """Of two lanes that note their first event at once the second one stays, which is as good."""
         whose = (note.table, note.pipeline, note.sink, str(note.base))
         identity = hashlib.sha256("\x00".join(whose).encode()).hexdigest()[:32]
@@ -48,11 +50,10 @@ class Notebook:
             identity, note.table, note.source_table, note.pipeline, note.sink, note.base, note.start, note.offset,
             note.position,
         )  # fmt: skip
-        self.tables.run(
-            f"INSERT INTO {Name(database, TABLE)} ({_names(list(_COLUMNS))}) VALUES ({', '.join(map(literal, values))})"
-        )
+        into = f"{StarRocksTableName(database, TABLE)} ({_names(list(_COLUMNS))})"
+        self.tables.run(f"INSERT INTO {into} VALUES ({', '.join(map(literal, values))})")
 
-    def greatest(self, name: Name) -> int | None:
+    def greatest(self, name: StarRocksTableName) -> int | None:
         found = self.tables.run(f"SELECT MAX({quoted(VERSION)}) FROM {name}")[0][0]
         return None if found is None else int(found)
 

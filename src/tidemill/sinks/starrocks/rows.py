@@ -36,7 +36,7 @@ _AT_DESTINATION, _DELETED, _ELSEWHERE = -1, -2, -3
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LoadPiece:
     """Rows of one load. `partial`: columns besides these stay as they are. `holes`: they must be there to stay. `dead`:
     the rows are marked as deleted."""
 
@@ -69,10 +69,10 @@ class Piece:
         found: list[int] = self.rows.column(VERSION).to_pylist()
         return found
 
-    def take(self, rows: np.ndarray[Any, Any]) -> Piece:
+    def take(self, rows: np.ndarray[Any, Any]) -> LoadPiece:
         return replace(self, rows=self.rows.take(pa.array(rows)))
 
-    def slice(self, first: int, count: int) -> Piece:
+    def slice(self, first: int, count: int) -> LoadPiece:
         return replace(self, rows=self.rows.slice(first, count))
 
     def body(self) -> bytes:
@@ -89,7 +89,9 @@ class Piece:
         return b"[" + text.slice(0, max(0, text.size - 2)).to_pybytes() + b"]"
 
 
-def settle(block: Block, kinds: Mapping[str, str], base: int, *, extra: bool, verdicts: Verdicts) -> Iterator[Piece]:
+def settle(
+    block: Block, kinds: Mapping[str, str], base: int, *, extra: bool, verdicts: Verdicts
+) -> Iterator[LoadPiece]:
     """`extra`: the table has columns besides, which stay. Nothing is yielded once something is condemned."""
     rows = upsert(block, kinds, fit, verdicts, lambda kind, column: False)
     if verdicts.reasons:
@@ -125,19 +127,19 @@ def settle(block: Block, kinds: Mapping[str, str], base: int, *, extra: bool, ve
         columns |= {name: _taken(values, at) for name, values in audit.items()}
         columns[IS_DELETED] = pa.array(np.zeros(len(chosen), bool))
         holed = len(present) < len(names)
-        yield Piece(pa.table(columns), forms, tuple(rows.keys), partial=holed or extra, holes=holed)
+        yield LoadPiece(pa.table(columns), forms, tuple(rows.keys), partial=holed or extra, holes=holed)
     if len(dead):
         yield _deletes(rows, dead, event[dead], own, audit, forms)
 
 
-def _deletes(rows: Upsert, dead: Any, events: Any, own: Any, audit: Mapping[str, pa.Array], forms: Any) -> Piece:
+def _deletes(rows: Upsert, dead: Any, events: Any, own: Any, audit: Mapping[str, pa.Array], forms: Any) -> LoadPiece:
     at = pa.array(events)
     by_own = pa.array(own[events] == dead)  # else the row went to another key, and this is the one it left
     columns = {n: pc.if_else(by_own, v.take(at), rows.old_keys[n].take(at)) for n, v in rows.keys.items()}
     columns |= {name: values.take(at) for name, values in audit.items()}
     columns[OP_TYPE] = pa.array(["delete"] * len(dead))
     columns[IS_DELETED] = pa.array(np.ones(len(dead), bool))
-    return Piece(pa.table(columns), forms, tuple(rows.keys), partial=True, dead=True)
+    return LoadPiece(pa.table(columns), forms, tuple(rows.keys), partial=True, dead=True)
 
 
 def _audit(block: Block, base: int) -> dict[str, pa.Array]:

@@ -14,7 +14,7 @@ from tidemill.contracts import Notice
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.table import Column, Table
 from tidemill.sinks._shared.unfollowed import CODE, MARK, Looks, added, is_known, notices
-from tidemill.sinks.starrocks.rows import AUDIT, IS_DELETED, VERSION, Piece
+from tidemill.sinks.starrocks.rows import AUDIT, IS_DELETED, VERSION, LoadPiece
 from tidemill.sinks.starrocks.types import default, holds, kinds_of
 
 _REFUSED = {1044, 1045, 1064, 1142, 1227, 5203}  # access denied, syntax; 5203 is StarRocks' own "access denied"
@@ -24,7 +24,7 @@ _UNSPEAKABLE = re.compile(r"[`\"\\\x00-\x1f\x7f]")  # what the headers of a load
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class StarRocksTableName:
     database: str
     table: str
 
@@ -37,10 +37,10 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class StarRocksDestination:
     """`kinds` are the types of the columns that are loaded; `extra` says that the table has others besides."""
 
-    name: Name
+    name: StarRocksTableName
     kinds: dict[str, str]
     extra: bool
     notices: tuple[Notice, ...] = ()
@@ -59,7 +59,7 @@ def literal(value: Any) -> str:
 
 
 @dataclass(slots=True)
-class Tables:
+class StarRocksTables:
     connection: Any
     where: str
     create: bool
@@ -67,9 +67,9 @@ class Tables:
     timeout: float
     sink: str = ""
     looks: Looks = field(default_factory=Looks)
-    _known: dict[Name, tuple[tuple[object, ...], Destination]] = field(default_factory=dict)
+    _known: dict[StarRocksTableName, tuple[tuple[object, ...], StarRocksDestination]] = field(default_factory=dict)
 
-    def destination(self, name: Name, table: Table, since: int) -> Destination:
+    def destination(self, name: StarRocksTableName, table: Table, since: int) -> StarRocksDestination:
         """Where the table's rows are loaded. Makes what is missing, whenever another structure comes, whose rows begin
         at offset `since`."""
         if not self.knows(name, table):
@@ -78,11 +78,11 @@ class Tables:
             self.looks.looked(table.full_name, destination.notices)
         return self._known[name][1]
 
-    def knows(self, name: Name, table: Table) -> bool:
+    def knows(self, name: StarRocksTableName, table: Table) -> bool:
         """Whether this structure came last. One that comes back may have to be followed back."""
         return name in self._known and self._known[name][0] == _identity(table)
 
-    def existing(self, name: Name, keys: list[str], rows: list[tuple[Any, ...]]) -> set[tuple[str, ...]]:
+    def existing(self, name: StarRocksTableName, keys: list[str], rows: list[tuple[Any, ...]]) -> set[tuple[str, ...]]:
         """Which of these keys the table has, as `text_of` writes them; not those that are marked as deleted."""
         names = ", ".join(quoted(key) for key in keys)
         found: set[tuple[str, ...]] = set()
@@ -91,7 +91,7 @@ class Tables:
             found |= {tuple(text_of(v) for v in row) for row in answer}
         return found
 
-    def purge(self, name: Name, piece: Piece, first: int, end: int) -> None:
+    def purge(self, name: StarRocksTableName, piece: LoadPiece, first: int, end: int) -> None:
         """Removes those of the piece's keys that are marked as deleted by an event from `first` to before `end`: not a
         row that came since. Many are found by their versions, which are one after the other; no key is looked at."""
         marked = f"{quoted(IS_DELETED)} = TRUE AND {quoted(VERSION)} >= {first} AND {quoted(VERSION)} < {end}"
@@ -101,11 +101,11 @@ class Tables:
         for chosen in _chosen(list(piece.keys), piece.key_values()):
             self.run(f"DELETE FROM {name} WHERE {chosen} AND {marked}")
 
-    def versions_from(self, name: Name, version: int) -> int:
+    def versions_from(self, name: StarRocksTableName, version: int) -> int:
         """How many rows are of events from there on: some, where those were here before."""
         return int(self.run(f"SELECT COUNT(*) FROM {name} WHERE {quoted(VERSION)} >= {version}")[0][0])
 
-    def truncate(self, name: Name, version: int, end: int) -> None:
+    def truncate(self, name: StarRocksTableName, version: int, end: int) -> None:
         """Removes what is older than the event. Rows of later events stay: a replay may find them there, and their
         labels say that they are loaded."""
         if self.versions_from(name, end):
@@ -122,7 +122,7 @@ class Tables:
             cursor.execute(statement)
             return list(cursor.fetchall())
 
-    def comments(self, name: Name) -> dict[str, str]:
+    def comments(self, name: StarRocksTableName) -> dict[str, str]:
         """Of columns where they say something of ours."""
         rows = self.run(
             "SELECT column_name, column_comment FROM information_schema.columns WHERE table_schema = "
@@ -130,7 +130,7 @@ class Tables:
         )
         return {column: comment for column, comment in rows if MARK in (comment or "")}
 
-    def describe(self, name: Name) -> dict[str, tuple[str, bool]]:
+    def describe(self, name: StarRocksTableName) -> dict[str, tuple[str, bool]]:
         """Column -> (type, whether it is in the primary key)."""
         rows = self.run(
             "SELECT column_name, column_type, column_key FROM information_schema.columns WHERE table_schema = "
@@ -138,7 +138,7 @@ class Tables:
         )
         return {column: (kind, key == "PRI") for column, kind, key in rows}
 
-    def _prepare(self, name: Name, table: Table, since: int) -> Destination:
+    def _prepare(self, name: StarRocksTableName, table: Table, since: int) -> StarRocksDestination:
         if not table.key:
             raise Refused(
                 f"{table.full_name} has no key, which a primary key table needs", where=self.where,
@@ -183,9 +183,9 @@ class Tables:
         said = self.comments(name)
         clear = {c: f"ALTER TABLE {name} MODIFY COLUMN {quoted(c)} COMMENT ''" for c in said}
         found = notices(self.sink, table, name.plain, said, clear) + self._exchanged(name, table)
-        return Destination(name, kinds, bool(there.keys() - wanted.keys() - AUDIT.keys()), found)
+        return StarRocksDestination(name, kinds, bool(there.keys() - wanted.keys() - AUDIT.keys()), found)
 
-    def _initial(self, name: Name, column: Column, kind: str, since: int, stuck: dict[str, str]) -> str:
+    def _initial(self, name: StarRocksTableName, column: Column, kind: str, since: int, stuck: dict[str, str]) -> str:
         """What ADD COLUMN says of the rows that are there: their value, or in a comment that it is not known."""
         if column.name in stuck:
             why = f'it was "{stuck[column.name]}" before, and this version of StarRocks cannot rename a column'
@@ -200,7 +200,7 @@ class Tables:
             return ""
         return f" COMMENT {literal(added(column, since, why=why))}"
 
-    def _exchanged(self, name: Name, table: Table) -> tuple[Notice, ...]:
+    def _exchanged(self, name: StarRocksTableName, table: Table) -> tuple[Notice, ...]:
         """Columns that took each other's names: there is nothing here that could rename both at once, nor tell whether
         it was done."""
         olds = {was for was, _ in table.renamed}
@@ -217,7 +217,7 @@ class Tables:
             ),
         )  # fmt: skip
 
-    def _create(self, name: Name, table: Table, wanted: dict[str, str]) -> None:
+    def _create(self, name: StarRocksTableName, table: Table, wanted: dict[str, str]) -> None:
         statement = self.creation(name, table, wanted)
         if not self.create:
             raise Refused(
@@ -227,7 +227,7 @@ class Tables:
         self.run(f"CREATE DATABASE IF NOT EXISTS {quoted(name.database)}")
         self.run(statement)
 
-    def creation(self, name: Name, table: Table, wanted: dict[str, str]) -> str:
+    def creation(self, name: StarRocksTableName, table: Table, wanted: dict[str, str]) -> str:
         columns = [f"{quoted(c)} {kind} {'NOT NULL' if c in table.key else 'NULL'}" for c, kind in wanted.items()]
         columns += [f"{quoted(c)} {kind} NULL" for c, kind in AUDIT.items()]
         key = ", ".join(quoted(c) for c in table.key)
@@ -242,7 +242,7 @@ class Tables:
         properties = ", ".join(f'"{n}" = "{v}"' for n, v in self.properties.items())
         return f"\nPROPERTIES ({properties})" if properties else ""
 
-    def _check(self, name: Name, table: Table, there: dict[str, tuple[str, bool]]) -> None:
+    def _check(self, name: StarRocksTableName, table: Table, there: dict[str, tuple[str, bool]]) -> None:
         model = self.run(
             "SELECT table_model FROM information_schema.tables_config WHERE table_schema = "
             f"{literal(name.database)} AND table_name = {literal(name.table)}"
@@ -260,7 +260,7 @@ class Tables:
                 where=self.where, fix="StarRocks cannot change a primary key: fill a new table.",
             )  # fmt: skip
 
-    def _rename(self, name: Name, table: Table, there: dict[str, tuple[str, bool]]) -> dict[str, str]:
+    def _rename(self, name: StarRocksTableName, table: Table, there: dict[str, tuple[str, bool]]) -> dict[str, str]:
         """Answers what could not be renamed: new name -> old name. StarRocks before 3.3.2 has no statement for it."""
         columns, stuck = {c.name for c in table.columns}, {}
         for old, new in table.renamed:
@@ -274,7 +274,7 @@ class Tables:
                     there[new] = there.pop(old)
         return stuck
 
-    def _add(self, name: Name, column: str, kind: str, more: str) -> None:
+    def _add(self, name: StarRocksTableName, column: str, kind: str, more: str) -> None:
         with self._unless_done(name, column):
             self.run(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {kind} NULL{more}")
         # Without fast schema evolution this is a job; loads that name the column fail until it is done.
@@ -288,7 +288,7 @@ class Tables:
             time.sleep(0.1)
 
     @contextlib.contextmanager
-    def _unless_done(self, name: Name, column: str) -> Iterator[None]:
+    def _unless_done(self, name: StarRocksTableName, column: str) -> Iterator[None]:
         """Another lane may have been faster."""
         try:
             yield

@@ -20,12 +20,12 @@ from tidemill.model.template import Template
 from tidemill.sinks._shared.images import Verdicts, has_table
 from tidemill.sinks._shared.unfollowed import refuse_older
 from tidemill.sinks.starrocks.client import RowsRefused
-from tidemill.sinks.starrocks.rows import VERSION, Piece, settle
-from tidemill.sinks.starrocks.tables import Destination, Name, text_of
+from tidemill.sinks.starrocks.rows import VERSION, LoadPiece, settle
+from tidemill.sinks.starrocks.tables import StarRocksDestination, StarRocksTableName, text_of
 from tidemill.telemetry.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from tidemill.sinks.starrocks import Session, StarRocksConfig
+    from tidemill.sinks.starrocks import StarRocksConfig, StarRocksSession
 
 _ROWS = [int(op) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.READ)]
 _SEARCHES = 200
@@ -34,16 +34,16 @@ _IN_JSON = re.compile(rf'"{VERSION}"\s*:\s*"?(\d+)')
 
 
 @dataclass(slots=True)
-class _Pending:
-    destination: Destination
+class _PendingLoad:
+    destination: StarRocksDestination
     table: Any
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
 
 
-class Writing:
-    def __init__(self, config: StarRocksConfig, session: Session, delivery: Delivery, where: str) -> None:
+class StarRocksWriter:
+    def __init__(self, config: StarRocksConfig, session: StarRocksSession, delivery: Delivery, where: str) -> None:
         self.events = self.bytes = 0
         self._config = config
         self._session = session
@@ -51,8 +51,10 @@ class Writing:
         self._where = where
         self._database, self._table = Template(config.database), Template(config.table)
         self._verdicts = Verdicts()
-        self._pending: dict[Name, _Pending] = {}
-        self._before: dict[Name, str] = {}  # of each table: the digest of what this delivery brought so far
+        self._pending: dict[StarRocksTableName, _PendingLoad] = {}
+        self._before: dict[
+            StarRocksTableName, str
+        ] = {}  # of each table: the digest of what this delivery brought so far
 
     @property
     def reasons(self) -> dict[int, str]:
@@ -64,7 +66,7 @@ class Writing:
             return
         table, source = block.table, self._delivery.source
         refuse_older(self._delivery, table, self._where, defaults=False)
-        name = Name(self._database.constant(table, source), self._table.constant(table, source))
+        name = StarRocksTableName(self._database.constant(table, source), self._table.constant(table, source))
         if not self._session.tables.knows(name, table):
             self._flush(name)  # rows of the structure before this one go into the table as it was
         destination = self._session.tables.destination(name, table, int(block.offsets()[0]))
@@ -84,13 +86,13 @@ class Writing:
         for name in list(self._pending):
             self._flush(name)
 
-    def _gather(self, block: Block, ops: Any, first: int, last: int, destination: Destination) -> None:
+    def _gather(self, block: Block, ops: Any, first: int, last: int, destination: StarRocksDestination) -> None:
         chosen = np.flatnonzero(np.isin(ops[first:last], _ROWS)) + first
         if not len(chosen):
             return
         batch = block.batch if len(chosen) == block.rows else block.batch.take(pa.array(chosen))
         name = destination.name
-        pending = self._pending.setdefault(name, _Pending(destination, block.table))
+        pending = self._pending.setdefault(name, _PendingLoad(destination, block.table))
         pending.batches.append(batch.drop_columns(["position"]))  # a dictionary per append, which no load needs
         pending.rows += batch.num_rows
         pending.bytes += batch.nbytes
@@ -100,7 +102,7 @@ class Writing:
         while sum(p.bytes for p in self._pending.values()) > 2 * config.max_load_bytes:
             self._flush(max(self._pending, key=lambda n: self._pending[n].bytes))
 
-    def _flush(self, name: Name) -> None:
+    def _flush(self, name: StarRocksTableName) -> None:
         pending = self._pending.pop(name, None)
         if pending is None:
             return
@@ -116,13 +118,13 @@ class Writing:
             if not self.reasons:
                 self._bring(name, piece)
 
-    def _truncate(self, destination: Destination, offset: int) -> None:
+    def _truncate(self, destination: StarRocksDestination, offset: int) -> None:
         self._flush(destination.name)
         if not self.reasons:
             base = self._config.offset_base
             self._session.tables.truncate(destination.name, base + offset, base + self._delivery.end)
 
-    def _bring(self, name: Name, piece: Piece) -> None:
+    def _bring(self, name: StarRocksTableName, piece: LoadPiece) -> None:
         try:
             self._load(name, piece)
         except RowsRefused as refusal:
@@ -133,7 +135,7 @@ class Writing:
             else:
                 self._search(name, piece)
 
-    def _load(self, name: Name, piece: Piece) -> None:
+    def _load(self, name: StarRocksTableName, piece: LoadPiece) -> None:
         body = piece.body()
         label = self._label(name, piece, body)
         if piece.holes and self._session.loads.state(name.database, label) not in ("VISIBLE", "COMMITTED"):
@@ -159,7 +161,7 @@ class Writing:
         self._before[name] = label.rpartition("_")[2]
         self.bytes += len(body)
 
-    def _where_rows_are(self, name: Name, piece: Piece) -> Any:
+    def _where_rows_are(self, name: StarRocksTableName, piece: LoadPiece) -> Any:
         """A partial update of a row that is not there would insert it with NULLs (invariant 7): it is condemned. Unless
         events after this batch were here before: then it was deleted since, or condemned then, and is left out."""
         tables, base, wanted = self._session.tables, self._config.offset_base, piece.key_values()
@@ -174,7 +176,7 @@ class Writing:
                 )
         return there
 
-    def _label(self, name: Name, piece: Piece, body: bytes) -> str:
+    def _label(self, name: StarRocksTableName, piece: LoadPiece, body: bytes) -> str:
         """At most 128 letters, digits, dashes and underscores. What the load brings is part of it: after a lost state
         directory the same batch numbers are other events, which must not pass as loaded. So is what the delivery
         brought before it: if that is loaded anew, under other labels, this must be too, or older rows would stay."""
@@ -186,14 +188,14 @@ class Writing:
         words = [re.sub(r"[^A-Za-z0-9]+", "-", text)[:16] for text in (delivery.pipeline, self._config.id)]
         return f"tidemill_{words[0]}_{words[1]}_{batch}_{digest}"
 
-    def _named(self, piece: Piece, refusal: RowsRefused) -> set[int]:
+    def _named(self, piece: LoadPiece, refusal: RowsRefused) -> set[int]:
         """Offsets that the report names, if it names as many as were filtered. The report itself quotes values."""
         base = self._config.offset_base
         known = set(piece.offsets)
         found = {int(v) for v in _IN_JSON.findall(refusal.report)} & known
         return {v - base for v in found} if found and len(found) == refusal.filtered else set()
 
-    def _search(self, name: Name, piece: Piece) -> None:
+    def _search(self, name: StarRocksTableName, piece: LoadPiece) -> None:
         """Halves a refused piece until the refused rows stand alone. Halves that are taken are no harm: their rows come
         again and are the same."""
         parts, loads = [piece], 0

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from tidemill.contracts import Check, Component, Config, Decoder, Notice, Passage, Resting, Schemas
-from tidemill.decoders.mysql_schema import Flavor, Place
+from tidemill.decoders.mysql_schema import BinlogPlace, Flavor
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.position import Position
 from tidemill.sources._shared.errors import as_value_error
@@ -24,10 +24,10 @@ from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql import server as facts
 from tidemill.sources.mysql import setup, skip, tables
 from tidemill.sources.mysql.checks import run_checks
-from tidemill.sources.mysql.client import Dsn, Session, connect
+from tidemill.sources.mysql.client import Dsn, MysqlSession, connect
 from tidemill.sources.mysql.decode import StreamDecoder, decoder_of
-from tidemill.sources.mysql.server import Server
-from tidemill.sources.mysql.stream import Stream, own_uuid
+from tidemill.sources.mysql.server import MysqlServerInfo
+from tidemill.sources.mysql.stream import BinlogConnection, own_uuid
 from tidemill.sources.mysql.tables import Selection
 
 _LAG_SECONDS = 5.0  # between questions about the end of the binlog
@@ -112,7 +112,7 @@ class MysqlConfig(Config):
             known = [cls.flavor] if cls.flavor else list(Flavor)
             for flavor in known:
                 try:
-                    Place.parse(value, flavor)
+                    BinlogPlace.parse(value, flavor)
                     return value
                 except ConfigError as error:
                     problem = error
@@ -136,7 +136,7 @@ class MysqlConfig(Config):
         """Stable, and far from the small numbers that people give their servers."""
         return self.server_id or 1_000_000_000 + zlib.crc32(self.id.encode()) % 3_000_000_000
 
-    def selection(self, server: Server) -> Selection:
+    def selection(self, server: MysqlServerInfo) -> Selection:
         return Selection.of(self.tables, self.parsed_dsn.database, ignore_case=server.ignores_case)
 
     @property
@@ -152,9 +152,9 @@ class MysqlSource(Component[MysqlConfig]):
     def __init__(self, config: MysqlConfig) -> None:
         super().__init__(config)
         self.began = Position("")
-        self._stream: Stream | None = None
+        self._stream: BinlogConnection | None = None
         self._decoder: StreamDecoder | None = None
-        self._side: Session | None = None  # for questions about the lag, beside the stream
+        self._side: MysqlSession | None = None  # for questions about the lag, beside the stream
         self._patterns: tuple[Pattern, ...] = ()
         self._absent: list[Unmatched] = []
         self._said: tuple[Notice, ...] = ()
@@ -163,7 +163,7 @@ class MysqlSource(Component[MysqlConfig]):
         self._noted_at = 0.0
         self._lag: tuple[float, int | None] = (-_LAG_SECONDS, None)
 
-    def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> setup.Prepared:
+    def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> setup.PreparedMysql:
         """Looks whether the server is ready; changes nothing there. Whether it can go on from a position is judged by
         `open`, which knows how far an idle stream came beyond `after`."""
         with connect(self.config) as db:
@@ -187,7 +187,7 @@ class MysqlSource(Component[MysqlConfig]):
         """The end of the binlog now. The server holds nothing for us, so there is nothing to forget there."""
         with connect(self.config) as db:
             setup.prepare(db, self.config)
-            server = Server.read(db)
+            server = MysqlServerInfo.read(db)
             return position.witnessed(position.now(db, server, self.config), server, self.config).text()
 
     def open(
@@ -199,7 +199,7 @@ class MysqlSource(Component[MysqlConfig]):
         self.close()
         config = self.config
         with connect(config) as db:
-            server = Server.read(db)
+            server = MysqlServerInfo.read(db)
             setup.check_flavor(server, config)
             setup.check_log_bin(server, config)
             setup.check_format(server, config)
@@ -211,7 +211,7 @@ class MysqlSource(Component[MysqlConfig]):
             self._patterns, (_, self._absent) = selection.patterns, tables.find(db, selection)
             # Before the stream begins, so that a table of the stream is at most younger than its catalog.
             self._decoder = decoder_of(db, server, place, schemas, config, fresh=known is None, mark_events=mark_events)
-        self._stream = Stream(connect(config), server, place, config, own)
+        self._stream = BinlogConnection(connect(config), server, place, config, own)
         self.began = place.text()
         self._noted = self.began
         self._noted_at = time.monotonic()
@@ -263,7 +263,7 @@ class MysqlSource(Component[MysqlConfig]):
             self._lag = (time.monotonic(), self._ask_lag(self._decoder.place))
         return self._lag[1]
 
-    def _ask_lag(self, place: Place) -> int | None:
+    def _ask_lag(self, place: BinlogPlace) -> int | None:
         try:
             self._side = self._side or connect(self.config, answer_seconds=2)
             return position.behind(place, facts.binlog_files(self._side))
@@ -286,7 +286,7 @@ class MysqlSource(Component[MysqlConfig]):
             self._side = None
         self._lag = (-_LAG_SECONDS, None)
 
-    def _streaming(self) -> Stream:
+    def _streaming(self) -> BinlogConnection:
         if self._stream is None:
             raise RuntimeError("open() was not called")
         return self._stream

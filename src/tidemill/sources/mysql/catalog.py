@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.decoders.mysql_schema import (
     SYSTEM,
-    Catalog,
+    BinlogPlace,
     CatalogColumn,
     CatalogDatabase,
     CatalogTable,
     Flavor,
     GtidSet,
     MysqlGtids,
-    Place,
+    ServerCatalog,
     implicit_period,
     is_rounded,
     of_catalog,
@@ -24,16 +24,16 @@ from tidemill.decoders.mysql_schema import (
 from tidemill.errors import ConnectionLost, SourceError
 from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql import server as facts
-from tidemill.sources.mysql.client import Session
+from tidemill.sources.mysql.client import MysqlSession
 from tidemill.sources.mysql.errors import GrantMissing
-from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.server import MysqlServerInfo
 from tidemill.sources.mysql.tables import name_of, quoted
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
 
 
-def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Catalog:
+def read(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace, config: MysqlConfig) -> ServerCatalog:
     """All tables, and for a stream that begins in the past every statement since. Where events describe their tables
     and have whole rows, nobody may ever need those: they are read only if they are few."""
     left_out = ("", *config.selection(server).left_out)  # SQL has no empty list
@@ -45,10 +45,10 @@ def read(db: Session, server: Server, place: Place, config: MysqlConfig) -> Cata
         much = named and whole and place.file != at.file
         nowhere = place.file == at.file and place.offset > at.offset  # the stream will be refused
         since = None if much or nowhere else list(statements(db, server, place))
-    return Catalog(databases, tables, at, since, named)
+    return ServerCatalog(databases, tables, at, since, named)
 
 
-def read_databases(db: Session, left_out: Sequence[str] = SYSTEM) -> list[CatalogDatabase]:
+def read_databases(db: MysqlSession, left_out: Sequence[str] = SYSTEM) -> list[CatalogDatabase]:
     rows = db.rows(
         "SELECT CAST(SCHEMA_NAME AS BINARY) AS n, DEFAULT_CHARACTER_SET_NAME AS c FROM information_schema.SCHEMATA"
         " WHERE SCHEMA_NAME NOT IN %s ORDER BY SCHEMA_NAME",
@@ -57,7 +57,7 @@ def read_databases(db: Session, left_out: Sequence[str] = SYSTEM) -> list[Catalo
     return [CatalogDatabase(name_of(row["n"]), row["c"] or "") for row in rows]
 
 
-def read_tables(db: Session, server: Server, left_out: Sequence[str] = SYSTEM) -> list[CatalogTable]:
+def read_tables(db: MysqlSession, server: MysqlServerInfo, left_out: Sequence[str] = SYSTEM) -> list[CatalogTable]:
     """Three questions for all tables together: a question per table takes minutes on servers with many. Only of
     defaults that the catalog does not print exactly, which are few, tables are asked themselves. What people wrote is
     asked for as bytes: it need not be UTF-8 (`_shown`)."""
@@ -111,7 +111,7 @@ def read_tables(db: Session, server: Server, left_out: Sequence[str] = SYSTEM) -
 
 
 def _exact(
-    db: Session, database: str, table: str, columns: list[CatalogColumn], *, mariadb: bool
+    db: MysqlSession, database: str, table: str, columns: list[CatalogColumn], *, mariadb: bool
 ) -> list[CatalogColumn]:
     """With defaults asked by DEFAULT(), where the catalog rounds them. It needs a row. For an empty table MySQL makes
     one up to count, and MariaDB for an outer join, where what is NOT NULL has no answer."""
@@ -157,7 +157,7 @@ def _default_text(column: CatalogColumn, value: Any) -> str | None:
     return f"0x{value}" if "binary" in column.type else f"@{value}"
 
 
-def statements(db: Session, server: Server, place: Place) -> Iterator[tuple[str, str]]:
+def statements(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace) -> Iterator[tuple[str, str]]:
     """(database, text) of every statement in the binlog behind `place`, in order; of DML only its BEGIN is among them.
 
     The server lists every event of its files for this, so it is asked only where nothing else can tell.

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.contracts import Check, Outcome, Resting
-from tidemill.decoders.mysql_schema import Flavor, MariadbGtids, MysqlGtids, Place
+from tidemill.decoders.mysql_schema import BinlogPlace, Flavor, MariadbGtids, MysqlGtids
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql import server as facts
 from tidemill.sources.mysql import setup, tables
-from tidemill.sources.mysql.client import Session, connect
-from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.client import MysqlSession, connect
+from tidemill.sources.mysql.server import MysqlServerInfo
 from tidemill.sources.mysql.stream import own_uuid
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def run_checks(config: MysqlConfig, resting: Resting | None = None) -> Iterator[
         return
     with db:
         try:
-            server = Server.read(db)
+            server = MysqlServerInfo.read(db)
         except TidemillError as error:
             yield Check("connection", Outcome.FAIL, error.what, error.fix)
             return
@@ -63,7 +63,7 @@ def _ask(name: str, detail: str, question: Callable[[], None]) -> Check:
     return Check(name, Outcome.PASS, detail)
 
 
-def _connection(db: Session, config: MysqlConfig) -> Iterator[Check]:
+def _connection(db: MysqlSession, config: MysqlConfig) -> Iterator[Check]:
     dsn = config.parsed_dsn
     yield Check("connection", Outcome.PASS, f"{dsn.host}:{dsn.port}/{dsn.database} as {dsn.user}")
     if db.encrypted:
@@ -75,7 +75,7 @@ def _connection(db: Session, config: MysqlConfig) -> Iterator[Check]:
         yield Check("tls", Outcome.WARN, "the connection is not encrypted", fix)
 
 
-def _row_image(server: Server) -> Check:
+def _row_image(server: MysqlServerInfo) -> Check:
     match server.setting("binlog_row_image").upper():
         case "MINIMAL":
             detail = "MINIMAL: an update has only what it set (the rest is `unchanged`), `before` only the key"
@@ -89,7 +89,7 @@ def _row_image(server: Server) -> Check:
     return Check("binlog_row_image", Outcome.WARN, detail, fix)
 
 
-def _metadata(server: Server) -> Check:
+def _metadata(server: MysqlServerInfo) -> Check:
     if server.full_metadata:
         return Check("binlog_row_metadata", Outcome.PASS, "FULL")
     detail = f"{server.setting('binlog_row_metadata') or 'MINIMAL'}: names and types come from the schema history"
@@ -97,7 +97,7 @@ def _metadata(server: Server) -> Check:
     return Check("binlog_row_metadata", Outcome.WARN, detail, fix)
 
 
-def _gtid(server: Server, config: MysqlConfig) -> Check:
+def _gtid(server: MysqlServerInfo, config: MysqlConfig) -> Check:
     try:
         used = position.by_gtid(server, config)
     except TidemillError as error:
@@ -112,7 +112,7 @@ def _gtid(server: Server, config: MysqlConfig) -> Check:
     return Check("gtid", Outcome.PASS, "positions are GTID sets: capture can follow a failover")
 
 
-def _tables(db: Session, server: Server, config: MysqlConfig) -> Iterator[Check]:
+def _tables(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig) -> Iterator[Check]:
     try:
         found, unmatched = tables.find(db, config.selection(server))
         setup.check_select(db, found, config)
@@ -140,7 +140,7 @@ def _tables(db: Session, server: Server, config: MysqlConfig) -> Iterator[Check]
         )  # fmt: skip
 
 
-def _children(db: Session, found: Sequence[tuple[str, str]]) -> list[str]:
+def _children(db: MysqlSession, found: Sequence[tuple[str, str]]) -> list[str]:
     """Captured tables whose rows change with those of another, inside the engine."""
     rows = db.rows(
         "SELECT DISTINCT CONSTRAINT_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.REFERENTIAL_CONSTRAINTS"
@@ -150,7 +150,7 @@ def _children(db: Session, found: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{d}.{t}" for d, t in found if (d, t) in changed]
 
 
-def _without_key(db: Session, found: Sequence[tuple[str, str]]) -> list[str]:
+def _without_key(db: MysqlSession, found: Sequence[tuple[str, str]]) -> list[str]:
     rows = db.rows(
         "SELECT DISTINCT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.STATISTICS"
         " WHERE INDEX_NAME = 'PRIMARY'"
@@ -159,7 +159,7 @@ def _without_key(db: Session, found: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{d}.{t}" for d, t in found if (d, t) not in keyed]
 
 
-def retention(db: Session, server: Server) -> Iterator[Check]:
+def retention(db: MysqlSession, server: MysqlServerInfo) -> Iterator[Check]:
     """How long the server keeps what we have not read. A pipeline that is down longer loses its position."""
     seconds = _kept_seconds(server)
     try:
@@ -180,7 +180,7 @@ def retention(db: Session, server: Server) -> Iterator[Check]:
         yield Check("retention by size", Outcome.WARN, detail, fix)
 
 
-def _kept_seconds(server: Server) -> int:
+def _kept_seconds(server: MysqlServerInfo) -> int:
     """How long a file stays after its last write; 0 if time does not count."""
     if server.setting("binlog_expire_logs_auto_purge").upper() == "OFF":
         return 0
@@ -188,11 +188,11 @@ def _kept_seconds(server: Server) -> int:
     return seconds or int(float(server.setting("expire_logs_days") or 0) * _DAY)
 
 
-def _size_limit(server: Server) -> int:
+def _size_limit(server: MysqlServerInfo) -> int:
     return next((int(server.setting(name)) for name in _SIZE_LIMITS if int(server.setting(name) or 0)), 0)
 
 
-def _position(db: Session, server: Server, config: MysqlConfig, resting: Resting | None) -> Check:
+def _position(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig, resting: Resting | None) -> Check:
     """Whether the server has everything that this pipeline still lacks, and will have it for a while."""
     if resting is None:
         return Check("position", Outcome.PASS, f"none yet: capture begins at start_position: {config.start_position}")
@@ -224,7 +224,7 @@ def _position(db: Session, server: Server, config: MysqlConfig, resting: Resting
     return Check("position", Outcome.PASS, f"the server has all that follows it, {waiting}")
 
 
-def _waiting(db: Session, server: Server, place: Place) -> str:
+def _waiting(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace) -> str:
     """What the server has beyond a place; empty if nothing."""
     if place.gtids is None:
         behind = position.behind(place, facts.binlog_files(db))

@@ -56,7 +56,7 @@ class Dsn:
         )  # fmt: skip
 
 
-class Session:
+class MysqlSession:
     """An ordinary connection in autocommit; every error as one of ours."""
 
     def __init__(self, connection: Any, where: str) -> None:
@@ -99,7 +99,7 @@ class Session:
         self.close()
 
 
-def connect(config: MysqlConfig, answer_seconds: float = 300) -> Session:
+def connect(config: MysqlConfig, answer_seconds: float = 300) -> MysqlSession:
     """`LoginRefused`, `TlsFailed` or `ConnectionLost` if it cannot be made. A catalog of many tables takes its time, so
     an answer is waited for longer than a sign of life; a peer that is gone is noticed by the keepalives."""
     dsn = config.parsed_dsn
@@ -116,7 +116,7 @@ def connect(config: MysqlConfig, answer_seconds: float = 300) -> Session:
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
         raise refused(error, config.where) from error
     keep_alive(connection._sock, config.network_timeout_seconds)
-    return Session(connection, config.where)
+    return MysqlSession(connection, config.where)
 
 
 def _tls(config: MysqlConfig) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from tidemill.contracts import Schemas
 from tidemill.decoders.binlog import BinlogDecoder, BinlogRefused
-from tidemill.decoders.mysql_schema import MysqlTables, Place
+from tidemill.decoders.mysql_schema import BinlogPlace, MysqlTables
 from tidemill.errors import SourceError
 from tidemill.model.change import Change
 from tidemill.sources.mysql import catalog
-from tidemill.sources.mysql.client import Session
+from tidemill.sources.mysql.client import MysqlSession
 from tidemill.sources.mysql.errors import BinlogUnusable, from_stream
-from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.server import MysqlServerInfo
 from tidemill.sources.mysql.stream import account
 from tidemill.sources.mysql.tables import sees_all
 
@@ -39,7 +39,7 @@ class StreamDecoder:
         return self._tables.statements
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BinlogPlace:
         """The end of the last transaction that was decoded."""
         return self._decoder.place
 
@@ -67,7 +67,14 @@ class StreamDecoder:
 
 
 def decoder_of(
-    db: Session, server: Server, place: Place, schemas: Schemas, config: MysqlConfig, *, fresh: bool, mark_events: int
+    db: MysqlSession,
+    server: MysqlServerInfo,
+    place: BinlogPlace,
+    schemas: Schemas,
+    config: MysqlConfig,
+    *,
+    fresh: bool,
+    mark_events: int,
 ) -> StreamDecoder:
     """`fresh`: no earlier run has left a schema history. Asks the catalog if one must be begun."""
     tables = MysqlTables(

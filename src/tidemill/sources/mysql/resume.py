@@ -10,20 +10,20 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tidemill.decoders.mysql_schema import Flavor, GtidSet, MariadbGtids, MysqlGtids, Place, Witness
+from tidemill.decoders.mysql_schema import BinlogPlace, BinlogWitness, Flavor, GtidSet, MariadbGtids, MysqlGtids
 from tidemill.errors import ConfigError, PositionLost, SetupError
 from tidemill.model.position import Position
 from tidemill.sources.mysql import errors
 from tidemill.sources.mysql import server as facts
-from tidemill.sources.mysql.client import Session
-from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.client import MysqlSession
+from tidemill.sources.mysql.server import MysqlServerInfo
 from tidemill.sources.mysql.stream import created
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
 
 
-def by_gtid(server: Server, config: MysqlConfig) -> bool:
+def by_gtid(server: MysqlServerInfo, config: MysqlConfig) -> bool:
     """Which kind of position a source begins with. Later its position's own kind decides."""
     if config.positions == "gtid" and not server.has_gtids:
         raise errors.GtidOff(
@@ -33,40 +33,40 @@ def by_gtid(server: Server, config: MysqlConfig) -> bool:
     return config.positions != "file" and server.has_gtids
 
 
-def now(db: Session, server: Server, config: MysqlConfig) -> Place:
+def now(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig) -> BinlogPlace:
     """The end of the binlog."""
     have = facts.executed(db, server) if by_gtid(server, config) else None  # first: it all stands before the end
     end = facts.end_of_binlog(db, server)
     if have is not None:
-        return Place(server.flavor, have, end.name, end.size)
-    return Place(server.flavor, None, end.name, end.size, server.identity)
+        return BinlogPlace(server.flavor, have, end.name, end.size)
+    return BinlogPlace(server.flavor, None, end.name, end.size, server.identity)
 
 
-def witnessed(place: Place, server: Server, config: MysqlConfig) -> Place:
+def witnessed(place: BinlogPlace, server: MysqlServerInfo, config: MysqlConfig) -> BinlogPlace:
     """A place at the end of the binlog, with what tells later that the server is still the one it was."""
     made = created(config, place.file)
-    seen = Witness(place.file, place.offset, made, server.identity)
+    seen = BinlogWitness(place.file, place.offset, made, server.identity)
     return replace(place, created=made, seen=seen if place.gtids is not None else None)
 
 
-def end_witness(db: Session, server: Server, config: MysqlConfig) -> Witness:
+def end_witness(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig) -> BinlogWitness:
     """For a GTID set that grew by what was not read: all of it stands before the end of the binlog."""
     end = facts.end_of_binlog(db, server)
-    return Witness(end.name, end.size, created(config, end.name), server.identity)
+    return BinlogWitness(end.name, end.size, created(config, end.name), server.identity)
 
 
-def first(db: Session, server: Server, config: MysqlConfig) -> Place:
+def first(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig) -> BinlogPlace:
     """Where a source without a position begins: everything that is still there, from now on, or a place named."""
     match config.start_position:
         case "latest":
             return witnessed(now(db, server, config), server, config)
         case "earliest":
             if by_gtid(server, config):
-                return Place(server.flavor, facts.purged(db, server))
+                return BinlogPlace(server.flavor, facts.purged(db, server))
             files = facts.binlog_files(db)
-            return Place(server.flavor, None, files[0].name, 4, server.identity)
+            return BinlogPlace(server.flavor, None, files[0].name, 4, server.identity)
     try:
-        place = Place.parse(config.start_position, server.flavor)
+        place = BinlogPlace.parse(config.start_position, server.flavor)
     except ConfigError as error:
         raise SetupError(error.what, where=f"start_position of {config.where}", fix=error.fix) from error
     try:
@@ -76,9 +76,9 @@ def first(db: Session, server: Server, config: MysqlConfig) -> Place:
         raise SetupError(f"start_position: {error.what}", where=config.where, fix=fix) from error
 
 
-def parse(text: Position, server: Server, config: MysqlConfig) -> Place:
+def parse(text: Position, server: MysqlServerInfo, config: MysqlConfig) -> BinlogPlace:
     try:
-        return Place.parse(text, server.flavor)
+        return BinlogPlace.parse(text, server.flavor)
     except ConfigError as error:
         raise errors.OtherServer(
             f"our position {text[:80]} is none of {server.name}: the server was replaced by one of another kind",
@@ -87,7 +87,7 @@ def parse(text: Position, server: Server, config: MysqlConfig) -> Place:
         ) from error
 
 
-def further(after: Place | None, confirmed: Place | None) -> Place | None:
+def further(after: BinlogPlace | None, confirmed: BinlogPlace | None) -> BinlogPlace | None:
     """`confirmed` is where an idle stream had got to beyond the last change; it counts only if it goes on from
     `after`."""
     if after is None or confirmed is None:
@@ -110,7 +110,7 @@ def number_of(file: str) -> int:
     return int(file.rpartition(".")[2] or 0)
 
 
-def resume(db: Session, server: Server, place: Place, config: MysqlConfig) -> Place:
+def resume(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace, config: MysqlConfig) -> BinlogPlace:
     """The place itself if the server can go on from it, else `PositionLost`."""
     if place.gtids is None:
         return _resume_file(db, server, place, config)
@@ -138,9 +138,9 @@ def resume(db: Session, server: Server, place: Place, config: MysqlConfig) -> Pl
     return replace(place, server=server.identity)
 
 
-def other_server(db: Session, after: Position, config: MysqlConfig) -> str:
+def other_server(db: MysqlSession, after: Position, config: MysqlConfig) -> str:
     """Why `after` is no position of this server, else empty. Nobody waits for a replica here."""
-    server, at_once = Server.read(db), config.model_copy(update={"failover_wait_seconds": 0})
+    server, at_once = MysqlServerInfo.read(db), config.model_copy(update={"failover_wait_seconds": 0})
     try:
         resume(db, server, parse(after, server, config), at_once)
     except errors.OtherServer as error:
@@ -150,7 +150,7 @@ def other_server(db: Session, after: Position, config: MysqlConfig) -> str:
     return ""
 
 
-def check_history(db: Session, server: Server, place: Place, config: MysqlConfig) -> None:
+def check_history(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace, config: MysqlConfig) -> None:
     """Whether the server still has the binlog that was read. One that was reset, or put back to an earlier state, gives
     out the same names and numbers again, and what it wrote under them since would be passed over in silence. Its files
     tell: they were made at another second, or are shorter. Of a file that was purged its GTIDs tell: the ids that this
@@ -186,7 +186,7 @@ def check_history(db: Session, server: Server, place: Place, config: MysqlConfig
     )  # fmt: skip
 
 
-def _own(gtids: GtidSet, server: Server) -> GtidSet:
+def _own(gtids: GtidSet, server: MysqlServerInfo) -> GtidSet:
     """The ids that this server gave out itself, or its group did. Others it cannot give out again, and may have written
     them later than what we read last, if we had them from the server that it took over from."""
     if isinstance(gtids, MariadbGtids):
@@ -203,7 +203,7 @@ def _utc(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _wait_for(db: Session, server: Server, wanted: GtidSet, config: MysqlConfig) -> GtidSet:
+def _wait_for(db: MysqlSession, server: MysqlServerInfo, wanted: GtidSet, config: MysqlConfig) -> GtidSet:
     """What the server has. A transaction is sent as soon as it is in the binlog, which is a moment before the server
     counts it as executed; and a replica that has just taken over may still be applying."""
     deadline = time.monotonic() + config.failover_wait_seconds
@@ -212,7 +212,7 @@ def _wait_for(db: Session, server: Server, wanted: GtidSet, config: MysqlConfig)
     return have
 
 
-def _resume_file(db: Session, server: Server, place: Place, config: MysqlConfig) -> Place:
+def _resume_file(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace, config: MysqlConfig) -> BinlogPlace:
     at = f"{place.file}:{place.offset}"
     if place.server and place.server != server.identity:
         raise errors.OtherServer(
@@ -260,7 +260,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else text[:200] + "…"
 
 
-def behind(place: Place, files: list[facts.BinlogFile]) -> int | None:
+def behind(place: BinlogPlace, files: list[facts.BinlogFile]) -> int | None:
     """Bytes of binlog from a place to the end; None if its file is unknown."""
     names = [file.name for file in files]
     if place.file not in names:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemill.decoders.mysql_schema import Flavor, GtidSet, MariadbGtids, MysqlGtids
 from tidemill.errors import SourceError, TidemillError
-from tidemill.sources.mysql.client import Session
+from tidemill.sources.mysql.client import MysqlSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class BinlogFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class MysqlServerInfo:
     """`identity` tells this server's files from another's: its server_uuid; MariaDB has none, there it is server_id.
 
     `settings` are global variables by lower-case name; one the server does not have is "".
@@ -33,7 +33,7 @@ class Server:
     settings: dict[str, str]
 
     @classmethod
-    def read(cls, db: Session) -> Server:
+    def read(cls, db: MysqlSession) -> MysqlServerInfo:
         settings = {
             str(row["Variable_name"]).lower(): str(row["Value"])
             for row in db.rows("SHOW GLOBAL VARIABLES")
@@ -77,7 +77,7 @@ class Server:
         return self.setting("lower_case_table_names") in ("1", "2")
 
 
-def end_of_binlog(db: Session, server: Server) -> BinlogFile:
+def end_of_binlog(db: MysqlSession, server: MysqlServerInfo) -> BinlogFile:
     """The file being written and how far it reaches. 8.4 has only the new word for it, older servers only the old."""
     new_word = server.flavor is Flavor.MYSQL and server.version >= (8, 2)
     row = db.row("SHOW BINARY LOG STATUS" if new_word else "SHOW MASTER STATUS")
@@ -86,19 +86,19 @@ def end_of_binlog(db: Session, server: Server) -> BinlogFile:
     return BinlogFile(row["File"], int(row["Position"]))
 
 
-def binlog_files(db: Session) -> list[BinlogFile]:
+def binlog_files(db: MysqlSession) -> list[BinlogFile]:
     """All files that are still there, oldest first."""
     return [BinlogFile(row["Log_name"], int(row["File_size"])) for row in db.rows("SHOW BINARY LOGS")]
 
 
-def executed(db: Session, server: Server) -> GtidSet:
+def executed(db: MysqlSession, server: MysqlServerInfo) -> GtidSet:
     """Every transaction that is, or once was, in the server's binlog."""
     if server.flavor is Flavor.MYSQL:
         return MysqlGtids.parse(str(db.value("SELECT @@GLOBAL.gtid_executed") or ""))
     return MariadbGtids.parse(str(db.value("SELECT @@GLOBAL.gtid_binlog_pos") or ""))
 
 
-def purged(db: Session, server: Server) -> GtidSet:
+def purged(db: MysqlSession, server: MysqlServerInfo) -> GtidSet:
     """The transactions that were in binlog files which are gone: a reader must have them already."""
     if server.flavor is Flavor.MYSQL:
         return MysqlGtids.parse(str(db.value("SELECT @@GLOBAL.gtid_purged") or ""))
@@ -109,7 +109,7 @@ def purged(db: Session, server: Server) -> GtidSet:
     return MariadbGtids.parse(str(db.value("SELECT BINLOG_GTID_POS(%s, 4)", [files[0].name]) or ""))
 
 
-def replicas(db: Session, server: Server) -> list[dict[str, Any]]:
+def replicas(db: MysqlSession, server: MysqlServerInfo) -> list[dict[str, Any]]:
     """Registered replicas as (server_id, host, uuid); empty if the account may not ask."""
     new_word = server.flavor is Flavor.MYSQL and server.version >= (8, 0, 22)
     with contextlib.suppress(TidemillError):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from tidemill.decoders.mysql_schema import Flavor
 from tidemill.sources.mysql import errors, tables
 from tidemill.sources.mysql import server as facts
-from tidemill.sources.mysql.client import Session, connect
-from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.client import MysqlSession, connect
+from tidemill.sources.mysql.server import MysqlServerInfo
 from tidemill.sources.mysql.stream import account, is_of_source, probe_id, register, replica_name
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _OLDEST = {Flavor.MYSQL: (8, 0, 0), Flavor.MARIADB: (10, 6, 0)}
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedMysql:
     """`notes` is what a person may want to know."""
 
     tables: tuple[str, ...]
@@ -31,8 +31,8 @@ class Prepared:
     notes: tuple[str, ...]
 
 
-def prepare(db: Session, config: MysqlConfig) -> Prepared:
-    server = Server.read(db)
+def prepare(db: MysqlSession, config: MysqlConfig) -> PreparedMysql:
+    server = MysqlServerInfo.read(db)
     check_flavor(server, config)
     check_log_bin(server, config)
     check_format(server, config)
@@ -42,10 +42,10 @@ def prepare(db: Session, config: MysqlConfig) -> Prepared:
     found, unmatched = tables.find(db, config.selection(server))
     check_select(db, found, config)
     said = (*(pattern.what for pattern in unmatched), *notes(server))
-    return Prepared(tuple(f"{d}.{t}" for d, t in found), f"{server.name} {server.version_text}", said)
+    return PreparedMysql(tuple(f"{d}.{t}" for d, t in found), f"{server.name} {server.version_text}", said)
 
 
-def check_flavor(server: Server, config: MysqlConfig) -> None:
+def check_flavor(server: MysqlServerInfo, config: MysqlConfig) -> None:
     if config.flavor is not None and config.flavor is not server.flavor:
         raise errors.OtherFlavor(
             f"the source is of type {config.flavor}, but the server is {server.name} {server.version_text}",
@@ -59,7 +59,7 @@ def check_flavor(server: Server, config: MysqlConfig) -> None:
         )  # fmt: skip
 
 
-def check_log_bin(server: Server, config: MysqlConfig) -> None:
+def check_log_bin(server: MysqlServerInfo, config: MysqlConfig) -> None:
     if server.setting("log_bin").upper() != "ON":
         raise errors.BinlogOff(
             "the server writes no binlog: log_bin is OFF", where=config.where,
@@ -67,7 +67,7 @@ def check_log_bin(server: Server, config: MysqlConfig) -> None:
         )  # fmt: skip
 
 
-def check_format(server: Server, config: MysqlConfig) -> None:
+def check_format(server: MysqlServerInfo, config: MysqlConfig) -> None:
     found = server.setting("binlog_format").upper()
     if found not in ("ROW", ""):  # deprecated: a server without the setting has rows only
         raise errors.FormatNotRows(
@@ -77,7 +77,7 @@ def check_format(server: Server, config: MysqlConfig) -> None:
         )  # fmt: skip
 
 
-def check_binlog_privilege(db: Session, server: Server, config: MysqlConfig) -> None:
+def check_binlog_privilege(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig) -> None:
     """Which files there are, and how far they reach: needed to judge positions."""
     try:
         facts.end_of_binlog(db, server)
@@ -97,7 +97,7 @@ def check_replication_privilege(config: MysqlConfig) -> None:
         register(session, config, probe_id())
 
 
-def check_server_id(db: Session, server: Server, config: MysqlConfig, own: str | None = None) -> None:
+def check_server_id(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig, own: str | None = None) -> None:
     """Two replicas of one server_id end each other's streams for ever, so the one that comes later does not begin."""
     if config.replica_id == server.server_id:
         raise errors.server_id_taken(
@@ -110,7 +110,7 @@ def check_server_id(db: Session, server: Server, config: MysqlConfig, own: str |
         )
 
 
-def wait_for_server_id(db: Session, server: Server, config: MysqlConfig, own: str) -> None:
+def wait_for_server_id(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig, own: str) -> None:
     """`check_server_id`, but a replica with our source's id may be what a pipeline left whose state directory is gone.
     The server notices by its second heartbeat that nobody reads: so long it is waited for, and never ended by us."""
     deadline = time.monotonic() + 2.5 * config.heartbeat_seconds
@@ -122,7 +122,7 @@ def wait_for_server_id(db: Session, server: Server, config: MysqlConfig, own: st
     check_server_id(db, server, config, own)
 
 
-def _other_replica(db: Session, server: Server, config: MysqlConfig, own: str | None) -> str | None:
+def _other_replica(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig, own: str | None) -> str | None:
     """The name, maybe empty, of the replica that has our server_id. What this pipeline itself has left at the server
     does not count: its name has the uuid `own`. None where the pipeline is not known; then nothing that has our
     source's id counts."""
@@ -135,7 +135,7 @@ def _other_replica(db: Session, server: Server, config: MysqlConfig, own: str | 
     return None
 
 
-def check_select(db: Session, found: list[tuple[str, str]], config: MysqlConfig) -> None:
+def check_select(db: MysqlSession, found: list[tuple[str, str]], config: MysqlConfig) -> None:
     """A column grant lets an account see a table in the catalog that it may not read. The answer has no column's name,
     which need not be UTF-8."""
     for database, table in found:
@@ -149,7 +149,7 @@ def check_select(db: Session, found: list[tuple[str, str]], config: MysqlConfig)
             ) from error  # fmt: skip
 
 
-def notes(server: Server) -> tuple[str, ...]:
+def notes(server: MysqlServerInfo) -> tuple[str, ...]:
     """What changes the events without being wrong."""
     found = []
     image = server.setting("binlog_row_image").upper()

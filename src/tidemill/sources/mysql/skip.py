@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from tidemill.contracts import Passage
 from tidemill.decoders.binlog import BinlogRefused, events, read_server_packet
-from tidemill.decoders.mysql_schema import MariadbGtids, MysqlGtids, Place
+from tidemill.decoders.mysql_schema import BinlogPlace, MariadbGtids, MysqlGtids
 from tidemill.errors import ConfigError, DecodeError, SourceError
 from tidemill.model.position import Position
 from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql import server as facts
-from tidemill.sources.mysql.client import Session, connect
+from tidemill.sources.mysql.client import MysqlSession, connect
 from tidemill.sources.mysql.errors import from_stream
-from tidemill.sources.mysql.server import Server
-from tidemill.sources.mysql.stream import Stream, event_size
+from tidemill.sources.mysql.server import MysqlServerInfo
+from tidemill.sources.mysql.stream import BinlogConnection, event_size
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -37,7 +37,7 @@ def up_to(config: MysqlConfig, after: Position, wanted: Position, confirmed: Pos
     """A GTID set adds to what was captured; a file and byte is where the stream goes on."""
     with connect(config) as db:
         server, here = _here(db, after, confirmed, config)
-        there = Place.parse(wanted, server.flavor)
+        there = BinlogPlace.parse(wanted, server.flavor)
         if (there.gtids is None) != (here.gtids is None):
             raise ConfigError(
                 f"{wanted} is not of the kind of our position, {str(here.text())[:200]}", where=config.where,
@@ -82,7 +82,7 @@ def next_transaction(config: MysqlConfig, after: Position, confirmed: Position |
                 f"no transaction stands after {str(here.text())[:200]} in the binlog", where=config.where,
                 fix="There is nothing to leave out.",
             )  # fmt: skip
-    stream = Stream(connect(config), server, here, config)
+    stream = BinlogConnection(connect(config), server, here, config)
     found = _Transaction(here.file)
     try:
         while not found.ended:
@@ -184,21 +184,23 @@ def _event(packets: bytes) -> bytes:
     return b"".join(parts)[1:]
 
 
-def _here(db: Session, after: Position, confirmed: Position | None, config: MysqlConfig) -> tuple[Server, Place]:
-    server = Server.read(db)
+def _here(
+    db: MysqlSession, after: Position, confirmed: Position | None, config: MysqlConfig
+) -> tuple[MysqlServerInfo, BinlogPlace]:
+    server = MysqlServerInfo.read(db)
     known = position.further(*(position.parse(p, server, config) if p else None for p in (after, confirmed)))
     assert known is not None
     return server, position.resume(db, server, known, config)
 
 
-def _at_the_end(db: Session, server: Server, here: Place) -> bool:
+def _at_the_end(db: MysqlSession, server: MysqlServerInfo, here: BinlogPlace) -> bool:
     if here.gtids is not None:
         return not position.minus(facts.executed(db, server), here.gtids)
     end = facts.end_of_binlog(db, server)
     return (here.file, here.offset) == (end.name, end.size)
 
 
-def _check_file_place(db: Session, here: Place, there: Place, config: MysqlConfig) -> None:
+def _check_file_place(db: MysqlSession, here: BinlogPlace, there: BinlogPlace, config: MysqlConfig) -> None:
     """It is later than ours, and a transaction ends there."""
     if (position.number_of(there.file), there.offset) <= (position.number_of(here.file), here.offset):
         raise ConfigError(f"{there.text()} is not after {here.text()}", where=config.where, fix="Name a later place.")

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from pymysql.constants import COMMAND
 
 from tidemill.decoders.binlog import events
-from tidemill.decoders.mysql_schema import Flavor, MariadbGtids, MysqlGtids, Place
+from tidemill.decoders.mysql_schema import BinlogPlace, Flavor, MariadbGtids, MysqlGtids
 from tidemill.errors import ConnectionLost, SourceError
 from tidemill.net.buffered import BufferedReader, Pace
 from tidemill.sources.mysql import errors
-from tidemill.sources.mysql.client import Session, connect
-from tidemill.sources.mysql.server import Server
+from tidemill.sources.mysql.client import MysqlSession, connect
+from tidemill.sources.mysql.server import MysqlServerInfo
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -37,12 +37,14 @@ _UUID_NOTE = "mysql-replica-uuid"
 _WRITE_TIMEOUT_SECONDS = 3600
 
 
-class Stream:
+class BinlogConnection:
     """One connection that sends the binlog. `session` is a fresh login, which belongs to the stream from here on. `own`
     is the pipeline's name among replicas: what it left at the server, and nothing else, is ended by it. Without one it
     is a stranger with a number of its own, for a look."""
 
-    def __init__(self, session: Session, server: Server, place: Place, config: MysqlConfig, own: str = "") -> None:
+    def __init__(
+        self, session: MysqlSession, server: MysqlServerInfo, place: BinlogPlace, config: MysqlConfig, own: str = ""
+    ) -> None:
         self._session = session
         self._silence = max(config.network_timeout_seconds, 2.5 * config.heartbeat_seconds)
         self._heartbeats = config.heartbeat_seconds > 0
@@ -77,7 +79,7 @@ class Stream:
             self._buffered.close()
         self._session.connection._force_close()
 
-    def _declare(self, server: Server, place: Place, config: MysqlConfig, own: str) -> None:
+    def _declare(self, server: MysqlServerInfo, place: BinlogPlace, config: MysqlConfig, own: str) -> None:
         """Tells the server what we can take. Old and new words for the same: each server reads the ones it knows."""
         period = int(config.heartbeat_seconds * 1_000_000_000)
         _agree_on_checksums(self._session)
@@ -95,7 +97,7 @@ class Stream:
                     " @slave_gtid_ignore_duplicates = 0"
                 )
 
-    def _ask(self, place: Place, server_id: int) -> None:
+    def _ask(self, place: BinlogPlace, server_id: int) -> None:
         if isinstance(place.gtids, MysqlGtids):
             gtids = place.gtids.encode()
             body = struct.pack("<HIIQI", _THROUGH_GTID, server_id, 0, 4, len(gtids)) + gtids
@@ -108,7 +110,7 @@ class Stream:
             self._session.connection._execute_command(command, body)
 
 
-def register(session: Session, config: MysqlConfig, server_id: int, own: str = "") -> None:
+def register(session: MysqlSession, config: MysqlConfig, server_id: int, own: str = "") -> None:
     """COM_REGISTER_SLAVE: lists us among the replicas, and is refused without the privilege to read the binlog."""
     name = replica_name(config, own).encode()
     body = struct.pack("<IB", server_id, len(name)) + name + struct.pack("<BBHII", 0, 0, 0, 0, 0)
@@ -147,13 +149,13 @@ def probe_id() -> int:
     return 4_050_000_000 + secrets.randbelow(200_000_000)
 
 
-def _agree_on_checksums(session: Session) -> None:
+def _agree_on_checksums(session: MysqlSession) -> None:
     """A server with checksums refuses a reader that does not say that it knows them."""
     session.execute("SET @master_binlog_checksum = @@GLOBAL.binlog_checksum, @source_binlog_checksum ="
                     " @@GLOBAL.binlog_checksum")  # fmt: skip
 
 
-def account(session: Session) -> str:
+def account(session: MysqlSession) -> str:
     """The account as a GRANT wants it."""
     user, _, host = str(session.value("SELECT CURRENT_USER()")).rpartition("@")
     return f"'{user}'@'{host}'"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tidemill.decoders.mysql_schema import SYSTEM
 from tidemill.errors import ConfigError, SetupError
 from tidemill.sources._shared.patterns import Pattern, Unmatched
-from tidemill.sources.mysql.client import Session
+from tidemill.sources.mysql.client import MysqlSession
 from tidemill.sources.mysql.stream import account
 
 
@@ -51,7 +51,7 @@ def _names(pattern: Pattern, database: str) -> bool:
     return (pattern.literal[0] or "").lower() == database.lower()
 
 
-def find(db: Session, selection: Selection) -> tuple[list[tuple[str, str]], list[Unmatched]]:
+def find(db: MysqlSession, selection: Selection) -> tuple[list[tuple[str, str]], list[Unmatched]]:
     """(database, table) of every base table that is meant, in order, and the patterns that match none: silence would
     look like a quiet table, and an error would make a pipeline unstartable because a table was dropped."""
     rows = db.rows(
@@ -77,7 +77,7 @@ def find(db: Session, selection: Selection) -> tuple[list[tuple[str, str]], list
 
 
 def _unmatched(
-    pattern: Pattern, base: Sequence[tuple[str, str]], all_kinds: Sequence[tuple[str, str]], db: Session
+    pattern: Pattern, base: Sequence[tuple[str, str]], all_kinds: Sequence[tuple[str, str]], db: MysqlSession
 ) -> Unmatched:
     other = next((name for name in all_kinds if pattern.matches(*name)), None)
     if other is not None:
@@ -91,7 +91,7 @@ def _unmatched(
     return Unmatched.yet(pattern, [f"{d}.{t}" for d, t in base], unseen)
 
 
-def sees_all(db: Session) -> bool:
+def sees_all(db: MysqlSession) -> bool:
     """Whether the account may read every table, so that no GRANT would show it more. By itself: roles are not asked."""
     grantee = account(db)
     return bool(

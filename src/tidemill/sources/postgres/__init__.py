@@ -32,14 +32,14 @@ from tidemill.sources._shared.errors import as_value_error
 from tidemill.sources.postgres import identity, resume, setup, skip, watch
 from tidemill.sources.postgres import keys as key_history
 from tidemill.sources.postgres import stream as wire
-from tidemill.sources.postgres.catalog import Catalog
+from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.checks import run_checks
 from tidemill.sources.postgres.client import Endpoint, connect, login
 from tidemill.sources.postgres.errors import RESYNC, SlotLost, translated
 from tidemill.sources.postgres.lineage import remember, trace
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 from tidemill.sources.postgres.tables import parse as parse_pattern
-from tidemill.sources.postgres.witness import SLACK_BYTES, Ask, Witness, identify, place
+from tidemill.sources.postgres.witness import SLACK_BYTES, Ask, WalWitness, identify, place
 from tidemill.telemetry import events
 
 _LONGEST_SILENCE = 3600.0
@@ -170,9 +170,9 @@ class PostgresSource(Component[PostgresConfig]):
 
     def __init__(self, config: PostgresConfig) -> None:
         super().__init__(config)
-        self.catalog = Catalog(lambda: connect(config), config.where)
-        self._watch = watch.Watch(config)
-        self._stream: wire.Stream | None = None
+        self.catalog = RelationCatalog(lambda: connect(config), config.where)
+        self._watch = watch.PublicationWatch(config)
+        self._stream: wire.WalConnection | None = None
         self._flushed = 0  # what the caller acknowledged
         self._confirmed = 0  # what the server already has as confirmed
         self._wal_end = 0  # how far the server says it has sent
@@ -182,13 +182,13 @@ class PostgresSource(Component[PostgresConfig]):
         self._confirmed_at = 0.0
         self._silence = self._first_silence = config.heartbeat_seconds + config.network_timeout_seconds
         self._farthest = 0  # acknowledged over any connection
-        self._witness: Witness | None = None
+        self._witness: WalWitness | None = None
         self._reached = 0  # what the server could forget if nothing had to be remembered
         self._noted_at = self._emitted_at = 0.0
         self._may_emit = False
         self.began = Position("")
 
-    def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> setup.Prepared:
+    def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> setup.PreparedPostgres:
         """Makes the database ready; a second call changes nothing.
 
         With `after` (a position we already have), a missing slot or publication is an error: a new one would skip
@@ -250,7 +250,7 @@ class PostgresSource(Component[PostgresConfig]):
             remember(relation.oid, self.catalog, schemas)
             return known
 
-        self._witness = witness = Witness(self.config, schemas)
+        self._witness = witness = WalWitness(self.config, schemas)
         self._decoder = PgOutputDecoder(
             describe, self.server_message, observe=witness.observe, messages=self.config.messages,
             mark_events=mark_events,
@@ -280,7 +280,7 @@ class PostgresSource(Component[PostgresConfig]):
         self._confirmed_at = time.monotonic()
         return format_lsn(target)
 
-    def _hold(self, witness: Witness, target: int, done: int, idle: bool) -> int:
+    def _hold(self, witness: WalWitness, target: int, done: int, idle: bool) -> int:
         """How much of `target` the server may be told, so that the last transaction we remember comes again."""
         self._reached = max(self._reached, target)
         now = time.monotonic()
@@ -317,7 +317,7 @@ class PostgresSource(Component[PostgresConfig]):
         return max(0, self._wal_end - max(self._reached, self._flushed, self._confirmed)) if self._stream else None
 
     def start(
-        self, after: Position | None, confirmed: Position | None = None, witness: Witness | None = None
+        self, after: Position | None, confirmed: Position | None = None, witness: WalWitness | None = None
     ) -> Position:
         """Connects and streams what was committed after `after`; answers where the stream begins.
 
@@ -349,7 +349,7 @@ class PostgresSource(Component[PostgresConfig]):
                     witness.meet(identify(ask, recovering=recovering), parse_lsn(known or "0/0"), end, ask)
 
             sock, ahead = login(config, Endpoint.of(db), compare)
-            stream = wire.Stream(sock, config.where, ahead, Pace(gather=config.gather_ms / 1000))
+            stream = wire.WalConnection(sock, config.where, ahead, Pace(gather=config.gather_ms / 1000))
             try:
                 first = begin
                 if witness is not None:
@@ -365,7 +365,7 @@ class PostgresSource(Component[PostgresConfig]):
         self._reached, self._may_emit = 0, config.heartbeat_seconds > 0 and not recovering
         return format_lsn(begin)
 
-    def _wait_for_standby(self, recovering: bool, end: int, known: Position, witness: Witness | None) -> None:
+    def _wait_for_standby(self, recovering: bool, end: int, known: Position, witness: WalWitness | None) -> None:
         last = witness.last if witness is not None else None
         if recovering and max(parse_lsn(known), last.end if last else 0) > end:
             raise ConnectionLost(
@@ -468,7 +468,7 @@ class PostgresSource(Component[PostgresConfig]):
         given = ", ".join("{} '{}'".format(name, value.replace("'", "''")) for name, value in options.items())
         return f'START_REPLICATION SLOT "{self.config.slot_name}" LOGICAL {format_lsn(begin)} ({given})'
 
-    def _streaming(self) -> wire.Stream:
+    def _streaming(self) -> wire.WalConnection:
         if self._stream is None:
             raise RuntimeError("start() was not called")
         return self._stream

@@ -41,7 +41,7 @@ class _Attribute:
     number: int
 
 
-class Catalog:
+class RelationCatalog:
     """Describes relations as the decoder meets them. Connects when first asked, and again if that connection broke."""
 
     def __init__(self, connect: Callable[[], psycopg.Connection], where: str) -> None:

@@ -126,7 +126,7 @@ def _stream(db: psycopg.Connection, config: PostgresConfig, resting: Resting | N
     yield from compared
 
 
-def _same(db: psycopg.Connection, resting: Resting, memory: witness.Memory, ask: Ask) -> None:
+def _same(db: psycopg.Connection, resting: Resting, memory: witness.WitnessMemory, ask: Ask) -> None:
     now = witness.identify(ask, recovering=resume.in_recovery(db))
     known = parse_lsn(resting.after or resting.confirmed or "0/0")
     witness.check_end(witness.check_server(memory, now, known, ask, ""), resume.wal_end(db), "")

@@ -21,7 +21,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from tidemill.net.buffered import keep_alive
-from tidemill.net.pgsession import Session
+from tidemill.net.pgsession import PgSession
 from tidemill.sources.postgres.errors import from_server, refused, translated
 from tidemill.sources.postgres.witness import Ask
 
@@ -64,7 +64,7 @@ def connect(config: PostgresConfig) -> psycopg.Connection:
         "connect_timeout": max(2, int(config.connect_timeout_seconds)),
     }
     try:
-        db = Session.connect(**given, autocommit=True)
+        db = PgSession.connect(**given, autocommit=True)
     except psycopg.OperationalError as error:
         raise refused(str(error), config.where, error.sqlstate or "") from error
     # What the server itself may wait for, 0 for ever, and time for its word that it waited in vain.

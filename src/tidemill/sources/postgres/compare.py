@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.sources.postgres.marks import DROPPED, INCOMPLETE, Mark
-from tidemill.sources.postgres.published import Publication, Published, Relation, Unit
+from tidemill.sources.postgres.marks import DROPPED, INCOMPLETE, TableMark
+from tidemill.sources.postgres.published import Publication, Published, PublishedRelation, Unit
 
 
-class Rows(Protocol):
+class RowEvidence(Protocol):
     """What the tables themselves say, asked after the second look."""
 
     def untouched(self, tables: list[int]) -> bool:
@@ -34,10 +34,10 @@ class Comparison:
     now: Published
     since: str
     until: str
-    rows: Rows
+    rows: RowEvidence
     ended: frozenset[str]
 
-    def marks(self) -> Iterator[Mark]:
+    def marks(self) -> Iterator[TableMark]:
         """What happened, in order of cause; the caller merges them."""
         before, now = self.before.units, self.now.units
         altered = _altered(self.before.publication, self.now.publication)
@@ -50,7 +50,7 @@ class Comparison:
             if unit.published and oid not in now:
                 yield self._gone(unit)
 
-    def _appeared(self, unit: Unit) -> Iterator[Mark]:
+    def _appeared(self, unit: Unit) -> Iterator[TableMark]:
         if not unit.published:
             if not self._untouched(unit):
                 yield self._missing(unit)
@@ -68,10 +68,10 @@ class Comparison:
             return all(self._whole(self.now.relations[leaf], links) for leaf, links in unit.leaves.items())
         return not self.rows.rewritten([unit.table.oid])
 
-    def _kept(self, before: Unit, unit: Unit) -> Iterator[Mark]:
+    def _kept(self, before: Unit, unit: Unit) -> Iterator[TableMark]:
         if before.name != unit.name and unit.published and not self._untouched(unit):
             reason = f"it was called {before.name} until then, and its earlier rows stand under that name"
-            yield Mark(INCOMPLETE, unit.name, "", self.until, (reason,))
+            yield TableMark(INCOMPLETE, unit.name, "", self.until, (reason,))
         elif unit.published and _returned(before.table, unit.table) and not self._untouched(unit):
             yield self._incomplete(unit.name, "it had another name or schema meanwhile")
         if before.published and not unit.published:
@@ -85,7 +85,7 @@ class Comparison:
         if before.published and unit.published:
             yield from self._partitions(before, unit)
 
-    def _partitions(self, before: Unit, unit: Unit) -> Iterator[Mark]:
+    def _partitions(self, before: Unit, unit: Unit) -> Iterator[TableMark]:
         assert self.now.publication is not None
         for leaf in sorted(unit.leaves.keys() | before.leaves.keys()):
             was, links = before.leaves.get(leaf), unit.leaves.get(leaf)
@@ -101,7 +101,7 @@ class Comparison:
             elif not self._whole(table, links):
                 yield self._incomplete(subject, f"partition {table.full_name} was attached with rows in it")
 
-    def _whole(self, leaf: Relation, links: tuple[str, ...]) -> bool:
+    def _whole(self, leaf: PublishedRelation, links: tuple[str, ...]) -> bool:
         """Every row of a new partition was written through the table, or as its partition."""
         if self.rows.untouched([leaf.oid]):
             return True
@@ -109,31 +109,31 @@ class Comparison:
         born = all(self._linked_before(relation) or relation.made_as_partition for relation in chain)
         return born and leaf.oid not in self.before.relations and not self.rows.rewritten([leaf.oid])
 
-    def _linked_before(self, relation: Relation) -> bool:
+    def _linked_before(self, relation: PublishedRelation) -> bool:
         known = self.before.relations.get(relation.oid)
         return known is not None and known.link == relation.link
 
-    def _gone(self, unit: Unit) -> Mark:
+    def _gone(self, unit: Unit) -> TableMark:
         table = self.now.relations.get(unit.table.oid)
         if table is None:
             reason = f"{unit.name} was dropped"
         elif table.persistence != "p":
-            return Mark(INCOMPLETE, unit.name, self.since, "", ("it is not logged any more (SET UNLOGGED)",))
+            return TableMark(INCOMPLETE, unit.name, self.since, "", ("it is not logged any more (SET UNLOGGED)",))
         elif (root := self.now.relations.get(table.parent)) is not None:
             reason = f"{unit.name} became a partition of {root.full_name}"
         else:
             reason = f"{table.full_name} left the publication, and `tables` does not name it"
-        return Mark(DROPPED, unit.name, self.since, self.until, (reason,))
+        return TableMark(DROPPED, unit.name, self.since, self.until, (reason,))
 
-    def _joined(self, unit: Unit) -> Iterator[Mark]:
+    def _joined(self, unit: Unit) -> Iterator[TableMark]:
         if unit.name not in self.ended:
-            yield Mark(INCOMPLETE, unit.name, "", self.until, ("it had rows when it came into the publication",))
+            yield TableMark(INCOMPLETE, unit.name, "", self.until, ("it had rows when it came into the publication",))
 
-    def _missing(self, unit: Unit) -> Mark:
-        return Mark(INCOMPLETE, unit.name, self.since, "", ("it was not in the publication",))
+    def _missing(self, unit: Unit) -> TableMark:
+        return TableMark(INCOMPLETE, unit.name, self.since, "", ("it was not in the publication",))
 
-    def _incomplete(self, table: str, reason: str) -> Mark:
-        return Mark(INCOMPLETE, table, self.since, self.until, (reason,))
+    def _incomplete(self, table: str, reason: str) -> TableMark:
+        return TableMark(INCOMPLETE, table, self.since, self.until, (reason,))
 
     def _untouched(self, unit: Unit) -> bool:
         return self.rows.untouched(list(unit.leaves) if unit.table.kind == "p" else [unit.table.oid])
@@ -152,14 +152,14 @@ def _altered(before: Publication | None, now: Publication | None) -> str:
     return "the publication was altered, and what it left out meanwhile is not known"
 
 
-def _returned(before: Relation, now: Relation) -> bool:
+def _returned(before: PublishedRelation, now: PublishedRelation) -> bool:
     """It has its name again, and had another one. Another owner changes the row of the type as well."""
     if before.placed and before.placed != now.placed:
         return True
     return bool(before.typed and before.owner) and before.typed != now.typed and before.owner == now.owner
 
 
-def _rerouted(before: Relation, now: Relation) -> str:
+def _rerouted(before: PublishedRelation, now: PublishedRelation) -> str:
     if (before.filter, before.columns) == (now.filter, now.columns):
         return "it was taken out of the publication and put back"
     changed = [

@@ -25,7 +25,7 @@ _REWRITTEN = (
 _GENERATED = "each row has its own, computed from its other columns"
 
 
-class Catalog(Protocol):
+class StorageCatalog(Protocol):
     def storage_then(self, relation: int) -> dict[int, int] | None: ...
 
     def storage(self, relation: int) -> dict[int, int]: ...
@@ -33,7 +33,7 @@ class Catalog(Protocol):
     def missing(self, tables: list[int], column: str) -> dict[int, str]: ...
 
 
-def trace(table: Table, relation: int, catalog: Catalog, schemas: Schemas) -> Table:
+def trace(table: Table, relation: int, catalog: StorageCatalog, schemas: Schemas) -> Table:
     """The table with what is known of its columns' past. Call `remember` once it is registered."""
     mine = f"{relation}."
     versions = [v for v in schemas.versions(table.full_name) if any(c.origin.startswith(mine) for c in v.columns)]
@@ -54,7 +54,7 @@ def trace(table: Table, relation: int, catalog: Catalog, schemas: Schemas) -> Ta
     )
 
 
-def remember(relation: int, catalog: Catalog, schemas: Schemas) -> None:
+def remember(relation: int, catalog: StorageCatalog, schemas: Schemas) -> None:
     """Where the table's rows are now: the next new column is compared with it."""
     files = catalog.storage_then(relation)
     if files is None:
@@ -64,7 +64,7 @@ def remember(relation: int, catalog: Catalog, schemas: Schemas) -> None:
         schemas.remember(_name(relation), document)
 
 
-def _initial(column: Column, relation: int, catalog: Catalog, schemas: Schemas) -> Initial:
+def _initial(column: Column, relation: int, catalog: StorageCatalog, schemas: Schemas) -> Initial:
     if column.generated:
         return Initial(unknown=_GENERATED)
     document = schemas.recall(_name(relation))

@@ -17,7 +17,7 @@ _REASONS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TableMark:
     """Something happened to `table` after `since` and before `until`, between two looks at the catalog. Without `since`
     it is about everything before `until`; without `until` it goes on."""
 
@@ -51,16 +51,16 @@ class Mark:
         return f"between {self.since} and {self.until}" if self.since else f"before {self.until}"
 
 
-def merge(marks: Iterable[Mark]) -> tuple[Mark, ...]:
+def merge(marks: Iterable[TableMark]) -> tuple[TableMark, ...]:
     """One for each code and table, in order of table; the wider range and both reasons."""
-    found: dict[tuple[str, str], Mark] = {}
+    found: dict[tuple[str, str], TableMark] = {}
     for mark in marks:
         known = found.get((mark.table, mark.code))
         found[mark.table, mark.code] = _joined(known, mark) if known else mark
     return tuple(mark for _, mark in sorted(found.items()))
 
 
-def _joined(a: Mark, b: Mark) -> Mark:
+def _joined(a: TableMark, b: TableMark) -> TableMark:
     """`b` is the later one: it says whether it still goes on."""
     since = min((a.since, b.since), key=_lsn) if a.since and b.since else ""
     until = max((a.until, b.until), key=_lsn) if b.until else ""

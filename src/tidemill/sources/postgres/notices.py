@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tidemill.contracts import Notice
 from tidemill.errors import TidemillError
 from tidemill.sources.postgres import setup
-from tidemill.sources.postgres.published import KINDS, Published, Relation
+from tidemill.sources.postgres.published import KINDS, Published, PublishedRelation
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -44,7 +44,7 @@ def standing(config: PostgresConfig, now: Published, refused: Mapping[str, Tidem
 
 
 def without_identity(
-    config: PostgresConfig, table: Relation, error: TidemillError | None, *, usable: bool
+    config: PostgresConfig, table: PublishedRelation, error: TidemillError | None, *, usable: bool
 ) -> Notice:  # fmt: skip
     """`error`: why it could not be set, None if it is not ours to set."""
     what = "it is published and has no replica identity: its updates and deletes fail"

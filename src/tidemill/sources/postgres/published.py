@@ -17,7 +17,7 @@ import psycopg
 
 from tidemill.sources._shared.patterns import Unmatched
 from tidemill.sources.postgres import tables as table_names
-from tidemill.sources.postgres.tables import Found
+from tidemill.sources.postgres.tables import FoundTable
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -46,7 +46,7 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class PublishedRelation:
     """`member` is the oid of its row in pg_publication_rel, 0 if it has none; `filter` and `columns` stand there.
     `parent` is what it is a partition of; `link` the transaction that made it so; `made_as_partition`: by the statement
     that made the table. `placed` is the transaction that put it into its schema, `typed` the one that last changed its
@@ -81,7 +81,7 @@ class Unit:
     catalog rows by which it is published, none if it is not. `leaves` are the partitions that hold its rows, each with
     the links that lead to it from the root."""
 
-    table: Relation
+    table: PublishedRelation
     wanted: bool
     routes: frozenset[str]
     leaves: dict[int, tuple[str, ...]]
@@ -95,9 +95,9 @@ class Unit:
         return bool(self.routes)
 
     @property
-    def found(self) -> Found:
+    def found(self) -> FoundTable:
         t = self.table
-        return Found(t.oid, t.schema, t.name, t.kind, t.persistence, t.oid)
+        return FoundTable(t.oid, t.schema, t.name, t.kind, t.persistence, t.oid)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Published:
     """All tables of the database, and what the publication says of them; `publication` is None if there is none."""
 
     publication: Publication | None
-    relations: dict[int, Relation]
+    relations: dict[int, PublishedRelation]
     patterns: tuple[str, ...]
     unmatched: tuple[Unmatched, ...] = ()
 
@@ -154,7 +154,7 @@ class Published:
         schemas = {f"schema {oid}" for _, oid in self.publication.schemas}
         return frozenset(schemas | ({"all"} if self.publication.all_tables else set()))
 
-    def _routes(self, table: Relation) -> Iterator[str]:
+    def _routes(self, table: PublishedRelation) -> Iterator[str]:
         if self.publication is not None:
             if self.publication.all_tables:
                 yield "all"
@@ -164,7 +164,7 @@ class Published:
             if table.member:
                 yield f"table {table.member}"
 
-    def _climb(self, relation: Relation) -> tuple[Relation, tuple[str, ...]]:
+    def _climb(self, relation: PublishedRelation) -> tuple[PublishedRelation, tuple[str, ...]]:
         links: list[str] = []
         while (parent := self.relations.get(relation.parent)) is not None:
             links.append(f"{relation.oid} {relation.link}")
@@ -189,12 +189,12 @@ class Published:
         return cls(publication, {r.oid: r for r in rows}, tuple(data["patterns"]))
 
 
-def _relation(row: list[Any]) -> Relation:
+def _relation(row: list[Any]) -> PublishedRelation:
     values = [*row[:_COLUMNS], tuple(row[_COLUMNS]), *row[_COLUMNS + 1 :]]
-    return Relation(*values)
+    return PublishedRelation(*values)
 
 
-_FIELDS = tuple(field.name for field in fields(Relation))
+_FIELDS = tuple(field.name for field in fields(PublishedRelation))
 _COLUMNS = _FIELDS.index("columns")
 
 
@@ -220,7 +220,7 @@ def _publication(db: psycopg.Connection, name: str) -> Publication | None:
     return Publication(oid, altered, owner, everything, via_root, published, stored, tuple(schemas), ours)
 
 
-def _relations(db: psycopg.Connection, publication: int) -> Iterator[Relation]:
+def _relations(db: psycopg.Connection, publication: int) -> Iterator[PublishedRelation]:
     # The row of a system column (b) is written with its table and never again: transaction and command are its birth.
     # A row that somebody tried to delete (xmax) does not tell its command any more. ATTACH and DETACH change the rows
     # of all columns: a table with one that inherits since its birth (a) was never without its parent. The row of the
@@ -251,7 +251,7 @@ def _relations(db: psycopg.Connection, publication: int) -> Iterator[Relation]:
     names = _column_names(db, [row[0] for row in rows if row[7]])
     for oid, schema, name, kind, persistence, member, condition, numbers, *others in rows:
         columns = tuple(names.get((oid, number), "?") for number in numbers or ())
-        yield Relation(oid, schema, name, kind, persistence, member, condition, columns, *others)
+        yield PublishedRelation(oid, schema, name, kind, persistence, member, condition, columns, *others)
 
 
 def _column_names(db: psycopg.Connection, tables: list[int]) -> dict[tuple[int, int], str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ReplicationSlot:
     """A row of pg_replication_slots. `holder` is the application name of the session that reads it."""
 
     plugin: str
@@ -42,7 +42,7 @@ class Slot:
         return self.wal_status == "lost" or bool(self.lost_because)
 
 
-def read(db: psycopg.Connection, name: str) -> Slot | None:
+def read(db: psycopg.Connection, name: str) -> ReplicationSlot | None:
     version = db.info.server_version
     reason = "s.invalidation_reason" if version >= 170000 else ("CASE WHEN s.conflicting THEN 'conflict' END"
                                                                if version >= 160000 else "NULL")  # fmt: skip
@@ -58,7 +58,7 @@ def read(db: psycopg.Connection, name: str) -> Slot | None:
     if row is None:
         return None
     plugin, database, pid, holder, restart, confirmed, status, because, retained, safe = row
-    return Slot(
+    return ReplicationSlot(
         plugin or "", database or "", pid, holder or "", parse_lsn(restart or "0/0"), parse_lsn(confirmed or "0/0"),
         status or "", because or "", retained or 0, safe,
     )  # fmt: skip
@@ -101,7 +101,7 @@ def create(db: psycopg.Connection, config: PostgresConfig) -> None:
         db.execute("SELECT set_config('statement_timeout', '0', false)")
 
 
-def verify(db: psycopg.Connection, slot: Slot, config: PostgresConfig) -> None:
+def verify(db: psycopg.Connection, slot: ReplicationSlot, config: PostgresConfig) -> None:
     """The slot is of our kind, still has its WAL, and nobody else reads it."""
     name = config.slot_name
     if slot.lost:
@@ -133,7 +133,7 @@ def wait_until_free(db: psycopg.Connection, config: PostgresConfig) -> None:
         time.sleep(0.1)
 
 
-def _in_use(slot: Slot, config: PostgresConfig) -> errors.SlotInUse:
+def _in_use(slot: ReplicationSlot, config: PostgresConfig) -> errors.SlotInUse:
     return errors.SlotInUse(
         f'replication slot "{config.slot_name}" is in use by process {slot.active_pid} ("{slot.holder}")',
         where=config.where,
@@ -146,7 +146,7 @@ def _sender_timeout(db: psycopg.Connection) -> float:
     return row[0] / 1000 if row and row[0] else 60.0
 
 
-def first_position(slot: Slot, wanted: str, end: int, config: PostgresConfig) -> int:
+def first_position(slot: ReplicationSlot, wanted: str, end: int, config: PostgresConfig) -> int:
     """Where a source begins that has no position yet: `earliest` is all that the slot has, `latest` is from now."""
     match wanted:
         case "earliest":
@@ -164,7 +164,7 @@ def first_position(slot: Slot, wanted: str, end: int, config: PostgresConfig) ->
     return lsn
 
 
-def resume(slot: Slot, after: Position, confirmed: Position | None, end: int, config: PostgresConfig) -> int:
+def resume(slot: ReplicationSlot, after: Position, confirmed: Position | None, end: int, config: PostgresConfig) -> int:
     """Where to go on after `after`, or `PositionLost` if the slot no longer has what follows it.
 
     The server begins at the slot's confirmed position whatever we ask for. So that must not be past `after`, unless

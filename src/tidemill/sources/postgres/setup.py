@@ -20,15 +20,15 @@ from tidemill.model.position import Position
 from tidemill.sources.postgres import errors, keys, resume
 from tidemill.sources.postgres import identity as server_identity
 from tidemill.sources.postgres.lsn import format_lsn
-from tidemill.sources.postgres.published import Published, Relation
-from tidemill.sources.postgres.tables import Found
+from tidemill.sources.postgres.published import Published, PublishedRelation
+from tidemill.sources.postgres.tables import FoundTable
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedPostgres:
     """`did` says what was changed in the database (empty the second time), `notes` what a person may want to know."""
 
     tables: tuple[str, ...]
@@ -45,7 +45,7 @@ def prepare(
     after: Position | None,
     schemas: Schemas | None,
     before_slot: Callable[[], None],
-) -> Prepared:
+) -> PreparedPostgres:
     did: list[str] = []
     notes: list[str] = []
     with errors.translated(config.where):
@@ -87,7 +87,7 @@ def prepare(
         resume.verify(db, slot, config)
         db.execute("SELECT pg_advisory_unlock_all()")
     names = tuple(sorted(unit.name for unit in published.units.values() if unit.wanted))
-    return Prepared(names, config.slot_name, config.publication_name, format_lsn(slot.confirmed), tuple(did),
+    return PreparedPostgres(names, config.slot_name, config.publication_name, format_lsn(slot.confirmed), tuple(did),
                     tuple(notes))  # fmt: skip
 
 
@@ -137,11 +137,11 @@ def check_privilege(db: psycopg.Connection, config: PostgresConfig) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ReplicaIdentity:
     """What a table, or one partition of it, logs of old rows. `usable` means that UPDATE and DELETE work once it is
     published: without an identity the server refuses them, to everybody."""
 
-    table: Found
+    table: FoundTable
     schema: str
     name: str
     setting: str
@@ -154,7 +154,7 @@ _USABLE = """
         AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END) END"""
 
 
-def identities(db: psycopg.Connection, found: Sequence[Found]) -> list[Identity]:
+def identities(db: psycopg.Connection, found: Sequence[FoundTable]) -> list[ReplicaIdentity]:
     """Of every table and every partition: a partition does not inherit the setting of its parent."""
     by_oid = {t.oid: t for t in found}
     rows = db.execute(
@@ -168,7 +168,7 @@ def identities(db: psycopg.Connection, found: Sequence[Found]) -> list[Identity]
         """.encode(),
         [list(by_oid)],
     )
-    return [Identity(by_oid[root], schema, name, value, ok) for root, schema, name, value, ok in rows]
+    return [ReplicaIdentity(by_oid[root], schema, name, value, ok) for root, schema, name, value, ok in rows]
 
 
 def without_identity(db: psycopg.Connection, config: PostgresConfig, tables: Sequence[int]) -> dict[int, bool]:
@@ -197,7 +197,7 @@ def set_full(db: psycopg.Connection, config: PostgresConfig, schema: str, name: 
         db.execute(statement)
 
 
-def set_identities(db: psycopg.Connection, config: PostgresConfig, found: Sequence[Found]) -> list[str]:
+def set_identities(db: psycopg.Connection, config: PostgresConfig, found: Sequence[FoundTable]) -> list[str]:
     """What was done, so that updates and deletes go on working once the tables are published."""
     did: list[str] = []
     for identity in identities(db, found):
@@ -252,20 +252,20 @@ def _publish(db: psycopg.Connection, config: PostgresConfig, published: Publishe
         did.append(f'added to publication "{config.publication_name}": {", ".join(t.full_name for t in lacking)}')
 
 
-def include(db: psycopg.Connection, config: PostgresConfig, table: Found) -> None:
+def include(db: psycopg.Connection, config: PostgresConfig, table: FoundTable) -> None:
     """A table that came later, alone, so that what keeps one out does not keep out the others."""
     set_identities(db, config, [table])
     _change(db, config, addition(config, [table]))
 
 
-def creation(db: psycopg.Connection, config: PostgresConfig, found: Sequence[Found]) -> sql.Composed:
+def creation(db: psycopg.Connection, config: PostgresConfig, found: Sequence[FoundTable]) -> sql.Composed:
     tables = sql.SQL(" FOR TABLE {}").format(_listed(found)) if found else sql.SQL("")
     return sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(
         sql.Identifier(config.publication_name), tables, _options(db, config)
     )
 
 
-def addition(config: PostgresConfig, found: Sequence[Found]) -> sql.Composed:
+def addition(config: PostgresConfig, found: Sequence[FoundTable]) -> sql.Composed:
     return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(config.publication_name), _listed(found))
 
 
@@ -283,7 +283,7 @@ def _describe(db: psycopg.Connection, published: Published, notes: list[str]) ->
         notes.append("the publication leaves out generated columns (publish_generated_columns = none)")
 
 
-def _wanted(published: Published, relation: Relation) -> bool:
+def _wanted(published: Published, relation: PublishedRelation) -> bool:
     unit = published.units.get(relation.oid)
     return unit is None or unit.wanted
 
@@ -302,7 +302,7 @@ def _change(db: psycopg.Connection, config: PostgresConfig, statement: sql.Compo
         db.execute(statement)
 
 
-def _listed(found: Sequence[Found]) -> sql.Composed:
+def _listed(found: Sequence[FoundTable]) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in found)
 
 

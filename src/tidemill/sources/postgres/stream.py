@@ -19,7 +19,7 @@ _TWO_THOUSAND = 946_684_800  # seconds from 1970 to 2000, where PostgreSQL's clo
 _HEADER = 5
 
 
-class Stream:
+class WalConnection:
     """One connection in streaming mode. Not for several threads."""
 
     def __init__(self, sock: socket.socket, where: str, ahead: bytes = b"", pace: Pace | None = None) -> None:

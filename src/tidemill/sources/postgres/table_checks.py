@@ -13,7 +13,7 @@ from tidemill.errors import TidemillError
 from tidemill.sources.postgres import errors, setup
 from tidemill.sources.postgres.notices import standing
 from tidemill.sources.postgres.published import Published, Unit
-from tidemill.sources.postgres.watch import Seen, recall
+from tidemill.sources.postgres.watch import PublicationState, recall
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresConfig
@@ -45,7 +45,7 @@ def check_tables(db: psycopg.Connection, config: PostgresConfig, resting: Restin
         yield Check(f"{notice.code} {notice.subject}", Outcome.WARN, notice.what, notice.fix)
 
 
-def _identity(config: PostgresConfig, now: Published, lacking: Sequence[setup.Identity]) -> Check:
+def _identity(config: PostgresConfig, now: Published, lacking: Sequence[setup.ReplicaIdentity]) -> Check:
     if not lacking:
         return Check("replica identity", Outcome.PASS, "every table has one")
     detail = f"none on {few([f'{i.schema}.{i.name}' for i in lacking])}"
@@ -61,7 +61,11 @@ def _identity(config: PostgresConfig, now: Published, lacking: Sequence[setup.Id
 
 
 def _publication(
-    db: psycopg.Connection, config: PostgresConfig, now: Published, seen: Seen | None, resting: Resting | None
+    db: psycopg.Connection,
+    config: PostgresConfig,
+    now: Published,
+    seen: PublicationState | None,
+    resting: Resting | None,
 ) -> Iterator[Check]:
     name = config.publication_name
     if now.publication is None and resting is not None:

@@ -19,7 +19,7 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTable:
     """A table in the catalog; a partition is known by `root`, the table it belongs to in the end."""
 
     oid: int
@@ -38,7 +38,7 @@ def parse(text: str) -> Pattern:
     return Pattern.parse(text, quote='"', default="public")
 
 
-def find(db: psycopg.Connection, patterns: Sequence[str]) -> tuple[list[Found], list[Unmatched]]:
+def find(db: psycopg.Connection, patterns: Sequence[str]) -> tuple[list[FoundTable], list[Unmatched]]:
     """The tables to publish, in order of name, each once; partitions are replaced by the table they belong to.
 
     No pattern at all means every table. A pattern that matches nothing is named: silence would look like a quiet table,
@@ -47,7 +47,7 @@ def find(db: psycopg.Connection, patterns: Sequence[str]) -> tuple[list[Found], 
     relations = _relations(db)
     tables = [r for r in relations if r.kind in "rp" and r.persistence == "p"]
     by_oid = {r.oid: r for r in tables}
-    chosen: dict[int, Found] = {}
+    chosen: dict[int, FoundTable] = {}
     unmatched: list[Unmatched] = []
     for pattern in [parse(text) for text in patterns] or [parse("*.*")]:
         matched = [by_oid.get(t.root, t) for t in tables if pattern.matches(t.schema, t.name)]
@@ -57,7 +57,7 @@ def find(db: psycopg.Connection, patterns: Sequence[str]) -> tuple[list[Found], 
     return sorted(chosen.values(), key=lambda t: (t.schema, t.name)), unmatched
 
 
-def _relations(db: psycopg.Connection) -> list[Found]:
+def _relations(db: psycopg.Connection) -> list[FoundTable]:
     rows = db.execute(
         """
         SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text,
@@ -67,10 +67,10 @@ def _relations(db: psycopg.Connection) -> list[Found]:
           AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
         """
     )
-    return [Found(*row) for row in rows]
+    return [FoundTable(*row) for row in rows]
 
 
-def _unmatched(pattern: Pattern, relations: Sequence[Found]) -> Unmatched:
+def _unmatched(pattern: Pattern, relations: Sequence[FoundTable]) -> Unmatched:
     other = next((r for r in relations if pattern.matches(r.schema, r.name)), None)
     if other is not None:
         reason = _KINDS.get(other.kind, "an unlogged table" if other.persistence == "u" else "a temporary table")

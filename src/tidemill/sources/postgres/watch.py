@@ -34,7 +34,7 @@ from tidemill.sources.postgres import errors, keys, resume, setup
 from tidemill.sources.postgres.client import connect
 from tidemill.sources.postgres.compare import Comparison
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
-from tidemill.sources.postgres.marks import Mark, merge
+from tidemill.sources.postgres.marks import TableMark, merge
 from tidemill.sources.postgres.notices import standing, without_identity
 from tidemill.sources.postgres.published import Published
 from tidemill.sources.postgres.tables import parse
@@ -54,19 +54,19 @@ _LOCK_SECONDS = 0.05  # a table that is locked for longer is altered at a later 
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PublicationState:
     """What was published at `lsn`, and what is marked."""
 
     published: Published
     lsn: int
-    marks: tuple[Mark, ...]
+    marks: tuple[TableMark, ...]
 
 
-class Watch:
+class PublicationWatch:
     def __init__(self, config: PostgresConfig) -> None:
         self._config = config
         self._schemas: Schemas | None = None
-        self._seen: Seen | None = None
+        self._seen: PublicationState | None = None
         self._last: Published | None = None
         self._noted, self._noted_at = 0, 0.0
         self._reading_seconds = 0.0  # of the last look
@@ -94,7 +94,7 @@ class Watch:
         """Before there is a slot: what happens to the publication from here on counts, also before the first look."""
         with errors.translated(self._config.where):
             lsn = resume.wal_end(db)
-            keep(schemas, Seen(Published.read(db, self._config), lsn, ()))
+            keep(schemas, PublicationState(Published.read(db, self._config), lsn, ()))
 
     def begin(self) -> None:
         self._failure = None
@@ -184,7 +184,7 @@ class Watch:
             if self._seen is None:
                 if now.publication is None:
                     raise errors.publication_lost(config, "is gone", "before it was first looked at")
-                self._keep(Seen(now, lsn, ()), stop)
+                self._keep(PublicationState(now, lsn, ()), stop)
             seen = self._seen
             assert seen is not None
             self._must_be_the_same(seen, now)
@@ -199,7 +199,7 @@ class Watch:
             if _differ(seen.published, now):
                 until = resume.wal_end(db)
                 marks = self._compare(db, seen, now, until)
-                self._keep(Seen(now, lsn, marks), stop)
+                self._keep(PublicationState(now, lsn, marks), stop)
             else:
                 self._note(lsn, stop)
             identities = self._identify(db, now)
@@ -223,7 +223,7 @@ class Watch:
         finally:
             self._reading_seconds += time.monotonic() - began
 
-    def _must_be_the_same(self, seen: Seen, now: Published) -> None:
+    def _must_be_the_same(self, seen: PublicationState, now: Published) -> None:
         known = seen.published.publication
         if now.publication is None:
             raise errors.publication_lost(self._config, "is gone", f"last seen at {format_lsn(seen.lsn)}")
@@ -280,11 +280,13 @@ class Watch:
             return error
         return None
 
-    def _compare(self, db: psycopg.Connection, seen: Seen, now: Published, until: int) -> tuple[Mark, ...]:
+    def _compare(
+        self, db: psycopg.Connection, seen: PublicationState, now: Published, until: int
+    ) -> tuple[TableMark, ...]:
         published = {unit.name for unit in now.units.values() if unit.published}
         ended = frozenset(mark.table for mark in seen.marks if not mark.until and mark.table in published)
         end = format_lsn(until)
-        new = list(Comparison(seen.published, now, format_lsn(seen.lsn), end, _Rows(db), ended).marks())
+        new = list(Comparison(seen.published, now, format_lsn(seen.lsn), end, _ServerEvidence(db), ended).marks())
         known = (mark if mark.until or mark.table not in ended else replace(mark, until=end) for mark in seen.marks)
         marks = merge([*known, *new])
         for mark in new:
@@ -292,7 +294,7 @@ class Watch:
                         reason="; ".join(mark.reasons))  # fmt: skip
         return marks
 
-    def _keep(self, seen: Seen, stop: threading.Event) -> None:
+    def _keep(self, seen: PublicationState, stop: threading.Event) -> None:
         assert self._schemas is not None
         if not stop.is_set():
             keep(self._schemas, seen)
@@ -302,13 +304,13 @@ class Watch:
         """All is as it was: a gap that a later look finds begins here."""
         assert self._seen is not None
         assert self._schemas is not None
-        self._seen = Seen(self._seen.published, lsn, self._seen.marks)
+        self._seen = PublicationState(self._seen.published, lsn, self._seen.marks)
         if lsn > self._noted and time.monotonic() - self._noted_at > _NOTE_SECONDS and not stop.is_set():
             self._schemas.remember(LOOKED, format_lsn(lsn).encode())
             self._noted, self._noted_at = lsn, time.monotonic()
 
 
-class _Rows:
+class _ServerEvidence:
     def __init__(self, db: psycopg.Connection) -> None:
         self._db = db
 
@@ -332,7 +334,7 @@ def _differ(a: Published, b: Published) -> bool:
     return (a.publication, a.relations, a.patterns) != (b.publication, b.relations, b.patterns)
 
 
-def recall(remembered: Callable[[str], bytes | None]) -> Seen | None:
+def recall(remembered: Callable[[str], bytes | None]) -> PublicationState | None:
     """`remembered` is `Schemas.recall`, or as much of it as the doctor has. None before the first look."""
     document, looked = remembered(SEEN), remembered(LOOKED)
     if document is None:
@@ -343,12 +345,12 @@ def recall(remembered: Callable[[str], bytes | None]) -> Seen | None:
             "what was seen of the publication was noted by another version of Tidemill",
             fix="Go on with that version, or accept a gap: tidemill resync FILE.",
         )
-    marks = tuple(Mark(**mark | {"reasons": tuple(mark["reasons"])}) for mark in data["marks"])
+    marks = tuple(TableMark(**mark | {"reasons": tuple(mark["reasons"])}) for mark in data["marks"])
     lsn = max(parse_lsn(data["lsn"]), parse_lsn(looked.decode()) if looked else 0)
-    return Seen(Published.of_data(data["published"]), lsn, marks)
+    return PublicationState(Published.of_data(data["published"]), lsn, marks)
 
 
-def keep(schemas: Schemas, seen: Seen | None) -> None:
+def keep(schemas: Schemas, seen: PublicationState | None) -> None:
     """Durable when it returns. None forgets everything."""
     schemas.remember(LOOKED, None)
     if seen is None:
@@ -367,5 +369,5 @@ def accept(schemas: Schemas, table: str) -> tuple[Notice, ...]:
     pattern = parse(table)
     accepted = [m for m in seen.marks if m.table == table or pattern.matches(*m.table.split(".", 1))]
     if accepted:
-        keep(schemas, Seen(seen.published, seen.lsn, tuple(m for m in seen.marks if m not in accepted)))
+        keep(schemas, PublicationState(seen.published, seen.lsn, tuple(m for m in seen.marks if m not in accepted)))
     return tuple(mark.notice() for mark in accepted)

@@ -40,7 +40,7 @@ RESTORED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerTimeline:
     """`timeline` is 0 where it says nothing: a standby that is promoted changes it in the middle of a stream."""
 
     system: str
@@ -48,7 +48,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class WitnessedTransaction:
     lsn: int
     end: int
     xid: int
@@ -56,14 +56,14 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class WitnessMemory:
     """What is kept across restarts. `stream` is what the server was asked to send: with other publications it may leave
     out what it sent before. `closed`: the stream ended in order, and `last` is the last that was seen of it. `placed`:
     where an operator lets the log go on, which need not be where a transaction ends."""
 
-    server: Server
+    server: ServerTimeline
     stream: str
-    last: Transaction | None
+    last: WitnessedTransaction | None
     closed: bool = False
     placed: int = 0
 
@@ -71,24 +71,24 @@ class Memory:
         return orjson.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, document: bytes) -> Memory:
+    def from_json(cls, document: bytes) -> WitnessMemory:
         kept = orjson.loads(document)
         last = kept["last"]
         return cls(
-            Server(**kept["server"]),
+            ServerTimeline(**kept["server"]),
             kept["stream"],
-            Transaction(**last) if last else None,
+            WitnessedTransaction(**last) if last else None,
             kept.get("closed", False),
             kept.get("placed", 0),
         )
 
 
-def identify(ask: Ask, *, recovering: bool) -> Server:
+def identify(ask: Ask, *, recovering: bool) -> ServerTimeline:
     system, timeline = ask("IDENTIFY_SYSTEM")[0][:2]
-    return Server(str(system), 0 if recovering else int(str(timeline)))
+    return ServerTimeline(str(system), 0 if recovering else int(str(timeline)))
 
 
-def check_server(memory: Memory, now: Server, known: int, ask: Ask, where: str) -> Memory:
+def check_server(memory: WitnessMemory, now: ServerTimeline, known: int, ask: Ask, where: str) -> WitnessMemory:
     """The memory as it holds at this server, or `PositionLost`. `known` is where our log ends."""
     before = memory.server
     if now.system != before.system:
@@ -107,7 +107,7 @@ def check_server(memory: Memory, now: Server, known: int, ask: Ask, where: str) 
     return replace(memory, server=now, last=last)
 
 
-def check_end(memory: Memory, end: int, where: str) -> None:
+def check_end(memory: WitnessMemory, end: int, where: str) -> None:
     """A transaction that was sent was on the server's disk: its WAL cannot end before it."""
     last = memory.last
     if last is not None and last.end > end:
@@ -129,20 +129,20 @@ def _fork(before: int, now: int, ask: Ask) -> int | None:
     return 0
 
 
-class Witness:
+class WalWitness:
     """Of one connection: compares what the server sends again, and keeps the newest transaction."""
 
     def __init__(self, config: PostgresConfig, schemas: Schemas) -> None:
         self.schemas, self._where = schemas, config.where
         self._stream = _stream(config)
         document = schemas.recall(NAME)
-        self._memory = Memory.from_json(document) if document else None
-        self._newest: Transaction | None = None
-        self._expected: Transaction | None = None
+        self._memory = WitnessMemory.from_json(document) if document else None
+        self._newest: WitnessedTransaction | None = None
+        self._expected: WitnessedTransaction | None = None
         self._boundary = 0
 
     @property
-    def last(self) -> Transaction | None:
+    def last(self) -> WitnessedTransaction | None:
         """The newest transaction that is remembered for good."""
         return self._memory.last if self._memory else None
 
@@ -154,11 +154,11 @@ class Witness:
         """For a source that begins anew."""
         self._memory = None
 
-    def meet(self, now: Server, known: int, end: int, ask: Ask) -> None:
+    def meet(self, now: ServerTimeline, known: int, end: int, ask: Ask) -> None:
         """Compares what the server says of itself. Without a memory it is taken as it is, and remembered."""
         memory = self._memory
         if memory is None:
-            memory = Memory(now, self._stream, None)
+            memory = WitnessMemory(now, self._stream, None)
         else:
             memory = check_server(memory, now, known, ask, self._where)
             if memory.stream != self._stream:
@@ -182,7 +182,7 @@ class Witness:
         compared, and is never remembered."""
         if self._expected is not None and lsn[-1] >= self._expected.lsn:
             at = int(np.searchsorted(lsn, self._expected.lsn))
-            found = Transaction(int(lsn[at]), int(end[at]), int(xid[at]), int(time[at]))
+            found = WitnessedTransaction(int(lsn[at]), int(end[at]), int(xid[at]), int(time[at]))
             if found != self._expected:
                 self._differs(self._expected, _named(found))
             self._expected = None
@@ -193,7 +193,7 @@ class Witness:
         real = np.flatnonzero(xid)  # a message outside transactions has none
         if again and len(real):
             at = int(real[-1])
-            self._newest = Transaction(int(lsn[at]), int(end[at]), int(xid[at]), int(time[at]))
+            self._newest = WitnessedTransaction(int(lsn[at]), int(end[at]), int(xid[at]), int(time[at]))
 
     def judge(self, wal_end: int) -> None:
         """All that was committed before `wal_end` has been observed."""
@@ -217,12 +217,12 @@ class Witness:
         if self._memory is not None and not self.pending:
             self._keep(replace(self._memory, closed=True))
 
-    def _keep(self, memory: Memory) -> None:
+    def _keep(self, memory: WitnessMemory) -> None:
         if memory != self._memory:
             self.schemas.remember(NAME, memory.to_json())
             self._memory = memory
 
-    def _differs(self, expected: Transaction, found: str) -> NoReturn:
+    def _differs(self, expected: WitnessedTransaction, found: str) -> NoReturn:
         _lost(f"the server's history is another one: where it sent {_named(expected)}, it now has {found}", self._where)
 
     def _gap(self) -> NoReturn:
@@ -235,7 +235,7 @@ class Witness:
 
 def begin(schemas: Schemas, config: PostgresConfig, system: str) -> None:
     """The server with which a source begins anew; nothing is remembered where its identifier is not known."""
-    memory = Memory(Server(system, 0), _stream(config), None) if system else None
+    memory = WitnessMemory(ServerTimeline(system, 0), _stream(config), None) if system else None
     schemas.remember(NAME, memory.to_json() if memory else None)
 
 
@@ -250,12 +250,12 @@ def place(schemas: Schemas, lsn: int) -> None:
         schemas.remember(NAME, replace(memory, placed=lsn).to_json())
 
 
-def recall(remembered: Callable[[str], bytes | None]) -> Memory | None:
+def recall(remembered: Callable[[str], bytes | None]) -> WitnessMemory | None:
     document = remembered(NAME)
-    return Memory.from_json(document) if document else None
+    return WitnessMemory.from_json(document) if document else None
 
 
-def _named(transaction: Transaction) -> str:
+def _named(transaction: WitnessedTransaction) -> str:
     # A history with transactions of the same sizes has the same LSNs and xids: only the time tells them apart.
     committed = _TWO_THOUSAND + timedelta(microseconds=transaction.time)
     return f"transaction {transaction.xid} at {format_lsn(transaction.lsn)} of {committed:%Y-%m-%d %H:%M:%S.%f}"

@@ -33,7 +33,7 @@ import orjson
 from tidemill.lab.servers.kafka import free_ports
 from tidemill.lab.servers.process import ServerProcess, listens
 from tidemill.lab.servers.starrocks_standin.mysql import Connection
-from tidemill.lab.servers.starrocks_standin.store import Forbidden, Load, Rejected, Store
+from tidemill.lab.servers.starrocks_standin.store import Forbidden, Load, Rejected, StandinStore
 
 _LOAD = re.compile(r"^/api/([^/]+)/([^/]+)/_stream_load$")
 _STATE = re.compile(r"^/api/([^/]+)/get_load_state$")
@@ -243,7 +243,7 @@ class _Backend(_Node):
 
 class _Cluster:
     def __init__(self, file: str, backend_port: int, user: str, password: str) -> None:
-        self.store = Store(Path(file))
+        self.store = StandinStore(Path(file))
         self.backend_port = backend_port
         self.user = user
         self.password = password

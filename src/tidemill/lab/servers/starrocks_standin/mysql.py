@@ -14,7 +14,7 @@ import sqlite3
 import struct
 from typing import Any
 
-from tidemill.lab.servers.starrocks_standin.store import Column, Rejected, Store, convert
+from tidemill.lab.servers.starrocks_standin.store import Rejected, StandinColumn, StandinStore, convert
 
 _CAPABILITIES = 0x00000001 | 0x00000008 | 0x00000200 | 0x00008000 | 0x00080000  # long password, db, 4.1, secure, plugin
 _COM_QUIT, _COM_INIT_DB, _COM_QUERY, _COM_PING = 1, 2, 3, 14
@@ -46,7 +46,7 @@ class SqlError(Exception):
         self.code = code
 
 
-def run(store: Store, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+def run(store: StandinStore, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Columns and rows; both empty for a statement without a result."""
     statement = statement.strip().rstrip(";")
     if _PLAIN.match(statement):
@@ -67,7 +67,7 @@ def run(store: Store, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]
     if found := _ADD.search(statement):
         if any(c.name == found[3] for c in store.columns(found[1], found[2])):
             raise SqlError(1060, f"Duplicate column name '{found[3]}'")
-        column = Column(found[3], found[4].upper(), True, False)
+        column = StandinColumn(found[3], found[4].upper(), True, False)
         store.add(found[1], found[2], column, _default(column, found[5]), _plain(found[6] or ""))
         return [], []
     if found := _RENAME.search(statement):
@@ -87,7 +87,7 @@ def run(store: Store, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]
     raise SqlError(1064, "Getting syntax error: the stand-in does not know this statement")
 
 
-def _run(store: Store, database: str, table: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _run(store: StandinStore, database: str, table: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     if not store.columns(database, table):
         raise SqlError(5502, f"Unknown table '{database}.{table}'")
     try:
@@ -96,7 +96,7 @@ def _run(store: Store, database: str, table: str, statement: str) -> tuple[list[
         raise SqlError(1064, str(error)) from error
 
 
-def _create(store: Store, found: re.Match[str]) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _create(store: StandinStore, found: re.Match[str]) -> tuple[list[str], list[tuple[Any, ...]]]:
     if store.columns(found[1], found[2]):
         return [], []
     keys = [name.strip(" `") for name in found[4].split(",")]
@@ -105,7 +105,7 @@ def _create(store: Store, found: re.Match[str]) -> tuple[list[str], list[tuple[A
         column = _COLUMN.match(line.strip())
         if column is None:
             raise SqlError(1064, f"Getting syntax error at {line.strip()[:40]}")
-        columns.append(Column(column[1], column[2].upper(), column[3].upper() == "NULL", column[1] in keys))
+        columns.append(StandinColumn(column[1], column[2].upper(), column[3].upper() == "NULL", column[1] in keys))
     if [c.name for c in columns[: len(keys)]] != keys:
         raise SqlError(1064, "Key columns must be the first few columns of the schema and in the same order")
     for c in columns[: len(keys)]:
@@ -115,7 +115,7 @@ def _create(store: Store, found: re.Match[str]) -> tuple[list[str], list[tuple[A
     return [], []
 
 
-def _default(column: Column, text: str | None) -> Any:
+def _default(column: StandinColumn, text: str | None) -> Any:
     """As the analyzer takes it: a constant of a scalar type, or an error."""
     if text is None:
         return None

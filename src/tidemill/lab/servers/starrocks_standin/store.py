@@ -37,7 +37,7 @@ class Forbidden(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class StandinColumn:
     name: str
     type: str
     nullable: bool
@@ -54,7 +54,7 @@ class Load:
     condition: str = ""
 
 
-class Store:
+class StandinStore:
     def __init__(self, file: Path) -> None:
         self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode = WAL")
@@ -78,14 +78,14 @@ class Store:
             cursor = self._db.execute(statement)
             return [d[0] for d in cursor.description or ()], cursor.fetchall()
 
-    def columns(self, db: str, table: str) -> list[Column]:
+    def columns(self, db: str, table: str) -> list[StandinColumn]:
         with self._lock:
             rows = self._db.execute(
                 "SELECT name, type, nullable, pk FROM _columns WHERE db = ? AND tbl = ? ORDER BY pos", (db, table)
             ).fetchall()
-        return [Column(name, kind, bool(nullable), bool(key)) for name, kind, nullable, key in rows]
+        return [StandinColumn(name, kind, bool(nullable), bool(key)) for name, kind, nullable, key in rows]
 
-    def create(self, db: str, table: str, columns: list[Column]) -> None:
+    def create(self, db: str, table: str, columns: list[StandinColumn]) -> None:
         with self.transaction() as connection:
             for position, c in enumerate(columns):
                 connection.execute(
@@ -105,7 +105,7 @@ class Store:
         with self._lock:
             self._db.execute("INSERT OR REPLACE INTO _comments VALUES (?, ?, ?, ?)", (db, table, column, comment))
 
-    def add(self, db: str, table: str, column: Column, default: Any = None, comment: str = "") -> None:
+    def add(self, db: str, table: str, column: StandinColumn, default: Any = None, comment: str = "") -> None:
         """`default`: what the rows that are there have in it."""
         with self.transaction() as connection:
             position = len(self.columns(db, table))
@@ -192,7 +192,7 @@ class Store:
 
 
 def _write(
-    connection: sqlite3.Connection, load: Load, columns: dict[str, Column], op: int, row: dict[str, Any]
+    connection: sqlite3.Connection, load: Load, columns: dict[str, StandinColumn], op: int, row: dict[str, Any]
 ) -> None:
     table = _quoted(f"{load.db}.{load.table}")
     key = [c.name for c in columns.values() if c.key]
@@ -223,7 +223,7 @@ def _is_newer(connection: sqlite3.Connection, place: str, key: list[Any], load: 
     return row[load.condition] is None or there[0] > row[load.condition]
 
 
-def convert(value: Any, column: Column) -> Any:
+def convert(value: Any, column: StandinColumn) -> Any:
     """As strict mode does it: what does not fit is an error, never NULL."""
     if value is None:
         if not column.nullable:
