@@ -86,8 +86,13 @@ def written(directory: Path, sink: str) -> list[int]:
 def test_ls_lists_letters_by_offset_with_their_reasons(tidemill: Terminal, pipeline: config.Pipeline) -> None:
     answer = tidemill("dlq", "ls", pipeline.file, "--json").json
     assert answer["count"] == {"s": 3, "t": 1}
-    assert [(each["sink"], each["offset"]) for each in answer["letters"]] == [("s", 3), ("s", 4), ("t", 4), ("s", 17)]
-    assert "payload" not in answer["letters"][0]
+    assert [(each["sink"], each["offset"]) for each in answer["dead_letters"]] == [
+        ("s", 3),
+        ("s", 4),
+        ("t", 4),
+        ("s", 17),
+    ]
+    assert "payload" not in answer["dead_letters"][0]
     out = tidemill("dlq", "ls", pipeline.file, "--sink", "s", "--limit", 2).out
     assert "too large" in out
     assert "no such column" not in out
@@ -292,14 +297,14 @@ def test_a_letter_never_puts_a_row_of_a_database_back_to_an_older_state(
     rows.deliver(20, 21)
     listed = {
         each["offset"]: each["superseded"]
-        for each in tidemill("dlq", "ls", rows.pipeline.file, "--json").json["letters"]
+        for each in tidemill("dlq", "ls", rows.pipeline.file, "--json").json["dead_letters"]
     }
     assert listed == {3: "wholly", 4: "", 17: ""}
     assert "wholly by 20" in tidemill("dlq", "ls", rows.pipeline.file).out
     answer = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--json")
     assert answer.code == 0, "nobody had to be asked"
     assert (answer.json["replayed"], answer.json["skipped"], answer.json["failed"]) == (2, 1, 0)
-    (skipped,) = [each["skipped"] for each in answer.json["letters"] if each["skipped"]]
+    (skipped,) = [each["skipped"] for each in answer.json["dead_letters"] if each["skipped"]]
     assert skipped == "superseded: event 20 is newer"
     assert rows.tell() == {3: "newer", 4: "customer 4 — Zürich", 17: "customer 17 — Zürich"}
     confirmed = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s")
@@ -375,11 +380,11 @@ def test_letters_of_an_older_version_are_compared_with_what_the_log_still_has(
     with closing(sqlite3.connect(store.path)) as db, db:
         db.execute("DELETE FROM followed")
     answer = tidemill("dlq", "replay", rows.pipeline.file, 1, 2, "--json").json
-    assert [each["skipped"] for each in answer["letters"]] == ["superseded: event 20 is newer", ""]
+    assert [each["skipped"] for each in answer["dead_letters"]] == ["superseded: event 20 is newer", ""]
     assert rows.tell() == {3: "newer", 4: "customer 4 — Zürich"}
     Path(rows.pipeline.log_uri).rename(Path(rows.pipeline.log_uri).with_name("away"))
     answer = tidemill("dlq", "replay", rows.pipeline.file, 3, "--json").json
-    assert "is not known" in answer["letters"][0]["skipped"]
+    assert "is not known" in answer["dead_letters"][0]["skipped"]
 
 
 def test_a_letter_that_is_replayed_alone_supersedes_older_ones_of_its_row(

@@ -83,14 +83,14 @@ def test_an_event_that_a_webhook_refuses_waits_for_its_replay_while_all_others_a
             out, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, error.decode()[-2000:]
     (hook,) = orjson.loads(out.splitlines()[-1])["sinks"]
-    assert (hook["state"], hook["letters"], hook["lag_events"]) == ("ok", 1, 0)
-    (dead_letter,) = tidemill("dlq", "ls", path, "--json").json["letters"]
+    assert (hook["state"], hook["dead_letters"], hook["lag_events"]) == ("ok", 1, 0)
+    (dead_letter,) = tidemill("dlq", "ls", path, "--json").json["dead_letters"]
     assert (dead_letter["sink"], dead_letter["table"]) == ("hook", "public.t")
     assert "422" in dead_letter["reason"]
     assert tidemill("dlq", "show", path, dead_letter["id"]).json["event"]["after"] == {"id": 13}
     assert tidemill("dlq", "replay", path, "--yes").code == 1
-    assert tidemill("dlq", "ls", path, "--json").json["letters"][0]["attempts"] == 2
+    assert tidemill("dlq", "ls", path, "--json").json["dead_letters"][0]["attempts"] == 2
     receiver.disliked = set()
     assert tidemill("dlq", "replay", path, "--yes").code == 0
     assert receiver.taken[-1] == 13
-    assert tidemill("dlq", "ls", path, "--json").json["letters"] == []
+    assert tidemill("dlq", "ls", path, "--json").json["dead_letters"] == []

@@ -99,7 +99,7 @@ def with_id(native: str, arrow: pa.DataType) -> Table:
 
 
 @pytest.mark.parametrize(
-    ("letter", "newer", "expected"),
+    ("dead_letter", "newer", "expected"),
     [
         (event(INSERT, 5), event(UPDATE, 5), WHOLLY),
         (event(INSERT, 5), event(DELETE, 5), WHOLLY),

@@ -36,7 +36,7 @@ def ls(
         dead_letters, counts = store.dead_letters(sink=sink, limit=limit), store.count()
     if as_json:
         terminal.show_json(
-            {"pipeline": chosen.name, "count": counts, "letters": [_head(each) for each in dead_letters]}
+            {"pipeline": chosen.name, "count": counts, "dead_letters": [_head(each) for each in dead_letters]}
         )
         return
     terminal.show_table(
@@ -123,7 +123,7 @@ def replay(
             {
                 "pipeline": chosen.name, "replayed": replayed, "failed": len(failed), "skipped": len(skipped),
                 "untried": untried,
-                "letters": [
+                "dead_letters": [
                     {"id": o.dead_letter.number, "sink": o.dead_letter.sink, "error": o.error, "skipped": o.skipped}
                     for o in outcomes
                 ],

@@ -262,7 +262,7 @@ class _MysqlServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
 
-def _serve() -> None:
+def serve() -> None:
     file, http_port, backend_port, mysql_port, user, password = orjson.loads(sys.stdin.readline())
     cluster = _Cluster(file, backend_port, user, password)
     servers: list[Any] = [
@@ -284,7 +284,3 @@ def _serve() -> None:
     threading.Thread(target=stop_with_owner, daemon=True).start()
     stopped.wait()
     cluster.store.close()
-
-
-if __name__ == "__main__":
-    _serve()
