@@ -18,6 +18,8 @@
     │   └── BadAppend        a decoder's blocks break the log's rules: a defect of ours
     ├── CheckpointError      the checkpoint store
     │   └── CheckpointConflict   someone else moved it
+    ├── StateError           the state store
+    │   └── StateTooNew      a later version of Tidemill has used it
     ├── SparkLost            the JVM that runs the stream is gone
     ├── StreamError          a stream did not start, or a job of it was lost; no sink is to blame
     └── DeliveryError        a sink did not take a batch
@@ -134,6 +136,14 @@ class CheckpointConflict(CheckpointError):
     pass
 
 
+class StateError(TidemillError):
+    pass
+
+
+class StateTooNew(StateError):
+    pass
+
+
 class SparkLost(TidemillError):
     pass
 
@@ -191,6 +201,8 @@ _RETRYABLE: dict[type[BaseException], bool] = {
     LogError: True,  # an I/O error of the log's storage: a full disk is freed, a mount comes back
     CheckpointConflict: False,
     CheckpointError: True,
+    StateTooNew: False,
+    StateError: True,
     SparkLost: False,  # the session died with it; a new process has a new one
     StreamError: True,
     Refused: False,

@@ -6,6 +6,7 @@ from tidemill.contracts.component import Component
 from tidemill.contracts.format import BatchWriter, Format, WireFormat
 from tidemill.contracts.sink import Place, Sink, SinkConfig
 from tidemill.contracts.source import Decoder, Passage, Resting, Schemas, Source, Structure
+from tidemill.contracts.state_store import ConfirmedPosition, LastStatus, LostRange, StateStore, Transition
 from tidemill.model.config import Config
 
 __all__ = [
@@ -14,8 +15,11 @@ __all__ = [
     "CheckpointStore",
     "Component",
     "Config",
+    "ConfirmedPosition",
     "Decoder",
     "Format",
+    "LastStatus",
+    "LostRange",
     "Notice",
     "Outcome",
     "Passage",
@@ -25,6 +29,8 @@ __all__ = [
     "Sink",
     "SinkConfig",
     "Source",
+    "StateStore",
     "Structure",
+    "Transition",
     "WireFormat",
 ]

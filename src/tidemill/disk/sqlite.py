@@ -1,4 +1,4 @@
-"""A small SQLite file shared by threads and processes: checkpoints, the schema registry. Opened on first use."""
+"""A small SQLite file shared by threads and processes: checkpoints, the schema registry, state. Opened on first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _PATIENCE = 30.0  # seconds, with whoever writes at the same time
 
 class SqliteFile:
     """`schema` makes its tables if they are missing; `failure` turns what SQLite says into the owner's error. `added`
-    are columns (table, name, declaration) that a file of an older version is given."""
+    are columns (table, name, declaration) that a file of an older version is given; `prepare` is called with every new
+    connection instead, by who numbers the versions of its tables."""
 
     def __init__(
         self,
@@ -27,9 +28,11 @@ class SqliteFile:
         failure: Callable[[str], TidemillError],
         *,
         added: Mapping[str, Mapping[str, str]] | None = None,
+        prepare: Callable[[sqlite3.Connection], None] | None = None,
     ) -> None:
         self.path = path
         self._schema, self._failure, self._added = schema, failure, added or {}
+        self._prepare = prepare
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
 
@@ -74,6 +77,8 @@ class SqliteFile:
             db.execute("PRAGMA synchronous=FULL")  # in WAL mode, less may lose the last commits in a power cut
             db.executescript(self._schema)
             self._add_columns(db)
+            if self._prepare is not None:
+                self._prepare(db)
         except BaseException:
             db.close()
             raise

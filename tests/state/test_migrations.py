@@ -1,0 +1,157 @@
+"""A store is brought to our version in one step, by whoever comes first; a newer one is left alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.state.conftest import Opener
+from tidemill.contracts import ConfirmedPosition
+from tidemill.errors import StateError, StateTooNew, is_retryable
+from tidemill.lab.servers.postgres import Postgres
+from tidemill.model.position import Position
+from tidemill.state import find_store, migrations, open_store
+from tidemill.state.migrations import Migration
+
+SECOND = Migration(2, "leases", ("CREATE TABLE leases (pipeline TEXT PRIMARY KEY, fence BIGINT NOT NULL)",))
+THIRD = Migration(
+    3,
+    "a deadline",
+    (
+        "ALTER TABLE leases ADD COLUMN until TEXT",
+        "INSERT INTO leases (pipeline, fence) SELECT pipeline, 1 FROM pipelines",
+    ),
+)
+
+
+def test_steps_are_numbered_without_a_gap() -> None:
+    assert [step.version for step in migrations.MIGRATIONS] == list(range(1, migrations.latest() + 1))
+
+
+def test_a_store_of_version_1_keeps_its_state_on_the_way_to_a_later_one(
+    uri: str, opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = opener()
+    old.claim("orders", "here")
+    old.confirm("orders", Position("0/7"), 7)
+    old.close()
+    use(monkeypatch, SECOND, THIRD)
+    new = opener()
+    assert new.confirmed("orders") == ConfirmedPosition(Position("0/7"), 7)
+    assert rows(uri, "SELECT version, name FROM migrations ORDER BY version") == [
+        (1, migrations.MIGRATIONS[0].name), (2, "leases"), (3, "a deadline"),
+    ]  # fmt: skip
+    assert rows(uri, "SELECT pipeline, fence, until FROM leases") == [("orders", 1, None)]
+
+
+def test_a_migration_that_fails_leaves_the_store_as_it_was(
+    uri: str, opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = opener()
+    old.confirm("orders", Position("0/7"), 7)
+    with monkeypatch.context() as patched:
+        use(patched, SECOND, Migration(3, "wrong", ("CREATE TABLE more (n BIGINT)", "DELETE FROM nowhere")))
+        with pytest.raises(StateError, match="nowhere"):
+            opener().confirmed("orders")
+        with pytest.raises(StateError, match="nowhere"):
+            opener().confirm("orders", Position("0/8"), 8)
+    assert opener().confirmed("orders") == ConfirmedPosition(Position("0/7"), 7)
+    assert rows(uri, "SELECT version FROM migrations") == [(1,)]
+    use(monkeypatch, SECOND)
+    assert opener().confirmed("orders") == ConfirmedPosition(Position("0/7"), 7)
+    assert rows(uri, "SELECT * FROM leases") == []
+
+
+def test_a_store_that_is_newer_than_the_code_is_refused_with_what_to_do(
+    uri: str, opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        use(patched, SECOND)
+        opener().confirm("orders", Position("0/7"), 7)
+    attempts: list[Callable[[], object]] = [lambda: opener().confirmed("orders"), lambda: find_store(uri)]
+    for attempt in attempts:
+        with pytest.raises(StateTooNew, match="at version 2, and this Tidemill knows versions up to 1") as refused:
+            attempt()
+        assert "Run that version or a newer one" in refused.value.fix
+        assert not is_retryable(refused.value)
+    assert rows(uri, "SELECT position FROM confirmed_positions") == [("0/7",)]
+
+
+def test_who_only_looks_makes_nothing(uri: str, opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_store(uri) is None
+    assert "://" in uri or not Path(uri).exists()
+    opener().confirm("orders", Position("0/7"), 7)
+    found = find_store(uri)
+    assert found is not None
+    assert found.confirmed("orders") == ConfirmedPosition(Position("0/7"), 7)
+    found.close()
+    use(monkeypatch, SECOND)
+    assert find_store(uri) is None, "not opened since the upgrade"
+    assert rows(uri, "SELECT version FROM migrations") == [(1,)]
+
+
+_OPENS = """
+import sys
+from tidemill.model.position import Position
+from tidemill.state import open_store
+store = open_store(sys.argv[1])
+sys.stdin.readline()
+store.confirm(sys.argv[2], Position("0/7"), 7)
+"""
+
+
+def test_processes_that_open_a_new_store_at_once_all_get_it(uri: str) -> None:
+    names = [f"pipeline-{number}" for number in range(4)]
+    crowd = [subprocess.Popen([sys.executable, "-c", _OPENS, uri, name], stdin=subprocess.PIPE) for name in names]
+    for process in crowd:
+        assert process.stdin is not None
+        process.stdin.close()
+    assert [process.wait(60) for process in crowd] == [0] * len(crowd)
+    store = open_store(uri)
+    assert {store.confirmed(name) for name in names} == {ConfirmedPosition(Position("0/7"), 7)}
+    store.close()
+    assert rows(uri, "SELECT version FROM migrations") == [(n,) for n in range(1, migrations.latest() + 1)]
+
+
+def test_a_user_without_the_right_to_make_a_schema_uses_one_that_is_there(postgres18: Postgres) -> None:
+    with postgres18.database("state_rights") as dsn:
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute("DROP ROLE IF EXISTS state_clerk")
+            admin.execute("CREATE ROLE state_clerk LOGIN")
+        clerk = psycopg.conninfo.conninfo_to_dict(dsn)
+        host, port = clerk.get("host", ""), clerk.get("port", "")
+        uri = f"postgresql:///state_rights?host={host}&port={port}&user=state_clerk&schema=odd%20name"
+        store = open_store(uri)
+        with pytest.raises(StateError, match="permission denied") as refused:
+            store.confirmed("orders")
+        assert "may use the schema" in refused.value.fix
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute('CREATE SCHEMA "odd name" AUTHORIZATION state_clerk')
+        store.confirm("orders", Position("0/7"), 7)
+        assert store.confirmed("orders") is not None
+        store.close()
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute('DROP SCHEMA "odd name" CASCADE')
+            admin.execute("DROP ROLE state_clerk")
+
+
+def use(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
+    """As if this Tidemill were a later one."""
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, *more))
+
+
+def rows(uri: str, statement: str) -> list[tuple[object, ...]]:
+    """Past the store."""
+    if "://" not in uri:
+        import sqlite3
+        from contextlib import closing
+
+        with closing(sqlite3.connect(uri)) as file:
+            return list(file.execute(statement))
+    with psycopg.connect(uri, options="-c search_path=tidemill_state") as db:
+        return list(db.execute(statement))
