@@ -18,6 +18,7 @@ from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.rows import Domain, TransactionName, Uuid
 from tidemill.decoders.binlog.statements import Statements
 from tidemill.decoders.binlog.stream import BinlogStream
+from tidemill.decoders.columnar.calendar import NO_TIME
 from tidemill.decoders.mysql_schema import table_map as maps
 from tidemill.decoders.mysql_schema.answers import TableAnswers
 from tidemill.decoders.mysql_schema.gtid import Flavor
@@ -76,7 +77,7 @@ class Control:
                 prepared = bool(body[12] & 0x40)
                 name = self._learn_domain(event)
                 number = int.from_bytes(body[:8], "little", signed=True)
-                stream.begin(name, number, scanning.NO_TIME, 2 if prepared else 1)
+                stream.begin(name, number, NO_TIME, 2 if prepared else 1)
                 state[scanning.HELD] = prepared
                 state[scanning.POS] = end
             case events.GTID_TAGGED:
@@ -159,7 +160,7 @@ class Control:
         gtid = events.tagged_gtid(body)
         prefix = f"{gtid.uuid}:{gtid.tag}:" if gtid.tag else f"{gtid.uuid}:"
         name = self._stream.names.number(TransactionName(prefix, Uuid(gtid.uuid, gtid.tag)))
-        self._stream.begin(name, gtid.number, gtid.time or scanning.NO_TIME, 1)
+        self._stream.begin(name, gtid.number, gtid.time or NO_TIME, 1)
 
     def _learn_uuid(self, body: bytes) -> None:
         text = body[1:17].hex()

@@ -14,6 +14,7 @@ from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.blocks import statements
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
+from tidemill.decoders.columnar.calendar import NO_TIME
 from tidemill.decoders.mysql_schema.answers import DdlChange
 from tidemill.errors import TidemillError
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
@@ -141,7 +142,7 @@ class Emitter:
         state = self._stream.state
         state[scanning.POS] = end
         if not state[scanning.OPEN]:
-            return BinlogTransaction(scanning.ANONYMOUS, 0, scanning.NO_TIME)
+            return BinlogTransaction(scanning.ANONYMOUS, 0, NO_TIME)
         if state[scanning.SPILLING]:
             return self.end_spill()
         own = self._stream.newest()

@@ -26,7 +26,7 @@ from tidemill.decoders.binlog.images import (
     skip_whole,
 )
 from tidemill.decoders.binlog.wire import le16, le24, le32, le48, le64, packed
-from tidemill.decoders.columnar import sides
+from tidemill.decoders.columnar.calendar import NO_TIME
 from tidemill.decoders.columnar.crc32 import crc32
 
 # Slots of the state vector, which lives as long as the connection.
@@ -64,7 +64,6 @@ OP_INSERT, OP_UPDATE, OP_DELETE = 1, 2, 3
 NOT_CAPTURED = -1
 HEADER = 19
 ANONYMOUS = 0  # the name number of a transaction without GTID
-NO_TIME = sides.NO_TIME
 
 _QUERY, _STOP, _INTVAR, _RAND, _USER_VAR, _XID, _TABLE_MAP = 2, 3, 5, 13, 14, 16, 19
 _HEARTBEAT, _IGNORABLE, _ROWS_QUERY, _GTID, _ANONYMOUS_GTID, _PREVIOUS_GTIDS = 27, 28, 29, 33, 34, 35

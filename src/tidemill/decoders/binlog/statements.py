@@ -18,6 +18,7 @@ from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.ends import TransactionEnds
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
+from tidemill.decoders.columnar.calendar import NO_TIME
 from tidemill.decoders.mysql_schema.answers import DdlChange, TableAnswers
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, Committed
@@ -63,7 +64,7 @@ class Statements:
                 yield from self._ends.roll_back(end)
             case "XA", "START" | "BEGIN":
                 if not state[scanning.OPEN]:
-                    self._stream.begin(scanning.ANONYMOUS, 0, scanning.NO_TIME, 2)
+                    self._stream.begin(scanning.ANONYMOUS, 0, NO_TIME, 2)
                 state[[scanning.OPEN, scanning.HELD]] = 2, 1
                 state[scanning.POS] = end
             case "XA", "COMMIT" | "ROLLBACK":

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.blocks import Blocks
 from tidemill.decoders.binlog.rows import BinlogRows, Names, TableNumbers, TransactionName
+from tidemill.decoders.columnar.calendar import NO_TIME
 from tidemill.decoders.mysql_schema.place import BinlogPlace
 from tidemill.errors import ConnectionLost, DecodeError, SourceError
 
@@ -53,7 +54,7 @@ class BinlogTransaction:
 
     def commit_time(self, seconds: int) -> int:
         """Its own, or that of the event which ends it."""
-        return self.time if self.time != scanning.NO_TIME else seconds * 1_000_000
+        return self.time if self.time != NO_TIME else seconds * 1_000_000
 
 
 class BinlogStream:

@@ -1,4 +1,4 @@
-"""Days of the calendar, for every decoder's kernels."""
+"""Days of the calendar and times of transactions, for every decoder's kernels."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 from numba import njit
 
 MICROS_PER_DAY = 86_400_000_000
+
+# A transaction whose commit time nobody knows.
+NO_TIME = -(2**63)
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -10,11 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.decoders.columnar.calendar import NO_TIME
 from tidemill.model.block import COMMIT_TIME, ODD, POSITION, UNCHANGED, Side
 from tidemill.model.columns import Ints, booleans, column
-
-# A transaction whose commit time nobody knows.
-NO_TIME = np.iinfo(np.int64).min
 
 
 def meta(offset: Ints, op: npt.NDArray[np.uint8], ordinal: Ints) -> dict[str, pa.Array]:

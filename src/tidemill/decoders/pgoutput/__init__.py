@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders.columnar.sides import NO_TIME, commits, meta, runs, side_values, table_runs, unchanged
+from tidemill.decoders.columnar.calendar import NO_TIME
+from tidemill.decoders.columnar.sides import commits, meta, runs, side_values, table_runs, unchanged
 from tidemill.decoders.pgoutput import cells, messages
 from tidemill.decoders.pgoutput import scan as scanning
 from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, texts, value_of

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders.columnar import sides
+from tidemill.decoders.columnar.calendar import NO_TIME
 
 # Slots of the state vector, which lives as long as the connection.
 POS = 0  # next byte to look at
@@ -45,7 +45,6 @@ OP_INSERT, OP_UPDATE, OP_DELETE, OP_TRUNCATE, OP_MESSAGE = 1, 2, 3, 4, 5
 MESSAGE_SLOT = 0  # the pseudo relation of logical messages
 #: Prefix of the messages that a source of ours writes to have a transaction to remember; no event is made of them.
 WITNESS = "tidemill.witness"
-NO_TIME = sides.NO_TIME
 
 _ABSENT = np.int64(-1)
 _WITNESS = np.frombuffer(WITNESS.encode() + b"\0", np.uint8)
