@@ -136,11 +136,11 @@ def test_pymysql_sends_raw_commands_and_lets_its_socket_be_read() -> None:
 
 
 def test_psycopg_waits_by_a_generator_that_is_told_of_silence() -> None:
-    from tidemill.net.pgsession import NoAnswer, Session
+    from tidemill.net.pgsession import NoAnswer, PgSession
 
     waits: list[list[int]] = []
 
-    class Watched(Session):
+    class Watched(PgSession):
         patience = 0.3
 
         def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
@@ -186,7 +186,7 @@ def test_psycopg_waits_by_a_generator_that_is_told_of_silence() -> None:
 def test_redis_connections_have_a_plain_socket() -> None:
     import redis
 
-    from tidemill.sinks.redis.client import Wire
+    from tidemill.sinks.redis.client import RedisConnection
 
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -200,7 +200,7 @@ def test_redis_connections_have_a_plain_socket() -> None:
         client = redis.Redis(port=listener.getsockname()[1], protocol=2)
         connection = client.connection_pool.get_connection()
         assert isinstance(connection._sock, socket.socket)
-        wire = Wire(connection, "here")
+        wire = RedisConnection(connection, "here")
         wire.run(memoryview(b"*1\r\n$4\r\nPING\r\n" * 3), 3)
         wire.close()
         client.close()
