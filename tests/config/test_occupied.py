@@ -130,18 +130,6 @@ def test_every_sink_of_ours_says_what_it_occupies_or_that_it_needs_no_place_of_i
     assert ours - saying == no_place
 
 
-def test_sinks_that_keep_the_current_row_of_a_key_say_so() -> None:
-    """Superseded dead letters would put their rows back."""
-    kinds = {name: registry.load("sinks", name).Config for name in registry.names("sinks")}
-    assert {name for name, kind in kinds.items() if "holds_rows" in vars(kind)} == {
-        "clickhouse",
-        "postgres",
-        "starrocks",
-    }
-    for mode, holds in (("upsert", True), ("changelog", False)):
-        assert kinds["clickhouse"].model_construct(mode=mode).holds_rows() is holds
-
-
 def test_a_place_holds_what_is_below_it() -> None:
     assert Place("file:///a/").overlaps(Place("file:///a/b/"))
     assert Place("file:///a/b/").overlaps(Place("file:///a/"))

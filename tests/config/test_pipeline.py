@@ -2,14 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.config.conftest import PIPELINE
-from tests.support.components import Pond, PondConfig
-from tidemill import config
+from tests.support.components import BucketConfig, Pond, PondConfig
+from tidemill import config, registry
 from tidemill.checkpoints.file import FileCheckpoints
 from tidemill.config.problem import Problem
+from tidemill.contracts import Component
 from tidemill.errors import ConfigError
 
 Write = Callable[..., Path]
@@ -211,3 +213,19 @@ def test_mistakes_of_several_files_are_reported_together(write: Write, tmp_path:
     with pytest.raises(config.DocumentError) as caught:
         config.load_all([bad, tmp_path / "none.yaml", write(name="good.yaml")])
     assert [Path(p.file).name for p in caught.value.problems] == ["bad.yaml", "none.yaml"]
+
+
+def test_a_sink_that_does_not_say_its_capabilities_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its batches would be spread over lanes although it may want one."""
+
+    class Puddle(Component[BucketConfig]):
+        Config = BucketConfig
+
+    def load(family: str, name: str) -> Any:
+        return Puddle if (family, name) == ("sinks", "bucket") else known(family, name)
+
+    known = registry.load
+    monkeypatch.setattr(registry, "load", load)
+    problem = only(write("  wire_format: json\n"))
+    assert problem.path == ("spec", "sinks", 0, "type")
+    assert "BaseSink" in problem.fix

@@ -73,7 +73,7 @@ class Proof:
         job = {
             "log": str(self.directory / "log"), "state": str(self.directory / "state"), "run": f"run {self.runs}",
             "kind": self.name, "config": {"id": "s", **self.destination.config(port)},
-            "lanes": 1 if self.kind.single_lane else 2, "max_events": 40,
+            "lanes": 1 if self.kind.capabilities.single_lane else 2, "max_events": 40,
         }  # fmt: skip
         return subprocess.Popen(
             [sys.executable, "-m", "tests.delivery.worker", orjson.dumps(job).decode()],

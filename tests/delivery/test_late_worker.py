@@ -114,7 +114,7 @@ def proof(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Proof]:
 def test_a_worker_that_wakes_up_late_changes_nothing(proof: Proof, stall: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = LogReader(str(proof.directory / "log"))
     batches = list(_batches(log))
-    many, few = (1, 1) if proof.kind.single_lane else (3, 2)
+    many, few = (1, 1) if proof.kind.capabilities.single_lane else (3, 2)
 
     def deliveries(bounds: tuple[int, int], lanes: int, epoch: Epoch) -> list[Delivery]:
         start, end = bounds

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from tests.delivery.destination import Destination
 from tests.delivery.test_kills import WITHOUT
@@ -20,6 +21,7 @@ from tidemill import registry
 from tidemill.contracts import Check, Outcome, Sink, SinkConfig
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Delivery, Tier
+from tidemill.model.schema_change import SchemaChangeKind
 
 #: A configuration of each sink for the questions that need no server: nothing listens there.
 UNREACHABLE: dict[str, dict[str, Any]] = {
@@ -74,6 +76,54 @@ def test_it_says_its_tier(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SINKS)
+def test_its_capabilities_name_exactly_the_formats_that_its_config_takes(name: str) -> None:
+    kind = registry.load("sinks", name)
+    sink = make_sink(name)
+    assert sink.capabilities.formats == kind.capabilities.formats
+    assert sink.capabilities.single_lane == kind.capabilities.single_lane
+    takes = set()
+    for wire_format in registry.names("formats"):
+        try:
+            kind.Config(id="s", **UNREACHABLE[name], format=wire_format)
+        except ValidationError:
+            continue
+        takes.add(wire_format)
+    assert kind.capabilities.formats == takes
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_a_sink_that_keeps_current_rows_follows_changes_of_their_tables_and_sends_no_format(name: str) -> None:
+    capabilities = make_sink(name).capabilities
+    assert capabilities.upsert == bool(capabilities.schema_changes) == (not capabilities.formats)
+
+
+_REFUSING = SchemaChangeKind.CREATE_TABLE, SchemaChangeKind.DROP_COLUMN
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "upsert", "without"),
+    [
+        ("postgres", {"allow_destructive_ddl": True}, True, ()),
+        ("postgres", {}, True, (SchemaChangeKind.DROP_COLUMN,)),
+        ("postgres", {"create_tables": False}, True, tuple(SchemaChangeKind)),
+        ("clickhouse", {"allow_destructive_ddl": True}, True, ()),
+        ("clickhouse", {"create_tables": False}, True, _REFUSING),
+        ("clickhouse", {"mode": "changelog"}, False, (SchemaChangeKind.RENAME_COLUMN, SchemaChangeKind.DROP_COLUMN)),
+        ("clickhouse", {"shared_tables": True, "allow_destructive_ddl": True}, True,
+         (SchemaChangeKind.RENAME_COLUMN, SchemaChangeKind.DROP_COLUMN)),
+        ("starrocks", {"create_tables": False}, True,
+         (SchemaChangeKind.CREATE_TABLE, SchemaChangeKind.CHANGE_TYPE, SchemaChangeKind.DROP_COLUMN)),
+    ],
+)  # fmt: skip
+def test_an_object_says_less_than_its_class_where_its_config_forbids_it(
+    name: str, options: dict[str, Any], upsert: bool, without: tuple[SchemaChangeKind, ...]
+) -> None:
+    capabilities = make_sink(name, **UNREACHABLE[name], **options).capabilities
+    assert capabilities.upsert == upsert
+    assert set(SchemaChangeKind) - capabilities.schema_changes == set(without)
+
+
+@pytest.mark.parametrize("name", SINKS)
 def test_doctor_gives_checks_with_a_fix_for_each_that_did_not_pass_and_raises_nothing(
     name: str,
 ) -> None:
@@ -94,7 +144,7 @@ def test_a_sink_that_was_never_used_can_be_closed_twice(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SINKS if name not in LOCAL])
 def test_a_server_that_is_away_is_an_error_to_try_again_and_nothing_is_lost(name: str) -> None:
     sink = make_sink(name)
-    lanes = 1 if sink.single_lane else 2
+    lanes = 1 if sink.capabilities.single_lane else 2
     (delivery, *_) = make_deliveries(make_events(40, TABLES), 0, 40, lanes=lanes)
     with pytest.raises(DeliveryError) as caught:
         sink.write(delivery)
@@ -110,7 +160,7 @@ class Written:
     def __init__(self, name: str, directory: Path) -> None:
         self.name = name
         self.at: Destination = importlib.import_module(f"tests.delivery.destinations.{name}").destination(directory)
-        self.lanes = 1 if registry.load("sinks", name).single_lane else 2
+        self.lanes = 1 if registry.load("sinks", name).capabilities.single_lane else 2
 
     def sink(self) -> Sink:
         return make_sink(self.name, **self.at.config(self.at.port))
@@ -139,6 +189,7 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Written]
 
 def test_receipts_replays_and_letters(written: Written) -> None:
     sink = written.sink()
+    assert sink.capabilities.upsert == written.at.state, "what is read back is rows, or events"
     receipt = sink.write(Delivery("shop", "orders", 0, 0, 0, written.lanes, lambda: iter(())))
     assert (receipt.sink, receipt.lane, receipt.events, receipt.ok) == ("s", 0, 0, True), "of an empty delivery"
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import Field
 
-from tidemill.contracts import Check, Component, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.delivery import Delivery, Receipt, Tier
 
@@ -29,7 +29,7 @@ class ScribeConfig(SinkConfig):
     at_once: int = Field(default=1000, description="How many poison events it names at a time.")
 
 
-class Scribe(Component[ScribeConfig]):
+class Scribe(BaseSink[ScribeConfig]):
     Config: ClassVar[type[SinkConfig]] = ScribeConfig
     tier = Tier.AT_LEAST_ONCE
 
@@ -75,4 +75,4 @@ class Scribe(Component[ScribeConfig]):
 class Hermit(Scribe):
     """The same for who wants all of a batch in one lane."""
 
-    single_lane: ClassVar[bool] = True
+    capabilities = Capabilities(single_lane=True)

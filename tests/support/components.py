@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field, SecretStr
 
 from tidemill import registry
-from tidemill.contracts import Check, Component, Config, Outcome, Resting, SinkConfig
+from tidemill.contracts import BaseSink, Check, Component, Config, Outcome, Resting, SinkConfig, SourceConfig
 from tidemill.model.delivery import Delivery, Receipt, Tier
 
 
@@ -18,8 +18,7 @@ class Tls(Config):
     ca: str | None = Field(default=None, description="File of trusted certificates.")
 
 
-class PondConfig(Config):
-    id: str = Field(description="The source's name.")
+class PondConfig(SourceConfig):
     dsn: str = Field(description="Where the pond is.", json_schema_extra={"secret": True})
     password: SecretStr | None = Field(default=None, description="Instead of the one in the DSN.")
     tables: list[str] = Field(default=[], description="What to capture.")
@@ -42,7 +41,7 @@ class BucketConfig(SinkConfig):
     client_conf: dict[str, str] = Field(default={}, description="Settings of the client library.")
 
 
-class Bucket(Component[BucketConfig]):
+class Bucket(BaseSink[BucketConfig]):
     Config = BucketConfig
     tier = Tier.AT_LEAST_ONCE
 
@@ -58,7 +57,7 @@ class BarrelConfig(SinkConfig):
     tls: Tls = Field(default=Tls(), description="Encryption.")
 
 
-class Barrel(Component[BarrelConfig]):
+class Barrel(BaseSink[BarrelConfig]):
     Config = BarrelConfig
 
 

@@ -24,7 +24,8 @@ def json_schema() -> Schema:
     """Loads every registered source, sink and checkpoint store; those whose driver is missing are only named."""
     schema = PipelineDocument.model_json_schema()
     definitions: dict[str, Schema] = schema["$defs"]
-    definitions.pop("Config", None)
+    for frame in ("Config", "SourceConfig", "SinkConfig"):
+        definitions.pop(frame, None)
     for part, family in _FAMILY_OF.items():
         _branch(definitions, part, family)
     _allow_variables(schema)

@@ -10,7 +10,7 @@ from tidemill.config.spec import SinkSpec
 def notes(pipeline: Pipeline) -> list[tuple[str, str]]:
     """(what, what to do about it) pairs."""
     spec, lanes = pipeline.spec, pipeline.spec.lanes or 1
-    single = [s for s in spec.sinks if getattr(registry.load("sinks", s.type), "single_lane", False)]
+    single = [s for s in spec.sinks if registry.load("sinks", s.type).capabilities.single_lane]
     # Sinks that move together share their lanes; one that moves by itself takes none from the others.
     moving = [s for s in spec.sinks if _moves_with_others(spec.commit_policy.mode, s)]
     slowing = [s for s in single if s in moving]
@@ -24,10 +24,10 @@ def notes(pipeline: Pipeline) -> list[tuple[str, str]]:
 
 
 def _asked(lanes: int, sinks: list[SinkSpec]) -> str:
-    named = ", ".join(f'"{getattr(sink.config, "id", sink.type)}"' for sink in sinks)
+    named = ", ".join(f'"{sink.config.id}"' for sink in sinks)
     return f"{lanes} lanes are asked for, but {named} takes all of a batch in one lane"
 
 
 def _moves_with_others(mode: str, sink: SinkSpec) -> bool:
     """As stream/policy.py groups them."""
-    return mode == "all" or (mode == "required" and bool(getattr(sink.config, "required", True)))
+    return mode == "all" or (mode == "required" and sink.config.required)

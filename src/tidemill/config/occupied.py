@@ -8,7 +8,7 @@ from itertools import combinations
 from tidemill.config.document import Document
 from tidemill.config.problem import Problem
 from tidemill.config.spec import PipelineSpec
-from tidemill.contracts import Place, SinkConfig
+from tidemill.contracts import Place
 
 Loaded = tuple[Document, str, PipelineSpec]
 """A document, and the name and spec of its pipeline."""
@@ -20,7 +20,6 @@ def clashes(pipelines: Sequence[Loaded]) -> list[Problem]:
         (document, name, index, sink.config)
         for document, name, spec in pipelines
         for index, sink in enumerate(spec.sinks)
-        if isinstance(sink.config, SinkConfig)
     ]
     if len(sinks) < 2:
         return []

@@ -45,7 +45,7 @@ class Pipeline:
     @property
     def source_id(self) -> str:
         """Part of every event's identity (invariant 4)."""
-        return str(getattr(self.spec.source.config, "id", self.name))
+        return self.spec.source.config.id
 
     @property
     def spark_path(self) -> Path:

@@ -18,7 +18,7 @@ from tidemill.config.explain import explain
 from tidemill.config.problem import Path, Problem, suggest
 from tidemill.config.spec import PipelineDocument
 from tidemill.config.wireformat import enforced
-from tidemill.contracts import Config
+from tidemill.contracts import BaseSink, Config, SinkConfig, SourceConfig
 from tidemill.errors import ConfigError
 
 # Types that documents of the reference systems name and a later version brings.
@@ -27,6 +27,11 @@ _PLANNED = {
     "sinks": {"delta", "iceberg"},
     "checkpoints": {"postgres", "s3"},
 }
+
+_NO_SINK = SinkConfig(id="unknown")
+_PLACEHOLDERS: dict[str, Config] = {
+    "sources": SourceConfig(id="unknown"), "sinks": _NO_SINK, "checkpoints": Config(),
+}  # fmt: skip
 
 
 def resolve(document: Document) -> tuple[PipelineDocument | None, list[Problem]]:
@@ -69,17 +74,19 @@ def _resolve_components(spec: dict[str, Any], document: Document, problems: list
 
 
 def _component(family: str, part: Any, at: Path, document: Document, problems: list[Problem]) -> Any:
+    nothing = _PLACEHOLDERS[family]
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         # The frame says what is wrong; a placeholder keeps it from complaining about `config` as well.
-        return {**part, "config": Config()} if isinstance(part, dict) else part
+        return {**part, "config": nothing} if isinstance(part, dict) else part
     name = part["type"]
     settings = part.get("config")
     settings = {} if settings is None else settings  # `config:` left empty means: all defaults
     try:
-        model: type[Config] = registry.load(family, name).Config
+        kind = registry.load(family, name)
+        model: type[Config] = kind.Config
     except ConfigError as error:
         problems.append(document.problem((*at, "type"), *_unknown(family, name, error)))
-        return {**part, "config": Config()}
+        return {**part, "config": nothing}
     except ImportError as error:
         if (error.name or "tidemill").startswith("tidemill"):
             raise  # a mistake of ours, not a missing driver
@@ -91,14 +98,23 @@ def _component(family: str, part: Any, at: Path, document: Document, problems: l
                 f"Install it: pip install {(error.name or '').partition('.')[0]}.",
             )
         )
-        return {**part, "config": Config()}
+        return {**part, "config": nothing}
+    if family == "sinks" and not issubclass(kind, BaseSink):
+        problems.append(
+            document.problem(
+                (*at, "type"),
+                f'the sink "{name}" was written for another version: it does not say its capabilities',
+                f"Install a version of {kind.__module__} whose class extends tidemill.contracts.BaseSink.",
+            )
+        )
+        return {**part, "config": nothing}
     try:
         return {**part, "config": model.model_validate(settings)}
     except ValidationError as error:
         problems += explain(error, model, document, (*at, "config"))
     except ConfigError as error:
         problems.append(document.problem((*at, "config"), error.what, error.fix))
-    return {**part, "config": Config()}
+    return {**part, "config": nothing}
 
 
 def _unknown(family: str, name: str, error: ConfigError) -> tuple[str, str]:
@@ -115,8 +131,8 @@ def _cross_check(spec: dict[str, Any], document: Document, problems: list[Proble
         problems.append(document.problem(("spec", *path), what, fix))
 
     sinks = [s for s in spec["sinks"] if isinstance(s, dict)] if isinstance(spec.get("sinks"), list) else []
-    configs = [s.get("config") for s in sinks]
-    ids = [getattr(c, "id", None) for c in configs]
+    configs: list[SinkConfig] = [s["config"] for s in sinks]
+    ids = [None if config is _NO_SINK else config.id for config in configs]
     for index, name in enumerate(ids):
         if name is not None and Counter(ids[:index])[name]:
             first = document.line(("spec", "sinks", ids.index(name), "config", "id"))
@@ -135,7 +151,7 @@ def _cross_check(spec: dict[str, Any], document: Document, problems: list[Proble
         )
     elif mode in ("all", "required") and quorum is not None:
         add(("commit_policy", "quorum"), f"mode {mode} has no quorum", "Remove it, or set mode: quorum.")
-    if mode == "required" and sinks and all(getattr(c, "required", True) is False for c in configs):
+    if mode == "required" and sinks and not any(config.required for config in configs):
         add(
             ("commit_policy",) if policy else ("sinks",),
             "no sink is required, so nothing would hold the checkpoint back",

@@ -1,7 +1,8 @@
 """The pipeline document as models: what stands under `metadata:` and `spec:`.
 
 A component's own settings (`config:` of a source, sink or checkpoint store) are the model beside that component;
-here they are only a `Config`. `config.resolve` puts the right model in its place before these models see the data.
+here they are only what every member of the family has. `config.resolve` puts the right model in its place before these
+models see the data.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SerializeAsAny, StringConstraints
 
-from tidemill.contracts import Config, WireFormat
+from tidemill.contracts import Config, SinkConfig, SourceConfig, WireFormat
 from tidemill.dlq.config import DlqConfig
 from tidemill.log.config import LogConfig
 
@@ -42,12 +43,12 @@ class Sharding(Config):
 
 class SourceSpec(Config):
     type: str = Field(description="Which kind of database.")
-    config: SerializeAsAny[Config] = Field(description="Settings of this type of source.")
+    config: SerializeAsAny[SourceConfig] = Field(description="Settings of this type of source.")
 
 
 class SinkSpec(Config):
     type: str = Field(description="Which kind of destination.")
-    config: SerializeAsAny[Config] = Field(description="Settings of this type of sink.")
+    config: SerializeAsAny[SinkConfig] = Field(description="Settings of this type of sink.")
 
 
 class Checkpoints(Config):

@@ -11,6 +11,7 @@ from typing import Any
 from tidemill import registry
 from tidemill.config.document import Document
 from tidemill.config.problem import Path, Problem
+from tidemill.contracts import BaseSink
 from tidemill.errors import ConfigError
 
 
@@ -19,9 +20,10 @@ def enforced(wire_format: Any, sink: Any, at: Path, document: Document, problems
     if not isinstance(wire_format, str) or not isinstance(sink, dict) or not isinstance(sink.get("type"), str):
         return sink
     try:
-        taken: frozenset[str] = getattr(registry.load("sinks", sink["type"]), "formats", frozenset())
+        kind = registry.load("sinks", sink["type"])
     except (ConfigError, ImportError):
         return sink
+    taken: frozenset[str] = kind.capabilities.formats if issubclass(kind, BaseSink) else frozenset()
     settings = sink.get("config")
     settings = {} if settings is None else settings
     if not taken or not isinstance(settings, dict):

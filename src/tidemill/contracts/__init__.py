@@ -4,13 +4,15 @@ from tidemill.contracts.check import Check, Notice, Outcome
 from tidemill.contracts.checkpoint_store import CheckpointStore
 from tidemill.contracts.component import Component
 from tidemill.contracts.format import BatchWriter, Format, WireFormat
-from tidemill.contracts.sink import Place, Sink, SinkConfig
-from tidemill.contracts.source import Decoder, Passage, Resting, Schemas, Source, Structure
+from tidemill.contracts.sink import BaseSink, Capabilities, Place, Sink, SinkConfig
+from tidemill.contracts.source import Decoder, Passage, Resting, Schemas, Source, SourceConfig, Structure
 from tidemill.contracts.state_store import ConfirmedPosition, LastStatus, LostRange, StateStore, Transition
 from tidemill.model.config import Config
 
 __all__ = [
+    "BaseSink",
     "BatchWriter",
+    "Capabilities",
     "Check",
     "CheckpointStore",
     "Component",
@@ -29,6 +31,7 @@ __all__ = [
     "Sink",
     "SinkConfig",
     "Source",
+    "SourceConfig",
     "StateStore",
     "Structure",
     "Transition",

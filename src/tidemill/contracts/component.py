@@ -22,3 +22,6 @@ class Component(Generic[ConfigT]):
     def doctor(self) -> Iterable[Check]:
         """Looks, touches nothing. Raises nothing: what it meets is a failed check."""
         return ()
+
+    def close(self) -> None:
+        """Ends its connections. May be called again, and before anything was used."""

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, TypeVar
 
 from pydantic import Field
 
 from tidemill.contracts.check import Check
+from tidemill.contracts.component import Component
 from tidemill.model.config import Config
 from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.schema_change import SchemaChangeKind
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a sink can do. A class says it of its type; an object may say less, as it is configured, except that
+    `single_lane` and `formats` are the same for all of a type: documents are checked by them before there is an object.
+
+    With `single_lane` all of a batch comes in one lane, in order of its offsets, for destinations that want rising ids.
+    `formats` are the wire formats it can send; empty for a destination with columns of its own. `schema_changes` are
+    the kinds of change of a source's table that it makes at the destination too; empty for a sink that keeps no tables.
+    `upsert`: it keeps the current row of a key, so that an older event would put it back; dead letters that newer
+    events superseded are not replayed to it.
+    """
+
+    single_lane: bool = False
+    formats: frozenset[str] = frozenset()
+    schema_changes: frozenset[SchemaChangeKind] = frozenset()
+    upsert: bool = False
+
+    def without(self, *kinds: SchemaChangeKind) -> Capabilities:
+        """The same, less some kinds of schema change."""
+        return replace(self, schema_changes=self.schema_changes.difference(kinds))
 
 
 class Sink(Protocol):
-    """Writes deliveries. Lives in a Spark worker and is kept between batches.
+    """Writes deliveries. Lives in a Spark worker and is kept between batches. Members of the family extend `BaseSink`.
 
     `write` returns only when the events are durable at the destination, or raises: `Poisoned` when some events
     can never be taken, `Refused` for what else no retry can mend, `DeliveryError` otherwise. Writing the same delivery
     again is always safe; for the effectively-once tier it changes nothing.
-
-    `mechanism` says in a sentence how the tier is kept (docs/delivery.md is made of it). With `single_lane` all of a
-    batch comes in one lane, for destinations that want rising ids. `formats` are the wire formats it can send; empty
-    for a destination with columns of its own.
     """
 
-    mechanism: ClassVar[str]
-    single_lane: ClassVar[bool]
-    formats: ClassVar[frozenset[str]]
+    capabilities: Capabilities
     config: SinkConfig
 
     @property
@@ -67,7 +85,13 @@ class SinkConfig(Config):
         where several writers do no harm. Connects to nothing."""
         return ()
 
-    def holds_rows(self) -> bool:
-        """Whether the sink keeps the current row of a key, so that an older event would put it back: dead letters that
-        newer events superseded are not replayed to it."""
-        return False
+
+SinkConfigT = TypeVar("SinkConfigT", bound=SinkConfig)
+
+
+class BaseSink(Component[SinkConfigT]):
+    """What every sink begins with: no capability, until it says one. `mechanism` says in a sentence how the tier is
+    kept; docs/delivery.md is made of it."""
+
+    mechanism: ClassVar[str]
+    capabilities: Capabilities = Capabilities()

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from pydantic import Field
+
 from tidemill.contracts.check import Check, Notice
 from tidemill.model.change import Change
+from tidemill.model.config import Config
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 
@@ -150,3 +153,12 @@ class Source(Protocol):
         """With `resting`, also whether the database still has all that follows it, and for how long."""
 
     def close(self) -> None: ...
+
+
+class SourceConfig(Config):
+    """The field every source has; each source's model extends it."""
+
+    id: str = Field(
+        min_length=1,
+        description="Name of the source, part of every event's id: no other pipeline has one of this name.",
+    )

@@ -26,6 +26,7 @@ from tidemill.stream.policy import policy_of
 
 _JAVA = 17  # what Spark 4 asks for
 _LITTLE_SPACE = 1 << 30
+_INSTALL = "Install the extra that this component needs."
 
 
 def machine() -> Iterator[Check]:
@@ -46,7 +47,7 @@ def pipeline(subject: Pipeline) -> Iterator[Check]:
         yield Check("position", Outcome.FAIL, f"it cannot be read: {error.what}", error.fix)
     yield from _component(f"source {spec.source.type}", subject.build_source, lambda source: source.doctor(rest))
     for sink in spec.sinks:
-        label = f"sink {getattr(sink.config, 'id', '?')} ({sink.type})"
+        label = f"sink {sink.config.id} ({sink.type})"
         yield from _component(label, partial(subject.build_sink, sink))
     yield from _component(f"checkpoints {spec.checkpoints.type}", subject.build_checkpoints)
     if spec.checkpoints.type == "memory":
@@ -169,9 +170,11 @@ def _component(
 ) -> Iterator[Check]:
     try:
         component = build()
-    except (TidemillError, ImportError) as error:
-        fix = getattr(error, "fix", "") or "Install the extra that this component needs."
-        yield Check(label, Outcome.FAIL, getattr(error, "what", str(error)), fix)
+    except TidemillError as error:
+        yield Check(label, Outcome.FAIL, error.what, error.fix or _INSTALL)
+        return
+    except ImportError as error:
+        yield Check(label, Outcome.FAIL, str(error), _INSTALL)
         return
     try:
         for check in ask(component):
@@ -183,6 +186,4 @@ def _component(
             label, Outcome.FAIL, f"the check itself broke: {type(error).__name__}: {error}", "Please report this."
         )
     finally:
-        close = getattr(component, "close", None)
-        if close is not None:
-            close()
+        component.close()

@@ -201,7 +201,7 @@ class PipelineRun:
             self._ledger,
             pipeline.source_id,
             pipeline.log_uri,
-            [(s.type, revealed(s.config)) for s in spec.sinks if getattr(s.config, "id", "") in group.sinks],
+            [(s.type, revealed(s.config)) for s in spec.sinks if s.config.id in group.sinks],
             spark=self._spark,
             spark_dir=pipeline.spark_path if group.leads else pipeline.spark_path_of(group.sinks[0]),
             batch=spec.batch,
@@ -279,7 +279,7 @@ class PipelineRun:
     def _sinks(self, tail: int) -> tuple[SinkStatus, ...]:
         """In the order of the document."""
         found = {sink.id: sink for group in self._groups.values() for sink in group.sinks(tail)}
-        return tuple(found[getattr(sink.config, "id", "")] for sink in self.pipeline.spec.sinks)
+        return tuple(found[sink.config.id] for sink in self.pipeline.spec.sinks)
 
     def _tail(self) -> int:
         try:

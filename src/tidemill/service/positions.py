@@ -33,7 +33,7 @@ def sink_positions(pipeline: Pipeline) -> list[SinkPosition]:
         leading = store.load(pipeline.name)
         found: list[SinkPosition] = []
         for spec in pipeline.spec.sinks:
-            sink = str(getattr(spec.config, "id", ""))
+            sink = spec.config.id
             group = policy.group_of(sink)
             kept = None if group.leads else store.load(group.key)
             own = kept is not None and kept.note != JOINED

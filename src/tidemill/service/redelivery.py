@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemill.config import Pipeline
 from tidemill.config.spec import SinkSpec
-from tidemill.contracts import Sink, SinkConfig
+from tidemill.contracts import Sink
 from tidemill.dlq import DeadLetterRecord, DeadLetters
 from tidemill.errors import ConfigError, TidemillError, is_retryable
 from tidemill.log import LogReader, codec
@@ -52,9 +52,9 @@ def overtaken(pipeline: Pipeline, dead_letters: Sequence[DeadLetterRecord]) -> l
 
 
 def holds_rows(pipeline: Pipeline, sink: str) -> bool:
-    """As its config says."""
-    settings = _spec(pipeline, sink).config
-    return isinstance(settings, SinkConfig) and settings.holds_rows()
+    """Whether it keeps the current row of a key, as configured."""
+    with closing(pipeline.build_sink(_spec(pipeline, sink))) as built:
+        return built.capabilities.upsert
 
 
 def redeliver(
@@ -192,9 +192,9 @@ def _newest(pipeline: Pipeline, table: Table) -> Table | None:
 
 def _spec(pipeline: Pipeline, name: str) -> SinkSpec:
     for spec in pipeline.spec.sinks:
-        if getattr(spec.config, "id", "") == name:
+        if spec.config.id == name:
             return spec
-    known = ", ".join(str(getattr(spec.config, "id", "")) for spec in pipeline.spec.sinks)
+    known = ", ".join(spec.config.id for spec in pipeline.spec.sinks)
     raise ConfigError(
         f'the letters are for sink "{name}", which the pipeline does not have any more',
         where=pipeline.file,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tidemill.contracts import Component, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, SinkConfig
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder
 from tidemill.sinks._shared.lines import Encoding
@@ -14,13 +14,12 @@ class BlackholeConfig(EncodedSinkConfig):
     pass
 
 
-class BlackholeSink(Component[BlackholeConfig]):
+class BlackholeSink(BaseSink[BlackholeConfig]):
     """Counts over its life what its receipts say one by one."""
 
     Config: ClassVar[type[SinkConfig]] = BlackholeConfig
     mechanism: ClassVar[str] = "Nothing is kept."
-    single_lane: ClassVar[bool] = False
-    formats: ClassVar[frozenset[str]] = EVERY_FORMAT
+    capabilities = Capabilities(formats=EVERY_FORMAT)
     config: BlackholeConfig
     tier: ClassVar[Tier] = Tier.AT_LEAST_ONCE
 

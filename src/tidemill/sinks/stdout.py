@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tidemill.contracts import Check, Component, Outcome, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, Outcome, SinkConfig
 from tidemill.errors import DeliveryError
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.sinks._shared.encoded import EncodedSinkConfig, encoder, no_headers
@@ -48,13 +48,12 @@ class StdoutConfig(EncodedSinkConfig):
         return no_headers(self)
 
 
-class StdoutSink(Component[StdoutConfig]):
+class StdoutSink(BaseSink[StdoutConfig]):
     """Lines of several lanes may alternate, but never mix within a piece. A replay prints again."""
 
     Config: ClassVar[type[SinkConfig]] = StdoutConfig
     mechanism: ClassVar[str] = "Lines are printed; a replay prints them again."
-    single_lane: ClassVar[bool] = False
-    formats: ClassVar[frozenset[str]] = frozenset({"json"})
+    capabilities = Capabilities(formats=frozenset({"json"}))
     config: StdoutConfig
     tier: ClassVar[Tier] = Tier.AT_LEAST_ONCE
 

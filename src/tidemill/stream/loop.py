@@ -257,7 +257,7 @@ class StreamLoop:
 
 def single_lane(types: Iterable[str]) -> bool:
     """Whether a group with sinks of these types gets all of a batch in one lane."""
-    return any(getattr(registry.load("sinks", kind), "single_lane", False) for kind in types)
+    return any(registry.load("sinks", kind).capabilities.single_lane for kind in types)
 
 
 class _Stopping(Exception):

@@ -78,8 +78,7 @@ class Policy:
 
 def policy_of(pipeline: Pipeline) -> Policy:
     """As the document says."""
-    configs = [sink.config for sink in pipeline.spec.sinks]
-    required = {str(getattr(c, "id", "")): bool(getattr(c, "required", True)) for c in configs}
+    required = {sink.config.id: sink.config.required for sink in pipeline.spec.sinks}
     return Policy.of(pipeline.name, pipeline.spec.commit_policy, required)
 
 

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.contracts import Check, Component, Place, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.schema_change import SchemaChangeKind
 from tidemill.net.clickhouse import ConnectionConfig, address, connect
 from tidemill.sinks._shared.history import WriterHistory
 from tidemill.sinks._shared.lines import WINDOW, windows
@@ -97,9 +98,6 @@ class ClickHouseConfig(ConnectionConfig, SinkConfig):
         server = hosts([self.url.rpartition("@")[2] or self.host], port)
         return (Place(f"clickhouse://{server}/{self.database}.{self.table}"),)
 
-    def holds_rows(self) -> bool:
-        return self.mode == "upsert"
-
     @field_validator("database", "table")
     @classmethod
     def _names_a_table(cls, text: str) -> str:
@@ -116,19 +114,19 @@ class ClickHouseSession:
     high_water_marks: dict[str, int]  # of changelog tables: offsets below may be there already
 
 
-class ClickHouseSink(Component[ClickHouseConfig]):
+class ClickHouseSink(BaseSink[ClickHouseConfig]):
     Config: ClassVar[type[SinkConfig]] = ClickHouseConfig
     mechanism: ClassVar[str] = (
         "Versions of rows, and a changelog's order, are offsets, so that what comes again replaces itself; inserts "
         "carry deduplication tokens."
     )
-    single_lane: ClassVar[bool] = False
-    formats: ClassVar[frozenset[str]] = frozenset()
+    capabilities = Capabilities(schema_changes=frozenset(SchemaChangeKind), upsert=True)
     config: ClickHouseConfig
     tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
 
     def __init__(self, config: ClickHouseConfig) -> None:
         super().__init__(config)
+        self.capabilities = _capabilities(config)
         self._session: ClickHouseSession | None = None
 
     def write(self, delivery: Delivery) -> Receipt:
@@ -187,6 +185,19 @@ class ClickHouseSink(Component[ClickHouseConfig]):
 
     def _where(self) -> str:
         return f'sink "{self.config.id}", {address(self.config)}'
+
+
+def _capabilities(config: ClickHouseConfig) -> Capabilities:
+    """A changelog keeps what every structure had, and a shared table what its other sources have."""
+    one_structure = config.mode == "upsert" and not config.shared_tables
+    cannot = set()
+    if not config.create_tables:
+        cannot.add(SchemaChangeKind.CREATE_TABLE)
+    if not one_structure:
+        cannot.add(SchemaChangeKind.RENAME_COLUMN)
+    if not (one_structure and config.allow_destructive_ddl):
+        cannot.add(SchemaChangeKind.DROP_COLUMN)
+    return replace(ClickHouseSink.capabilities.without(*cannot), upsert=config.mode == "upsert")
 
 
 component = ClickHouseSink

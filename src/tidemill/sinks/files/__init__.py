@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from tidemill.contracts import Check, Component, Format, Outcome, Place, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, Format, Outcome, Place, SinkConfig
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
@@ -64,13 +64,12 @@ class FilesConfig(EncodedSinkConfig):
         return None if self.format in _COMPRESS_INSIDE or self.compression == "none" else self.compression
 
 
-class FilesSink(Component[FilesConfig]):
+class FilesSink(BaseSink[FilesConfig]):
     Config: ClassVar[type[SinkConfig]] = FilesConfig
     mechanism: ClassVar[str] = (
         "File names come from the batch's offsets and are published by a rename; a replay writes the same files."
     )
-    single_lane: ClassVar[bool] = False
-    formats: ClassVar[frozenset[str]] = EVERY_FORMAT
+    capabilities = Capabilities(formats=EVERY_FORMAT)
     config: FilesConfig
     tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
 

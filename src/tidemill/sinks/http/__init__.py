@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tidemill.contracts import Check, Component, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, SinkConfig
 from tidemill.errors import Poisoned, Refused
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.net.tls import TlsConfig
@@ -127,14 +127,13 @@ class HttpConfig(EncodedSinkConfig):
         return f'sink "{self.id}", {split.scheme}://{split.netloc.rpartition("@")[2]}{split.path}'
 
 
-class HttpSink(Component[HttpConfig]):
+class HttpSink(BaseSink[HttpConfig]):
     Config: ClassVar[type[SinkConfig]] = HttpConfig
     mechanism: ClassVar[str] = (
         "Each request is tried until it is answered with 2xx; a replay has the same idempotency key, by which a "
         "receiver can tell."
     )
-    single_lane: ClassVar[bool] = False
-    formats: ClassVar[frozenset[str]] = EVERY_FORMAT
+    capabilities = Capabilities(formats=EVERY_FORMAT)
     tier: ClassVar[Tier] = Tier.AT_LEAST_ONCE
     config: HttpConfig
 

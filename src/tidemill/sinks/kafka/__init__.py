@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from tidemill.contracts import Check, Component, Place, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, Place, SinkConfig
 from tidemill.errors import ConfigError, Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
@@ -134,14 +134,13 @@ class KafkaConfig(EncodedSinkConfig):
         return {k: v for k, v in self.client_settings().items() if _CONNECTION.fullmatch(k)}
 
 
-class KafkaSink(Component[KafkaConfig]):
+class KafkaSink(BaseSink[KafkaConfig]):
     Config: ClassVar[type[SinkConfig]] = KafkaConfig
     mechanism: ClassVar[str] = (
         "Idempotent producer; with exactly_once one transaction per lane and batch, which records what it delivered, "
         "and a plan fences the workers of those before it."
     )
-    single_lane: ClassVar[bool] = False
-    formats: ClassVar[frozenset[str]] = EVERY_FORMAT
+    capabilities = Capabilities(formats=EVERY_FORMAT)
     config: KafkaConfig
 
     def __init__(self, config: KafkaConfig) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tidemill.contracts import Check, Component, Place, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, Place, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned
 from tidemill.model import cloudevents
 from tidemill.model.block import Block
@@ -106,14 +106,13 @@ class NatsConfig(EncodedSinkConfig):
         return f'sink "{self.id}", {", ".join(self.servers)}'
 
 
-class NatsSink(Component[NatsConfig]):
+class NatsSink(BaseSink[NatsConfig]):
     Config: ClassVar[type[SinkConfig]] = NatsConfig
     mechanism: ClassVar[str] = (
         "With exclusive, each message names the sequence it follows and a replay goes on after the stream's last "
         "message; without, the server drops repeated message ids within its duplicate window."
     )
-    single_lane: ClassVar[bool] = True
-    formats: ClassVar[frozenset[str]] = frozenset({"json", "avro", "protobuf", "arrow"})
+    capabilities = Capabilities(single_lane=True, formats=frozenset({"json", "avro", "protobuf", "arrow"}))
     config: NatsConfig
 
     def __init__(self, config: NatsConfig) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator
 
-from tidemill.contracts import Check, Component, Config, Format, Place, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, Config, Format, Place, SinkConfig
 from tidemill.errors import DeliveryError
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
@@ -69,13 +69,13 @@ class PgstreamConfig(EncodedSinkConfig, PostgresTarget):
         return (place,) if where else ()
 
 
-class PgstreamSink(Component[PgstreamConfig]):
+class PgstreamSink(BaseSink[PgstreamConfig]):
     Config: ClassVar[type[SinkConfig]] = PgstreamConfig
     mechanism: ClassVar[str] = (
         "The event's identity is a unique key, and the record of what was delivered is in the same transaction."
     )
-    single_lane: ClassVar[bool] = True  # messages are numbered in the order of their offsets
-    formats: ClassVar[frozenset[str]] = EVERY_FORMAT
+    # One lane: messages are numbered in the order of their offsets.
+    capabilities = Capabilities(single_lane=True, formats=EVERY_FORMAT)
     tier = Tier.EFFECTIVELY_ONCE
     config: PgstreamConfig
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.contracts import Check, Component, Place, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, Place, SinkConfig
 from tidemill.errors import ConfigError, Poisoned
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.position import Offset
+from tidemill.model.schema_change import SchemaChangeKind
 from tidemill.model.table import Table
 from tidemill.model.template import Template
 from tidemill.sinks._shared.pg_client import address, connect, explained, is_about_structure
@@ -79,9 +80,6 @@ class PostgresSinkConfig(StateConfig):
         where = database(self.dsn)
         return (Place(f"postgresql://{where}/{name}"),) if where else ()
 
-    def holds_rows(self) -> bool:
-        return True
-
 
 def split(template: str) -> list[Template]:
     """Schema and table, or the table alone: cut at the dot between them, not at the dots inside of ${}."""
@@ -96,18 +94,21 @@ def split(template: str) -> list[Template]:
     return [Template(text) for text in found]
 
 
-class PostgresSink(Component[PostgresSinkConfig]):
+class PostgresSink(BaseSink[PostgresSinkConfig]):
     Config: ClassVar[type[SinkConfig]] = PostgresSinkConfig
     mechanism: ClassVar[str] = (
         "One transaction per lane and batch: upserts by key, and the record of what it delivered."
     )
-    single_lane: ClassVar[bool] = False
-    formats: ClassVar[frozenset[str]] = frozenset()
+    capabilities = Capabilities(schema_changes=frozenset(SchemaChangeKind), upsert=True)
     tier = Tier.EFFECTIVELY_ONCE
     config: PostgresSinkConfig
 
     def __init__(self, config: PostgresSinkConfig) -> None:
         super().__init__(config)
+        if not config.create_tables:
+            self.capabilities = self.capabilities.without(*SchemaChangeKind)
+        elif not config.allow_destructive_ddl:
+            self.capabilities = self.capabilities.without(SchemaChangeKind.DROP_COLUMN)
         self._name = split(config.table)
         self._where = f'sink "{config.id}", {address(config.dsn)}'
         self._db: Connection | None = None

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tidemill.contracts import Check, Component, Format, Place, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, Format, Place, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.block import Block, Op
 from tidemill.model.columns import Ints
@@ -90,14 +90,13 @@ class RedisConfig(EncodedSinkConfig):
         return f'sink "{self.id}", {place}'
 
 
-class RedisSink(Component[RedisConfig]):
+class RedisSink(BaseSink[RedisConfig]):
     Config: ClassVar[type[SinkConfig]] = RedisConfig
     mechanism: ClassVar[str] = (
         "An entry's id is made of the event's offset: the server refuses a second one, and a replay goes on after the "
         "stream's last id."
     )
-    single_lane: ClassVar[bool] = True
-    formats: ClassVar[frozenset[str]] = frozenset({"json", "avro", "protobuf", "arrow"})
+    capabilities = Capabilities(single_lane=True, formats=frozenset({"json", "avro", "protobuf", "arrow"}))
     tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
     config: RedisConfig
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tidemill.contracts import Check, Component, Place, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, Place, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
@@ -141,14 +141,13 @@ class S3Config(EncodedSinkConfig):
         return S3Store(self.bucket, client_options=client, retry_config=retries, **options)
 
 
-class S3Sink(Component[S3Config]):
+class S3Sink(BaseSink[S3Config]):
     Config: ClassVar[type[SinkConfig]] = S3Config
     mechanism: ClassVar[str] = (
         "A batch is visible by its manifest, which is written last, under a name made of the offset it starts at, and "
         "only if there is none; a replay goes on where the last manifest ends."
     )
-    single_lane: ClassVar[bool] = True
-    formats: ClassVar[frozenset[str]] = EVERY_FORMAT
+    capabilities = Capabilities(single_lane=True, formats=EVERY_FORMAT)
     tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
     config: S3Config
 

@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from tidemill.contracts import Check, Component, Place, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.schema_change import SchemaChangeKind
 from tidemill.sinks._shared.history import WriterHistory
 from tidemill.sinks._shared.lines import windows
 from tidemill.sinks._shared.places import hosts
@@ -87,9 +88,6 @@ class StarRocksConfig(SinkConfig):
     def occupies(self) -> tuple[Place, ...]:
         return (Place(f"starrocks://{hosts([self.url], 8030)}/{self.database}.{self.table}"),)
 
-    def holds_rows(self) -> bool:
-        return True
-
     def tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if not self.verify:
@@ -108,19 +106,25 @@ class StarRocksSession:
     history: WriterHistory[StarRocksTableName]
 
 
-class StarRocksSink(Component[StarRocksConfig]):
+class StarRocksSink(BaseSink[StarRocksConfig]):
     Config: ClassVar[type[SinkConfig]] = StarRocksConfig
     mechanism: ClassVar[str] = (
         "A load's label is made of the batch and its rows: the server takes it once. Rows are upserted by primary key, "
         "on the condition that their version is not lower than the one that is there."
     )
-    single_lane: ClassVar[bool] = False
-    formats: ClassVar[frozenset[str]] = frozenset()
+    capabilities = Capabilities(
+        schema_changes=frozenset(
+            {SchemaChangeKind.CREATE_TABLE, SchemaChangeKind.ADD_COLUMN, SchemaChangeKind.RENAME_COLUMN}
+        ),
+        upsert=True,
+    )
     config: StarRocksConfig
     tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
 
     def __init__(self, config: StarRocksConfig) -> None:
         super().__init__(config)
+        if not config.create_tables:
+            self.capabilities = self.capabilities.without(SchemaChangeKind.CREATE_TABLE)
         self._session: StarRocksSession | None = None
 
     def write(self, delivery: Delivery) -> Receipt:

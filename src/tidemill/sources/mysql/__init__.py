@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.contracts import Check, Component, Config, Decoder, Notice, Passage, Resting, Schemas
+from tidemill.contracts import Check, Component, Decoder, Notice, Passage, Resting, Schemas, SourceConfig
 from tidemill.decoders.mysql_schema import BinlogPlace, Flavor
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.position import Position
@@ -33,13 +33,9 @@ from tidemill.sources.mysql.tables import Selection
 _LAG_SECONDS = 5.0  # between questions about the end of the binlog
 
 
-class MysqlConfig(Config):
+class MysqlConfig(SourceConfig):
     flavor: ClassVar[Flavor | None] = None  # asked of the server
 
-    id: str = Field(
-        min_length=1,
-        description="Name of the source, part of every event's id: no other pipeline has one of this name.",
-    )
     dsn: str = Field(
         repr=False,
         description="How to connect: mysql://user:password@host:3306/database; options ssl_mode, ssl_ca, ssl_cert,"

@@ -22,7 +22,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, field_validator
 
-from tidemill.contracts import Check, Component, Config, Notice, Passage, Resting, Schemas
+from tidemill.contracts import Check, Component, Notice, Passage, Resting, Schemas, SourceConfig
 from tidemill.decoders.pgoutput import WITNESS, PgOutputDecoder, Relation
 from tidemill.errors import ConnectionLost, RegistryError, TidemillError
 from tidemill.model.position import Position
@@ -45,11 +45,7 @@ from tidemill.telemetry import events
 _LONGEST_SILENCE = 3600.0
 
 
-class PostgresConfig(Config):
-    id: str = Field(
-        min_length=1,
-        description="Name of the source, part of every event's id: no other pipeline has one of this name.",
-    )
+class PostgresConfig(SourceConfig):
     dsn: str = Field(
         repr=False,
         description="How to connect: a URI or keywords, as libpq takes them.",
