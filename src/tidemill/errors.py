@@ -27,17 +27,37 @@
         └── Refused          ... and never will: retrying is pointless
             └── Poisoned     ... because of some of its events, which it names
 
+Every class has a `code` of its own, which programs may rely on: it is never given to another class and stays when the
+class is renamed. docs/reference/errors.md lists them all. Errors go from process to process as `to_data` and come back
+as the same class by `from_data`.
+
 Whether an error is worth a retry is decided here, in `is_retryable`, and nowhere else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, TypedDict
+
+
+class ErrorData(TypedDict, total=False):
+    """An error as plain values, for files, status and `--json`. `bases` are the codes of its base classes, nearest
+    first: who does not know the code can go by them."""
+
+    code: str
+    kind: str
+    bases: list[str]
+    what: str
+    where: str
+    fix: str
+    exit_code: int
 
 
 class TidemillError(Exception):
-    """`what` happened, `where` (component, file, position), and the `fix` to try."""
+    """`what` happened, `where` (component, file, position), and the `fix` to try. A subclass that declares no `code`
+    goes by that of its base."""
 
+    code: str = "unexpected"
     exit_code: int = 1
     default_fix: str = ""  # for raisers that know nothing better
 
@@ -50,43 +70,80 @@ class TidemillError(Exception):
     def __str__(self) -> str:
         return "\n".join(part for part in (self.what, f"  at {self.where}" if self.where else "", self.fix) if part)
 
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if "code" not in cls.__dict__:
+            return
+        known = _BY_CODE.setdefault(cls.code, cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f'{cls.__qualname__}: the code "{cls.code}" is that of {known.__module__}.{known.__name__}')
+
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process borders (Spark workers); keyword arguments need help to survive pickling.
-        return (_rebuild, (type(self), self.what, self.where, self.fix))
+        return (_rebuild, (type(self), self.what, self.where, self.fix), self.__dict__)
+
+
+_BY_CODE: dict[str, type[TidemillError]] = {TidemillError.code: TidemillError}
+"""Filled as modules with errors are imported; a component's are with the component."""
+
+
+def to_data(error: TidemillError) -> ErrorData:
+    above = [kind for kind in type(error).__mro__ if issubclass(kind, TidemillError) and kind is not TidemillError]
+    codes = dict.fromkeys(kind.code for kind in above)
+    return {
+        "code": error.code, "kind": type(error).__name__, "bases": [code for code in codes if code != error.code],
+        "what": error.what, "where": error.where, "fix": error.fix, "exit_code": error.exit_code,
+    }  # fmt: skip
+
+
+def from_data(data: ErrorData, default: type[TidemillError] = TidemillError) -> TidemillError:
+    """The error as its own class. Where that is not known here, because a package that is not loaded defines it, as the
+    nearest base that is, with its code kept; as `default` where nothing is known, as in files of older versions."""
+    codes = [code for code in (data.get("code"), *data.get("bases", ())) if code]
+    kind = next((_BY_CODE[code] for code in codes if code in _BY_CODE), default)
+    error = _rebuild(kind, data.get("what", ""), data.get("where", ""), data.get("fix", ""))
+    if codes and codes[0] != kind.code:
+        error.code = codes[0]
+    error.exit_code = data.get("exit_code", kind.exit_code)
+    return error
 
 
 def _rebuild(kind: type[TidemillError], what: str, where: str, fix: str) -> TidemillError:
-    error = kind.__new__(kind)
+    """Past the class's own `__init__`, which may ask for what it makes the words from."""
+    error = kind.__new__(kind, what)
     TidemillError.__init__(error, what, where=where, fix=fix)
     return error
 
 
 class ConfigError(TidemillError):
+    code = "config-invalid"
     exit_code = 2
 
 
 class EnvironmentProblem(TidemillError):
+    code = "environment"
     exit_code = 3
 
 
 class SetupError(EnvironmentProblem):
-    pass
+    code = "source-not-ready"
 
 
 class AlreadyRunning(TidemillError):
-    pass
+    code = "already-running"
 
 
 class SourceError(TidemillError):
-    pass
+    code = "source-failed"
 
 
 class ConnectionLost(SourceError):
+    code = "connection-lost"
     default_fix = "The connection is made again by itself; if it keeps breaking, look at the server and the network."
 
 
 class PositionLost(SourceError):
-    pass
+    code = "position-lost"
 
 
 SKIP = (
@@ -97,91 +154,93 @@ SKIP = (
 
 
 class DecodeError(TidemillError):
+    code = "decode-failed"
     default_fix = f"Report it with the server's version; a restart reads the same bytes again. {SKIP}"
 
 
 class RegistryError(TidemillError):
-    pass
+    code = "schema-registry-failed"
 
 
 class LogError(TidemillError):
+    code = "log-failed"
     default_fix = "Look at the log's storage: room, permissions, reachability. Nothing is lost; it is tried again."
 
 
 class LogFull(LogError):
-    pass
+    code = "log-full"
 
 
 class LogCorrupt(LogError):
-    pass
+    code = "log-corrupt"
 
 
 class LogTakenOver(LogError):
+    code = "log-taken-over"
     default_fix = "One capture may write a log, and the newest goes on. Find out who started the other one."
 
 
 class SpillLost(LogError):
+    code = "spill-lost"
     default_fix = "Capture connects again by itself: the source then sends an open transaction from its beginning."
 
 
 class BadAppend(LogError):
+    code = "bad-append"
     default_fix = "Nothing of it was appended or acknowledged. Report it with the statements that changed the table."
 
 
 class CheckpointError(TidemillError):
-    pass
+    code = "checkpoint-failed"
 
 
 class CheckpointConflict(CheckpointError):
-    pass
+    code = "checkpoint-conflict"
 
 
 class StateError(TidemillError):
-    pass
+    code = "state-failed"
 
 
 class StateTooNew(StateError):
-    pass
+    code = "state-too-new"
 
 
 class SparkLost(TidemillError):
-    pass
+    code = "spark-lost"
 
 
 class StreamError(TidemillError):
-    pass
+    code = "stream-failed"
 
 
 class DeliveryError(TidemillError):
-    pass
+    code = "delivery-failed"
 
 
 class DeadLettersFull(DeliveryError):
-    pass
+    code = "dead-letters-full"
 
 
 class Refused(DeliveryError):
-    pass
+    code = "refused"
 
 
 class Poisoned(Refused):
     """The destination will never take the events at these offsets, each with its reason.
 
-    With dead letters on, the delivery is written again without them. A reason never quotes a row's values.
+    With dead letters on, the delivery is written again without them. A reason never quotes a row's values. What came
+    from another process has no reasons any more, only the words.
     """
+
+    code = "poisoned"
+    reasons: Mapping[int, str] = {}
 
     def __init__(self, reasons: Mapping[int, str], *, where: str = "", fix: str = "") -> None:
         self.reasons = dict(reasons)
         first = min(self.reasons)
         more = f" (and {len(self.reasons) - 1} more)" if len(self.reasons) > 1 else ""
         super().__init__(f"event {first}{more}: {self.reasons[first]}", where=where, fix=fix)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_poisoned, (self.reasons, self.where, self.fix))
-
-
-def _rebuild_poisoned(reasons: Mapping[int, str], where: str, fix: str) -> Poisoned:
-    return Poisoned(reasons, where=where, fix=fix)
 
 
 _RETRYABLE: dict[type[BaseException], bool] = {

@@ -209,7 +209,7 @@ def test_a_table_that_a_restart_emptied_is_truncated() -> None:
 def test_a_refusal_of_the_server_carries_its_code() -> None:
     with pytest.raises(BinlogRefused) as caught:
         decoded(packet(b"\xff" + struct.pack("<H", 1236) + b"#HY000" + b"the binlog was purged"))
-    assert (caught.value.code, caught.value.state, caught.value.message) == (1236, "HY000", "the binlog was purged")
+    assert (caught.value.errno, caught.value.state, caught.value.message) == (1236, "HY000", "the binlog was purged")
 
 
 def test_the_end_of_the_stream_is_a_lost_connection() -> None:

@@ -22,7 +22,7 @@ from tidemill.capture.status import CaptureStatus
 from tidemill.cli.run import slots
 from tidemill.cli.run_view import LineView
 from tidemill.dlq import DeadLetters
-from tidemill.errors import CheckpointConflict, PositionLost, Refused, TidemillError
+from tidemill.errors import CheckpointConflict, PositionLost, Refused, TidemillError, is_retryable
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.delivery import Checkpoint, Receipt
@@ -498,6 +498,10 @@ def test_events_before_a_slot_that_was_dropped_arrive_before_the_pipeline_fails(
             run.stop()
     assert run.error is not None
     assert slot in run.error.what
+    # Raised in the capture process, and here what it was there.
+    assert isinstance(run.error, PositionLost)
+    assert (type(run.error).__name__, run.error.code, is_retryable(run.error)) == ("SlotLost", "slot-lost", False)
+    assert (run.status.error["code"], run.status.error["bases"]) == ("slot-lost", ["position-lost", "source-failed"])
     kept = pipeline.build_checkpoints().load("orders")
     assert kept is not None
     assert (kept.offset, run.status.lag_events) == (7, 0)

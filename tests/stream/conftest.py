@@ -29,6 +29,7 @@ def install_scribe(spark: Any, directory: Path) -> None:
     archive = directory / "scribe.zip"
     with zipfile.ZipFile(archive, "w") as package:
         package.write(scribe.__file__, "scribe.py")
+        package.writestr("pens.py", scribe.PENS)
         package.writestr("scribe-1.0.dist-info/METADATA", scribe.METADATA)
         package.writestr("scribe-1.0.dist-info/entry_points.txt", scribe.ENTRY_POINTS)
     spark.sparkContext.addPyFile(str(archive))

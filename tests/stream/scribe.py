@@ -1,12 +1,14 @@
 """A third party's sink, as Spark workers meet it: installed beside tidemill, found through its entry point.
 
 It notes every write in `<directory>/<id>.jsonl`, and fails on demand: while `<directory>/<id>-<lane>.fail` exists, that
-lane's writes raise `DeliveryError`, or `Refused` if the file says so; `<directory>/<id>.poison` is a JSON list of
-offsets that it never takes; while `<directory>/<id>.hold` exists a write does not return.
+lane's writes raise `DeliveryError`, or what the file says: `refuse`, or a class as `module:name`.
+`<directory>/<id>.poison` is a JSON list of offsets that it never takes; while `<directory>/<id>.hold` exists a write
+does not return.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from collections.abc import Iterable
@@ -17,10 +19,12 @@ import orjson
 from pydantic import Field
 
 from tidemill.contracts import BaseSink, Capabilities, Check, SinkConfig
-from tidemill.errors import DeliveryError, Poisoned, Refused
+from tidemill.errors import DeliveryError, Poisoned, Refused, TidemillError
 from tidemill.model.delivery import Delivery, Receipt, Tier
 
 ENTRY_POINTS = "[tidemill.sinks]\nscribe = scribe:Scribe\nhermit = scribe:Hermit\n"
+# A module that only workers load: the driver never hears of the class.
+PENS = 'from tidemill.errors import Refused\n\n\nclass BrokenPen(Refused):\n    code = "broken-pen"\n'
 METADATA = "Metadata-Version: 2.1\nName: scribe\nVersion: 1.0\n"
 
 
@@ -36,7 +40,7 @@ class Scribe(BaseSink[ScribeConfig]):
     def write(self, delivery: Delivery) -> Receipt:
         fault = Path(self.config.directory, f"{self.config.id}-{delivery.lane}.fail")
         if fault.exists():
-            raise (Refused if fault.read_text() == "refuse" else DeliveryError)("the scribe's pen is broken")
+            raise _kind(fault.read_text())("the scribe's pen is broken")
         hold, patience = Path(self.config.directory, f"{self.config.id}.hold"), time.monotonic() + 60
         while hold.exists() and time.monotonic() < patience:
             time.sleep(0.02)
@@ -70,6 +74,14 @@ class Scribe(BaseSink[ScribeConfig]):
 
     def close(self) -> None:
         pass
+
+
+def _kind(name: str) -> type[TidemillError]:
+    if ":" not in name:
+        return Refused if name == "refuse" else DeliveryError
+    module, _, kind = name.partition(":")
+    found: type[TidemillError] = getattr(importlib.import_module(module), kind)
+    return found
 
 
 class Hermit(Scribe):

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from tidemill.stream.failures import job_failed, reason
+import pytest
+
+from tidemill.errors import LogCorrupt
+from tidemill.stream.failures import Carried, carried, job_failed, reason
 
 FROM_JAVA = """An error occurred while calling o126.getResult.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
@@ -28,3 +31,12 @@ def test_an_error_without_more_words_is_its_first_line_or_its_kind() -> None:
 def test_a_workers_traceback_stays_where_it_is() -> None:
     text = ": org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n  KeyError: 'Ann'\n"
     assert reason(Exception(text)) == "org.apache.spark.api.python.PythonException: Traceback (most recent call last):"
+
+
+def test_an_error_of_ours_comes_through_sparks_words_as_what_it_was() -> None:
+    with pytest.raises(Carried) as carrier, carried():
+        raise LogCorrupt("a block's checksum does not match", where='log "a\nb"', fix="Restore it.")
+    text = f"Lost task 0.0: PythonException: Traceback:\n  tidemill.stream.failures.Carried: {carrier.value}\n\tat java"
+    error = job_failed(Exception(text), "orders", 7)
+    assert (type(error), error.where, error.fix) == (LogCorrupt, 'log "a\nb"', "Restore it.")
+    assert error.what == "a Spark job failed: a block's checksum does not match"

@@ -15,7 +15,7 @@ import pytest
 from tests.stream.conftest import Mill
 from tests.support.blocks import make_change, make_table, position
 from tidemill.config.spec import Batch, Sharding
-from tidemill.errors import DeliveryError, LogError, Refused, StreamError, is_retryable
+from tidemill.errors import DeliveryError, LogCorrupt, Refused, SetupError, StreamError, TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.stream.admission import ROWS_PER_LANE
@@ -123,6 +123,27 @@ def test_a_sink_that_refuses_stops_the_pipeline_and_is_named(mill: Mill) -> None
     assert "pen is broken" in raised.value.what
     assert raised.value.fix
     assert mill.store.load("mill") is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "arrives", "code", "exit_code"),
+    [
+        ("tidemill.errors:Refused", Refused, "refused", 1),
+        ("tidemill.errors:SetupError", SetupError, "source-not-ready", 3),
+        ("pens:BrokenPen", Refused, "broken-pen", 1),  # of a package that only the worker has loaded
+    ],
+)
+def test_what_a_sink_raises_in_a_worker_arrives_as_what_it_was(
+    mill: Mill, raised: str, arrives: type[TidemillError], code: str, exit_code: int
+) -> None:
+    mill.fail("s", 0, raised)
+    mill.log.append(make_change(5))
+    loop = mill.loop()
+    loop.start()
+    with pytest.raises(TidemillError, match='sink "s" refused the events 0 to 4') as caught:
+        loop.await_end(60)
+    assert (type(caught.value), caught.value.code, caught.value.exit_code) == (arrives, code, exit_code)
+    assert not is_retryable(caught.value)
 
 
 def test_a_sink_that_never_comes_back_stops_the_pipeline_with_nothing_lost(mill: Mill) -> None:
@@ -265,7 +286,7 @@ def test_a_corrupt_block_stops_the_pipeline_before_anything_of_it_is_delivered(m
     segment.write_bytes(content)
     loop = mill.loop()
     loop.start()
-    with pytest.raises(Refused, match="checksum"):
+    with pytest.raises(LogCorrupt, match="checksum"):
         loop.await_end(60)
     assert mill.notes() == []
 
@@ -278,8 +299,10 @@ def test_a_log_that_cannot_be_read_while_a_batch_is_planned_is_an_error_that_say
     segment = next(Path(mill.log_uri).glob("*.idx"))
     segment.rename(segment.with_name(f"{4:020d}.idx"))
     loop.start()
-    with pytest.raises(LogError, match="planning a batch failed: an append begins at 0 where 4 was due"):
+    with pytest.raises(LogCorrupt, match="planning a batch failed: an append begins at 0 where 4 was due") as raised:
         loop.await_end(60)
+    assert raised.value.where
+    assert not is_retryable(raised.value)
     assert mill.notes() == []
 
 

@@ -45,7 +45,7 @@ def main() -> int:
         error.fix = _fill_in(error.fix, pipeline)
         status.last_error(error)
         status.update(stage="failed", exit_code=error.exit_code)
-        events.fail("capture.failed", error=error.what, where=error.where, fix=error.fix)
+        events.fail("capture.failed", code=error.code, error=error.what, where=error.where, fix=error.fix)
         return error.exit_code
     status.update(stage="stopped")
     return 0

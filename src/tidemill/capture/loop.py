@@ -78,7 +78,11 @@ class Capture:
                         raise
                     wait = self._backoff.next()
                     events.warn(
-                        "capture.interrupted", error=error.what, where=error.where, retry_seconds=round(wait, 1)
+                        "capture.interrupted",
+                        code=error.code,
+                        error=error.what,
+                        where=error.where,
+                        retry_seconds=round(wait, 1),
                     )
                     self._on_error(error)
                     self._stop.wait(wait)

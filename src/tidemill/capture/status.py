@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from tidemill.disk.private import replace_file
-from tidemill.errors import LogError, TidemillError
+from tidemill.errors import ErrorData, LogError, TidemillError, to_data
 from tidemill.model.position import Offset, Position
 from tidemill.telemetry import events
 
@@ -36,7 +36,7 @@ class CaptureStatus:
     offset: int = 0
     position: str = ""
     lag_bytes: int | None = None
-    error: dict[str, str] = field(default_factory=dict)
+    error: ErrorData = field(default_factory=ErrorData)
     notices: tuple[dict[str, str], ...] = ()
     exit_code: int = 0
     streaming_since: float = 0.0
@@ -74,7 +74,7 @@ class StatusFile:
         self.update(stage="cdc", error={}, notices=notices, **first)
 
     def last_error(self, error: TidemillError) -> None:
-        self.update(now=True, error={"what": error.what, "where": error.where, "fix": error.fix})
+        self.update(now=True, error=to_data(error))
 
 
 def read_status(directory: Path) -> CaptureStatus | None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.errors import TidemillError
+from tidemill.errors import TidemillError, to_data
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", "--force", help="Do not ask.")]
@@ -79,7 +79,7 @@ def show_error(error: TidemillError, *, as_json: bool) -> None:
 
 
 def _as_data(error: TidemillError) -> dict[str, Any]:
-    data: dict[str, Any] = {"kind": type(error).__name__, "what": error.what, "where": error.where, "fix": error.fix}
+    data: dict[str, Any] = {**to_data(error)}
     problems = getattr(error, "problems", ())
     if problems:
         data["problems"] = [{**asdict(p), "path": list(p.path), "where": p.where} for p in problems]

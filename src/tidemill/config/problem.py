@@ -30,6 +30,8 @@ class Problem:
 class DocumentError(ConfigError):
     """Every problem found in one reading, in the order of the file; `problems` keeps them apart for `--json`."""
 
+    code = "document-invalid"
+
     problems: tuple[Problem, ...] = ()
 
     @classmethod

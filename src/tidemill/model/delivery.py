@@ -90,6 +90,7 @@ class Receipt:
 
     `skipped` counts events the destination already had (a replay met by an effectively-once sink). `notices` is what
     the sink has to say of its tables although it took everything, packed: {table: [notice]}; empty for nothing.
+    `error` is for people; `error_data` is the same error packed (`errors.to_data`), for who raises it again.
     """
 
     sink: str
@@ -102,6 +103,7 @@ class Receipt:
     error: str = ""
     retryable: bool = True
     notices: str = ""
+    error_data: str = ""
 
     @property
     def ok(self) -> bool:

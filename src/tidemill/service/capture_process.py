@@ -13,7 +13,7 @@ from tidemill.capture.backoff import Backoff
 from tidemill.capture.status import CaptureStatus, read_status
 from tidemill.config.pipeline import Pipeline
 from tidemill.disk.private import open_file
-from tidemill.errors import SourceError, TidemillError
+from tidemill.errors import SourceError, TidemillError, from_data
 from tidemill.telemetry import events
 
 _STOP_SECONDS = 20.0
@@ -98,6 +98,4 @@ def _reason(pipeline: Pipeline, code: int, status: CaptureStatus | None) -> Tide
             where=f"pipeline {pipeline.name}",
             fix="Its last lines on standard error say why; it is safe to start again.",
         )
-    error = SourceError(status.error["what"], where=status.error["where"], fix=status.error["fix"])
-    error.exit_code = code
-    return error
+    return from_data({"exit_code": code, **status.error}, SourceError)

@@ -20,13 +20,13 @@ from tidemill.config.pipeline import Pipeline
 from tidemill.config.secrets import revealed
 from tidemill.disk.private import make_directory
 from tidemill.dlq import DeadLetters
-from tidemill.errors import CheckpointConflict, SparkLost, TidemillError
+from tidemill.errors import CheckpointConflict, ErrorData, SparkLost, TidemillError, to_data
 from tidemill.log.reader import LogReader
 from tidemill.service.capture_process import CaptureProcess
 from tidemill.service.lag import Lag
 from tidemill.service.notices import SinkNotices
 from tidemill.service.status import PipelineStatus, Rate, SinkStatus, State
-from tidemill.service.stream_group import GroupRun, described, explained
+from tidemill.service.stream_group import GroupRun, explained
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.policy import policy_of
@@ -141,10 +141,10 @@ class PipelineRun:
         self._capture.stop()
         self._moved = (-1, time.monotonic())
         # What it said of tables is still true; how much it has not read is not known any more.
-        self._captured = replace(self._captured, stage="failed", error=described(error), lag_bytes=None)
-        self._change(state=State.FAILING, stage="failed", error=described(error))
-        events.fail("pipeline.failing", pipeline=self.pipeline.name, error=error.what, where=error.where, fix=error.fix,
-                    undelivered=self._waiting(self._tail()))  # fmt: skip
+        self._captured = replace(self._captured, stage="failed", error=to_data(error), lag_bytes=None)
+        self._change(state=State.FAILING, stage="failed", error=to_data(error))
+        events.fail("pipeline.failing", pipeline=self.pipeline.name, code=error.code, error=error.what,
+                    where=error.where, fix=error.fix, undelivered=self._waiting(self._tail()))  # fmt: skip
 
     def _deliver_the_rest(self, error: TidemillError) -> None:
         """A step of it; the pipeline is `failed` when nothing is left, or nothing that a sink takes."""
@@ -257,7 +257,7 @@ class PipelineRun:
         capture = self._captured
         tail = self._tail()
         waiting = self._waiting(tail)
-        last_error = next((g.last_error for g in self._groups.values() if g.last_error and g.group.votes), {})
+        failing = (g.last_error for g in self._groups.values() if g.last_error and g.group.votes)
         if capture.began and not self.status.began:
             events.emit(
                 "pipeline.resumed" if capture.resumed else "pipeline.began", pipeline=self.pipeline.name,
@@ -272,7 +272,7 @@ class PipelineRun:
             lag_seconds=self._lag.seconds(tail - waiting, tail),
             capture_restarts=self._capture.restarts,
             sinks=self._sinks(tail),
-            error=capture.error or last_error,
+            error=capture.error or next(failing, ErrorData()),
             notices=(*capture.notices, *self._notices.standing()),
         )
 
@@ -303,6 +303,6 @@ class PipelineRun:
     def _change_to_failed(self, error: TidemillError) -> None:
         tail = self._tail()
         waiting = self._waiting(tail)
-        self._change(state=State.FAILED, error=described(error), lag_events=waiting, sinks=self._sinks(tail))
-        events.fail("pipeline.failed", pipeline=self.pipeline.name, error=error.what, where=error.where, fix=error.fix,
-                    undelivered=waiting)  # fmt: skip
+        self._change(state=State.FAILED, error=to_data(error), lag_events=waiting, sinks=self._sinks(tail))
+        events.fail("pipeline.failed", pipeline=self.pipeline.name, code=error.code, error=error.what,
+                    where=error.where, fix=error.fix, undelivered=waiting)  # fmt: skip

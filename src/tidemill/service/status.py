@@ -7,6 +7,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from tidemill.errors import ErrorData
+
 
 class State(enum.StrEnum):
     CREATED = "created"
@@ -67,7 +69,7 @@ class PipelineStatus:
     capture_restarts: int = 0
     dead_letters_dropped: int = 0
     sinks: tuple[SinkStatus, ...] = ()
-    error: dict[str, str] = field(default_factory=dict)
+    error: ErrorData = field(default_factory=ErrorData)
     notices: tuple[dict[str, str], ...] = ()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tidemill.capture.backoff import Backoff
-from tidemill.errors import DeliveryError, StreamError, TidemillError, is_retryable
+from tidemill.errors import DeliveryError, ErrorData, StreamError, TidemillError, is_retryable, to_data
 from tidemill.model.position import Offset
 from tidemill.service.status import SinkState, SinkStatus
 from tidemill.stream.ledger import Ledger, lost_events
@@ -28,7 +28,7 @@ class GroupRun:
 
     def __init__(self, group: SinkGroup, ledger: Ledger, make: Callable[[GroupRun], StreamLoop]) -> None:
         self.group = group
-        self.last_error: dict[str, str] = {}
+        self.last_error: ErrorData = {}
         self.given_up = False
         self._ledger = ledger
         self._make = make
@@ -81,7 +81,7 @@ class GroupRun:
                 self.on_retry(dict.fromkeys(self.group.sinks, failure.what))
             events.warn(
                 "stream.restarted", pipeline=self._ledger.policy.pipeline, sinks=",".join(self.group.sinks),
-                error=failure.what, after_seconds=round(wait, 1),
+                code=failure.code, error=failure.what, after_seconds=round(wait, 1),
             )  # fmt: skip
 
     def give_up(self, error: TidemillError) -> None:
@@ -92,7 +92,7 @@ class GroupRun:
         self._update(state=SinkState.FAILED, error=str(error))
         events.fail(
             "stream.sink_failed", pipeline=self._ledger.policy.pipeline, sinks=",".join(self.group.sinks),
-            offset=self.offset, error=error.what, where=error.where, fix=error.fix,
+            offset=self.offset, code=error.code, error=error.what, where=error.where, fix=error.fix,
         )  # fmt: skip
 
     def ask_to_stop(self) -> None:
@@ -122,7 +122,7 @@ class GroupRun:
 
     def on_error(self, problem: TidemillError) -> None:
         """Of the stream itself: its sinks are as they were."""
-        self.last_error = described(problem)
+        self.last_error = to_data(problem)
 
     def on_batch(self, report: BatchReport) -> None:
         self._backoff.reset()
@@ -143,10 +143,6 @@ class GroupRun:
     def _update(self, **changes: object) -> None:
         with self._changing:
             self._sinks = {name: replace(sink, **changes) for name, sink in self._sinks.items()}  # type: ignore[arg-type]
-
-
-def described(error: TidemillError) -> dict[str, str]:
-    return {"what": error.what, "where": error.where, "fix": error.fix}
 
 
 def explained(error: Exception) -> TidemillError:

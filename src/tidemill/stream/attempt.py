@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from tidemill.dlq import DeadLetterRecord, unpack
-from tidemill.errors import DeliveryError, Refused
+from tidemill.errors import DeliveryError, ErrorData, Refused, TidemillError, from_data
 from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset
 from tidemill.stream.plan import Lane
@@ -84,10 +85,12 @@ class Attempt:
         return found
 
     def error(self, sink: str) -> str:
-        return next((r.error for r in self.receipts if r.sink == sink and not r.ok), "no receipt came back")
+        failed = self._failed_receipt(sink)
+        return failed.error if failed else "no receipt came back"
 
-    def problem(self, pipeline: str, sinks: Iterable[str]) -> DeliveryError:
-        """The error that stops the pipeline: the first sink that refused, or that never got better."""
+    def problem(self, pipeline: str, sinks: Iterable[str]) -> TidemillError:
+        """The error that stops the pipeline, as the class that the sink raised: of the first sink that refused, or that
+        never got better."""
         refused = self.refused()
         missing = self.missing(sinks)
         sink = next((s for s in missing if s in refused), missing[0])
@@ -96,8 +99,17 @@ class Attempt:
             if sink in refused
             else (DeliveryError, "did not take", "Nothing is lost: start the pipeline again once the sink is back.")
         )
-        return kind(
-            f'sink "{sink}" {verb} the events {self.start} to {self.end - 1}: {self.error(sink)}',
-            where=f'pipeline "{pipeline}", checkpoint {self.start}',
-            fix=fix,
-        )
+        failed = self._failed_receipt(sink)
+        told: ErrorData = orjson.loads(failed.error_data) if failed and failed.error_data else {}
+        said: ErrorData = {
+            **told,
+            "what": f'sink "{sink}" {verb} the events {self.start} to {self.end - 1}: {self.error(sink)}',
+            "where": f'pipeline "{pipeline}", checkpoint {self.start}',
+            "fix": fix,
+        }
+        return from_data(said, kind)
+
+    def _failed_receipt(self, sink: str) -> Receipt | None:
+        """A refusal, if one of its lanes has one."""
+        failed = (receipt for receipt in self.receipts if receipt.sink == sink and not receipt.ok)
+        return min(failed, key=lambda receipt: receipt.retryable, default=None)

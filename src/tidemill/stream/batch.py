@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from tidemill.dlq import pack
-from tidemill.errors import Poisoned, TidemillError, is_retryable
+from tidemill.errors import DeliveryError, Poisoned, Refused, TidemillError, is_retryable, to_data
 from tidemill.log import LogReader
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Epoch, Receipt
@@ -95,26 +97,35 @@ def _write(
             return LaneResult(replace(receipt, sink=name, lane=delivery.lane))
         except Exception as error:  # noqa: BLE001  sinks bring errors of any library; the table in errors.py judges
             tools.discard(name)
-            problem = error
+            problem = _ours(error)
             if isinstance(error, Poisoned) and plan.dead_letters:
                 try:
                     dead_letters = dead_letters_of(error, delivery, name, before=len(left_out))
-                    return LaneResult(Receipt(name, delivery.lane, error=str(error)), pack(dead_letters))
+                    return LaneResult(_failed(name, delivery, problem, retry=True), pack(dead_letters))
                 except TidemillError as hopeless:
                     problem = hopeless
             retry = is_retryable(problem)
             if not retry or time.monotonic() + pause > give_up:
-                return LaneResult(Receipt(name, delivery.lane, error=_words(problem), retryable=retry))
+                if isinstance(problem, Poisoned):
+                    problem.fix = f"{problem.fix}\n{_DLQ}".lstrip()
+                return LaneResult(_failed(name, delivery, problem, retry=retry))
         time.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-def _words(error: Exception) -> str:
+_DLQ = "To keep such events apart and go on with the others, add `dlq: {}` to the pipeline's spec."
+
+
+def _failed(sink: str, delivery: Delivery, error: TidemillError, *, retry: bool) -> Receipt:
+    packed = orjson.dumps(to_data(error)).decode()
+    return Receipt(sink, delivery.lane, error=str(error), retryable=retry, error_data=packed)
+
+
+def _ours(error: Exception) -> TidemillError:
     """Our own errors are written for people; of others only the kind is sure to hold no row's values."""
-    if isinstance(error, Poisoned):
-        return f"{error}\nTo keep such events apart and go on with the others, add `dlq: {{}}` to the pipeline's spec."
     if isinstance(error, TidemillError):
-        return str(error)
-    return f"{type(error).__module__}.{type(error).__qualname__}" + (
+        return error
+    words = f"{type(error).__module__}.{type(error).__qualname__}" + (
         f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
     )
+    return DeliveryError(words) if is_retryable(error) else Refused(words)

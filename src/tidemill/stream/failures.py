@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tidemill.errors import LogError, StreamError, TidemillError
+import orjson
+
+from tidemill.errors import ErrorData, LogError, StreamError, TidemillError, from_data, to_data
 from tidemill.model.position import Offset
 
 # Which call and which task it was helps nobody.
@@ -30,8 +34,40 @@ def reason(error: BaseException) -> str:
 _NO_WORKER = "Python worker failed to connect back"
 
 
-def job_failed(error: Exception, pipeline: str, checkpoint: Offset) -> StreamError:
-    """Sinks' errors come as receipts; this is a worker that was killed, or an executor lost."""
+class Carried(Exception):
+    """An error of ours on its way through Spark, which keeps of a Python error only the text: one line of JSON."""
+
+    def __init__(self, error: TidemillError) -> None:
+        super().__init__(_MARK + orjson.dumps(to_data(error)).decode())
+
+
+_MARK = "tidemill-error: "
+
+
+@contextmanager
+def carried() -> Iterator[None]:
+    """Around what Spark calls in a process of its own."""
+    try:
+        yield
+    except TidemillError as error:
+        raise Carried(error) from error
+
+
+def _carried_by(error: BaseException) -> ErrorData | None:
+    """What the other process raised, if it was an error of ours."""
+    line = next((line for line in str(error).splitlines() if _MARK in line), "")
+    try:
+        data: ErrorData = orjson.loads(line.partition(_MARK)[2])
+    except orjson.JSONDecodeError:
+        return None
+    return data
+
+
+def job_failed(error: Exception, pipeline: str, checkpoint: Offset) -> TidemillError:
+    """Sinks' errors come as receipts; this is a worker that was killed, an executor lost, or the log not readable."""
+    if (ours := _carried_by(error)) is not None:
+        ours["what"] = f"a Spark job failed: {ours['what']}"
+        return from_data(ours, StreamError)
     return StreamError(
         f"a Spark job failed: {reason(error)}",
         where=f'pipeline "{pipeline}", checkpoint {checkpoint}',
@@ -56,9 +92,11 @@ def outside_a_batch(error: BaseException, pipeline: str) -> TidemillError:
             where=f'pipeline "{pipeline}"',
             fix="No sink is to blame, and it is tried again. If it repeats, the machine has too little CPU or memory.",
         )
-    lines = [line.strip() for line in str(error).splitlines()]
-    ours = next((line for line in reversed(lines) if line.startswith("tidemill.errors.")), "")
-    what = ours.partition(": ")[2] or first_line(error)
-    return LogError(
-        f"planning a batch failed: {what}", where=f'pipeline "{pipeline}"', fix="Look at it: tidemill log stats FILE"
-    )
+    data = _carried_by(error) or ErrorData()
+    told: ErrorData = {
+        **data,
+        "what": f"planning a batch failed: {data.get('what') or first_line(error)}",
+        "where": data.get("where") or f'pipeline "{pipeline}"',
+        "fix": data.get("fix") or "Look at it: tidemill log stats FILE",
+    }
+    return from_data(told, LogError)

@@ -17,7 +17,7 @@ from typing import Any
 from tidemill import registry
 from tidemill.config.spec import Batch, Sharding
 from tidemill.dlq import DeadLetters, Kept
-from tidemill.errors import LogError, SparkLost, TidemillError
+from tidemill.errors import LogError, SparkLost, TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.stream import failures, pins, source
@@ -149,9 +149,11 @@ class StreamLoop:
         while True:
             try:
                 attempt = self._next(frame, attempt)
-            except Exception as error:  # noqa: BLE001  whatever Spark says of a job that it lost
+            except Exception as error:  # whatever Spark says of a job that it lost
                 problem: TidemillError = failures.job_failed(error, self._pipeline, self._checkpoint.offset)
                 errors = {}
+                if not is_retryable(problem):
+                    raise problem from error
             else:
                 if attempt.dead_letters and self._dead_letters is not None:
                     kept += self._dead_letters.keep(attempt.dead_letters)  # before the rest is written, see batch.py

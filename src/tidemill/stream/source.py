@@ -25,6 +25,7 @@ from tidemill.log import LogReader
 from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset
 from tidemill.stream.admission import admit, spread_by
+from tidemill.stream.failures import carried
 from tidemill.stream.plan import Lane, LaneResult, Plan
 
 NAME = "tidemill_blocks"
@@ -37,6 +38,7 @@ RECEIPTS = pa.schema(
         ("sink", pa.string()), ("lane", pa.int32()), ("events", pa.int64()), ("bytes", pa.int64()),
         ("skipped", pa.int64()), ("encode_seconds", pa.float64()), ("write_seconds", pa.float64()),
         ("error", pa.string()), ("retryable", pa.bool_()), ("notices", pa.string()),
+        ("error_data", pa.string()),
         # The batch they belong to; `dead_letters` are packed as in dlq/record.py.
         ("start", pa.int64()), ("end", pa.int64()), ("lanes", pa.int32()), ("by", pa.string()),
         ("letters", pa.binary()),
@@ -109,7 +111,8 @@ class BlockStream(DataSourceStreamReader):
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             self._log = LogReader(Plan.from_json(self._plan).log)
         rule = orjson.loads(self._admission)
-        return admit(self._log, rule, start, wait=_IDLE_WAIT)
+        with carried():
+            return admit(self._log, rule, start, wait=_IDLE_WAIT)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         count = end.get("lanes", 1)
@@ -162,7 +165,8 @@ class _WarmUp(DataSourceReader):
 def _deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | None = None) -> pa.RecordBatch:
     from tidemill.stream.batch import deliver  # heavy, and needed in workers only
 
-    return _batch(deliver(plan, lane, only), lane)
+    with carried():
+        return _batch(deliver(plan, lane, only), lane)
 
 
 def _batch(answers: list[LaneResult], lane: Lane) -> pa.RecordBatch:

@@ -28,19 +28,23 @@ _BROKEN = {
 
 
 class BinlogRefused(SourceError):
-    """The server ended the stream with an error of its own; the source knows what to make of the code."""
+    """The server ended the stream with an error of its own; the source knows what to make of its number."""
 
-    def __init__(self, code: int, state: str, message: str) -> None:
-        super().__init__(f"the server refused to send its binlog: {message} ({code}, {state})")
-        self.code, self.state, self.message = code, state, message
+    code = "binlog-refused"
+
+    errno, state, message = 0, "", ""
+
+    def __init__(self, errno: int, state: str, message: str) -> None:
+        super().__init__(f"the server refused to send its binlog: {message} ({errno}, {state})")
+        self.errno, self.state, self.message = errno, state, message
 
 
 def read_server_packet(packet: bytes, where: str) -> BinlogRefused | ConnectionLost | None:
     """What a packet says that is no event, an ERR or an EOF of the protocol; None if it is neither."""
     if packet[0] == 0xFF and len(packet) >= 3:
-        code, rest = int.from_bytes(packet[1:3], "little"), packet[3:]
+        errno, rest = int.from_bytes(packet[1:3], "little"), packet[3:]
         state, text = (rest[1:6], rest[6:]) if rest[:1] == b"#" else (b"HY000", rest)
-        return BinlogRefused(code, state.decode("latin-1"), text.decode("utf-8", "replace"))
+        return BinlogRefused(errno, state.decode("latin-1"), text.decode("utf-8", "replace"))
     if packet[0] == 0xFE and len(packet) < 9:
         return ConnectionLost("the server ended the binlog stream", where=where)
     return None

@@ -199,6 +199,8 @@ class Positions:
 class PlanChanged(DeliveryError):
     """Two plans of one batch at the same time; whoever comes again sees what the other delivered."""
 
+    code = "plan-changed"
+
 
 class Taking:
     """One delivery's transaction: which events are new, and the note of them."""

@@ -12,6 +12,8 @@ from tidemill.sinks.kafka.client import KafkaFailure
 class Fenced(DeliveryError):
     """Another producer took over the lane's transactional id."""
 
+    code = "kafka-fenced"
+
 
 # Codes of librdkafka (negative) and of the broker (positive), with what the user can do.
 SIZE = (

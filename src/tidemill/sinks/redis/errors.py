@@ -35,6 +35,8 @@ SMALLER = "equal or smaller than the target stream top item"
 class Overtaken(DeliveryError):
     """The stream is further than this worker knew."""
 
+    code = "redis-overtaken"
+
 
 def overtaken(where: str) -> Overtaken:
     return Overtaken(

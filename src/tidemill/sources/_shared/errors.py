@@ -8,15 +8,15 @@ from tidemill.errors import ConfigError, SetupError
 
 
 class LoginRefused(SetupError):
-    pass
+    code = "login-refused"
 
 
 class TlsFailed(SetupError):
-    pass
+    code = "tls-failed"
 
 
 class ServerTooOld(SetupError):
-    pass
+    code = "server-too-old"
 
 
 RESYNC = (

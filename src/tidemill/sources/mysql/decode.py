@@ -58,7 +58,7 @@ class StreamDecoder:
         try:
             yield from self._decoder.feed(data)
         except BinlogRefused as refusal:
-            raise from_stream(refusal.code, refusal.message, where, config.replica_id) from refusal
+            raise from_stream(refusal.errno, refusal.message, where, config.replica_id) from refusal
         except SourceError as error:
             if type(error) is not SourceError:
                 raise

@@ -30,39 +30,39 @@ __all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of 
 
 
 class OtherFlavor(SetupError):
-    pass
+    code = "other-flavor"
 
 
 class BinlogOff(SetupError):
-    pass
+    code = "binlog-off"
 
 
 class FormatNotRows(SetupError):
-    pass
+    code = "binlog-format-not-row"
 
 
 class GrantMissing(SetupError):
-    pass
+    code = "grant-missing"
 
 
 class GtidOff(SetupError):
-    pass
+    code = "gtid-off"
 
 
 class ServerIdTaken(SetupError):
-    pass
+    code = "server-id-taken"
 
 
 class BinlogPurged(PositionLost):
-    pass
+    code = "binlog-purged"
 
 
 class OtherServer(PositionLost):
-    pass
+    code = "other-server"
 
 
 class BinlogUnusable(PositionLost):
-    pass
+    code = "binlog-unusable"
 
 
 _DENIED = {1044, 1045, 1049, 1130, 1141, 1396, 1524, 1698, 1820, 1862, 3118, 3878, 4031, 4151, 2059, 2061}

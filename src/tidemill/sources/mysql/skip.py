@@ -221,5 +221,5 @@ def _check_file_place(db: MysqlSession, here: BinlogPlace, there: BinlogPlace, c
 def _refusal(packet: bytes, config: MysqlConfig) -> Exception:
     said = read_server_packet(packet, config.where)
     if isinstance(said, BinlogRefused):
-        return from_stream(said.code, said.message, config.where, config.replica_id)
+        return from_stream(said.errno, said.message, config.where, config.replica_id)
     return said or DecodeError("a packet of the binlog stream is malformed", where=config.where)

@@ -36,47 +36,47 @@ __all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of 
 
 
 class WalLevelTooLow(SetupError):
-    pass
+    code = "wal-level-too-low"
 
 
 class NoFreeSlot(SetupError):
-    pass
+    code = "no-free-slot"
 
 
 class NoFreeSender(SetupError):
-    pass
+    code = "no-free-sender"
 
 
 class NoReplicationPrivilege(SetupError):
-    pass
+    code = "no-replication-privilege"
 
 
 class NoReplicaIdentity(SetupError):
-    pass
+    code = "no-replica-identity"
 
 
 class PublicationProblem(SetupError):
-    pass
+    code = "publication-problem"
 
 
 class SlotMismatch(SetupError):
-    pass
+    code = "slot-mismatch"
 
 
 class SlotInUse(SetupError):
-    pass
+    code = "slot-in-use"
 
 
 class ServerBusy(SetupError):
-    pass
+    code = "server-busy"
 
 
 class SlotLost(PositionLost):
-    pass
+    code = "slot-lost"
 
 
 class PublicationLost(PositionLost):
-    pass
+    code = "publication-lost"
 
 
 # libpq gives no SQLSTATE for a refused connection, only the server's words.
