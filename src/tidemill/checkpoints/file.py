@@ -19,7 +19,8 @@ from pydantic import Field
 
 from tidemill.checkpoints._shared import succeed
 from tidemill.contracts import Component, Config
-from tidemill.disk.private import make_directory, open_file, replace_file
+from tidemill.disk.private import make_directory, open_file
+from tidemill.disk.replace import replace_file
 from tidemill.errors import CheckpointError
 from tidemill.model.delivery import Checkpoint
 from tidemill.retry import RetryPolicy
