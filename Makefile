@@ -17,7 +17,7 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/build/numba
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv services java test check format lock bench crash soak docs clean
+.PHONY: help demo venv services java quick test check format lock bench crash soak docs clean
 
 help: ## this table of contents
 	@awk 'BEGIN { FS = ":.*## " } \
@@ -33,8 +33,10 @@ docs: $(STAMP) ## write the generated pages of docs/ anew
 
 ##@ Work
 venv: $(STAMP) ## .venv with tidemill and its tools, from requirements.lock
-test: $(STAMP) services ## every test, against real servers (ARGS="-k name")
-	$(BIN)/pytest $(ARGS)
+quick: $(STAMP) ## tests that need no server and no Spark, in less than two minutes
+	$(BIN)/pytest -q -m quick $(ARGS)
+test: $(STAMP) services ## every test, against real servers; of kill matrices a sample (ARGS="-k name")
+	$(BIN)/pytest --durations=30 $(ARGS)
 check: $(STAMP) ## lint, formatting, types, import directions, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,10 +50,10 @@ format: $(STAMP) ## let ruff format and mend what it can
 ##@ Prove
 bench: $(STAMP) services ## speed on this machine, WHAT=postgres, mysql, sinks or profile (ARGS=--json)
 	$(BIN)/tidemill bench $(WHAT) $(ARGS)
-crash: $(STAMP) services ## kill -9 and compare, CYCLES=20 times
-	TIDEMILL_CRASH_CYCLES=$(CYCLES) $(BIN)/pytest tests/crash --timeout 0 $(ARGS)
+crash: $(STAMP) services ## kill -9 and compare, CYCLES=20 times, each sink and source at each failpoint
+	TIDEMILL_MATRIX=whole TIDEMILL_CRASH_CYCLES=$(CYCLES) $(BIN)/pytest tests/crash tests/delivery --timeout 0 $(ARGS)
 soak: $(STAMP) services ## the same for MINUTES=30, new seeds until time is up
-	TIDEMILL_SOAK_MINUTES=$(MINUTES) $(BIN)/pytest tests/crash --timeout 0 $(ARGS)
+	TIDEMILL_MATRIX=whole TIDEMILL_SOAK_MINUTES=$(MINUTES) $(BIN)/pytest tests/crash --timeout 0 $(ARGS)
 
 ##@ House-keeping
 services: $(STAMP) java ## servers the tests want (installs them if root, else says what is missing)

@@ -9,7 +9,7 @@ import itertools
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import pytest
 
 from tests.services.kafka import kafka, kafka_label, private_kafka, topic
 from tests.services.mysql import mariadb, mysql, mysql_labels, mysql_server
+from tests.support import seed
+from tests.support.quick import NoServers, complaint, is_quick
 from tidemill.errors import EnvironmentProblem
 from tidemill.lab.servers.postgres import Postgres, embedded_bin, installed_bin
 
@@ -27,6 +29,7 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parent.parent / "bui
 
 _VERSIONS: dict[str, Callable[[], Path]] = {"18": embedded_bin, "15": lambda: installed_bin(15)}
 _names = itertools.count(1)
+_no_servers = NoServers()
 
 
 def pytest_report_header() -> list[str]:
@@ -36,7 +39,47 @@ def pytest_report_header() -> list[str]:
     found = [f"PostgreSQL {_postgres_version(name)}" for name in _VERSIONS]
     found += [f"{name} {version(package)}" for name, package in (("Spark", "pyspark"), ("Arrow", "pyarrow"))]
     found += mysql_labels()
-    return ["servers: " + ", ".join([*found, f"Java {_java_version()}"]), f"kafka: {kafka_label()}"]
+    return [
+        "servers: " + ", ".join([*found, f"Java {_java_version()}"]),
+        f"kafka: {kafka_label()}",
+        f"seed: {seed.run_seed()}, {'whole matrices' if seed.WHOLE else 'samples of matrices'}",
+    ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections.append(("seed", f"TIDEMILL_SEED={seed.run_seed()} runs it with the same chances"))
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_quick(item):
+            item.add_marker("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if not item.get_closest_marker("quick"):
+        return (yield)
+    _no_servers.begin(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _no_servers.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    done = yield
+    if _no_servers.started and pyfuncitem.get_closest_marker("quick"):
+        pytest.fail(complaint(_no_servers.started))
+    return done
 
 
 @pytest.fixture(scope="session")

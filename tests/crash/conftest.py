@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -96,9 +97,9 @@ def source(request: pytest.FixtureRequest) -> Iterator[SourceHarness]:
 @pytest.fixture
 def evidence(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Everything a run writes. Removed when the test passes; its place is printed when it does not."""
-    directory = EVIDENCE / re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    EVIDENCE.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
+    directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=EVIDENCE))  # another run may be at the same test
     yield directory
     if request.node.stash.get(_failed, False):
         request.node.add_report_section("teardown", "evidence", f"kept in {directory}")

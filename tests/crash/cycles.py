@@ -1,4 +1,4 @@
-"""How much of the random tests to run: 20 cycles in CI, CYCLES of `make crash`, or MINUTES of `make soak`."""
+"""How much of the random tests to run: part of 20 cycles in CI, CYCLES of `make crash`, or MINUTES of `make soak`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Iterator
 from random import Random
+
+from tests.support.seed import run_seed
 
 CYCLES = int(os.environ.get("TIDEMILL_CRASH_CYCLES", "20"))
 SOAK_MINUTES = float(os.environ.get("TIDEMILL_SOAK_MINUTES", "0"))
@@ -15,8 +17,8 @@ VICTIMS = ("capture",) * 5 + ("worker",) * 3 + ("driver",) * 2
 
 
 def seeds(count: int, first: int) -> list[int]:
-    """The same ones in CI, so that what is green stays comparable; new ones in a soak, named in the test's id."""
-    return [first + number + (int(time.time()) if SOAK_MINUTES else 0) for number in range(count)]
+    """Others for every commit, and in a soak for every run; named in the test's id."""
+    return [first + number + (int(time.time()) if SOAK_MINUTES else run_seed()) for number in range(count)]
 
 
 def cycles(share: int) -> Iterator[int]:

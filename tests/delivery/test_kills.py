@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import importlib
+import itertools
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from tests.crash.replay import Replay
 from tests.delivery.destination import Destination
 from tests.delivery.proxy import Proxy
 from tests.delivery.workload import Row, Workload
+from tests.support.seed import WHOLE, run_seed, sample
 from tidemill import registry
 from tidemill.contracts import Sink
 from tidemill.model.delivery import Tier
@@ -40,6 +42,10 @@ FAILPOINTS = {
 #: Sinks that keep nothing which could be compared, each with its reason.
 WITHOUT = {"blackhole": "keeps nothing"}
 SINKS = [name for name in registry.names("sinks") if name not in WITHOUT]
+#: Where the worker of each sink is killed: at two of the points, or in turn at all of them.
+KILLS = [
+    (sink, points) for sink in SINKS for points in itertools.combinations(FAILPOINTS, len(FAILPOINTS) if WHOLE else 2)
+]
 KEYS = {"orders": ("id",), "customers": ("id",)}
 
 
@@ -52,11 +58,10 @@ class Proof:
         self.destination: Destination = importlib.import_module(f"tests.delivery.destinations.{name}").destination(
             directory
         )
-        self.seed = int(os.environ.get("TIDEMILL_SEED", "0")) or Random().randrange(1 << 30)
+        self.seed = run_seed()
         self.workload = Workload(self.seed, truncate=truncate)
         self.workload.write(str(directory / "log"))
         self.runs = 0
-        print(f"seed {self.seed}")  # noqa: T201  shown when a test fails
 
     @property
     def kind(self) -> Any:
@@ -112,16 +117,21 @@ def proof(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Proof]:
     made.destination.stop()
 
 
+def _named(value: Any) -> str:
+    return value if isinstance(value, str) else " and ".join(value)
+
+
 def test_every_sink_has_a_destination_or_a_reason() -> None:
     there = {p.stem for p in (Path(__file__).parent / "destinations").glob("[!_]*.py")}
     assert there == set(SINKS)
 
 
-def test_a_worker_killed_around_every_step_loses_nothing(proof: Proof) -> None:
+@pytest.mark.parametrize(("proof", "places"), sample(KILLS), indirect=["proof"], ids=_named)
+def test_a_worker_killed_around_every_step_loses_nothing(proof: Proof, places: tuple[str, ...]) -> None:
     port = proof.destination.port
     dice = Random(proof.seed)
-    for place, point in FAILPOINTS.items():
-        ended, complaint = _end(proof.work(port, f"{point}:{dice.randint(1, 4)}"))
+    for place in places:
+        ended, complaint = _end(proof.work(port, f"{FAILPOINTS[place]}:{dice.randint(1, 4)}"))
         assert ended == -signal.SIGKILL, f"not killed {place}: {complaint}"
     proof.finish(port)
     again = proof.compare()

@@ -153,6 +153,7 @@ def blocks(draw: st.DrawFn) -> tuple[Block, list[dict[str, Any] | None], list[li
     return block.slice(start, rows), expected[start:], [[names[c] for c in sorted(cs)] for cs in left_out[start:]]
 
 
+@pytest.mark.slow  # hundreds of examples
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(blocks())
 def test_every_document_reads_back_as_the_rows_of_the_block(

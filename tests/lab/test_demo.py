@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # the command starts a database and Spark
 COMMAND = (str(Path(sys.executable).with_name("tidemill")), "demo")
 
 

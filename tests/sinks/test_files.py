@@ -227,6 +227,7 @@ class FragileStore(FileStore):
         super().remove(name)
 
 
+@pytest.mark.slow  # eighty stories
 def test_killed_at_any_step_and_planned_anew_every_event_is_there_once(tmp_path: Path) -> None:
     blocks, seed = make_events(60), random.randrange(2**32)
     chance = random.Random(seed)

@@ -525,8 +525,11 @@ class TestDoctor:
         assert checks["message size"].outcome is Outcome.WARN
         assert all(c.fix for c in checks.values() if c.outcome is not Outcome.PASS)
 
-    def test_fails_once_when_nobody_is_there(self, sinks: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def test_fails_once_when_nobody_is_there(
+        self, sinks: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """librdkafka calls each of its hundred attempts an error; a log that nobody set up prints such lines."""
+        monkeypatch.setattr("tidemill.sinks.kafka.checks._TIMEOUT", 2.0)
         config = KafkaConfig(id="k", brokers="127.0.0.1:1", topic="t")
         with caplog.at_level(logging.DEBUG, "tidemill.sinks.kafka"):
             (check,) = KafkaSink(config).doctor()

@@ -85,6 +85,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow  # the program starts Spark
 def test_a_session_goes_on_after_a_worker_that_was_never_born(tmp_path: Path) -> None:
     """Java would wait for it for ever, and all streams of the session with it."""
     (tmp_path / "stuck.py").write_text(STUCK.format(once=tmp_path / "once"))

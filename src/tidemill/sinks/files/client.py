@@ -9,14 +9,10 @@ from __future__ import annotations
 import os
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
-
-from tidemill.disk.private import sync_path
-from tidemill.disk.replace import publish_file
 
 _FLAT = ("s3", "gcs", "abfs")  # no folders: making one would leave an empty object
 
@@ -50,11 +46,12 @@ class FileStore:
 
         Where there is no rename (S3), this is a copy inside the store, which appears as a whole.
         """
-        self._make_folder(name)
         if self.local:
-            publish_file(Path(self._path(draft)), Path(self._path(name)))
-        else:
-            self.files.move(self._path(draft), self._path(name))
+            _sync(self._path(draft))
+        self._make_folder(name)
+        self.files.move(self._path(draft), self._path(name))
+        if self.local:
+            _sync(os.path.dirname(self._path(name)))
 
     def put(self, name: str, content: bytes) -> None:
         """Whole or not at all, also when several lanes put the same name at once: each has a draft of its own."""
@@ -118,4 +115,12 @@ class FileStore:
             os.makedirs(folder, exist_ok=True)
             while folder != made:
                 folder = os.path.dirname(folder)
-                sync_path(Path(folder))
+                _sync(folder)
+
+
+def _sync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
