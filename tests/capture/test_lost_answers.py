@@ -18,6 +18,7 @@ from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.log.objects import ObjectStore
 from tidemill.model.change import Change
 from tidemill.model.position import Position
+from tidemill.retry import RetryPolicy
 
 
 class Outage(ObjectStore):
@@ -68,7 +69,7 @@ class Recutting(StandInSource):
 def test_what_the_log_may_show_is_never_sent_again_in_another_shape(
     monkeypatch: pytest.MonkeyPatch, arrives: bool
 ) -> None:
-    monkeypatch.setattr("tidemill.capture.backoff.Backoff.next", lambda self: 0.01)
+    monkeypatch.setattr("tidemill.capture.loop.RetryPolicy", lambda: RetryPolicy(first=0.01, most=0.01))
     memory, _ = pafs.FileSystem.from_uri("mock://")
     store, stop, progress = Outage(memory, "log"), threading.Event(), list[int]()
     store.arrives = arrives

@@ -92,7 +92,7 @@ def test_a_torn_file_is_an_error_that_says_which(tmp_path: Path) -> None:
 def test_a_leftover_of_a_crash_while_saving_does_no_harm(tmp_path: Path) -> None:
     store = FileCheckpoints(FileConfig(), tmp_path)
     saved = store.save("orders", Checkpoint(1, Position("p")), expect=0)
-    (tmp_path / "checkpoints" / "orders.new").write_bytes(b'{"off')
+    (tmp_path / "checkpoints" / "orders.json.tmp").write_bytes(b'{"off')
     assert store.load("orders") == saved
     assert store.save("orders", Checkpoint(2, Position("p")), expect=1).version == 2
 

@@ -31,7 +31,7 @@ def main(job: dict[str, Any]) -> None:
     kept = store.load(PIPELINE) or Checkpoint(log.head(), Position(""))
     plan = Plan(
         PIPELINE, SOURCE, job["log"], PIPELINE, job["run"], ((job["kind"], job["config"]),),
-        delivered=kept.offset, patience=60.0,
+        delivered=kept.offset, retry_seconds=60.0,
     )  # fmt: skip
     lanes = job["lanes"]
     while kept.offset < log.tail().offset:

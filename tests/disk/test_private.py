@@ -12,7 +12,7 @@ import pytest
 from tests.support.blocks import make_change
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
-from tidemill.disk.private import make_directory, replace_file
+from tidemill.disk.private import make_directory
 from tidemill.disk.sqlite import SqliteFile
 from tidemill.errors import RegistryError
 from tidemill.log import LogConfig, LogReader, LogWriter
@@ -121,13 +121,3 @@ def test_directories_that_are_made_outlive_a_power_cut_and_others_are_left_in_pe
     synced.clear()
     LogWriter.open(str(place), LogConfig()).close()
     assert {*synced} <= {place}
-
-
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_bytes(b"a longer text than the next")
-    path.chmod(0o644)
-    replace_file(path, b"short")
-    assert path.read_bytes() == b"short"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert list(tmp_path.iterdir()) == [path]

@@ -40,8 +40,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "sinks" / "http.md"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.002)
-    monkeypatch.setattr(client, "_LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(client, "_RETRY", dataclasses.replace(client._RETRY, first=0.002, most=0.01))
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from tests.stream import scribe
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
 from tidemill.config.spec import CommitPolicy
 from tidemill.log import LogConfig, LogWriter
+from tidemill.retry import RetryPolicy
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
-from tidemill.stream.patience import Patience
 from tidemill.stream.policy import Policy
 from tidemill.stream.report import BatchReport
 from tidemill.stream.session import register_source
@@ -68,7 +68,11 @@ class Mill:
 
     def loop(self, *sinks: tuple[str, dict[str, Any]], **settings: Any) -> StreamLoop:
         """One group of all sinks."""
-        given: dict[str, Any] = {"patience": Patience(in_task=0.0, overall=60.0), "on_batch": self.reports.append}
+        given: dict[str, Any] = {
+            "retry": RetryPolicy(seconds=60.0),
+            "lane_retry_seconds": 0.0,
+            "on_batch": self.reports.append,
+        }
         given |= settings
         sinks = sinks or (self.sink(),)
         policy = Policy.of("mill", CommitPolicy(mode="all"), {config["id"]: True for _, config in sinks})

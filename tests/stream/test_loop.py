@@ -18,8 +18,8 @@ from tidemill.config.spec import Batch, Sharding
 from tidemill.errors import DeliveryError, LogCorrupt, Refused, SetupError, StreamError, TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
+from tidemill.retry import RetryPolicy
 from tidemill.stream.admission import ROWS_PER_LANE
-from tidemill.stream.patience import Patience
 from tidemill.stream.report import BatchReport
 
 
@@ -149,7 +149,7 @@ def test_what_a_sink_raises_in_a_worker_arrives_as_what_it_was(
 def test_a_sink_that_never_comes_back_stops_the_pipeline_with_nothing_lost(mill: Mill) -> None:
     fault = mill.fail("s", 0)
     mill.log.append(make_change(5))
-    loop = mill.loop(patience=Patience(in_task=0.2, overall=1.0))
+    loop = mill.loop(retry=RetryPolicy(seconds=1.0), lane_retry_seconds=0.2)
     loop.start()
     with pytest.raises(DeliveryError, match='sink "s" did not take'):
         loop.await_end(60)

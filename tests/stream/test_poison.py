@@ -43,7 +43,14 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def write(directory: Path, *without: int, dead_letters: bool = True, **settings: Any) -> LaneResult:
     config = {"id": "s", "directory": str(directory), **settings}
     plan = Plan(
-        "p", "src", str(directory / "log"), "p", "run", (("scribe", config),), patience=0.0, dead_letters=dead_letters
+        "p",
+        "src",
+        str(directory / "log"),
+        "p",
+        "run",
+        (("scribe", config),),
+        retry_seconds=0.0,
+        dead_letters=dead_letters,
     )
     (answer,) = deliver(plan, Lane(0, 20, 0, 1, "hash"), {"s": without} if without else None)
     return answer

@@ -15,7 +15,6 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import TypeVar
 
-from tidemill.capture.backoff import Backoff
 from tidemill.capture.loop import Capture, Limits
 from tidemill.capture.signals import call_on_signal
 from tidemill.capture.status import StatusFile, read_confirmed, write_confirmed
@@ -25,6 +24,7 @@ from tidemill.errors import TidemillError, is_retryable
 from tidemill.log.entry import Tail
 from tidemill.log.writer import LogWriter
 from tidemill.model.position import Offset, Position
+from tidemill.retry import RetryPolicy
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
 
@@ -115,7 +115,7 @@ def _open_log(pipeline: Pipeline) -> LogWriter:
 
 def _patiently(step: Callable[[], Result], stop: threading.Event, status: StatusFile) -> Result | None:
     """A database that is not up yet, or a log that another process is just leaving, is waited for. None if stopped."""
-    backoff = Backoff()
+    tries = RetryPolicy().begin(stop)
     while not stop.is_set():
         try:
             return step()
@@ -124,7 +124,7 @@ def _patiently(step: Callable[[], Result], stop: threading.Event, status: Status
                 raise
             status.last_error(error)
             events.warn("capture.setup_waits", error=error.what, where=error.where)
-            stop.wait(backoff.next())
+            tries.pause()
     return None
 
 

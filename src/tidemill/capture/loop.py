@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from tidemill.capture import stopped
-from tidemill.capture.backoff import Backoff
 from tidemill.contracts import Notice, Source
 from tidemill.errors import LogError, RegistryError, SpillLost, TidemillError, is_retryable
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.position import Offset, Position
+from tidemill.retry import RetryPolicy
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
 from tidemill.telemetry.failpoints import failpoint
@@ -57,7 +57,7 @@ class Capture:
         self._source, self._log, self._schemas, self._limits, self._stop = source, log, schemas, limits, stop
         self._confirmed, self._on_confirmed = confirmed, on_confirmed
         self._on_stream, self._on_progress, self._on_error = on_stream, on_progress, on_error
-        self._backoff = Backoff()
+        self._retries = RetryPolicy().begin(stop)
         self._pen = ThreadPoolExecutor(1, "log")
         self._writing: tuple[Change, Future[int]] | None = None
         self._passed: Committed | None = None  # the last change, if it had no events: only the position has moved, on
@@ -76,16 +76,15 @@ class Capture:
                         with suppress(RegistryError):  # then it cannot be left out before it was met once more
                             stopped.note(self._schemas, error, self._log.tail.position)
                         raise
-                    wait = self._backoff.next()
                     events.warn(
                         "capture.interrupted",
                         code=error.code,
                         error=error.what,
                         where=error.where,
-                        retry_seconds=round(wait, 1),
+                        retry_seconds=round(self._retries.wait, 1),
                     )
                     self._on_error(error)
-                    self._stop.wait(wait)
+                    self._retries.pause()
                 finally:
                     self._forsake()
                     self._source.close()
@@ -137,10 +136,10 @@ class Capture:
                 events.warn("capture.log_refused", error=error.what, where=error.where)
                 self._on_error(error)
                 self._acknowledge(settled=False)
-                if self._stop.wait(self._backoff.next()):
+                if not self._retries.pause():
                     return
                 self._writing = change, self._pen.submit(self._apply, change)
-        self._backoff.reset()
+        self._retries.reset()
 
     def _forsake(self) -> None:
         """What is not in the log by now comes again: the source sends open transactions from their beginning, and all

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from tidemill.disk.private import replace_file
+from tidemill.disk.replace import replace_file
 from tidemill.errors import ErrorData, LogError, TidemillError, to_data
 from tidemill.model.position import Offset, Position
 from tidemill.telemetry import events

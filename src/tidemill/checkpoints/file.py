@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +19,11 @@ from pydantic import Field
 
 from tidemill.checkpoints._shared import succeed
 from tidemill.contracts import Component, Config
-from tidemill.disk.private import make_directory, open_file, replace_file
+from tidemill.disk.private import make_directory, open_file
+from tidemill.disk.replace import replace_file
 from tidemill.errors import CheckpointError
 from tidemill.model.delivery import Checkpoint
+from tidemill.retry import RetryPolicy
 
 
 class FileConfig(Config):
@@ -84,20 +85,19 @@ class FileCheckpoints(Component[FileConfig]):
         """Compare-and-set between processes. The lock has its own file: a replaced file takes its lock along."""
         make_directory(self.directory, ours=self.config.path is None)
         path = self._path(pipeline).with_suffix(".lock")
-        give_up = time.monotonic() + self.lock_seconds
+        held_by_others = RetryPolicy(first=0.01, most=0.01, seconds=self.lock_seconds)
         with open(open_file(path, os.O_WRONLY | os.O_CREAT), "w") as lock:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:
-                    if time.monotonic() > give_up:
-                        raise CheckpointError(
-                            f"another process has held the checkpoint's lock for {self.lock_seconds:.0f} seconds",
-                            where=str(path),
-                            fix="It holds it only while it writes, so it is stuck: find it with lsof, and end it.",
-                        ) from error
-                    time.sleep(0.01)
+            try:
+                held_by_others.run(
+                    lambda: fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB),
+                    worth=lambda error: isinstance(error, BlockingIOError),
+                )
+            except BlockingIOError as error:
+                raise CheckpointError(
+                    f"another process has held the checkpoint's lock for {self.lock_seconds:.0f} seconds",
+                    where=str(path),
+                    fix="It holds it only while it writes, so it is stuck: find it with lsof, and end it.",
+                ) from error
             yield
 
 

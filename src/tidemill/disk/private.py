@@ -20,7 +20,7 @@ def make_directory(path: Path, *, ours: bool = True) -> None:
         with suppress(FileExistsError):
             place.mkdir(0o700)
         with suppress(PermissionError):  # one may make something where one may not list
-            sync_directory(place.parent)
+            sync_path(place.parent)
     path.mkdir(exist_ok=True)  # says what it is, if it is no directory
     if ours:
         tighten(path)
@@ -46,27 +46,10 @@ def tighten(target: int | Path) -> None:
             os.chmod(target, stat.S_IMODE(mode) & ~_OTHERS)
 
 
-def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """A reader sees the old content or the new, never a part. With `durable` it is on disk when this returns, name
-    included; without, a power cut may leave an old or an empty file."""
-    draft = path.with_suffix(".new")
-    file = open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def sync_path(path: Path) -> None:
+    """Puts a file's content on disk, or a directory's names: what was made, renamed or removed in it stays so."""
+    file = os.open(path, os.O_RDONLY)
     try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(file, left) :]
-        if durable:
-            os.fsync(file)
+        os.fsync(file)
     finally:
         os.close(file)
-    draft.replace(path)
-    if durable:
-        sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

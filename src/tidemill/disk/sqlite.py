@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tidemill.disk.private import make_directory, open_file, tighten
 from tidemill.errors import TidemillError
+from tidemill.retry import RetryPolicy
 
-_PATIENCE = 30.0  # seconds, with whoever writes at the same time
+_WAIT_SECONDS = 30.0  # for whoever writes at the same time
+_OPENED_BY_OTHERS = RetryPolicy(first=0.01, most=0.01, seconds=_WAIT_SECONDS)
 
 
 class SqliteFile:
@@ -71,7 +72,7 @@ class SqliteFile:
         for beside in ("-wal", "-shm"):
             with suppress(FileNotFoundError):
                 tighten(self.path.with_name(self.path.name + beside))
-        db = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             _log_ahead(db)
             db.execute("PRAGMA synchronous=FULL")  # in WAL mode, less may lose the last commits in a power cut
@@ -101,12 +102,8 @@ def _columns(db: sqlite3.Connection, table: str) -> set[str]:
 def _log_ahead(db: sqlite3.Connection) -> None:
     """WAL mode: the command line reads while a pipeline writes. A file that others are just opening cannot be switched,
     and for this one thing SQLite does not wait by itself."""
-    give_up = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
-                raise
-        time.sleep(0.01)
+    _OPENED_BY_OTHERS.run(lambda: db.execute("PRAGMA journal_mode=WAL"), worth=_is_busy)
+
+
+def _is_busy(error: Exception) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidemill.disk.private import make_directory, open_file, sync_directory, tighten
+from tidemill.disk.private import make_directory, open_file, sync_path, tighten
+from tidemill.disk.replace import replace_file, write_all
 from tidemill.errors import LogCorrupt, LogError
 from tidemill.log.store import LOCK, RESTORE
 
 # A mapped file keeps its disk space when it is trimmed, so only few stay mapped.
 _MAPS = 2
-# Linux refuses more in one call (IOV_MAX).
-_VECTORS = 1024
 # A directory that the user named may hold other files, which nobody here reads, removes or changes.
 _OURS = re.compile(rf"\d{{20}}\.idx|(\d{{20}}|spill-).*\.seg|(acknowledged|position)\.json(\.tmp)?|{re.escape(LOCK)}")
 
@@ -99,11 +98,11 @@ class LocalStore:
                 os.ftruncate(file, at)
                 self._uncut.discard(name)
             try:
-                _write_all(file, at, [memoryview(buffer).cast("B") for buffer in buffers])
+                write_all(file, at, [memoryview(buffer).cast("B") for buffer in buffers])
                 if self._fsync:
                     os.fdatasync(file)
                     if new:
-                        sync_directory(self._directory)
+                        sync_path(self._directory)
             except BaseException:
                 self._uncut.add(name)
                 with suppress(OSError):
@@ -119,22 +118,7 @@ class LocalStore:
 
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
         with self._failing(f"cannot write {name}"):
-            passing = self._directory / f"{name}.tmp"
-            try:
-                file = open_file(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-                try:
-                    _write_all(file, 0, [memoryview(data)])
-                    if durable and self._fsync:
-                        os.fdatasync(file)
-                finally:
-                    os.close(file)
-                os.replace(passing, self._directory / name)
-            except OSError:
-                with suppress(OSError):
-                    os.unlink(passing)
-                raise
-            if durable and self._fsync:
-                sync_directory(self._directory)
+            replace_file(self._directory / name, data, durable=durable and self._fsync)
 
     def cut(self, name: str, size: int) -> None:
         if size == 0:
@@ -154,7 +138,7 @@ class LocalStore:
             if old in self._files:
                 self._files[new] = self._files.pop(old)
             if self._fsync:
-                sync_directory(self._directory)
+                sync_path(self._directory)
 
     def remove(self, name: str) -> None:
         self.release(name)
@@ -211,16 +195,3 @@ class LocalStore:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             fix = "Free some space; nothing is lost, the write is tried again." if full else ""
             raise LogError(f"{what}: {error.strerror or error}", where=self.label, fix=fix) from error
-
-
-def _write_all(file: int, at: int, views: list[memoryview]) -> None:
-    """All bytes, although the kernel may take fewer per call (and takes at most 2 GiB)."""
-    views, first = [view for view in views if view.nbytes], 0
-    while first < len(views):
-        written = os.pwritev(file, views[first : first + _VECTORS], at)
-        at += written
-        while first < len(views) and written >= views[first].nbytes:
-            written -= views[first].nbytes
-            first += 1
-        if written:
-            views[first] = views[first][written:]

@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from tidemill.capture.backoff import Backoff
 from tidemill.capture.status import CaptureStatus, read_status
 from tidemill.config.pipeline import Pipeline
 from tidemill.disk.private import open_file
 from tidemill.errors import SourceError, TidemillError, from_data
+from tidemill.retry import RetryPolicy
 from tidemill.telemetry import events
 
 _STOP_SECONDS = 20.0
@@ -25,7 +25,7 @@ class CaptureProcess:
     def __init__(self, pipeline: Pipeline, said: Path | None = None) -> None:
         self._pipeline, self._said = pipeline, said
         self._process: subprocess.Popen[bytes] | None = None
-        self._backoff = Backoff()
+        self._retries = RetryPolicy().begin()
         self._start_at = 0.0
         self.restarts = 0
 
@@ -62,11 +62,11 @@ class CaptureProcess:
         code = self._process.poll()
         if code is None:
             if time.monotonic() - self._start_at > 30:
-                self._backoff.reset()
+                self._retries.reset()
             return status
         if code > 0:
             raise _reason(self._pipeline, code, status)
-        wait = self._backoff.next()
+        wait = self._retries.take()
         self._start_at = time.monotonic() + wait
         self.restarts += 1
         events.warn("capture.restarted", pipeline=self._pipeline.name, exit_code=code, after_seconds=round(wait, 1))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from tidemill.disk.private import replace_file
+from tidemill.disk.replace import replace_file
 from tidemill.telemetry import events
 
 Said = dict[str, dict[str, list[dict[str, str]]]]

@@ -29,7 +29,7 @@ from pathlib import Path
 import orjson
 
 from tidemill.config import Pipeline
-from tidemill.disk.private import make_directory, open_file, sync_directory
+from tidemill.disk.private import make_directory, open_file, sync_path
 from tidemill.errors import AlreadyRunning, EnvironmentProblem
 from tidemill.log.local import LocalStore
 from tidemill.log.store import open_store
@@ -168,7 +168,7 @@ def _record(directory: Path, identity: Identity) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-    sync_directory(directory)
+    sync_path(directory)
 
 
 def _generation(file: int) -> int:

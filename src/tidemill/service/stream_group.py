@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tidemill.capture.backoff import Backoff
 from tidemill.errors import DeliveryError, ErrorData, StreamError, TidemillError, is_retryable, to_data
 from tidemill.model.position import Offset
+from tidemill.retry import RetryPolicy
 from tidemill.service.status import SinkState, SinkStatus
 from tidemill.stream.ledger import Ledger, lost_events
 from tidemill.stream.loop import StreamLoop
@@ -34,7 +34,7 @@ class GroupRun:
         self._make = make
         self._stream: StreamLoop | None = None
         self._start_at = self._started_at = 0.0
-        self._backoff = Backoff()
+        self._retries = RetryPolicy().begin()
         self._changing = threading.Lock()  # batches report from Spark's thread; guards what is below
         self._sinks = {sink: SinkStatus(sink, waited_for=group.votes) for sink in group.sinks}
 
@@ -74,7 +74,7 @@ class GroupRun:
             self._stream = None
             if not is_retryable(failure):
                 raise
-            wait = self._backoff.next()
+            wait = self._retries.take()
             self._start_at = time.monotonic() + wait
             self.on_error(failure)
             if isinstance(failure, DeliveryError):
@@ -125,7 +125,7 @@ class GroupRun:
         self.last_error = to_data(problem)
 
     def on_batch(self, report: BatchReport) -> None:
-        self._backoff.reset()
+        self._retries.reset()
         with self._changing:
             self._recover()
             for name, sink in self._sinks.items():

@@ -5,8 +5,6 @@ Nothing here raises on account of a sink: what went wrong is in its receipt, and
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,14 +18,14 @@ from tidemill.log import LogReader
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Epoch, Receipt
 from tidemill.model.position import Offset
+from tidemill.retry import RetryPolicy
 from tidemill.stream import lanes
 from tidemill.stream.plan import Lane, LaneResult, Plan
 from tidemill.stream.poison import dead_letters_of
 from tidemill.stream.pool import POOL, Tools
 from tidemill.telemetry.failpoints import failpoint
 
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 5.0
+_RETRY = RetryPolicy(first=0.1, most=5.0, jitter=0.5)
 
 
 def deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | None = None) -> list[LaneResult]:
@@ -87,8 +85,7 @@ def _write(
     """
     name = str(config["id"])
     delivery = whole.without(left_out) if left_out else whole
-    give_up = time.monotonic() + plan.patience
-    pause = _FIRST_PAUSE
+    tries = replace(_RETRY, seconds=plan.retry_seconds).begin()
     while True:
         try:
             failpoint("worker.writing")
@@ -105,12 +102,10 @@ def _write(
                 except TidemillError as hopeless:
                     problem = hopeless
             retry = is_retryable(problem)
-            if not retry or time.monotonic() + pause > give_up:
+            if not retry or not tries.pause():
                 if isinstance(problem, Poisoned):
                     problem.fix = f"{problem.fix}\n{_DLQ}".lstrip()
                 return LaneResult(_failed(name, delivery, problem, retry=retry))
-        time.sleep(pause * random.uniform(0.5, 1.0))
-        pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 _DLQ = "To keep such events apart and go on with the others, add `dlq: {}` to the pipeline's spec."

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidemill.dlq import DeadLetterRecord, DeadLetters, Kept
 from tidemill.errors import DeadLettersFull, Refused, TidemillError, is_retryable
-from tidemill.stream.patience import ENDLESS, Pauses
+from tidemill.retry import RetryPolicy
 from tidemill.telemetry.events import warn
+
+_WHILE_FULL = RetryPolicy(most=30.0)
 
 
 class DeadLetterWriter:
@@ -26,18 +28,18 @@ class DeadLetterWriter:
 
     def keep(self, dead_letters: Sequence[DeadLetterRecord]) -> Kept:
         """Durable when it returns. For ever while there is no room, unless that is to stop the group."""
-        pauses = Pauses(ENDLESS, self._stopping)
+        tries = _WHILE_FULL.begin(self._stopping)
         while dead_letters:
             try:
                 kept = self._store.put(dead_letters)
             except TidemillError as error:
                 if self._store.config.overflow == "halt" and isinstance(error, DeadLettersFull):
                     raise Refused(error.what, where=error.where, fix=error.fix) from error
-                if pauses.over or not is_retryable(error):
+                if tries.over() or not is_retryable(error):
                     raise
-                warn("stream.letters_wait", pipeline=self._pipeline, error=error.what, pause=round(pauses.next, 1))
+                warn("stream.letters_wait", pipeline=self._pipeline, error=error.what, pause=round(tries.wait, 1))
                 self._on_retry({dead_letter.sink: f"{error.what}\n{error.fix}" for dead_letter in dead_letters})
-                pauses.take()
+                tries.pause()
             else:
                 self._tell(kept)
                 return kept

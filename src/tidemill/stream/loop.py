@@ -20,11 +20,11 @@ from tidemill.dlq import DeadLetters, Kept
 from tidemill.errors import LogError, SparkLost, TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
+from tidemill.retry import RetryPolicy
 from tidemill.stream import failures, pins, source
 from tidemill.stream.attempt import Attempt
 from tidemill.stream.dead_letters import DeadLetterWriter
 from tidemill.stream.ledger import Ledger
-from tidemill.stream.patience import ENDLESS, Patience, Pauses
 from tidemill.stream.plan import Plan
 from tidemill.stream.policy import SinkGroup
 from tidemill.stream.report import BatchReport
@@ -32,6 +32,13 @@ from tidemill.stream.session import cores, reaching_spark
 from tidemill.stream.superseded import Follower
 from tidemill.telemetry.events import emit, warn
 from tidemill.telemetry.failpoints import failpoint
+
+_WAITED_FOR = RetryPolicy(seconds=600.0)
+_WAITED_FOR_IN_LANE_SECONDS = 10.0
+
+# For sinks that the pipeline does not wait for: a task ends at the first error and leaves its core to others; the
+# driver tries again for as long as it takes.
+_NOT_WAITED_FOR = RetryPolicy(most=30.0)
 
 
 class StreamLoop:
@@ -42,7 +49,8 @@ class StreamLoop:
     event
     that a sink will never take is to stop the group; the `follower` knows which letters of its sinks there are already,
     also then. `on_batch` is called after each checkpoint, `on_retry` before each new attempt with an error per sink,
-    `on_error` where a job was lost and no sink is to blame: all in Spark's thread.
+    `on_error` where a job was lost and no sink is to blame: all in Spark's thread. `retry` is for the lanes that
+    failed; each has tried by itself for `lane_retry_seconds` before.
     """
 
     def __init__(
@@ -60,7 +68,8 @@ class StreamLoop:
         lanes: int | None = None,
         dead_letters: DeadLetters | None = None,
         follower: Follower | None = None,
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
+        lane_retry_seconds: float | None = None,
         on_batch: Callable[[BatchReport], None] = lambda report: None,
         on_retry: Callable[[Mapping[str, str]], None] = lambda errors: None,
         on_error: Callable[[TidemillError], None] = lambda problem: None,
@@ -72,7 +81,9 @@ class StreamLoop:
         self._spark, self._spark_dir = spark, spark_dir
         self._asked = 1 if single_lane(kind for kind, _ in sinks) else self._sharding.count or lanes
         self._lanes = self._asked or cores(spark)
-        self._patience = patience or (Patience() if group.leads else ENDLESS)
+        self._retry = retry or (_WAITED_FOR if group.leads else _NOT_WAITED_FOR)
+        in_lane = _WAITED_FOR_IN_LANE_SECONDS if group.leads else 0.0
+        self._lane_retry_seconds = in_lane if lane_retry_seconds is None else lane_retry_seconds
         self._on_batch, self._on_retry, self._on_error = on_batch, on_retry, on_error
         self._log = LogReader(log_uri)
         self._query: Any = None
@@ -103,7 +114,7 @@ class StreamLoop:
         self._plan = Plan(
             self._pipeline, self._source_id, self._log_uri, self._group.key, uuid.uuid4().hex,
             self._specs,
-            delivered=self._checkpoint.offset, patience=self._patience.in_task,
+            delivered=self._checkpoint.offset, retry_seconds=self._lane_retry_seconds,
             dead_letters=self._dead_letters is not None, version=self._checkpoint.version,
             since=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )  # fmt: skip
@@ -145,7 +156,7 @@ class StreamLoop:
     def _until_every_sink_has_it(self, frame: Any) -> tuple[Attempt, Kept, int]:
         """One job; then jobs for the (lane, sink) pairs that failed, until none is left."""
         attempt: Attempt | None = None
-        kept, pauses = Kept(), Pauses(self._patience, self._stopping)
+        kept, tries = Kept(), self._retry.begin(self._stopping)
         while True:
             try:
                 attempt = self._next(frame, attempt)
@@ -160,23 +171,22 @@ class StreamLoop:
                     failpoint("stream.letters_kept")
                 missing = [] if self._is_old(attempt) else attempt.missing(self._group.sinks)
                 if not missing:
-                    return attempt, kept, pauses.taken
+                    return attempt, kept, tries.taken
                 problem = attempt.problem(self._pipeline, self._group.sinks)
                 if attempt.refused():
                     raise problem
                 if attempt.dead_letters:
                     continue
                 errors = {sink: attempt.error(sink) for sink in missing}
-            if pauses.over:
+            if tries.over():
                 raise problem
-            warn("stream.retrying", **self._who(), sinks=",".join(errors), pause=round(pauses.next, 1),
+            warn("stream.retrying", **self._who(), sinks=",".join(errors), pause=round(tries.wait, 1),
                  error=failures.first_line(problem))  # fmt: skip
             if errors:
                 self._on_retry(errors)
             else:
                 self._on_error(problem)
-            pauses.take()
-            if self._stopping.is_set():
+            if not tries.pause():
                 raise problem
             self._check_that_the_log_still_has(attempt.start if attempt else self._checkpoint.offset)
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import orjson
 
-from tidemill.disk.private import make_directory, replace_file
+from tidemill.disk.private import make_directory
+from tidemill.disk.replace import replace_file
 from tidemill.model.position import Offset
 
 _BEGIN = "begin.json"

@@ -16,7 +16,7 @@ class Plan:
     """What every lane of a run must know. Travels as text: Spark hands options to a source as strings only.
 
     `group` names the sinks that move together, `run` one start of their stream; `delivered` is their position at that
-    start, `version` and `since` its epoch (`model.delivery`). `patience` is for how many seconds a lane tries again by
+    start, `version` and `since` its epoch (`model.delivery`). `retry_seconds` is for how long a lane tries again by
     itself before it gives the driver the word. With `dead_letters` it answers poison events with letters, else it
     refuses
     the delivery.
@@ -29,7 +29,7 @@ class Plan:
     run: str
     sinks: tuple[tuple[str, dict[str, Any]], ...]
     delivered: Offset = 0
-    patience: float = 10.0
+    retry_seconds: float = 10.0
     dead_letters: bool = False
     version: int = 0
     since: str = ""

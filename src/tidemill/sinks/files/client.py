@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
+
+from tidemill.disk.private import sync_path
+from tidemill.disk.replace import publish_file
 
 _FLAT = ("s3", "gcs", "abfs")  # no folders: making one would leave an empty object
 
@@ -46,12 +50,11 @@ class FileStore:
 
         Where there is no rename (S3), this is a copy inside the store, which appears as a whole.
         """
-        if self.local:
-            _sync(self._path(draft))
         self._make_folder(name)
-        self.files.move(self._path(draft), self._path(name))
         if self.local:
-            _sync(os.path.dirname(self._path(name)))
+            publish_file(Path(self._path(draft)), Path(self._path(name)))
+        else:
+            self.files.move(self._path(draft), self._path(name))
 
     def put(self, name: str, content: bytes) -> None:
         """Whole or not at all, also when several lanes put the same name at once: each has a draft of its own."""
@@ -115,12 +118,4 @@ class FileStore:
             os.makedirs(folder, exist_ok=True)
             while folder != made:
                 folder = os.path.dirname(folder)
-                _sync(folder)
-
-
-def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+                sync_path(Path(folder))

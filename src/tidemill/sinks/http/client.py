@@ -14,17 +14,16 @@ import datetime
 import email.utils
 import hashlib
 import hmac
-import random
 import ssl
 import threading
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urljoin
 
 from tidemill.errors import DeliveryError, Refused
 from tidemill.net.http import Garbled, HttpConnection, Origin, head
+from tidemill.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from tidemill.sinks.http import HttpConfig
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 _RETRIED = {408, 425, 429}
 _LOGIN = {401, 403, 407}
 _HOPS = 5
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_RETRY = RetryPolicy(first=0.1, most=10.0, jitter=0.5)
 _RECEIVERS = 20  # that connections are kept to; redirects may lead to any number
 IN_URL = "/:?#[]@!$&'()*+,;=%~-._"  # what may stand in a URL as it is
 
@@ -73,6 +72,7 @@ class Courier:
         self._config = config
         self._tls = tls
         self._stop = stop
+        self._retry = replace(_RETRY, seconds=config.deadline_seconds)
         self._wires: dict[Origin, HttpConnection] = {}
         self._secret = config.signing_secret.get_secret_value().encode() if config.signing_secret else None
         self._private = {name: value.get_secret_value() for name, value in config.secret_headers.items()}
@@ -88,21 +88,18 @@ class Courier:
         if self._secret is not None:
             signed = signature(self._secret, request.identity, request.body)
             lines += f"{self._config.signature_header}: {signed}\r\n"
-        give_up = time.monotonic() + self._config.deadline_seconds
-        pause = _FIRST_PAUSE
+        tries = self._retry.begin(self._stop)
         while True:
             status, asked, problem = self._try(request.address, lines.encode("latin-1"), request.body)
             if 200 <= status < 300:
                 return
-            wait = pause * random.uniform(0.5, 1.0) if asked is None else asked
-            if time.monotonic() + wait > give_up:
+            if not tries.pause(asked):
+                if self._stop.is_set():
+                    raise Stopped
                 raise DeliveryError(
                     f"the receiver did not take a request: {problem}", where=self._config.where,
                     fix="Is it up and well? The batch is tried again.",
                 )  # fmt: skip
-            if self._stop.wait(wait):
-                raise Stopped
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
     def close(self) -> None:
         for wire in self._wires.values():

@@ -148,7 +148,7 @@ def _open(config: RedisConfig) -> Any:
         "protocol": 2,  # replies only; RESP3 may push messages between them
         "client_name": "tidemill",
     }
-    once = Retry(NoBackoff(), 0)  # the stream retries, with its own patience
+    once = Retry(NoBackoff(), 0)  # the stream retries, by its own policy
     tls = _tls(config) if address.scheme.startswith("rediss") else {}
     login = {"username": address.user, "password": address.password}
     if address.scheme == "unix":

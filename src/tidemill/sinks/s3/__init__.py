@@ -136,7 +136,7 @@ class S3Config(EncodedSinkConfig):
         }
         if self.tls.ca_file is not None:
             client["root_certificate"] = _certificates(self.tls.ca_file)
-        # The stream tries again with its own patience; a few quick tries here save it from a passing 503.
+        # The stream tries again by its own policy; a few quick tries here save it from a passing 503.
         retries = {"max_retries": 3}
         return S3Store(self.bucket, client_options=client, retry_config=retries, **options)
 

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 import orjson
 
 from tidemill.errors import DeliveryError, Refused
+from tidemill.retry import RetryPolicy
 
 _REDIRECTS = 5
 _SETTLED = ("VISIBLE", "ABORTED", "UNKNOWN")
@@ -94,17 +95,15 @@ class StreamLoads:
 
     def _await(self, database: str, label: str, existing: str = "") -> bool:
         """Until the load of this label is visible. One that was given up makes the label free: try again."""
-        deadline, pause = time.monotonic() + self.timeout, 0.05
+        looks = RetryPolicy(first=0.05, most=2.0, seconds=self.timeout).begin()
         while True:
             state = self.state(database, label)
             if state == "VISIBLE" or (state == "UNKNOWN" and existing == "FINISHED"):
                 return True
-            if state in _SETTLED or time.monotonic() > deadline:
+            if state in _SETTLED or not looks.pause():
                 raise DeliveryError(
                     f'the load "{label}" is {state.lower()}', where=self.where, fix="The batch is loaded again."
                 )
-            time.sleep(pause)
-            pause = min(pause * 2, 2.0)
 
     def _failure(self, result: Mapping[str, Any], filtered: int) -> Exception:
         message = str(result.get("Message", "")).lower()
