@@ -185,7 +185,7 @@ def refuse_poison(monkeypatch: pytest.MonkeyPatch) -> None:
             raise DecodeError("a value that nobody can read")
         return convert(cells, kind)
 
-    monkeypatch.setattr(pgoutput, "convert", refusing)
+    monkeypatch.setattr(pgoutput.blocks, "convert", refusing)
 
 
 @contextmanager

@@ -110,7 +110,7 @@ def until_refused(data: bytes) -> tuple[list[Change], DecodeError]:
 def test_a_streamed_transaction_that_cannot_be_decoded_counts_where_it_commits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pgoutput, "convert", refuse_666)
+    monkeypatch.setattr(pgoutput.blocks, "convert", refuse_666)
     begun = frame(b"S" + struct.pack(">IB", 7, 1)) + streamed(relation(1, "t", "d"), 7)
     piece = begun + streamed(insert(1, 666), 7) + frame(b"E")
     other = stream([(2, "u", "d", 1)], 1)
@@ -125,7 +125,7 @@ def test_a_streamed_transaction_that_cannot_be_decoded_counts_where_it_commits(
 def test_whole_transactions_before_the_one_that_cannot_be_decoded_leave_and_it_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pgoutput, "convert", refuse_666)
+    monkeypatch.setattr(pgoutput.blocks, "convert", refuse_666)
     bytes_of = stream([(1, "t", "d", 3)], 1) + frame(b"B" + struct.pack(">QqI", 0x9000, 0, 99)) + insert(1, 666)
     bytes_of += frame(b"C" + struct.pack(">BQQq", 0, 0x9000, 0x9100, 0)) + stream([(1, "t", "d", 2)], 1)
     changes, error = until_refused(bytes_of)

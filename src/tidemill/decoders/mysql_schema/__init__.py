@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import orjson
 
@@ -23,7 +23,7 @@ from tidemill.decoders.mysql_schema import statements as sql
 from tidemill.decoders.mysql_schema import table_map as m
 from tidemill.decoders.mysql_schema import types as mysqltypes
 from tidemill.decoders.mysql_schema.answers import DdlChange
-from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogDatabase, CatalogTable
+from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogDatabase, CatalogTable, ServerCatalog
 from tidemill.decoders.mysql_schema.changes import changes, safe_text
 from tidemill.decoders.mysql_schema.column_definition import implicit_period, lacks_charset
 from tidemill.decoders.mysql_schema.ddl import parse, parse_anyhow
@@ -69,22 +69,6 @@ _RESYNC = (
 SYSTEM = ("mysql", "information_schema", "performance_schema", "sys")
 # What a sequence of MariaDB looks like: a table of one row that nobody writes to.
 _SEQUENCE = ((m.LONGLONG,) * 6 + (m.TINY, m.LONGLONG), "next_not_cached_value")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerCatalog:
-    """What the server lists now: all of its tables, not only the captured ones, since any can be renamed to one.
-
-    `at` is the end of the binlog, asked after the tables were read. `since` are (database, text) of the statements
-    between the place where capture begins and `at`, or None where that is much to read and nothing but defaults depends
-    on it. `named`: row metadata is FULL, so that events describe their tables themselves, except for defaults.
-    """
-
-    databases: Sequence[CatalogDatabase]
-    tables: Sequence[CatalogTable]
-    at: BinlogPlace
-    since: Sequence[tuple[str, str]] | None = ()
-    named: bool = False
 
 
 class MysqlTables:

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
+
+from tidemill.decoders.mysql_schema.place import BinlogPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +78,19 @@ class CatalogDatabase:
 
     name: str
     charset: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCatalog:
+    """What the server lists now: all of its tables, not only the captured ones, since any can be renamed to one.
+
+    `at` is the end of the binlog, asked after the tables were read. `since` are (database, text) of the statements
+    between the place where capture begins and `at`, or None where that is much to read and nothing but defaults depends
+    on it. `named`: row metadata is FULL, so that events describe their tables themselves, except for defaults.
+    """
+
+    databases: Sequence[CatalogDatabase]
+    tables: Sequence[CatalogTable]
+    at: BinlogPlace
+    since: Sequence[tuple[str, str]] | None = ()
+    named: bool = False

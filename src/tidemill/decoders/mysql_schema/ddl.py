@@ -10,38 +10,22 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from tidemill.decoders.mysql_schema import defaults
-from tidemill.decoders.mysql_schema.column_definition import (
-    PERIOD,
-    Definition,
-    charset_name,
-    charset_of_collation,
-    definition,
-)
+from tidemill.decoders.mysql_schema.clauses import alteration, charset_option, key_columns, step_over_wait, table_name
+from tidemill.decoders.mysql_schema.column_definition import PERIOD, Definition, definition
 from tidemill.decoders.mysql_schema.session import PLAIN, SqlMode
 from tidemill.decoders.mysql_schema.statements import (
-    AddColumn,
-    AddKey,
     AlterDatabase,
     AlterTable,
-    ChangeColumn,
-    Charset,
     Clause,
     CreateDatabase,
     CreateTable,
-    DropColumn,
     DropDatabase,
     DropKey,
     DropTable,
-    RenameColumn,
     RenameTable,
     RowStatement,
-    SetDefault,
-    ShowColumn,
     Statement,
     TruncateTable,
-    Versioning,
-    WrittenName,
 )
 from tidemill.decoders.mysql_schema.tokens import QUOTINGS, NotUnderstood, TokenReader, without_quotes, words
 
@@ -55,17 +39,6 @@ _KIND = re.compile(
     re.IGNORECASE,
 )
 _QUERIES = {"SELECT", "VALUES", "TABLE"}
-_NOT_COLUMNS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"}
-_HARMLESS = {
-    "ENABLE", "DISABLE", "FORCE", "ENGINE", "TYPE", "COMMENT", "ALGORITHM", "LOCK", "AUTO_INCREMENT", "ROW_FORMAT",
-    "KEY_BLOCK_SIZE", "COMPRESSION", "ENCRYPTION", "ENCRYPTED", "ENCRYPTION_KEY_ID", "CHECKSUM", "DELAY_KEY_WRITE",
-    "MAX_ROWS", "MIN_ROWS", "AVG_ROW_LENGTH", "PACK_KEYS", "PASSWORD", "INSERT_METHOD", "UNION", "CONNECTION",
-    "STATS_AUTO_RECALC", "STATS_PERSISTENT", "STATS_SAMPLE_PAGES", "TABLESPACE", "STORAGE", "IMPORT", "DISCARD",
-    "WITH", "WITHOUT", "PARTITION", "REMOVE", "REORGANIZE", "COALESCE", "EXCHANGE", "TRUNCATE", "ANALYZE", "CHECK",
-    "OPTIMIZE", "REBUILD", "REPAIR", "UPGRADE", "ORDER", "TRANSACTIONAL", "PAGE_CHECKSUM", "PAGE_COMPRESSED",
-    "PAGE_COMPRESSION_LEVEL", "SEQUENCE", "IETF_QUOTES", "DATA", "INDEX", "SECONDARY_ENGINE", "SECONDARY_LOAD",
-    "SECONDARY_UNLOAD", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "AUTOEXTEND_SIZE", "START", "NOWAIT", "WAIT",
-}  # fmt: skip
 
 
 def parse(text: str, *, mariadb: bool, mode: SqlMode = PLAIN) -> list[Statement]:
@@ -121,7 +94,7 @@ def _statement(reader: TokenReader, mariadb: bool) -> Statement | None:
             return _rename(reader) if reader.take_any("TABLE", "TABLES") else None
         case "TRUNCATE":
             reader.take("TABLE")
-            return TruncateTable(_name(reader))
+            return TruncateTable(table_name(reader))
         case "INSERT" | "REPLACE" | "UPDATE" | "DELETE" | "LOAD" as word:
             return _row_statement(reader, word)
         case _:
@@ -140,13 +113,13 @@ def _create(reader: TokenReader, mariadb: bool) -> Statement | None:
     temporary = reader.take("TEMPORARY")
     if reader.take_any("DATABASE", "SCHEMA"):
         if_not_exists = reader.take("IF", "NOT", "EXISTS")
-        return CreateDatabase(reader.name(), _charset_option(reader) or "", if_not_exists, or_replace)
+        return CreateDatabase(reader.name(), charset_option(reader) or "", if_not_exists, or_replace)
     if reader.take_any("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "ONLINE", "OFFLINE", "INDEX"):
         return _on_index(reader)
     if not reader.take("TABLE"):
         return None
     if_not_exists = reader.take("IF", "NOT", "EXISTS")
-    table = _name(reader)
+    table = table_name(reader)
     if temporary:
         return CreateTable(table, temporary=True)
     inner = reader
@@ -154,14 +127,14 @@ def _create(reader: TokenReader, mariadb: bool) -> Statement | None:
     if parenthesised:
         inner = reader.parenthesis()
     if inner.take("LIKE"):
-        return CreateTable(table, source=_name(inner), if_not_exists=if_not_exists)
+        return CreateTable(table, source=table_name(inner), if_not_exists=if_not_exists)
     columns: list[Definition] = []
     key: tuple[str, ...] = ()
     queried = parenthesised and inner.peek() in _QUERIES
     # With binlog_format=ROW the servers write the columns out, and the rows as rows.
     selects = queried or _has(reader, lambda: reader.peek() in _QUERIES or reader.looks("AS", "("))
     for element in inner.clauses() if parenthesised and not queried else ():
-        found = _key(element)
+        found = key_columns(element)
         if found is not None:
             key = found or key
         else:
@@ -175,7 +148,7 @@ def _create(reader: TokenReader, mariadb: bool) -> Statement | None:
     if "TRANSACTION" in (word.upper for word in reader.rest()):
         # MySQL wrote the columns of CREATE TABLE … SELECT itself, where a FLOAT has six digits.
         columns = [replace(c, default=None) if c.type.startswith("float") and c.default else c for c in columns]
-    charset = _charset_option(reader) or ""
+    charset = charset_option(reader) or ""
     return CreateTable(table, tuple(columns), key, charset, None, if_not_exists, selects=selects)
 
 
@@ -196,7 +169,7 @@ def _on_index(reader: TokenReader) -> AlterTable | None:
     primary = reader.next().text.upper() == "PRIMARY"
     while reader and not reader.take("ON"):
         reader.next()
-    return AlterTable(_name(reader), (DropKey(),) if primary else ()) if reader else None
+    return AlterTable(table_name(reader), (DropKey(),) if primary else ()) if reader else None
 
 
 def _drop(reader: TokenReader) -> Statement | None:
@@ -209,17 +182,17 @@ def _drop(reader: TokenReader) -> Statement | None:
     if not reader.take_any("TABLE", "TABLES"):
         return None
     reader.take("IF", "EXISTS")
-    return DropTable(tuple(_name(each) for each in reader.clauses()), temporary)
+    return DropTable(tuple(table_name(each) for each in reader.clauses()), temporary)
 
 
 def _rename(reader: TokenReader) -> RenameTable:
     if_exists = reader.take("IF", "EXISTS")
     pairs = []
     for each in reader.clauses():
-        old = _name(each)
-        _step_over_wait(each)
+        old = table_name(each)
+        step_over_wait(each)
         each.expect("TO")
-        pairs.append((old, _name(each)))
+        pairs.append((old, table_name(each)))
     return RenameTable(tuple(pairs), if_exists)
 
 
@@ -231,7 +204,7 @@ def _row_statement(reader: TokenReader, word: str) -> RowStatement | None:
             reader.next()
     else:
         reader.take_any("INTO", "FROM")
-    return RowStatement(_name(reader)) if reader else None
+    return RowStatement(table_name(reader)) if reader else None
 
 
 def _alter(reader: TokenReader, mariadb: bool) -> Statement | None:
@@ -239,21 +212,21 @@ def _alter(reader: TokenReader, mariadb: bool) -> Statement | None:
     reader.take("IGNORE")
     if reader.take_any("DATABASE", "SCHEMA"):
         name = "" if reader.peek() in ("CHARACTER", "CHARSET", "COLLATE", "DEFAULT", "READ") else reader.name()
-        return AlterDatabase(name, _charset_option(reader))
+        return AlterDatabase(name, charset_option(reader))
     if not reader.take("TABLE"):
         return None
     if_exists = reader.take("IF", "EXISTS")
-    table = _name(reader)
-    _step_over_wait(reader)
+    table = table_name(reader)
+    step_over_wait(reader)
     clauses: list[Clause] = []
     rename_to = None
     for clause in reader.clauses():
         if clause.looks("ORDER", "BY") or clause.looks("PARTITION", "BY"):
             break  # commas from here on separate columns or partitions
         if _is_rename(clause):
-            rename_to = _name(clause)
+            rename_to = table_name(clause)
         else:
-            clauses += _alteration(clause, mariadb)
+            clauses += alteration(clause, mariadb)
     return AlterTable(table, tuple(clauses), rename_to, if_exists)
 
 
@@ -263,146 +236,3 @@ def _is_rename(clause: TokenReader) -> bool:
     clause.next()
     clause.take_any("TO", "AS", "=")
     return True
-
-
-def _alteration(clause: TokenReader, mariadb: bool) -> list[Clause]:
-    if clause.take("ADD"):
-        return _add(clause, mariadb)
-    if clause.take("DROP"):
-        return _drop_clause(clause)
-    if clause.take("MODIFY") or clause.looks("CHANGE"):
-        change = clause.take("CHANGE")
-        clause.take("COLUMN")
-        if_exists = clause.take("IF", "EXISTS")
-        old = clause.name() if change else ""
-        column = definition(clause, mariadb=mariadb)
-        made: list[Clause] = [ChangeColumn(old or column.name, column, if_exists)]
-        return [*made, AddKey((column.name,))] if column.primary else made
-    if clause.take("RENAME"):
-        if not clause.take("COLUMN"):
-            return []  # an index
-        if_exists = clause.take("IF", "EXISTS")
-        old = clause.name()
-        clause.expect("TO")
-        return [RenameColumn(old, clause.name(), if_exists)]
-    if clause.take("ALTER"):
-        return _alter_column(clause, mariadb)
-    if clause.take("CONVERT"):
-        if not clause.take("TO"):
-            return []  # MariaDB: CONVERT PARTITION … TO TABLE
-        name = _charset_option(clause)
-        if name is None:
-            raise NotUnderstood("CONVERT TO without a charset")
-        return [Charset(name, convert=True)]
-    return _options(clause)
-
-
-def _options(clause: TokenReader) -> list[Clause]:
-    """Table options stand in one clause, with or without commas."""
-    if clause.peek() not in _HARMLESS | {"DEFAULT", "CHARACTER", "CHARSET", "COLLATE"}:
-        raise NotUnderstood("an unknown clause of ALTER TABLE")
-    charset = _charset_option(clause)
-    return [] if charset is None else [Charset(charset)]
-
-
-def _add(clause: TokenReader, mariadb: bool) -> list[Clause]:
-    if not clause.looks("COLUMN"):
-        if clause.take("SYSTEM", "VERSIONING"):
-            return [Versioning(True)]
-        if clause.peek() == "PARTITION":
-            return []
-        key = _key(clause)
-        if key is not None:
-            return [AddKey(key)] if key else []
-    clause.take("COLUMN")
-    if_not_exists = clause.take("IF", "NOT", "EXISTS")
-    elements = clause.parenthesis().clauses() if clause.peek() == "(" else [clause]
-    made: list[Clause] = []
-    for element in elements:
-        key = _key(element)
-        if key is not None:
-            made += [AddKey(key)] if key else []
-            continue
-        column = definition(element, mariadb=mariadb)
-        made.append(AddColumn(column, if_not_exists))
-        if column.primary:
-            made.append(AddKey((column.name,)))
-    return made
-
-
-def _drop_clause(clause: TokenReader) -> list[Clause]:
-    if clause.take("PRIMARY", "KEY"):
-        return [DropKey()]
-    if clause.take_any("INDEX", "KEY", "CONSTRAINT", "CHECK"):
-        clause.take("IF", "EXISTS")
-        return [DropKey()] if clause.next().text.upper() == "PRIMARY" else []
-    if clause.take("FOREIGN", "KEY") or clause.take("PARTITION") or clause.take("PERIOD", "FOR"):
-        return []
-    if clause.take("SYSTEM", "VERSIONING"):
-        return [Versioning(False)]
-    clause.take("COLUMN")
-    if_exists = clause.take("IF", "EXISTS")
-    return [DropColumn(clause.name(), if_exists)]
-
-
-def _alter_column(clause: TokenReader, mariadb: bool) -> list[Clause]:
-    if clause.take_any("INDEX", "KEY", "CHECK", "CONSTRAINT"):
-        return []
-    clause.take("COLUMN")
-    if_exists = clause.take("IF", "EXISTS")
-    name = clause.name()
-    if clause.take("SET"):
-        if shown := clause.take_any("VISIBLE", "INVISIBLE"):
-            return [ShowColumn(name, shown == "INVISIBLE")]
-        clause.expect("DEFAULT")
-        return [SetDefault(name, defaults.read(clause, mariadb=mariadb), if_exists)]
-    clause.expect("DROP", "DEFAULT")
-    return [SetDefault(name, defaults.NONE, if_exists)]
-
-
-def _key(element: TokenReader) -> tuple[str, ...] | None:
-    """The primary key's columns if the element defines one, () for any other index or constraint, None for a column."""
-    start = element.at
-    if element.take("CONSTRAINT") and element.peek() not in ("PRIMARY", "UNIQUE", "FOREIGN", "CHECK"):
-        element.name()
-    if element.take("PRIMARY", "KEY"):
-        element.take("IF", "NOT", "EXISTS")
-        while element and element.peek() != "(":
-            element.next()  # a name that counts for nothing, USING BTREE
-        return tuple(part.name() for part in element.parenthesis().clauses())
-    special = element.peek() in _NOT_COLUMNS or element.looks("PERIOD", "FOR") or element.at > start
-    special = special or element.looks("VECTOR", "INDEX") or element.looks("VECTOR", "KEY")
-    if special:
-        return ()
-    element.at = start
-    return None
-
-
-def _charset_option(reader: TokenReader) -> str | None:
-    """The last charset among table or database options; empty for DEFAULT, None where none is named."""
-    found: str | None = None
-    by_collation = ""
-    while reader:
-        if reader.peek() == "(":
-            reader.parenthesis()
-        elif reader.take("CHARACTER", "SET") or reader.take("CHARSET") or reader.take("CHAR", "SET"):
-            reader.take("=")
-            found = "" if reader.take("DEFAULT") else charset_name(reader.string())
-        elif reader.take("COLLATE"):
-            reader.take("=")
-            by_collation = charset_of_collation(reader.string())
-        elif reader.looks("PARTITION", "BY"):
-            break
-        else:
-            reader.next()
-    return by_collation or None if found is None else found or by_collation
-
-
-def _step_over_wait(reader: TokenReader) -> None:
-    if not reader.take("NOWAIT") and reader.take("WAIT"):
-        reader.next()
-
-
-def _name(reader: TokenReader) -> WrittenName:
-    first = reader.name()
-    return WrittenName(first, reader.name()) if reader.take(".") else WrittenName("", first)

@@ -1,8 +1,8 @@
 """PostgreSQL's pgoutput (protocol 1 to 4) to blocks. The capture loop feeds it the replication stream as it arrives.
 
-How an UPDATE passes through: `scan` notes where its old and new tuples start; when a gulp is used up, `_blocks` takes
-all rows of one table at once, `cut` finds their cells, `convert` turns each column into an Arrow array, and the
-rows of whole transactions leave as one `Committed`. No step makes a Python object for a row.
+How an UPDATE passes through: `scan` notes where its old and new tuples start; when the buffer is used up,
+`table_blocks` takes all rows of one table at once, `cut` finds their cells, `convert` turns each column into an Arrow
+array, and the rows of whole transactions leave as one `Committed`. No step makes a Python object for a row.
 
 A transaction larger than `spill_bytes`, and every transaction that the server streams before its commit, leaves in
 pieces (`Spilled`) and becomes visible only with `SpillCommitted` (invariant 3); memory stays bounded.
@@ -14,28 +14,24 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.columnar.sides import commits, meta, runs, side_values, table_runs, unchanged
-from tidemill.decoders.pgoutput import cells, messages
+from tidemill.decoders.pgoutput import messages
 from tidemill.decoders.pgoutput import scan as scanning
-from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, texts, value_of
+from tidemill.decoders.pgoutput.blocks import TWO_THOUSAND, table_blocks
+from tidemill.decoders.pgoutput.columns import value_of
 from tidemill.decoders.pgoutput.messages import Cursor, Relation, RelationColumn
 from tidemill.decoders.pgoutput.rows import OpenTransaction, PgOutputRows, Slots
 from tidemill.decoders.pgoutput.scan import WITNESS
 from tidemill.errors import DecodeError, TidemillError
-from tidemill.model.block import Block, Side
+from tidemill.model.block import Block
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
-from tidemill.model.columns import Ints, booleans, column
+from tidemill.model.columns import Ints
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 
 __all__ = [
     "TWO_THOUSAND", "WITNESS", "Cursor", "PgOutputDecoder", "Relation", "RelationColumn", "format_lsn", "value_of",
 ]  # fmt: skip
-
-TWO_THOUSAND = 946_684_800_000_000  # microseconds from 1970 to 2000, where PostgreSQL's clock starts
 
 
 def format_lsn(lsn: int) -> Position:
@@ -200,11 +196,11 @@ class PgOutputDecoder:
         tx = self._rows.tx[:rows]
         ordinal = np.arange(rows) - self._rows.tx_row[tx]
         try:
-            blocks = self._blocks(0, rows, np.arange(rows), ordinal, committed=True)
+            found = self._blocks(0, rows, np.arange(rows), ordinal, committed=True)
         except TidemillError:
             yield from self._commit_singly(ends, barrier)
             raise
-        yield Committed(blocks, rows, marks, barrier)
+        yield Committed(found, rows, marks, barrier)
 
     def _commit_singly(self, ends: Ints, barrier: bool) -> Iterator[Committed]:
         """Up to the transaction that cannot be decoded, which is named."""
@@ -214,12 +210,12 @@ class PgOutputDecoder:
                 continue
             place = np.arange(last - first)
             try:
-                blocks = self._blocks(first, last, place, place, committed=True)
+                found = self._blocks(first, last, place, place, committed=True)
             except TidemillError as error:
                 self._name(error, i)
                 self._state[[scanning.ROWS, scanning.TXS, scanning.OPEN]] = 0  # what was noted has left, or never will
                 raise
-            yield Committed(blocks, last - first, ((last - first, format_lsn(int(self._rows.tx_end[i]))),), barrier)
+            yield Committed(found, last - first, ((last - first, format_lsn(int(self._rows.tx_end[i]))),), barrier)
             first = last
 
     def _is_known(self, lsn: int) -> bool:
@@ -235,12 +231,12 @@ class PgOutputDecoder:
             place = np.arange(last - first) + spill.events
             spill.note(self._rows.sub[first:last])
             try:
-                blocks = self._blocks(first, last, place, place, committed=False)
+                found = self._blocks(first, last, place, place, committed=False)
             except TidemillError as error:
                 # It counts where the transaction commits: others commit before it, or it never does.
                 spill.failed = spill.failed or error
             if spill.failed is None:
-                yield Spilled(transaction, blocks, last - first, barrier)
+                yield Spilled(transaction, found, last - first, barrier)
 
     def _control(self) -> Iterator[Change]:
         """Relation, Type, the pieces of streamed transactions, and the commit of a spilled one."""
@@ -336,90 +332,7 @@ class PgOutputDecoder:
         return self._described[relation]
 
     def _blocks(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
-        slot = self._rows.slot[first:last]
-        blocks = []
-        for number, here in table_runs(slot, lambda number: self._slots.tables[number].full_name):
-            own = self._meta(first + here, offset[here], ordinal[here], committed=committed)
-            table = self._slots.tables[number]
-            columns = (
-                self._message(first + here) if number == scanning.MESSAGE_SLOT else self._images(table, first + here)
-            )
-            batch = pa.RecordBatch.from_pydict({**own, **columns})
-            blocks.append(Block(table, batch))
-        return tuple(blocks)
-
-    def _meta(self, rows: Ints, offset: Ints, ordinal: Ints, *, committed: bool) -> dict[str, pa.Array]:
-        own = meta(offset, self._rows.op[rows], ordinal)
-        if not committed:
-            return {**own, "subtx": column(self._rows.sub[rows].astype(np.uint32), pa.uint32())}
-        txs, index = runs(self._rows.tx[rows])
-        time = self._rows.tx_time[txs]
-        since_1970 = np.where(time == NO_TIME, time, time + TWO_THOUSAND)
-        return {**own, **commits(self._lsns(txs), self._rows.tx_id[txs], since_1970, index)}
-
-    def _lsns(self, txs: npt.NDArray[np.int32]) -> pa.Array:
-        offsets, data = np.empty(len(txs) + 1, np.int32), np.empty(17 * len(txs), np.uint8)
-        size = cells.positions(self._rows.tx_lsn[txs], offsets, data)
-        return pa.Array.from_buffers(
-            pa.string(), len(txs), [None, pa.py_buffer(offsets), pa.py_buffer(data[:size].copy())]
-        )
-
-    def _images(self, table: Table, rows: Ints) -> dict[str, pa.Array]:
-        """`key`, `before`, `after`, and the side columns, each only if some row has it."""
-        notes, nothing = self._rows, np.full(len(rows), -1, np.int64)
-        # A partition that logs only its key comes under a root that is FULL as a whole row, with NULLs that are none.
-        old, whole = notes.old[rows], (notes.full[rows] == 1) & (table.identity == "full")
-        columns: dict[str, pa.Array] = {}
-        odd: list[tuple[Ints, Side, int, pa.Array]] = []
-        keys = [i for i, c in enumerate(table.columns) if c.name in table.key]
-        every = list(range(len(table.columns)))
-        images = (
-            ("key", Side.KEY, np.where(whole, -1, old), nothing, keys),
-            ("before", Side.BEFORE, np.where(whole, old, -1), nothing, every),
-            ("after", Side.AFTER, notes.new[rows], notes.fill[rows], every),
-        )
-        for name, side, start, fill, wanted in images:
-            present = start >= 0
-            if not wanted or not present.any():
-                continue
-            at, size, kind = self._cut(start, fill, len(table.columns))
-            children = []
-            for j in wanted:
-                found = PgOutputCells(self._buffer, at[j], size[j], kind[j])
-                array, bad = convert(found, table.columns[j].type)
-                children.append(array)
-                if bad is not None:
-                    where = np.nonzero(bad)[0]
-                    odd.append((where, side, j, texts(found.take(where))))
-            fields = [pa.field(table.columns[j].name, table.columns[j].type.arrow) for j in wanted]
-            mask = None if present.all() else booleans(~present)
-            columns[name] = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
-            if side is Side.AFTER and (kind == cells.UNSENT).any():
-                columns["unchanged"] = unchanged(kind == cells.UNSENT)
-        if odd:
-            columns["odd"] = side_values(odd, len(rows))
-        return columns
-
-    def _cut(self, start: Ints, fill: Ints, columns: int) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
-        shape = (columns, len(start))
-        at, size, kind = np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(shape, np.uint8)
-        cells.cut(self._buffer, start, fill, columns, at, size, kind)
-        return at, size, kind
-
-    def _message(self, rows: Ints) -> dict[str, pa.Array]:
-        """Logical messages: prefix and content. They are few, so one by one is fine."""
-        prefixes, contents = [], []
-        for at, end in zip(self._rows.new[rows], self._rows.end[rows], strict=True):
-            body = self._buffer[at + 9 : end].tobytes()  # after flags and LSN
-            cursor = messages.Cursor(body)
-            prefixes.append(cursor.text())
-            size = cursor.number("I")
-            content = body[len(body) - size :] if size else b""
-            if len(prefixes[-1].encode()) + 5 + size != len(body):
-                raise DecodeError("a logical message does not end where its length says")
-            contents.append(content)
-        return {"after": pa.StructArray.from_arrays([pa.array(prefixes, pa.string()), pa.array(contents, pa.binary())],
-                                                    names=["prefix", "content"])}  # fmt: skip
+        return table_blocks(self._rows, self._slots, self._buffer, first, last, offset, ordinal, committed=committed)
 
     def _broken(self, status: int) -> DecodeError:
         at = int(self._state[scanning.POS])

@@ -28,7 +28,8 @@ from tidemill.sinks._shared.lines import WINDOW, windows
 from tidemill.sinks._shared.places import hosts
 from tidemill.sinks._shared.routing import of_a_table
 from tidemill.sinks.clickhouse.resume import ClickHouseNotebook
-from tidemill.sinks.clickhouse.tables import VERSION, ClickHouseTableName, ClickHouseTables, Mode
+from tidemill.sinks.clickhouse.server_table import ClickHouseTableName
+from tidemill.sinks.clickhouse.tables import VERSION, ClickHouseTables, Mode
 from tidemill.sinks.clickhouse.types import JsonType, NullArrays
 
 _WINDOW = 4 * WINDOW  # typed columns are a fraction of the text that others make of a row

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidemill.net.clickhouse import explained, literal, quoted
 from tidemill.sinks._shared.history import TABLE, WriterNote
-from tidemill.sinks.clickhouse.tables import ClickHouseTableName
+from tidemill.sinks.clickhouse.server_table import ClickHouseTableName
 
 
 @dataclass(slots=True)

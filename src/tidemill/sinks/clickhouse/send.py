@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tidemill.model.delivery import Delivery
 from tidemill.net.clickhouse import DATA_ERRORS, code_of, explain, name_of, quoted
 from tidemill.sinks._shared.images import Verdicts
-from tidemill.sinks.clickhouse.tables import ClickHouseTableName
+from tidemill.sinks.clickhouse.server_table import ClickHouseTableName
 from tidemill.telemetry.failpoints import failpoint
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ nothing left to do.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -29,7 +28,6 @@ from tidemill.sinks._shared.unfollowed import (
     swapped,
 )
 from tidemill.sinks.clickhouse.comments import (
-    COMMENT,
     elsewhere,
     exchanged,
     is_taken,
@@ -41,7 +39,8 @@ from tidemill.sinks.clickhouse.comments import (
     text,
 )
 from tidemill.sinks.clickhouse.initial import differing, expression
-from tidemill.sinks.clickhouse.types import ClickHouseType, JsonType, NullArrays, holds, kind_of, parse, union
+from tidemill.sinks.clickhouse.server_table import ClickHouseTableName, ServerTable, describe
+from tidemill.sinks.clickhouse.types import ClickHouseType, JsonType, NullArrays, holds, kind_of, union
 
 Mode = Literal["upsert", "changelog"]
 
@@ -60,40 +59,7 @@ CHANGELOG_COLUMNS = {
 }
 BEFORE, AFTER = "before_", "after_"
 
-_STRUCTURE = re.compile(r"tidemill: structure (\d+) since (\d+) of the log at (\d+)")
-_WINDOW = re.compile(r"\b(non_)?replicated_deduplication_window = (\d+)")
 _ATTEMPTS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class ClickHouseTableName:
-    database: str
-    table: str
-
-    def __str__(self) -> str:
-        return f"{quoted(self.database)}.{quoted(self.table)}"
-
-    @property
-    def plain(self) -> str:
-        return f"{self.database}.{self.table}"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerTable:
-    """A table as the server has it. `kinds` are the columns that can be written; `natives` what the source called
-    those that we made, `origins` what it knows them by, `said` what their rows could not follow; `sequence` is the
-    structure last applied, `since` the offset it came with; `deduplicates` tells whether tokens are heeded."""
-
-    engine: str
-    engine_full: str
-    sorting_key: tuple[str, ...]
-    kinds: dict[str, ClickHouseType]
-    natives: dict[str, str]
-    origins: dict[str, str] = field(default_factory=dict)
-    said: dict[str, str] = field(default_factory=dict)
-    sequence: int = 0
-    since: int = 0
-    deduplicates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +122,7 @@ class ClickHouseTables:
     def follow(self, name: ClickHouseTableName, table: Table, since: int) -> ClickHouseDestination:
         """Changes the table until the rows of this structure, which come from offset `since` on, fit."""
         with explained(self.where):
-            found = self.describe(name)
+            found = describe(self.client, name, self.base)
         if found is None:
             raise Refused(f"the table {name.plain} was dropped", where=self.where, fix="Start the pipeline again.")
         destination = self._follow(name, table, found, since)
@@ -173,35 +139,6 @@ class ClickHouseTables:
             return {c.name: (self._kind(c, key=c.name in table.key), c) for c in table.columns}
         nullable = [replace(c, nullable=True) for c in table.columns]
         return {f"{side}{c.name}": (self._kind(c, key=False), c) for side in (BEFORE, AFTER) for c in nullable}
-
-    def describe(self, name: ClickHouseTableName) -> ServerTable | None:
-        rows = self.client.query(
-            "SELECT engine, engine_full, comment FROM system.tables WHERE database = {d:String} AND "
-            "name = {t:String}", {"d": name.database, "t": name.table},
-        ).result_rows  # fmt: skip
-        if not rows:
-            return None
-        columns = self.client.query(
-            "SELECT name, type, comment, is_in_sorting_key FROM system.columns "
-            "WHERE database = {d:String} AND table = {t:String} AND "
-            "default_kind NOT IN ('MATERIALIZED', 'ALIAS') ORDER BY position",
-            {"d": name.database, "t": name.table},
-        ).result_rows  # fmt: skip
-        engine, full, comment = rows[0]
-        noted_columns = {column: f for column, _, note, _ in columns if (f := COMMENT.fullmatch(note))}
-        noted = _STRUCTURE.match(comment)
-        # A log that began anew numbers structures anew.
-        sequence, since = (int(noted[1]), int(noted[2])) if noted and int(noted[3]) == self.base else (0, 0)
-        return ServerTable(
-            engine, full, tuple(column for column, _, _, sorts in columns if sorts),
-            {column: parse(kind) for column, kind, _, _ in columns},
-            {column: found[1] for column, found in noted_columns.items()},
-            {column: found[2] for column, found in noted_columns.items() if found[2]},
-            {column: found[3] for column, found in noted_columns.items() if found[3]},
-            sequence,
-            since,
-            _deduplicates(engine, full),
-        )  # fmt: skip
 
     def _kind(self, column: Column, *, key: bool) -> ClickHouseType:
         return kind_of(column, key=key, json_type=self.json_type, null_arrays=self.null_arrays)
@@ -221,7 +158,7 @@ class ClickHouseTables:
         return [name for name in self.wanted(table) if name in ours]
 
     def _made(self, name: ClickHouseTableName, table: Table, since: int) -> ServerTable:
-        found = self.describe(name)
+        found = describe(self.client, name, self.base)
         if found is not None:
             return found
         if not self.create:
@@ -231,7 +168,7 @@ class ClickHouseTables:
             )  # fmt: skip
         self.client.command(f"CREATE DATABASE IF NOT EXISTS {quoted(name.database)}")
         self.client.command(self.creation(name, table, since))
-        made = self.describe(name)
+        made = describe(self.client, name, self.base)
         assert made is not None
         return made
 
@@ -288,7 +225,7 @@ class ClickHouseTables:
                 raise explain(error, self.where) from error
             trouble = error
         with explained(self.where):
-            now = self.describe(name)
+            now = describe(self.client, name, self.base)
         if now is None or (trouble is not None and self._plan(name, table, now, since) == plan):
             # Not another lane's doing: nothing has changed since.
             raise explain(trouble or LookupError(), self.where) from trouble
@@ -445,10 +382,3 @@ class ClickHouseTables:
         # Without origins nothing tells whether columns that exchanged their names have done so here.
         renamed = tuple((was, now) for was, now in table.renamed if now not in found.kinds)
         return Table("", "", "", columns, renamed=renamed)
-
-
-def _deduplicates(engine: str, full: str) -> bool:
-    """Replicated tables heed tokens unless told not to, others only if told to. A window of 0 forgets them all."""
-    replicated = engine.startswith(("Replicated", "Shared"))
-    windows = {not plain: int(size) for plain, size in _WINDOW.findall(full)}
-    return windows.get(replicated, int(replicated)) > 0

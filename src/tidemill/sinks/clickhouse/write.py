@@ -25,7 +25,8 @@ from tidemill.sinks._shared.upserts import Upsert
 from tidemill.sinks.clickhouse.fill import fetch, fill, unwritten
 from tidemill.sinks.clickhouse.rows import changelog, insertable, upserted
 from tidemill.sinks.clickhouse.send import Sender
-from tidemill.sinks.clickhouse.tables import VERSION, ClickHouseDestination, ClickHouseTableName
+from tidemill.sinks.clickhouse.server_table import ClickHouseTableName
+from tidemill.sinks.clickhouse.tables import VERSION, ClickHouseDestination
 
 if TYPE_CHECKING:
     from tidemill.sinks.clickhouse import ClickHouseConfig, ClickHouseSession

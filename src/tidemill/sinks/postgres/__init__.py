@@ -29,7 +29,8 @@ from tidemill.sinks._shared.pg_resume import PlanChanged, Positions, StateConfig
 from tidemill.sinks._shared.places import database
 from tidemill.sinks._shared.prefetch import ahead
 from tidemill.sinks._shared.unfollowed import Looks
-from tidemill.sinks.postgres.tables import CREATE_STATE, PostgresTables, Rules, Target
+from tidemill.sinks.postgres.tables import CREATE_STATE, PostgresTables, Rules
+from tidemill.sinks.postgres.target import Target
 from tidemill.sinks.postgres.windows import Window, Windows
 from tidemill.sinks.postgres.write import Applier, TooMany
 

@@ -8,20 +8,20 @@ again once it has the lock, so any number of lanes may meet a new table at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidemill.contracts import Notice
 from tidemill.errors import Refused
 from tidemill.model.position import Offset
 from tidemill.model.table import Column, Table
 from tidemill.schema.diff import Diff, diff
 from tidemill.sinks._shared.unfollowed import MARK, added, already_there, is_known, name_taken, notices, replaced
 from tidemill.sinks.postgres.copy_text import plain
-from tidemill.sinks.postgres.exact import Doubt, doubt
+from tidemill.sinks.postgres.exact import doubt
 from tidemill.sinks.postgres.older import StructureMemory, is_replaced, places, renames
+from tidemill.sinks.postgres.target import Target, TargetColumn, columns, has_unique, rewrite_rule
 from tidemill.sinks.postgres.types import target_type, widens
 from tidemill.telemetry.events import emit
 
@@ -31,64 +31,6 @@ if TYPE_CHECKING:
     from tidemill.sinks._shared.pg_client import Connection
 
 _LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer names off, and two could become one
-
-_COLUMNS = """
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '', a.attidentity = 'a',
-    coalesce(col_description(a.attrelid, a.attnum), ''),
-    (WITH RECURSIVE base(kind, modifier, depth) AS (
-        SELECT a.atttypid, a.atttypmod, 0
-        UNION ALL
-        SELECT t.typbasetype, t.typtypmod, depth + 1 FROM base JOIN pg_type t ON t.oid = base.kind AND t.typtype = 'd'
-    ) SELECT format_type(kind, modifier) FROM base ORDER BY depth DESC LIMIT 1)
-FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind IN ('r', 'p')
-ORDER BY a.attnum
-"""
-_UNIQUE = """
-SELECT array_agg(a.attname::text)
-FROM pg_index i
-JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
-  AND i.indpred IS NULL AND i.indexprs IS NULL
-GROUP BY i.indexrelid, i.indnkeyatts HAVING count(*) = i.indnkeyatts
-"""
-_RULES = """
-SELECT r.rulename FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = %s AND r.ev_type <> '1' AND r.ev_enabled <> 'D'
-"""
-
-
-@dataclass(slots=True)
-class Target:
-    """A table that is ready to be written. `numbers` are the source's columns that it has, by their place there."""
-
-    schema: str
-    name: str
-    table: Table
-    numbers: tuple[int, ...]
-    key: tuple[int, ...]
-    counted: tuple[int, ...] = ()  # of them: GENERATED ALWAYS AS IDENTITY, which an INSERT may set and an UPDATE never
-    doubts: tuple[Doubt, ...] = ()  # columns that may not keep a value as it is
-    domains: Mapping[int, str] = field(default_factory=dict)  # what they are made of
-    notices: tuple[Notice, ...] = ()
-    names: tuple[str, ...] = ()  # of an older structure: what its columns are called now, "" where they are gone
-    initials: Mapping[str, sql.Composed] = field(default_factory=dict)  # of columns since: what its new rows have there
-    stage: str = ""
-    optimistic: bool = True  # whether new rows may be tried as new rows
-
-    @property
-    def identifier(self) -> sql.Identifier:
-        from psycopg import sql
-
-        return sql.Identifier(self.schema, self.name)
-
-    @property
-    def full_name(self) -> str:
-        return f"{self.schema}.{self.name}"
-
-    def column(self, number: int) -> str:
-        return self.names[number] if self.names else self.table.columns[number].name
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +55,13 @@ class PostgresTables:
         """The target of this version of the table, whose rows come from `since` on; created or changed where it must
         be. Events of an older structure change nothing: their values go where their columns are now."""
         _check_names(schema, name, table, self._where)
-        found, memory = self._columns(schema, name), self._remembered(table, schema, name)
+        found, memory = columns(self._db, schema, name), self._remembered(table, schema, name)
         if found and memory.is_newer(table, since, found, redelivered):
             return self._target(table, schema, name, found, memory.table)
         if not self._needs_change(table, found, memory.table):
             return self._target(table, schema, name, found)
         self._db.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemill', 0))")
-        found, memory = self._columns(schema, name), self._remembered(table, schema, name)
+        found, memory = columns(self._db, schema, name), self._remembered(table, schema, name)
         unsaid: dict[str, str] = {}
         if not found:
             self._create(table, schema, name)
@@ -128,9 +70,9 @@ class PostgresTables:
         elif self._needs_change(table, found, memory.table):
             unsaid = self._change(table, schema, name, found, memory.table, since)
         self._remember(schema, name, memory.then(table, since))
-        return self._target(table, schema, name, self._columns(schema, name), unsaid=unsaid)
+        return self._target(table, schema, name, columns(self._db, schema, name), unsaid=unsaid)
 
-    def _needs_change(self, table: Table, found: Mapping[str, _Found], known: Table | None) -> bool:
+    def _needs_change(self, table: Table, found: Mapping[str, TargetColumn], known: Table | None) -> bool:
         if not found or known is None or not known.fingerprint or known.fingerprint != table.fingerprint:
             return True
         return any(c.name not in found for c in table.columns) or is_replaced(known, table)
@@ -162,7 +104,13 @@ class PostgresTables:
         emit("sink.table_created", table=f"{schema}.{name}", columns=len(table.columns))
 
     def _change(
-        self, table: Table, schema: str, name: str, found: Mapping[str, _Found], known: Table | None, since: Offset
+        self,
+        table: Table,
+        schema: str,
+        name: str,
+        found: Mapping[str, TargetColumn],
+        known: Table | None,
+        since: Offset,
     ) -> dict[str, str]:
         """Answers what is to be said of columns whose comments are not ours to write."""
         from psycopg import sql
@@ -212,7 +160,9 @@ class PostgresTables:
             emit("sink.table_changed", table=f"{schema}.{name}", change=what)
         return self._say(schema, name, comments, there) if occupied else {}
 
-    def _say(self, schema: str, name: str, comments: Mapping[str, str], there: Mapping[str, _Found]) -> dict[str, str]:
+    def _say(
+        self, schema: str, name: str, comments: Mapping[str, str], there: Mapping[str, TargetColumn]
+    ) -> dict[str, str]:
         """Writes comments; answers those of a table that belongs to somebody else."""
         import psycopg
 
@@ -226,7 +176,7 @@ class PostgresTables:
                 unsaid[column] = comment
         return unsaid
 
-    def _differs(self, target: sql.Identifier, column: Column, found: _Found) -> bool:
+    def _differs(self, target: sql.Identifier, column: Column, found: TargetColumn) -> bool:
         """Whether some row has another value there than rows of the source got in this column."""
         import psycopg
         from psycopg import sql
@@ -268,7 +218,14 @@ class PostgresTables:
         return sql.SQL("COMMENT ON COLUMN {} IS {}").format(sql.Identifier(schema, name, column), sql.Literal(text))
 
     def _alter(
-        self, column: Column, found: _Found, known: Table | None, changes: Diff, table: Table, schema: str, name: str
+        self,
+        column: Column,
+        found: TargetColumn,
+        known: Table | None,
+        changes: Diff,
+        table: Table,
+        schema: str,
+        name: str,
     ) -> list[tuple[str, sql.Composed]]:
         """Only what the source changed is changed: a type that the user chose for the target stays."""
         from psycopg import sql
@@ -296,7 +253,7 @@ class PostgresTables:
         )
 
     def _target(
-        self, table: Table, schema: str, name: str, found: Mapping[str, _Found], newer: Table | None = None,
+        self, table: Table, schema: str, name: str, found: Mapping[str, TargetColumn], newer: Table | None = None,
         *, unsaid: Mapping[str, str] | None = None,
     ) -> Target:  # fmt: skip
         """`newer`: the structure that the target has, where this one is older."""
@@ -315,7 +272,7 @@ class PostgresTables:
                 f"the table {table.full_name} has no key, so its rows cannot be found again", where=self._where,
                 fix="Give it a primary key, or set keyless: append for tables that only grow.",
             )  # fmt: skip
-        if key and not self._has_unique(schema, name, tuple(names[n] for n in key)):
+        if key and not has_unique(self._db, schema, name, tuple(names[n] for n in key)):
             raise Refused(
                 f"the table {schema}.{name} has no unique index on its key ({', '.join(table.key)})", where=self._where,
                 fix="Create one on exactly these columns; updates and deletes find their rows by it.",
@@ -331,9 +288,9 @@ class PostgresTables:
                 f"column {stuck[0]} of {schema}.{name} is GENERATED ALWAYS AS IDENTITY, so no UPDATE can set it",
                 where=self._where, fix=f"{alter.as_string(self._db)}; it then has the source's values.",
             )  # fmt: skip
-        if rule := self._db.execute(_RULES, [schema, name]).fetchone():
+        if rule := rewrite_rule(self._db, schema, name):
             raise Refused(
-                f"the table {schema}.{name} has the rule {rule[0]}, which may write something else", where=self._where,
+                f"the table {schema}.{name} has the rule {rule}, which may write something else", where=self._where,
                 fix="Drop or disable it; a trigger can do the same.",
             )  # fmt: skip
         kinds = {n: found[c] for n, c in enumerate(names) if c in found}
@@ -347,7 +304,9 @@ class PostgresTables:
             self._initials(newer, found, names) if newer else {},
         )  # fmt: skip
 
-    def _initials(self, newer: Table, found: Mapping[str, _Found], names: tuple[str, ...]) -> dict[str, sql.Composed]:
+    def _initials(
+        self, newer: Table, found: Mapping[str, TargetColumn], names: tuple[str, ...]
+    ) -> dict[str, sql.Composed]:
         """Of columns that came since: what rows of before have there."""
         from psycopg import sql
 
@@ -368,14 +327,6 @@ class PostgresTables:
         required = sql.SQL(" NOT NULL" if not column.nullable or column.name in table.key else "")
         kind = sql.SQL(target_type(column.type, self._rules.types))
         return sql.SQL("{} {}{}").format(sql.Identifier(column.name), kind, required)
-
-    def _columns(self, schema: str, name: str) -> dict[str, _Found]:
-        rows = self._db.execute(_COLUMNS, [schema, name]).fetchall()
-        return {column: _Found(*rest) for column, *rest in rows}
-
-    def _has_unique(self, schema: str, name: str, key: tuple[str, ...]) -> bool:
-        rows: list[Any] = self._db.execute(_UNIQUE, [schema, name]).fetchall()
-        return any(set(columns) == set(key) for (columns,) in rows)
 
     def _remembered(self, table: Table, schema: str, name: str) -> StructureMemory:
         from psycopg import sql
@@ -409,18 +360,6 @@ CREATE TABLE IF NOT EXISTS {table} (
     PRIMARY KEY (schema_name, table_name)
 )
 """
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A column of the target as its catalog has it."""
-
-    kind: str
-    not_null: bool
-    generated: bool  # computed from other columns: not ours to write
-    counted: bool  # GENERATED ALWAYS AS IDENTITY
-    comment: str
-    base: str  # the kind, or what it is a domain of
 
 
 def _names(names: tuple[str, ...]) -> sql.Composed:

@@ -22,7 +22,7 @@ from tidemill.sinks.postgres import copy_text as text
 from tidemill.sinks.postgres import rows as rows_
 from tidemill.sinks.postgres.exact import lost
 from tidemill.sinks.postgres.rows import RowTexts, Stretch
-from tidemill.sinks.postgres.tables import Target
+from tidemill.sinks.postgres.target import Target
 
 if TYPE_CHECKING:
     import psycopg

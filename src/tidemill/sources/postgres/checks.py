@@ -16,7 +16,7 @@ from tidemill.sources.postgres.table_checks import check_tables
 from tidemill.sources.postgres.witness import Ask
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig
+    from tidemill.sources.postgres.config import PostgresConfig
 
 _MIB = 1 << 20
 

@@ -26,7 +26,7 @@ from tidemill.sources.postgres.errors import from_server, refused, translated
 from tidemill.sources.postgres.witness import Ask
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig
+    from tidemill.sources.postgres.config import PostgresConfig
 
 # Everything that changes how a value is printed, so that the same row gives the same text on every server
 # and at every time. Given in the startup packet, they also hold in a WAL sender.

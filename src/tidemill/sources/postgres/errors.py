@@ -30,7 +30,7 @@ from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceErro
 from tidemill.sources._shared.errors import RESYNC, LoginRefused, ServerTooOld, TlsFailed
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig
+    from tidemill.sources.postgres.config import PostgresConfig
 
 __all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of the tree above
 

@@ -16,7 +16,7 @@ from tidemill.errors import PositionLost
 from tidemill.sources.postgres import witness
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig
+    from tidemill.sources.postgres.config import PostgresConfig
 
 Recall = Callable[[str], bytes | None]
 

@@ -15,7 +15,7 @@ from tidemill.sources.postgres import setup
 from tidemill.sources.postgres.published import KINDS, Published, PublishedRelation
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig
+    from tidemill.sources.postgres.config import PostgresConfig
 
 
 def standing(config: PostgresConfig, now: Published, refused: Mapping[str, TidemillError]) -> Iterator[Notice]:

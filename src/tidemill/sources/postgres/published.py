@@ -20,7 +20,7 @@ from tidemill.sources.postgres import tables as table_names
 from tidemill.sources.postgres.tables import FoundTable
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig
+    from tidemill.sources.postgres.config import PostgresConfig
 
 KINDS = ("insert", "update", "delete", "truncate")
 

@@ -6,7 +6,6 @@ here, and never made anew once a position is known: that would jump over changes
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from tidemill.sources.postgres import errors
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig
+    from tidemill.sources.postgres.config import PostgresConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +185,3 @@ def resume(slot: ReplicationSlot, after: Position, confirmed: Position | None, e
             fix=f"Check the dsn. If the server was restored: {errors.RESYNC}",
         )
     return max(parse_lsn(after), slot.confirmed)
-
-
-def default_name(source: str) -> str:
-    """A slot may be called by lower-case letters, digits and underscores, up to 63 of them.
-
-    >>> default_name("orders-pg")
-    'tidemill_orders_pg'
-    """
-    return f"tidemill_{re.sub(r'[^a-z0-9]', '_', source.lower())}"[:63]

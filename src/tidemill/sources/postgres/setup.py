@@ -24,7 +24,7 @@ from tidemill.sources.postgres.published import Published, PublishedRelation
 from tidemill.sources.postgres.tables import FoundTable
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig
+    from tidemill.sources.postgres.config import PostgresConfig
 
 
 @dataclass(frozen=True, slots=True)

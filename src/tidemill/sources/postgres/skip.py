@@ -20,7 +20,8 @@ from tidemill.sources.postgres.errors import RESYNC, SlotLost, translated
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig, PostgresSource
+    from tidemill.sources.postgres import PostgresSource
+    from tidemill.sources.postgres.config import PostgresConfig
 
 _TWO_THOUSAND = datetime(2000, 1, 1, tzinfo=UTC)
 _FRAME, _XLOG = 5, 25  # bytes before a message: of the frame, and of XLogData in it

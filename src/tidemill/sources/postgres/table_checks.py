@@ -16,7 +16,7 @@ from tidemill.sources.postgres.published import Published, Unit
 from tidemill.sources.postgres.watch import PublicationState, recall
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig
+    from tidemill.sources.postgres.config import PostgresConfig
 
 
 def check_tables(db: psycopg.Connection, config: PostgresConfig, resting: Resting | None) -> Iterator[Check]:

@@ -41,7 +41,7 @@ from tidemill.sources.postgres.tables import parse
 from tidemill.telemetry import events
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig
+    from tidemill.sources.postgres.config import PostgresConfig
 
 SEEN, LOOKED = "postgres.publication", "postgres.looked"  # documents: what was seen; until when it was seen so
 _VERSION = 1

@@ -23,7 +23,7 @@ from tidemill.model.columns import Ints
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
-    from tidemill.sources.postgres import PostgresConfig
+    from tidemill.sources.postgres.config import PostgresConfig
 
 NAME = "postgres.witness"
 _TWO_THOUSAND = datetime(2000, 1, 1, tzinfo=UTC)  # where PostgreSQL's clock starts
