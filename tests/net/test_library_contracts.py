@@ -41,7 +41,7 @@ DEPENDENTS = {
     "redis": "tidemill.sinks.redis.client",
     "nats-py": "tidemill.sinks.nats.client",
     "pyspark": "tidemill.stream.gateway, .session, .daemon and .early",
-    "confluent-kafka": "tidemill.sinks.kafka.client",
+    "confluent-kafka": "tidemill.sinks.kafka.librdkafka",
 }
 
 # Private attributes of foreign objects, per file; the tests below meet each of them.

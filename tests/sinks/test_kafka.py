@@ -514,7 +514,7 @@ class TestDoctor:
         if isinstance(kafka, Mock):
             pytest.skip("the mock cluster does not tell its settings")
         checks = list(sinks(kafka, topic, exactly_once=True).doctor())
-        assert [c.name for c in checks] == ["brokers", "topic", "message size", "positions topic"]
+        assert [c.name for c in checks] == ["brokers", "producer", "topic", "message size", "positions topic"]
         assert {c.outcome for c in checks} == {Outcome.PASS}
 
     def test_fails_with_a_fix_when_the_topic_is_missing_or_the_limit_is_low(

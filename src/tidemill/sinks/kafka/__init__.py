@@ -32,6 +32,7 @@ from tidemill.sinks.kafka.client import KafkaFailure, Messages, Producer
 from tidemill.sinks.kafka.client_log import ClientLog
 from tidemill.sinks.kafka.fencing import PARTITION, Marks, Shape, read_marks
 from tidemill.sinks.kafka.limits import largest_message
+from tidemill.sinks.kafka.probe import open_producer
 from tidemill.sinks.kafka.resume import ensure_topic, read_back
 from tidemill.sinks.kafka.write import KafkaDelivery
 from tidemill.telemetry.failpoints import failpoint
@@ -186,7 +187,7 @@ class KafkaSink(BaseSink[KafkaConfig]):
 
     def _plain(self) -> Producer:
         if self._producer is None or self._producer.pid != os.getpid():
-            self._producer = Producer(self.config.client_settings())
+            self._producer = open_producer(self.config.client_settings())
         return self._producer
 
     def _write_transaction(self, delivery: Delivery) -> Receipt:
@@ -261,7 +262,7 @@ class KafkaSink(BaseSink[KafkaConfig]):
 
     def _take(self, name: str) -> Producer:
         """A producer with this transactional id: whoever had it is fenced, and its open transaction is aborted."""
-        producer = Producer({**self.config.client_settings(), "transactional.id": name})
+        producer = open_producer({**self.config.client_settings(), "transactional.id": name})
         with self._dropped_on_failure(producer):
             producer.init_transactions(self._patience)
         return producer

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tidemill.contracts import Check, Outcome
+from tidemill.errors import ConfigError
 from tidemill.model.template import Template
 from tidemill.sinks._shared.encoded import check_registry
 from tidemill.sinks.kafka.client_log import ClientLog
+from tidemill.sinks.kafka.probe import VARIABLE, chosen
 from tidemill.sinks.kafka.write import topic_name
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ def run_checks(config: KafkaConfig, topic: Template) -> Iterator[Check]:
         yield Check("brokers", Outcome.FAIL, f"{config.brokers}: {reason}", fix)
         return
     yield Check("brokers", Outcome.PASS, f"{len(cluster.brokers)} of cluster {cluster.cluster_id}")
+    yield _way()
     broker = _broker_settings(admin, next(iter(cluster.brokers)))
     yield _topic(config, topic, cluster, broker)
     yield _size(config, broker)
@@ -49,6 +53,19 @@ def run_checks(config: KafkaConfig, topic: Template) -> Iterator[Check]:
         yield Check(
             "positions topic", Outcome.PASS, f'"{config.positions_topic}" ' + ("exists" if there else "will be made")
         )
+
+
+def _way() -> Check:
+    try:
+        way = chosen()
+    except ConfigError as error:
+        return Check("producer", Outcome.FAIL, error.what, error.fix)
+    if way.direct:
+        return Check("producer", Outcome.PASS, f"{way.reason}, called directly")
+    fix = "Install another confluent-kafka if it has to be faster; what is delivered is the same."
+    if os.environ.get(VARIABLE):
+        fix = f"Unset {VARIABLE} if it has to be faster; what is delivered is the same."
+    return Check("producer", Outcome.WARN, f"through confluent_kafka, a call per message: {way.reason}", fix)
 
 
 def _topic(config: KafkaConfig, topic: Template, cluster: Any, broker: dict[str, str]) -> Check:
