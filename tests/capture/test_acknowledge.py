@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 
 from tests.capture.standins import StandInLog, StandInSource, run
-from tidemill.capture.status import read_confirmed, write_confirmed
 from tidemill.errors import LogError
-from tidemill.model.position import Position
 
 
 @pytest.mark.parametrize(("stopped_while_reading", "refusals"), [(True, 0), (False, 1)], ids=["stop", "full disk"])
@@ -27,9 +24,3 @@ def test_a_source_is_never_called_caught_up_before_its_change_is_stored(
     run(source, StandInLog(writing), stop)
     assert source.claims, "the source was never asked"
     assert (True, "0") not in source.claims, "caught up, with the change nowhere"
-
-
-def test_what_was_told_counts_only_while_the_log_reaches_as_far(tmp_path: Any) -> None:
-    write_confirmed(tmp_path, Position("0/500"), 500)
-    assert read_confirmed(tmp_path, 500) == "0/500"
-    assert read_confirmed(tmp_path, 300) is None

@@ -9,7 +9,7 @@ from tests.config.conftest import PIPELINE
 from tests.support.components import register
 from tests.support.terminal import Terminal
 from tidemill import config
-from tidemill.capture.status import StatusFile, write_confirmed
+from tidemill.capture.status import StatusFile
 from tidemill.contracts import Outcome
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Committed
@@ -121,7 +121,9 @@ def test_a_pipeline_that_ran_rests_where_its_log_ends(tidemill: Terminal, tmp_pa
     log = LogWriter.open(subject.log_uri, subject.spec.log)
     log.append(Committed((), 0, ((0, Position("7/7")),)))
     log.close()
-    write_confirmed(subject.state_path, Position("7/9"), 0)
+    state = subject.build_state()
+    state.confirm(subject.name, Position("7/9"), 0)
+    state.close()
     rest = system.resting(subject)
     assert rest is not None
     assert (rest.after, rest.confirmed, rest.since > 0) == ("7/7", "7/9", True)

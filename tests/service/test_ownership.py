@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,12 @@ from tests.support.components import register
 from tests.support.terminal import Terminal
 from tidemill import config
 from tidemill.cli.run import run_pipelines
-from tidemill.errors import AlreadyRunning, EnvironmentProblem
+from tidemill.contracts import ConfirmedPosition
+from tidemill.errors import AlreadyRunning, EnvironmentProblem, StateError
+from tidemill.model.position import Position
 from tidemill.service import ownership
 from tidemill.service.ownership import lock_pipeline
+from tidemill.state.store import SqlStateStore
 from tidemill.stream import session
 
 _HOLD = """
@@ -27,7 +30,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from tidemill.service.ownership import lock_pipeline
-with lock_pipeline(SimpleNamespace(name="orders", state_path=Path(sys.argv[1]), file="orders.yaml")):
+from tidemill.state import open_store
+path = Path(sys.argv[1])
+build_state = lambda: open_store(str(path.parent / "state.sqlite"))
+with lock_pipeline(SimpleNamespace(name="orders", state_path=path, file="orders.yaml", build_state=build_state)):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -184,6 +190,45 @@ def test_the_same_directory_under_two_names_is_no_copy(pipeline: config.Pipeline
         pass
     (tmp_path / "link").symlink_to(tmp_path / "state")
     with lock_pipeline(load(tmp_path, tmp_path / "link")):
+        pass
+
+
+def test_what_the_state_store_kept_for_a_removed_directory_is_forgotten(pipeline: config.Pipeline) -> None:
+    """Its position would be compared with a slot that a new life of the pipeline made."""
+    with lock_pipeline(pipeline), closing(pipeline.build_state()) as state:
+        state.confirm(pipeline.name, Position("0/7"), 0)
+    with lock_pipeline(pipeline), closing(pipeline.build_state()) as state:
+        assert state.confirmed(pipeline.name) is not None
+    shutil.rmtree(pipeline.state_path)
+    with lock_pipeline(pipeline), closing(pipeline.build_state()) as state:
+        assert state.confirmed(pipeline.name) is None
+
+
+def test_an_adopted_directory_keeps_its_state(tidemill: Terminal, pipeline: config.Pipeline, tmp_path: Path) -> None:
+    with lock_pipeline(pipeline), closing(pipeline.build_state()) as state:
+        state.confirm(pipeline.name, Position("0/7"), 7)
+    shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    copy = load(tmp_path, tmp_path / "copy")
+    assert tidemill("adopt", copy.file, "--yes").code == 0
+    with lock_pipeline(copy), closing(copy.build_state()) as state:
+        assert state.confirmed(pipeline.name) == ConfirmedPosition(Position("0/7"), 7)
+
+
+def test_a_state_store_that_cannot_be_used_now_keeps_only_a_new_directory_from_starting(
+    pipeline: config.Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise StateError("the state store cannot be used: disk full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlStateStore, "claim", away)
+        for _ in range(2):
+            with pytest.raises(StateError), lock_pipeline(pipeline):
+                pass
+    with lock_pipeline(pipeline):
+        pass
+    monkeypatch.setattr(SqlStateStore, "claim", away)
+    with lock_pipeline(pipeline):
         pass
 
 

@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidemill.capture.confirmed import import_confirmed, read_confirmed
 from tidemill.capture.loop import Capture, Limits
-from tidemill.capture.status import read_confirmed, write_confirmed
 from tidemill.contracts import Source
 from tidemill.errors import TidemillError
 from tidemill.log import LogConfig, LogReader, acknowledge
 from tidemill.log.writer import LogWriter
 from tidemill.model.position import Offset, Position
 from tidemill.schema.registry import SchemaRegistry
+from tidemill.state import open_store
 
 PATIENCE = 30.0
+NAME = "captured"  # of the pipeline
 
 
 @dataclass
@@ -59,19 +61,22 @@ def capturing(
     """Goes on with what an earlier run left in `directory`, as a new capture process would."""
     uri = str(log or directory / "log")
     writer = LogWriter.open(uri, LogConfig.model_validate({"fsync": False}))
-    known = read_confirmed(directory, writer.tail.offset)
+    state = open_store(str(directory / "state.sqlite"))
+    import_confirmed(state, NAME, directory)
+    known = read_confirmed(state, NAME, directory, writer.tail.offset)
     schemas = SchemaRegistry(directory / "registry.sqlite")
     try:
         source.setup(writer.tail.position or known, schemas)
     except TidemillError:
         writer.close()
         schemas.close()
+        state.close()
         raise
     running = Running(LogReader(uri), uri, threading.Event())
 
     def confirmed(position: Position, offset: Offset) -> None:
         running.confirmed.append(position)
-        write_confirmed(directory, position, offset)
+        state.confirm(NAME, position, offset)
 
     loop = Capture(
         source, writer, schemas, limits or Limits(ahead_bytes=1 << 30), running.stop,
@@ -93,6 +98,7 @@ def capturing(
         thread.join(PATIENCE)
         writer.close()
         schemas.close()
+        state.close()
         assert not thread.is_alive()
 
 

@@ -15,9 +15,10 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import TypeVar
 
+from tidemill.capture.confirmed import import_confirmed, read_confirmed
 from tidemill.capture.loop import Capture, Limits
 from tidemill.capture.signals import call_on_signal
-from tidemill.capture.status import StatusFile, read_confirmed, write_confirmed
+from tidemill.capture.status import StatusFile
 from tidemill.config.pipeline import Pipeline
 from tidemill.disk.private import make_directory
 from tidemill.errors import TidemillError, is_retryable
@@ -60,7 +61,9 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     log = _patiently(lambda: _open_log(pipeline), stop, status)
     if log is None:
         return
-    known = read_confirmed(state, log.tail.offset)
+    kept = pipeline.build_state()
+    _patiently(lambda: import_confirmed(kept, pipeline.name, state), stop, status)
+    known = _patiently(lambda: read_confirmed(kept, pipeline.name, state, log.tail.offset), stop, status)
     resumed = bool(log.tail.position or known)
     _patiently(lambda: source.setup(log.tail.position or known, schemas), stop, status)
     ahead = spec.log.max_bytes
@@ -82,7 +85,7 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
         status.streaming(source.began, resumed=resumed, notices=notices())
 
     def confirmed(position: Position, offset: Offset) -> None:
-        write_confirmed(state, position, offset)
+        kept.confirm(pipeline.name, position, offset)
         progress(0)
 
     try:
@@ -94,6 +97,7 @@ def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
     finally:
         log.close()
         schemas.close()
+        kept.close()
 
 
 def _fill_in(fix: str, pipeline: Pipeline) -> str:

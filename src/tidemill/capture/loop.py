@@ -203,5 +203,6 @@ class Capture:
         if confirmed != self._confirmed:
             # Noted before it is said: a crash in between must not look like somebody else's doing.
             self._on_confirmed(confirmed, delivered.offset if delivered else self._log.tail.offset)
+            failpoint("capture.confirmed")
             self._confirmed = confirmed
         self._source.acknowledge(confirmed)

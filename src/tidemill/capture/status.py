@@ -1,7 +1,6 @@
 """What the capture process says of itself, in one small file that the supervisor and the command line read.
 
-`capture.json` in the pipeline's state directory, replaced atomically. `confirmed.json` beside it is state, not status:
-the last position confirmed to the source, on disk before it is said.
+`capture.json` in the pipeline's state directory, replaced atomically.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any
 import orjson
 
 from tidemill.disk.replace import replace_file
-from tidemill.errors import ErrorData, LogError, TidemillError, to_data
-from tidemill.model.position import Offset, Position
+from tidemill.errors import ErrorData, TidemillError, to_data
+from tidemill.model.position import Position
 from tidemill.telemetry import events
 
-_STATUS, _CONFIRMED = "capture.json", "confirmed.json"
+_STATUS = "capture.json"
 _INTERVAL = 0.25
 
 
@@ -83,36 +82,3 @@ def read_status(directory: Path) -> CaptureStatus | None:
         return CaptureStatus(**orjson.loads((directory / _STATUS).read_bytes()))
     except FileNotFoundError:
         return None
-
-
-def read_confirmed(directory: Path, logged: Offset) -> Position | None:
-    """What the source was told, if the log still holds (or held and delivered) everything before it.
-
-    With a log that ends earlier, moved away or lost, what was told covers events that nobody has: as if never said.
-    """
-    try:
-        confirmed = orjson.loads((directory / _CONFIRMED).read_bytes())
-    except FileNotFoundError:
-        try:  # its name before version 0.2
-            confirmed = orjson.loads((directory / "told.json").read_bytes())
-        except FileNotFoundError:
-            return None
-    return Position(confirmed["position"]) if confirmed["offset"] <= logged else None
-
-
-def write_confirmed(directory: Path, position: Position, offset: Offset) -> None:
-    """`offset`: everything before it was delivered, or durably logged, when `position` was told."""
-    try:
-        replace_file(directory / _CONFIRMED, orjson.dumps({"position": position, "offset": offset}))
-    except OSError as error:
-        raise LogError(
-            f"cannot note what the source is told: {error.strerror}",
-            where=str(directory),
-            fix="Make room on the disk of the state directory; capture goes on by itself.",
-        ) from error
-
-
-def forget_confirmed(directory: Path) -> None:
-    """After a resync: the new slot was told nothing."""
-    for name in (_CONFIRMED, "told.json"):
-        (directory / name).unlink(missing_ok=True)

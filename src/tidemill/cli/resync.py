@@ -99,7 +99,7 @@ def resync(
 
 
 def _from_now(chosen: Pipeline, before: Tail, *, yes: bool) -> tuple[str, Position]:
-    from tidemill.capture.status import forget_confirmed
+    from tidemill.capture.confirmed import forget_confirmed
     from tidemill.errors import SourceError
     from tidemill.schema.registry import SchemaRegistry
 
@@ -110,7 +110,8 @@ def _from_now(chosen: Pipeline, before: Tail, *, yes: bool) -> tuple[str, Positi
             if not yes:
                 terminal.ask(f"{other}; if it is the right one: {gap}" if other else gap, SourceError)
             now = source.renew(schemas)
-        forget_confirmed(chosen.state_path)
+        with closing(chosen.build_state()) as state:
+            forget_confirmed(state, chosen.name, chosen.state_path)
         # How tables were before the gap says nothing about them after it: the source looks at them anew.
         schemas.forget_structures(0)
     if other:
@@ -121,7 +122,7 @@ def _from_now(chosen: Pipeline, before: Tail, *, yes: bool) -> tuple[str, Positi
 def _pass_over(chosen: Pipeline, before: Tail, through: Position | None, *, yes: bool) -> tuple[str, Position]:
     """What the source remembers of tables, and was told, stays true."""
     from tidemill.capture import stopped
-    from tidemill.capture.status import read_confirmed
+    from tidemill.capture.confirmed import read_confirmed
     from tidemill.errors import ConfigError, PositionLost, SourceError
     from tidemill.schema.registry import SchemaRegistry
 
@@ -143,7 +144,8 @@ def _pass_over(chosen: Pipeline, before: Tail, through: Position | None, *, yes:
                     other, where=chosen.file,
                     fix="Check the dsn: our position, and any that you name, means nothing here. Nothing was changed.",
                 )  # fmt: skip
-            confirmed = read_confirmed(chosen.state_path, before.offset)
+            with closing(chosen.build_state()) as state:
+                confirmed = read_confirmed(state, chosen.name, chosen.state_path, before.offset)
             passage = source.pass_over(before.position, through, schemas, confirmed=confirmed)
         if not yes:
             terminal.ask(f"{passage.what} is never captured; everything after it is", SourceError)

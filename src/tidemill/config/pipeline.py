@@ -16,8 +16,9 @@ from tidemill.config.problem import DocumentError, Problem
 from tidemill.config.resolve import resolve
 from tidemill.config.secrets import masked
 from tidemill.config.spec import PipelineSpec, SinkSpec
-from tidemill.contracts import CheckpointStore, Component, Sink
+from tidemill.contracts import CheckpointStore, Component, Sink, StateStore
 from tidemill.errors import ConfigError
+from tidemill.state import open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,15 @@ class Pipeline:
     def dlq_path(self) -> Path:
         """Dead letters, if the document asks for them."""
         return self.state_path / "dlq.sqlite"
+
+    @property
+    def state_uri(self) -> str:
+        """The state store: one for all pipelines of an installation."""
+        return self.spec.state_uri or str(self.state_path.parent / "state.sqlite")
+
+    def build_state(self) -> StateStore:
+        """Not connected yet."""
+        return open_store(self.state_uri)
 
     def build_source(self) -> Any:
         """Not connected yet."""

@@ -152,6 +152,13 @@ class PipelineSpec(Config):
         description="When the source may forget a change: once it is delivered, or once the log has it on disk.",
     )
     state_dir: str = Field(default=".tidemill", description="Directory of all state; one folder per pipeline in it.")
+    state_uri: str | None = Field(
+        default=None,
+        pattern=r"^postgres(ql)?://",
+        description="A database for positions confirmed to the source, lifecycle and status, where several machines "
+        "share them: postgresql://user@host/database?schema=tidemill_state. By default state.sqlite in state_dir.",
+        json_schema_extra={"secret": True},
+    )
 
     @property
     def lanes(self) -> int | None:

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemill.capture.status import read_confirmed, read_status
+from tidemill.capture.confirmed import read_confirmed
+from tidemill.capture.status import read_status
 from tidemill.config import Pipeline
 from tidemill.config.notes import notes
 from tidemill.contracts import Check, Outcome, Resting
@@ -22,6 +23,7 @@ from tidemill.log import LogReader
 from tidemill.log.store import masked_uri
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.service.units import human_bytes
+from tidemill.state import find_store
 from tidemill.stream.policy import policy_of
 
 _JAVA = 17  # what Spark 4 asks for
@@ -147,7 +149,12 @@ def resting(subject: Pipeline) -> Resting | None:
         finally:
             store.close()
         after = saved.position if saved else after
-    confirmed = read_confirmed(state, tail.offset)
+    known = find_store(subject.state_uri)
+    try:
+        confirmed = read_confirmed(known, subject.name, state, tail.offset)
+    finally:
+        if known is not None:
+            known.close()
     return (
         Resting(after, confirmed, status.time, partial(_recall, state / "registry.sqlite"))
         if after or confirmed

@@ -21,7 +21,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ import orjson
 
 from tidemill.config import Pipeline
 from tidemill.disk.private import make_directory, open_file, sync_path
-from tidemill.errors import AlreadyRunning, EnvironmentProblem
+from tidemill.errors import AlreadyRunning, EnvironmentProblem, StateError, is_retryable
 from tidemill.log.local import LocalStore
 from tidemill.log.store import open_store
 from tidemill.telemetry import events
@@ -54,7 +54,9 @@ def lock_pipeline(pipeline: Pipeline, *, adopt: bool = False) -> Iterator[None]:
         with _explained(pipeline):
             _take(file, pipeline)
             if adopt:
-                _record(directory, Identity(uuid.uuid4().hex, str(directory.resolve())))
+                own = Identity(uuid.uuid4().hex, str(directory.resolve()))
+                _claim(pipeline, own, keep=True)  # first: a copy that is not recorded yet is only refused once more
+                _record(directory, own)
             else:
                 _check_identity(pipeline)
         yield
@@ -115,11 +117,19 @@ def _holder(file: int) -> str:
         return "a process that is just starting"
 
 
+def _claim(pipeline: Pipeline, identity: Identity, *, keep: bool = False) -> None:
+    """What the state store kept for a directory that is gone says nothing about this one."""
+    with closing(pipeline.build_state()) as state:
+        state.claim(pipeline.name, identity.id, keep=keep)
+
+
 def _check_identity(pipeline: Pipeline) -> None:
     directory = pipeline.state_path.resolve()
     known = _read(directory)
     if known is None:  # a new directory, or one from before directories had an identity
-        _record(directory, Identity(uuid.uuid4().hex, str(directory)))
+        known = Identity(uuid.uuid4().hex, str(directory))
+        _claim(pipeline, known)  # first: killed in between, the directory is new once more
+        _record(directory, known)
         return
     first = Path(known.path)
     twin = _read(first) if first != directory else None
@@ -134,6 +144,12 @@ def _check_identity(pipeline: Pipeline) -> None:
     if first != directory:
         events.emit("pipeline.state_moved", pipeline=pipeline.name, before=str(first), now=str(directory))
         _record(directory, replace(known, path=str(directory)))
+    try:
+        _claim(pipeline, known)
+    except StateError as error:  # who needs the store waits for it; this directory had it before
+        if not is_retryable(error):
+            raise
+        events.warn("pipeline.state_unreachable", pipeline=pipeline.name, error=error.what, where=error.where)
 
 
 def _copied(pipeline: Pipeline, what: str) -> EnvironmentProblem:

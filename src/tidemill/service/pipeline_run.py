@@ -25,6 +25,7 @@ from tidemill.log.reader import LogReader
 from tidemill.service.capture_process import CaptureProcess
 from tidemill.service.lag import Lag
 from tidemill.service.notices import SinkNotices
+from tidemill.service.run_record import RunRecord
 from tidemill.service.status import PipelineStatus, Rate, SinkStatus, State
 from tidemill.service.stream_group import GroupRun, explained
 from tidemill.stream.ledger import Ledger
@@ -52,6 +53,8 @@ class PipelineRun:
         self._captured = CaptureStatus(0)  # what capture said last
         self._spark = spark
         self._policy = policy_of(pipeline)
+        self._state = pipeline.build_state()
+        self._record = RunRecord(self._state, pipeline.name)
         self._ledger = Ledger(self._policy, pipeline.build_checkpoints(), pipeline.log_uri, pipeline.spec.log)
         self._dead_letters = DeadLetters(pipeline.dlq_path, pipeline.spec.dlq) if pipeline.spec.dlq.enabled else None
         self._old_dead_letters: DeadLetters | None = None
@@ -131,6 +134,7 @@ class PipelineRun:
             events.emit("pipeline.stopped", pipeline=self.pipeline.name, undelivered=waiting)
         if self.status.state is not State.RUNNING:
             self._ledger.close()
+            self._state.close()
             for dead_letters in (self._dead_letters, self._old_dead_letters):
                 if dead_letters is not None:
                     dead_letters.close()
@@ -178,6 +182,7 @@ class PipelineRun:
     def _change(self, **changes: Any) -> None:
         with self._changing:
             self.status = replace(self.status, **changes)
+        self._record.note(self.status)
 
     def _watch_streams(self) -> None:
         """The group that leads comes first: what ends it ends the pipeline, whatever the others say."""

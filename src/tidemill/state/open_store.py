@@ -39,6 +39,6 @@ def _database(uri: str, *, create: bool = True) -> Database:
         return PostgresState(uri, create=create)
     raise ConfigError(
         f'a state store of kind "{scheme}" does not exist',
-        where="spec.state",
+        where="state_uri",
         fix="Give a postgresql:// URI, or nothing for state.sqlite in the state directory.",
     )
