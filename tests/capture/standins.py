@@ -54,23 +54,15 @@ class StandInSource:
         self.opened: list[Position | None] = []
         self.claims: list[tuple[bool, Position | None]] = []
 
-    @property
-    def consumed(self) -> Any:
-        return lambda count: None
-
-    def open(self, after: Position | None, *_: Any, **__: Any) -> Any:
+    def open(self, after: Position | None, *_: Any, **__: Any) -> None:
         self.opened.append(after)
         self._next = int(after or 0) + 1
-        return self
 
-    def read(self) -> memoryview:
+    def changes(self, wait: float) -> Iterator[Change]:
         self._reading(self._next)
         if self._next > self._last:
             self._stop.set()
-        return memoryview(b"")
-
-    def feed(self, data: memoryview) -> Iterator[Change]:
-        if self._next <= self._last:
+        else:
             self._next += 1
             yield Committed((), 1, ((1, Position(str(self._next - 1))),))
 

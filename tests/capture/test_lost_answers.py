@@ -48,14 +48,15 @@ class Recutting(StandInSource):
         super().__init__(stop, last)
         self._store = store
 
-    def open(self, after: Position | None, *_: Any, **__: Any) -> Any:
+    def open(self, after: Position | None, *_: Any, **__: Any) -> None:
         self.opened.append(after)
         self._next = int((after or position(0))[2:-2], 16) + 1
-        return self
 
-    def feed(self, data: memoryview) -> Iterator[Change]:
+    def changes(self, wait: float) -> Iterator[Change]:
         sizes = (3, 3) if self._next == 2 and len(self.opened) == 1 else (3,)
-        if self._next <= self._last:
+        if self._next > self._last:
+            self._stop.set()
+        else:
             change = make_change(*sizes, number=self._next)
             self._next += len(sizes)
             yield change

@@ -129,10 +129,7 @@ def pump(settings: MysqlConfig, place: str) -> None:
     with opened(settings, place) as source:
         end = time.monotonic() + 20
         while time.monotonic() < end:
-            decoder = source._decoder
-            assert decoder is not None
-            list(decoder.feed(source.read(0.1)))
-            source.consumed(decoder.consumed)
+            list(source.changes(0.1))
 
 
 def test_a_purge_that_took_nothing_of_ours_does_no_harm(private: Server) -> None:
@@ -227,14 +224,12 @@ def test_a_start_position_by_file_stays_a_file(private: Server) -> None:
 def read_to_the_end(server: Server, settings: MysqlConfig, after: str | None = None) -> str:
     """The position behind a row that is written now."""
     with opened(settings, after) as source:
-        decoder = source._decoder
-        assert decoder is not None
+        decoder = source.decoder
         insert(server)
         end = time.monotonic() + 20
         while decoder.place.is_at(BinlogPlace.parse(source.began, _flavor(server))) or not decoder.idle:
             assert time.monotonic() < end, "the row does not come"
-            list(decoder.feed(source.read(0.1)))
-            source.consumed(decoder.consumed)
+            list(source.changes(0.1))
         return decoder.place.text()
 
 

@@ -226,9 +226,9 @@ def test_what_was_logged_since_the_last_note_is_compared_too(database: str, tmp_
     end = witness.last.end + 8
     assert witness.rewind(end, 0) == witness.last.lsn
     with opened(settings) as source:
-        decoder = source.open(format_lsn(end), remembered, confirmed=None)
+        source.open(format_lsn(end), remembered, confirmed=None)
         with pytest.raises(PositionLost, match="ends at our last position"):
-            eventually(lambda: not list(decoder.feed(source.read())))
+            eventually(lambda: not list(source.changes(0.2)))
     remembered.close()
 
 

@@ -1,6 +1,6 @@
-"""LOOP ONE. bytes -> changes -> change log, and the acknowledgement back.
+"""LOOP ONE. changes -> change log, and the acknowledgement back.
 
-    source.read() -> decoder.feed() -> log.append() -> source.acknowledge(what the stream has delivered)
+    source.changes() -> log.append() -> source.acknowledge(what the stream has delivered)
 
 A change is written in a thread of its own while the next is read and decoded (ADR 16); whoever touches the log
 otherwise waits for it. The loop shares nothing with the stream but the log: what was delivered, it reads there.
@@ -25,6 +25,8 @@ from tidemill.retry import RetryPolicy
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
 from tidemill.telemetry.failpoints import failpoint
+
+_WAIT_SECONDS = 0.2  # for a change, before the source is acknowledged to and `stop` is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,7 @@ class Capture:
     def _stream(self) -> None:
         self._settle_log()
         after = self._log.tail.position or None
-        decoder = self._source.open(
-            after, self._schemas, confirmed=self._confirmed, mark_events=self._limits.mark_events
-        )
+        self._source.open(after, self._schemas, confirmed=self._confirmed, mark_events=self._limits.mark_events)
         if after is None:
             # From here on a restart resumes, whatever `start_position` would say by then (invariant 7).
             self._log.append(Committed((), 0, ((0, self._source.began),)))
@@ -102,9 +102,8 @@ class Capture:
         events.emit("capture.connected", position=self._source.began)
         self._on_stream()
         while not self._stop.is_set():
-            for change in decoder.feed(self._source.read()):
+            for change in self._source.changes(_WAIT_SECONDS):
                 self._store(change)
-            self._source.consumed(decoder.consumed)
             if (notices := self._source.notices()) != self._noticed:
                 self._noticed = notices
                 self._on_progress(0)  # an idle stream reports nothing else
@@ -190,8 +189,8 @@ class Capture:
         return visible
 
     def _acknowledge(self, *, settled: bool) -> None:
-        """`settled`: every change of the last read is in the log. Otherwise the source may have sent more than we hold,
-        and being caught up with the log means nothing."""
+        """`settled`: every change that the source gave is in the log. Otherwise the source may have sent more than we
+        hold, and being caught up with the log means nothing."""
         # Invariant 2: only what a checkpoint covers, or with `ack: logged` what the log has on disk.
         logged = self._limits.ack_when_logged
         delivered = self._log.tail if logged else self._log.acknowledged()

@@ -55,16 +55,6 @@ class Schemas(Protocol):
         publication, tables with gaps). Durable when it returns; None forgets it."""
 
 
-class Decoder(Protocol):
-    """Turns one connection's bytes into changes. `consumed` is valid once `feed` is exhausted. No change has a position
-    before the one that the connection was opened after: positions are opaque, so nobody else can see to it."""
-
-    @property
-    def consumed(self) -> int: ...
-
-    def feed(self, data: memoryview) -> Iterator[Change]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Resting:
     """Where a pipeline that has run before will go on: after `after`, or after `confirmed` where the source says that
@@ -88,7 +78,8 @@ class Passage:
 class Source(Protocol):
     """A database's change stream. Lives in the capture process, used by one thread.
 
-    `open` may be called again after a `ConnectionLost`; each call gives the decoder of the new connection.
+    `open` begins it, and `changes` is asked again and again until `close`. After a `ConnectionLost` it is closed and
+    opened again. Sources that read a socket share `ByteStreamSource`.
     """
 
     @property
@@ -105,17 +96,14 @@ class Source(Protocol):
         """For a person who is about to give up what follows `after`: says so if this is not the server that was
         captured (the dsn may be wrong), else empty."""
 
-    def open(
-        self, after: Position | None, schemas: Schemas, *, confirmed: Position | None, mark_events: int
-    ) -> Decoder:
-        """Streams what committed after `after`. `confirmed` is the last position this pipeline acknowledged: a source
-        that was moved beyond both has lost changes, which is a `PositionLost` (invariant 7)."""
+    def open(self, after: Position | None, schemas: Schemas, *, confirmed: Position | None, mark_events: int) -> None:
+        """Begins to stream what committed after `after`. `confirmed` is the last position this pipeline acknowledged: a
+        source that was moved beyond both has lost changes, which is a `PositionLost` (invariant 7)."""
 
-    def read(self) -> memoryview:
-        """All unconsumed bytes. Waits a moment for more; may return what was there before."""
-
-    def consumed(self, count: int) -> None:
-        """The first `count` bytes of the last `read` are done with."""
+    def changes(self, wait: float) -> Iterator[Change]:
+        """What has come since the last call, in order; ends when there is no more for now. Waits up to `wait` seconds
+        for a first change, then ends without one: between two calls the loop acknowledges, and may stop. A call that
+        was not exhausted is followed by `close` and `open`, never by another call."""
 
     def renew(self, schemas: Schemas | None = None) -> Position:
         """Forgets the position at the database and begins a new one, now; answers it. Only an operator asks for this:

@@ -42,7 +42,8 @@ def profile_postgres(rows: int) -> dict[str, Any]:
         source = PostgresSource(settings)
         schemas = SchemaRegistry(Path(scratch) / "registry.sqlite")
         try:
-            decoder = source.open(None, schemas)
+            source.open(None, schemas)
+            decoder = source.decoder
             recorded, reading = _record(source, decoder, rows)
             for _ in range(2):  # the first pass loads the kernels
                 decoder = PgOutputDecoder(

@@ -1,6 +1,6 @@
 """MySQL 8.0 to 9.x and MariaDB 10.6 and newer through the binlog, read as a replica reads it.
 
-The capture loop calls it as it calls every source (`component.Source`). The server is told nothing: it keeps its binlog
+The capture loop calls it as it calls every source (`contracts.Source`). The server is told nothing: it keeps its binlog
 by its own rules, so `due` only has the loop write down how far an idle stream has come.
 """
 
@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.contracts import Check, Component, Decoder, Notice, Passage, Resting, Schemas, SourceConfig
+from tidemill.contracts import ByteStreamSource, Check, Notice, Passage, Resting, Schemas, SourceConfig
 from tidemill.decoders.mysql_schema import BinlogPlace, Flavor
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.position import Position
@@ -140,7 +140,7 @@ class MysqlConfig(SourceConfig):
         return f'source "{self.id}"'
 
 
-class MysqlSource(Component[MysqlConfig]):
+class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
     """One stream of one server. For one thread."""
 
     Config = MysqlConfig
@@ -149,7 +149,6 @@ class MysqlSource(Component[MysqlConfig]):
         super().__init__(config)
         self.began = Position("")
         self._stream: BinlogConnection | None = None
-        self._decoder: StreamDecoder | None = None
         self._side: MysqlSession | None = None  # for questions about the lag, beside the stream
         self._patterns: tuple[Pattern, ...] = ()
         self._absent: list[Unmatched] = []
@@ -188,10 +187,9 @@ class MysqlSource(Component[MysqlConfig]):
 
     def open(
         self, after: Position | None, schemas: Schemas, *, confirmed: Position | None = None, mark_events: int = 1000
-    ) -> Decoder:
+    ) -> None:
         """Connects and streams what was committed after `after`, or after `confirmed` where that is further: an idle
-        stream
-        has nothing to append to the log, and what lies between may be purged by now."""
+        stream has nothing to append to the log, and what lies between may be purged by now."""
         self.close()
         config = self.config
         with connect(config) as db:
@@ -211,7 +209,6 @@ class MysqlSource(Component[MysqlConfig]):
         self.began = place.text()
         self._noted = self.began
         self._noted_at = time.monotonic()
-        return self._decoder
 
     def read(self, wait: float = 0.2) -> memoryview:
         """Packets of the stream not yet consumed, the last one maybe cut. Holds until the next call."""
@@ -223,8 +220,7 @@ class MysqlSource(Component[MysqlConfig]):
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
         """How far a stream has come that brings changes of other tables only: written down, it need not read them
         again, and may be purged up to there. Everything before it is delivered (invariant 2)."""
-        decoder = self._decoder
-        assert decoder is not None, "open() was not called"
+        decoder = self.decoder
         if not (caught_up and decoder.idle) or time.monotonic() - self._noted_at < self.config.feedback_seconds:
             return None
         self._noted_at = time.monotonic()

@@ -3,9 +3,8 @@
 The capture loop calls it:
 
     source.setup(after, schemas)             once per process; idempotent
-    decoder = source.open(after, schemas)    connects; again after ConnectionLost
-    view = source.read()                     bytes of the stream, for the decoder
-    source.consumed(n)
+    source.open(after, schemas)              connects; again after ConnectionLost
+    source.changes(wait)                     what came, decoded
     source.due(delivered)                    what the server may be told now
     source.acknowledge(position)             only what a checkpoint covers (invariant 2)
 """
@@ -16,7 +15,7 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-from tidemill.contracts import Check, Component, Notice, Passage, Resting, Schemas
+from tidemill.contracts import ByteStreamSource, Check, Notice, Passage, Resting, Schemas
 from tidemill.decoders.pgoutput import WITNESS, PgOutputDecoder, Relation
 from tidemill.errors import ConnectionLost, RegistryError, TidemillError
 from tidemill.model.position import Position
@@ -40,7 +39,7 @@ __all__ = ["PostgresConfig", "PostgresSource", "component"]
 _LONGEST_SILENCE = 3600.0
 
 
-class PostgresSource(Component[PostgresConfig]):
+class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
     """One stream of one database. For one thread."""
 
     Config = PostgresConfig
@@ -55,7 +54,6 @@ class PostgresSource(Component[PostgresConfig]):
         self._wal_end = 0  # how far the server says it has sent
         self._reported = 0.0
         self._heard = 0.0
-        self._decoder: PgOutputDecoder | None = None
         self._confirmed_at = 0.0
         self._silence = self._first_silence = config.heartbeat_seconds + config.network_timeout_seconds
         self._farthest = 0  # acknowledged over any connection
@@ -115,8 +113,8 @@ class PostgresSource(Component[PostgresConfig]):
 
     def open(
         self, after: Position | None, schemas: Schemas, *, confirmed: Position | None = None, mark_events: int = 1000
-    ) -> PgOutputDecoder:
-        """Connects (see `start`) and gives the decoder of this connection; tables are numbered as it meets them."""
+    ) -> None:
+        """Connects (see `start`); tables are numbered as the decoder of this connection meets them."""
 
         def describe(relation: Relation, type_names: dict[int, str]) -> Table:
             self._watch.hint()
@@ -135,13 +133,11 @@ class PostgresSource(Component[PostgresConfig]):
         self.began = self.start(after, confirmed, witness)
         self._decoder.resume(parse_lsn(self.began))
         self._watch.begin()
-        return self._decoder
 
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
         """Answers the server's questions on the way. A caught-up stream moves on to where the server says it has sent
         everything: nothing lies between, so that an idle database need not keep WAL that others write."""
-        decoder = self._decoder
-        assert decoder is not None, "open() was not called"
+        decoder = self.decoder
         self._watch.check()  # nothing is read while the log is full
         self.keepalive(decoder.wal_end, decoder.reply_requested())
         done = parse_lsn(delivered) if delivered else 0
