@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.process import free_ports
 
 VERSION = "4.1.0"
 _SLF4J = "1.7.36"  # the binding must match the slf4j-api that Kafka brings
@@ -231,17 +232,6 @@ class Mock(_Server):
         if not self.bootstrap:
             self.stop()
             raise EnvironmentProblem("librdkafka's mock cluster did not start", fix="Install tidemill[kafka].")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for _ in range(count):
-            listener = stack.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            ports.append(int(listener.getsockname()[1]))
-        return ports
 
 
 def _answers(port: int) -> bool:

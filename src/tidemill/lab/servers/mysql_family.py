@@ -24,7 +24,7 @@ import pymysql
 
 from tidemill.errors import EnvironmentProblem
 from tidemill.lab.servers import tls
-from tidemill.lab.servers.kafka import free_ports
+from tidemill.lab.servers.process import free_port
 
 Setting = str | int | bool
 
@@ -114,7 +114,7 @@ class Server:
             self._initialize()
         for _ in range(5):
             new_port = self.port == 0
-            self.port = self.port or free_ports(1)[0]
+            self.port = self.port or free_port()
             if self._launch(timeout):
                 return self
             if not new_port or "already in use" not in self._last_lines():

@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -32,6 +31,7 @@ from psycopg import sql
 from tidemill.errors import EnvironmentProblem
 from tidemill.lab.servers import tls
 from tidemill.lab.servers.identity import ordinary_user
+from tidemill.lab.servers.process import free_port
 
 Setting = str | int | bool
 
@@ -134,7 +134,7 @@ class Postgres:
             self._initialize()
         for _ in range(5):
             new_port = self.port == 0
-            self.port = self.port or _free_port()
+            self.port = self.port or free_port()
             if self._launch(timeout):
                 return self
             if not new_port or "already in use" not in _last_lines(self.log):
@@ -358,12 +358,6 @@ def _run_in_a_group(command: Sequence[str | Path]) -> tuple[int, str]:
         process.wait()
         raise
     return process.returncode, complaint.strip()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _children(pid: int) -> list[int]:

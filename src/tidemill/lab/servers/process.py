@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import shutil
 import signal
 import socket
@@ -15,6 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from tidemill.errors import EnvironmentProblem
+
+_FIRST_PORT = 10_000  # of private servers; well-known ones lie below
 
 
 class ServerProcess:
@@ -121,9 +124,32 @@ class ServerProcess:
 
 def free_port() -> int:
     """One that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, all different.
+
+    They lie below those that the kernel gives to outgoing connections: a client anywhere on the machine could else take
+    the port before the server does, or while the server restarts.
+    """
+    below = _first_outgoing_port()
+    with contextlib.ExitStack() as stack:
+        ports: list[int] = []
+        while len(ports) < count:
+            listener = stack.enter_context(socket.socket())
+            try:
+                listener.bind(("127.0.0.1", random.randrange(_FIRST_PORT, below) if below > 2 * _FIRST_PORT else 0))
+            except OSError:  # somebody has it
+                continue
+            ports.append(int(listener.getsockname()[1]))
+        return ports
+
+
+def _first_outgoing_port() -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return 0  # another system: the kernel chooses
 
 
 def listens(port: int) -> bool:

@@ -6,12 +6,10 @@ with Cluster() as cluster:
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.process import free_ports
 
 
 class Cluster:
@@ -40,7 +39,7 @@ class Cluster:
     def start(self, timeout: float = 120) -> Cluster:
         """Returns once the master knows the worker."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.port, web, worker_web = _free_port(), _free_port(), _free_port()
+        self.port, web, worker_web = free_ports(3)
         self._launch(
             "master", "org.apache.spark.deploy.master.Master",
             "--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(web),
@@ -106,9 +105,3 @@ class Cluster:
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
                 raise EnvironmentProblem(f"the Spark {name} did not start", where=str(log), fix=tail)
             time.sleep(0.05)
-
-
-def _free_port() -> int:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -30,8 +30,7 @@ from typing import Any
 
 import orjson
 
-from tidemill.lab.servers.kafka import free_ports
-from tidemill.lab.servers.process import ServerProcess, listens
+from tidemill.lab.servers.process import ServerProcess, free_ports, listens
 from tidemill.lab.servers.starrocks_standin.mysql import Connection
 from tidemill.lab.servers.starrocks_standin.store import Forbidden, Load, Rejected, StandinStore
 
