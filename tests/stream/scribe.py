@@ -3,7 +3,7 @@
 It notes every write in `<directory>/<id>.jsonl`, and fails on demand: while `<directory>/<id>-<lane>.fail` exists, that
 lane's writes raise `DeliveryError`, or what the file says: `refuse`, or a class as `module:name`.
 `<directory>/<id>.poison` is a JSON list of offsets that it never takes; while `<directory>/<id>.hold` exists a write
-does not return.
+does not return. It emits as many events as `<directory>/<id>.say` says.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pydantic import Field
 from tidemill.contracts import BaseSink, Capabilities, Check, SinkConfig
 from tidemill.errors import DeliveryError, Poisoned, Refused, TidemillError
 from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.telemetry.events import warn
 
 ENTRY_POINTS = "[tidemill.sinks]\nscribe = scribe:Scribe\nhermit = scribe:Hermit\n"
 # A module that only workers load: the driver never hears of the class.
@@ -44,6 +45,7 @@ class Scribe(BaseSink[ScribeConfig]):
         hold, patience = Path(self.config.directory, f"{self.config.id}.hold"), time.monotonic() + 60
         while hold.exists() and time.monotonic() < patience:
             time.sleep(0.02)
+        self._say(delivery)
         self._look_for_poison(delivery)
         rows: list[Any] = []
         for block in delivery:
@@ -61,6 +63,11 @@ class Scribe(BaseSink[ScribeConfig]):
         with Path(self.config.directory, f"{self.config.id}.jsonl").open("ab") as file:
             file.write(line)
         return Receipt(self.config.id, delivery.lane, events=len(rows), bytes=len(line))
+
+    def _say(self, delivery: Delivery) -> None:
+        file = Path(self.config.directory, f"{self.config.id}.say")
+        for number in range(int(file.read_text()) if file.exists() else 0):
+            warn("scribe.dipped", lane=delivery.lane, number=number)
 
     def _look_for_poison(self, delivery: Delivery) -> None:
         file = Path(self.config.directory, f"{self.config.id}.poison")

@@ -28,6 +28,7 @@ from tidemill.model.position import Offset, Position
 from tidemill.retry import RetryPolicy
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
+from tidemill.telemetry.context import bind_process
 
 Result = TypeVar("Result")
 
@@ -37,6 +38,7 @@ def main() -> int:
     stop = threading.Event()
     call_on_signal(stop.set)
     pipeline: Pipeline = pickle.load(sys.stdin.buffer)
+    bind_process(pipeline=pipeline.name, stage="capture")
     threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
     make_directory(pipeline.state_path)
     status = StatusFile(pipeline.state_path)

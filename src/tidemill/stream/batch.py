@@ -23,6 +23,7 @@ from tidemill.stream import lanes
 from tidemill.stream.plan import Lane, LaneResult, Plan
 from tidemill.stream.poison import dead_letters_of
 from tidemill.stream.pool import POOL, Tools
+from tidemill.telemetry.context import bind
 from tidemill.telemetry.failpoints import failpoint
 
 _RETRY = RetryPolicy(first=0.1, most=5.0, jitter=0.5)
@@ -42,7 +43,9 @@ def deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | Non
     chosen = [spec for spec in plan.sinks if only is None or spec[1]["id"] in only]
 
     def write(spec: tuple[str, dict[str, Any]]) -> LaneResult:
-        return _write(tools, *spec, delivery, plan, only[spec[1]["id"]] if only else ())
+        sink = spec[1]["id"]
+        with bind(pipeline=plan.pipeline, stage="deliver", sink=sink):
+            return _write(tools, *spec, delivery, plan, only[sink] if only else ())
 
     if len(chosen) == 1:
         return [write(chosen[0])]

@@ -19,12 +19,10 @@ class DeadLetterWriter:
     def __init__(
         self,
         store: DeadLetters,
-        pipeline: str,
         stopping: threading.Event,
         on_retry: Callable[[Mapping[str, str]], None],
     ) -> None:
-        self._store, self._pipeline = store, pipeline
-        self._stopping, self._on_retry = stopping, on_retry
+        self._store, self._stopping, self._on_retry = store, stopping, on_retry
 
     def keep(self, dead_letters: Sequence[DeadLetterRecord]) -> Kept:
         """Durable when it returns. For ever while there is no room, unless that is to stop the group."""
@@ -37,7 +35,7 @@ class DeadLetterWriter:
                     raise Refused(error.what, where=error.where, fix=error.fix) from error
                 if tries.over() or not is_retryable(error):
                     raise
-                warn("stream.letters_wait", pipeline=self._pipeline, error=error.what, pause=round(tries.wait, 1))
+                warn("stream.letters_wait", error=error.what, pause=round(tries.wait, 1))
                 self._on_retry({dead_letter.sink: f"{error.what}\n{error.fix}" for dead_letter in dead_letters})
                 tries.pause()
             else:
@@ -54,7 +52,6 @@ class DeadLetterWriter:
 
     def _about(self, dead_letter: DeadLetterRecord) -> dict[str, object]:
         return {
-            "pipeline": self._pipeline, "sink": dead_letter.sink, "offset": dead_letter.offset, "table":
-            dead_letter.table,
+            "sink": dead_letter.sink, "offset": dead_letter.offset, "table": dead_letter.table,
             "event_id": dead_letter.event_id,
         }  # fmt: skip

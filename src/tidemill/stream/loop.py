@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,10 @@ from tidemill.stream.policy import SinkGroup
 from tidemill.stream.report import BatchReport
 from tidemill.stream.session import cores, reaching_spark
 from tidemill.stream.superseded import Follower
+from tidemill.telemetry.context import bind
 from tidemill.telemetry.events import emit, warn
 from tidemill.telemetry.failpoints import failpoint
+from tidemill.telemetry.relay import replay
 
 _WAITED_FOR = RetryPolicy(seconds=600.0)
 _WAITED_FOR_IN_LANE_SECONDS = 10.0
@@ -91,12 +93,14 @@ class StreamLoop:
         self._stopping = threading.Event()
         self._busy = threading.Lock()
         self._follower = follower
-        self._dead_letters = (
-            DeadLetterWriter(dead_letters, self._pipeline, self._stopping, on_retry) if dead_letters else None
-        )
+        self._dead_letters = DeadLetterWriter(dead_letters, self._stopping, on_retry) if dead_letters else None
 
     def start(self) -> None:
         """Begins at the group's position and returns while the query starts."""
+        with self._context():
+            self._start()
+
+    def _start(self) -> None:
         self._checkpoint = self._ledger.begin(self._group)
         if self._follower is not None:
             self._follower.begin(self._checkpoint.offset)
@@ -107,7 +111,7 @@ class StreamLoop:
             raise
         except Exception as error:  # the disk is full, or anything that Spark says
             raise failures.not_started(error, self._spark_dir) from error
-        emit("stream.started", **self._who(), offset=self._checkpoint.offset, lanes=self._lanes)
+        emit("stream.started", offset=self._checkpoint.offset, lanes=self._lanes)
 
     def _start_query(self) -> Any:
         query_dir, begin = pins.settle(self._spark_dir, self._checkpoint.offset)
@@ -180,7 +184,7 @@ class StreamLoop:
                 errors = {sink: attempt.error(sink) for sink in missing}
             if tries.over():
                 raise problem
-            warn("stream.retrying", **self._who(), sinks=",".join(errors), pause=round(tries.wait, 1),
+            warn("stream.retrying", sinks=",".join(errors), pause=round(tries.wait, 1),
                  error=failures.first_line(problem))  # fmt: skip
             if errors:
                 self._on_retry(errors)
@@ -191,9 +195,11 @@ class StreamLoop:
             self._check_that_the_log_still_has(attempt.start if attempt else self._checkpoint.offset)
 
     def _next(self, frame: Any, before: Attempt | None) -> Attempt:
-        if before is None:
-            return Attempt.of(frame.toArrow())
-        return before.after(Attempt.of(source.again(self._spark, self._plan, before.failed())))
+        answers = frame.toArrow() if before is None else source.again(self._spark, self._plan, before.failed())
+        for packed in filter(None, answers.column("telemetry").to_pylist()):
+            replay(packed)
+        attempt = Attempt.of(answers)
+        return attempt if before is None else before.after(attempt)
 
     def _is_old(self, attempt: Attempt) -> bool:
         return attempt.end <= self._checkpoint.offset
@@ -218,9 +224,11 @@ class StreamLoop:
             with suppress(SparkLost), reaching_spark():
                 self._query.stop()
         except Py4JJavaError as error:
-            warn("stream.not_stopped", **self._who(), offset=self._checkpoint.offset, error=str(error.java_exception))
+            with self._context():
+                warn("stream.not_stopped", offset=self._checkpoint.offset, error=str(error.java_exception))
         else:
-            emit("stream.stopped", **self._who(), offset=self._checkpoint.offset)
+            with self._context():
+                emit("stream.stopped", offset=self._checkpoint.offset)
 
     def await_end(self, timeout: float | None = None) -> bool:
         """True when the loop has ended, by `stop`; raises what ended it otherwise. False when the time is over."""
@@ -248,7 +256,7 @@ class StreamLoop:
 
     def _guarded(self, frame: Any, number: int) -> None:
         """Spark keeps only the text of what a batch raises; the error itself is kept here."""
-        with self._busy:
+        with self._busy, self._context():
             if self._stopping.is_set():
                 raise _Stopping  # ends the query without the batch: it is planned, and waits for the next start
             try:
@@ -257,8 +265,10 @@ class StreamLoop:
                 self._error = error
                 raise
 
-    def _who(self) -> dict[str, str]:
-        return {"pipeline": self._pipeline} | ({} if self._group.leads else {"sink": self._group.sinks[0]})
+    def _context(self) -> AbstractContextManager[None]:
+        """Of events. A group that does not lead is one sink."""
+        who = {"pipeline": self._pipeline, "stage": "stream"}
+        return bind(**who | ({} if self._group.leads else {"sink": self._group.sinks[0]}))
 
     def _check_that_the_log_still_has(self, offset: int) -> None:
         """While a sink was away the log may have been trimmed below its batch; started again, it says what it lost."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import logging
 from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill import registry
 from tidemill.contracts import Sink
 from tidemill.log import LogReader
-from tidemill.telemetry.events import emit
+from tidemill.telemetry.events import warn
+from tidemill.telemetry.relay import EventBuffer
 
 
 @dataclass(slots=True)
@@ -64,9 +64,11 @@ def _close(sink: Sink) -> None:
     try:
         sink.close()
     except Exception as error:  # noqa: BLE001  a sink that failed may fail to close as well; nothing depends on it
-        emit("stream.sink_not_closed", logging.WARNING, sink=sink.config.id, error=type(error).__name__)
+        warn("stream.sink_not_closed", sink=sink.config.id, error=type(error).__name__)
 
 
 POOL = Pool()
 """This worker's. Spark ends a worker by a signal or by leaving its loop; in the second case this closes it."""
 atexit.register(POOL.close)
+EVENTS = EventBuffer()
+"""What happened in this worker since its last receipt."""

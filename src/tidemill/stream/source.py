@@ -39,9 +39,10 @@ RECEIPTS = pa.schema(
         ("skipped", pa.int64()), ("encode_seconds", pa.float64()), ("write_seconds", pa.float64()),
         ("error", pa.string()), ("retryable", pa.bool_()), ("notices", pa.string()),
         ("error_data", pa.string()),
-        # The batch they belong to; `dead_letters` are packed as in dlq/record.py.
+        # The batch they belong to; `dead_letters` are packed as in dlq/record.py. `telemetry` of a lane's first row are
+        # the worker's events (telemetry/relay.py).
         ("start", pa.int64()), ("end", pa.int64()), ("lanes", pa.int32()), ("by", pa.string()),
-        ("letters", pa.binary()),
+        ("letters", pa.binary()), ("telemetry", pa.binary()),
     ]
 )  # fmt: skip
 _SQL = {
@@ -164,12 +165,17 @@ class _WarmUp(DataSourceReader):
 
 def _deliver(plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | None = None) -> pa.RecordBatch:
     from tidemill.stream.batch import deliver  # heavy, and needed in workers only
+    from tidemill.stream.pool import EVENTS
 
+    EVENTS.install()
     with carried():
-        return _batch(deliver(plan, lane, only), lane)
+        answers = deliver(plan, lane, only)
+    return _batch(answers, lane, EVENTS.take())
 
 
-def _batch(answers: list[LaneResult], lane: Lane) -> pa.RecordBatch:
+def _batch(answers: list[LaneResult], lane: Lane, telemetry: bytes = b"") -> pa.RecordBatch:
     common = asdict(lane)
     rows = [common | asdict(answer.receipt) | {"letters": answer.dead_letters} for answer in answers]
+    if telemetry:
+        rows[0]["telemetry"] = telemetry
     return pa.RecordBatch.from_pylist(rows, schema=RECEIPTS)

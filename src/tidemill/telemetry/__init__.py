@@ -1,1 +1,1 @@
-"""Named events, named points. What the parts say of themselves, and where a crash test may stop them."""
+"""What the parts say of themselves: named events with their context, metrics. And where a crash test may stop them."""

@@ -1,5 +1,7 @@
 """Named events with fields: `emit("capture.connected", source="orders", position="16/B374D848")`.
 
+What is bound in `context` (pipeline, stage, sink) stands in every event before its own fields.
+
 Normal work is metrics, not events. WARNING means degraded but safe; ERROR means data at risk or a pipeline stopped.
 Fields never hold a row's values or a secret.
 """
@@ -9,16 +11,20 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-_LOGGER = logging.getLogger("tidemill")
+from tidemill.telemetry.context import current
+
+LOGGER = logging.getLogger("tidemill")
 
 
 def emit(name: str, level: int = logging.INFO, /, **fields: Any) -> None:
     """One event. `name` is `part.what_happened`, in the past tense."""
-    _LOGGER.log(level, name, extra={"fields": fields})
+    if LOGGER.isEnabledFor(level):
+        LOGGER.log(level, name, extra={"fields": {**current(), **fields}})
 
 
 def warn(name: str, /, **fields: Any) -> None:
@@ -29,25 +35,39 @@ def fail(name: str, /, **fields: Any) -> None:
     emit(name, logging.ERROR, **fields)
 
 
+def emit_again(name: str, level: int, time: float, fields: Mapping[str, Any]) -> None:
+    """An event that another process emitted, as it was there."""
+    if LOGGER.isEnabledFor(level):
+        record = LOGGER.makeRecord(LOGGER.name, level, "", 0, name, (), None, extra={"fields": dict(fields)})
+        record.created = time
+        LOGGER.handle(record)
+
+
+def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
+    """Of an event; what a module wrote to its own logger has the context at least. In the thread that emitted it."""
+    fields: Mapping[str, Any] | None = getattr(record, "fields", None)
+    return current() if fields is None else fields
+
+
 def configure(*, level: str = "INFO", stream: Any = None) -> None:
     """Events go to standard error (or `stream`): lines for people, or with TIDEMILL_LOG=json for machines."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Machine() if os.environ.get("TIDEMILL_LOG") == "json" else _Human())
-    _LOGGER.handlers[:] = [handler]
-    _LOGGER.setLevel(level.upper())
-    _LOGGER.propagate = False
+    LOGGER.handlers[:] = [handler]
+    LOGGER.setLevel(level.upper())
+    LOGGER.propagate = False
 
 
 class _Human(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = getattr(record, "fields", {})
+        fields = fields_of(record)
         text = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
         return f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()} {text}".rstrip()
 
 
 class _Machine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = getattr(record, "fields", {})
+        fields = fields_of(record)
         doc = {"time": record.created, "level": record.levelname, "event": record.getMessage(), **fields}
         return orjson.dumps(doc, default=str).decode()
 
