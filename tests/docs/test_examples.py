@@ -59,6 +59,7 @@ def test_every_source_and_sink_has_an_example() -> None:
 def test_the_sink_in_the_contributing_guide_delivers(tmp_path: Path) -> None:
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     source = next(code for code in re.findall(r"```python\n(.*?)```", guide, re.S) if "component =" in code)
+    assert not re.search(r"\b_\w+ import|\._\w+", source.partition("class ")[0])  # nothing private is needed
     module = _module("append", source, tmp_path)
     sink = module.component(module.component.Config(id="lines", directory=tmp_path))
     block = make_block(10, offsets=range(10))

@@ -1,4 +1,7 @@
-"""Where a pipeline's dead letters lie: one SQLite file, written by the driver, read by `tidemill dlq` at any time."""
+"""Keeps a pipeline's dead letter records in one SQLite file, `dlq.sqlite`.
+
+The driver writes it; `tidemill dlq` reads it at any time.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which structures each table has had, numbered and kept: what lets an event name its schema (invariant 6).
 
 Capture registers a table whenever its source describes it; the command line and the API read at the same time.
-One SQLite file per source. No version is ever removed or renumbered. Beside them it keeps what a source notes for
-itself: a binlog does not describe its tables, so that MySQL's source has to remember how they were.
+One SQLite file per source, `registry.sqlite`. No version is ever removed or renumbered. Beside them it keeps what a
+source notes for itself: a binlog does not describe its tables, so that MySQL's source has to remember how they were.
 """
 
 from __future__ import annotations

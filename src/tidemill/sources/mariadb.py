@@ -1,4 +1,4 @@
-"""MariaDB 10.6 and newer: the source of `mysql.py`, with the flavour fixed instead of asked for."""
+"""MariaDB 10.6 and newer: the source of `sources/mysql/`, with the flavour fixed instead of asked for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a table of MySQL or MariaDB looks like, in the server's own words: the unit of the schema history.
 
-`sources/` fills it from information_schema, `ddl` changes it statement by statement, `mysqltables` keeps it.
+`sources/` fills it from information_schema, `ddl` changes it statement by statement, `TableHistory` keeps it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Word:
 
 
 class NotUnderstood(Exception):
-    """The statement leaves the grammar that `ddl` knows. Caught in `mysqltables`, never seen by a user."""
+    """The statement leaves the grammar that `ddl` knows. Caught in `MysqlTables`, never seen by a user."""
 
 
 class _Tokenizer(MySQL.Tokenizer):

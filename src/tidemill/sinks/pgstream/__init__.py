@@ -2,7 +2,7 @@
 
 Messages stand in one table, numbered per stream in the order of their commit, so that a consumer's cursor misses none.
 The event's identity is unique there: a message is never in a stream twice. Consumers use `Client`, the command
-`tidemill stream`, or the SQL functions of the queue's schema (`tables`): docs/pgstream.md.
+`tidemill stream`, or the SQL functions of the queue's schema (`tables`): docs/sinks/pgstream.md.
 """
 
 from __future__ import annotations

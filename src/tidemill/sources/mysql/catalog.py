@@ -1,4 +1,4 @@
-"""The catalog as it is now, for the schema history: what `decoders/mysqltables` begins with."""
+"""The catalog as it is now, for the schema history: what `decoders/mysql_schema/` begins with."""
 
 from __future__ import annotations
 

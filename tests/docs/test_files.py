@@ -1,0 +1,106 @@
+"""A file or folder that a page, a docstring or a comment names is there."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+SOURCE = ROOT / "src" / "tidemill"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+HISTORY = {ROOT / "CHANGELOG.md"}  # names what was
+FOLDERS = {p.name for root in (ROOT, SOURCE) for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")}
+#: What looks like a path of ours and stands on a user's disk, or in a destination.
+ELSEWHERE = re.compile(
+    r"spark(-<\w+>)?/|_tidemill/.*|tidemill/<\w+>/|\$.*|/.*|~/.*|<.*|\.tidemill/.*|unix:.*|sql-common/.*|usr/.*|libs/.*"
+)
+NAME = re.compile(r"[\w.<>*…\-/]+")
+WRITTEN = re.compile(r"`([^`\n]+)`|(?<![\w./`])((?:docs|tests|src|scripts|examples)/[\w.\-/]+\w)")
+
+
+def paths(text: str) -> Iterator[str]:
+    """Names of files and folders: what ends as one, and what begins with a folder of ours."""
+    for code, plain in WRITTEN.findall(text):
+        name = code or plain
+        if not NAME.fullmatch(name) or "//" in name or ELSEWHERE.fullmatch(name):
+            continue
+        if name.endswith((".py", "/")) or ("/" in name and name.partition("/")[0] in FOLDERS):
+            yield name
+
+
+def is_there(name: str, beside: Path) -> bool:
+    pattern = re.sub(r"<[^>]*>|…", "*", name.rstrip("/"))
+    roots = (beside, ROOT, SOURCE, ROOT / "tests", ROOT / "docs")
+    return any(any(root.glob(form)) for root in roots for form in (pattern, f"{pattern}.py", f"{pattern}-*.md"))
+
+
+def prose(path: Path) -> str:
+    """Docstrings and comments: every string that is a statement of its own, and every comment."""
+    found = []
+    before = tokenize.INDENT
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        fresh = before in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE, tokenize.NL)
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and fresh):
+            found.append(token.string)
+        if token.type != tokenize.COMMENT:
+            before = token.type
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p not in HISTORY], ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_page_names_files_that_are_there(page: Path) -> None:
+    assert [name for name in paths(page.read_text()) if not is_there(name, page.parent)] == []
+
+
+def test_docstrings_and_comments_name_files_that_are_there() -> None:
+    lost = {
+        str(path.relative_to(ROOT)): missing
+        for folder in ("src", "tests", "scripts")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if (missing := [name for name in paths(prose(path)) if not is_there(name, path.parent)])
+    }
+    assert lost == {}
+
+
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+
+
+def test_the_tree_of_the_architecture_is_the_tree() -> None:
+    drawn = re.search(r"^## The tree.*?^```\n(.*?)^```", ARCHITECTURE, re.M | re.S)
+    assert drawn is not None
+    listed = [line.split()[0] for line in drawn[1].splitlines()]
+    there = {f"{p.name}/" for p in SOURCE.iterdir() if p.is_dir() and any(p.glob("**/*.py"))}
+    there |= {p.name for p in SOURCE.glob("*.py") if p.name != "__init__.py"}
+    assert sorted(listed) == sorted(there)
+
+
+def rows(after: str) -> list[list[str]]:
+    """Cells of the first table after these words, without its head."""
+    lines = ARCHITECTURE.partition(after)[2].partition("|---")[2].split("\n\n")[0].splitlines()[1:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+@pytest.mark.parametrize(("given", "example", "where"), rows("## Where does it come from?"))
+def test_what_is_looked_for_is_where_the_architecture_says(given: str, example: str, where: str) -> None:
+    place = re.findall(r"`([^`]+\.py)`", where)[0]
+    assert example.strip("`") in (SOURCE / place).read_text(), given
+
+
+@pytest.mark.parametrize(("files", "where"), rows("And files in the state directory"))
+def test_a_file_of_the_state_directory_is_named_where_the_architecture_says(files: str, where: str) -> None:
+    text = (SOURCE / where.strip("`")).read_text()
+    assert [name for name in re.findall(r"`([\w.]+)`", files) if name not in text] == []
+
+
+def test_the_file_names_that_recur_are_explained() -> None:
+    explained = {name for cells in rows("the file names recur") for name in re.findall(r"`(\w+)`", cells[0])}
+    files = [file for family in ("sources", "sinks") for file in (SOURCE / family).glob("[!_]*/*.py")]
+    counts = Counter(file.stem for file in files)
+    assert {name for name, count in counts.items() if count > 2} - explained == set()
+    assert [name for name in explained if counts[name] == 0] == []
