@@ -1,4 +1,4 @@
-"""The http sink's own HTTP/1.1 against a socket that answers with the bytes it is told."""
+"""Our own HTTP/1.1 against a socket that answers with the bytes it is told."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Scripted:
         self.requests: list[bytes] = []
         self.connections = 0
         self.impatient = False  # answers when it has the head, and hangs up
+        self.before_the_body: list[bytes] = []  # what it says to those who ask whether it wants one
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -59,6 +60,12 @@ class Scripted:
             if not data:
                 return False
             request += data
+            if b"Expect: 100-continue" in request and b"\r\n\r\n" in request and self.before_the_body:
+                said = self.before_the_body.pop(0)
+                connection.sendall(said)
+                if b" 100 " not in said:
+                    self.requests.append(request)
+                    return True
         self.requests.append(request)
         answer = self.answers.pop(0)
         for piece in answer or ():
@@ -227,3 +234,56 @@ def test_the_head_names_the_host_and_the_given_headers_come_before_our_own() -> 
 def test_a_url_that_leads_nowhere_has_no_origin(url: str) -> None:
     with pytest.raises(ValueError, match=r"no host|Port"):
         Origin.of(url)
+
+
+BODIES = [
+    ("of a known length", (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe", b"llo"), 1),
+    ("in chunks", (CHUNKED, b"3\r\nhel\r\n", b"2;a=b\r\nlo\r", b"\n0\r\n\r\n"), 1),
+    ("longer than one would discard", (b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n", b"x" * 200_000), 1),
+    ("before the connection ends", (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",), 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "answer", "connections"), BODIES, ids=[name for name, *_ in BODIES])
+def test_the_body_of_an_answer_is_fetched_whole(
+    server: Scripted, wire: HttpConnection, name: str, answer: tuple[bytes, ...], connections: int
+) -> None:
+    server.answers = [answer, (OK,)]
+    reply, content = wire.fetch(b"GET / HTTP/1.1\r\n")
+    assert (reply.status, content) == (200, b"x" * 200_000 if "longer" in name else b"hello")
+    assert wire.exchange(b"POST / HTTP/1.1\r\n", b"x").status == 200
+    assert server.connections == connections
+
+
+def test_a_body_without_a_length_ends_with_the_connection(server: Scripted, wire: HttpConnection) -> None:
+    server.impatient = True
+    server.answers = [(b"HTTP/1.1 200 OK\r\n\r\nuntil ", b"it ends")]
+    assert wire.fetch(b"GET / HTTP/1.1\r\n")[1] == b"until it ends"
+
+
+def test_a_body_that_ends_too_early_is_an_error(server: Scripted, wire: HttpConnection) -> None:
+    server.impatient = True
+    server.answers = [(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nnot fifty",)]
+    with pytest.raises(ConnectionResetError):
+        wire.fetch(b"GET / HTTP/1.1\r\n")
+
+
+def test_a_server_that_is_asked_first_gets_the_body_after_its_consent(server: Scripted, wire: HttpConnection) -> None:
+    server.before_the_body = [b"HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"]
+    server.answers = [(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone",), (OK,)]
+    reply, content = wire.fetch(b"PUT / HTTP/1.1\r\n", b"the body", expect=True)
+    assert (reply.status, content) == (200, b"done")
+    assert server.requests[0].endswith(b"\r\n\r\nthe body")
+    assert wire.exchange(b"POST / HTTP/1.1\r\n", b"x").status == 200
+    assert server.connections == 1
+
+
+def test_a_redirect_in_the_place_of_a_consent_costs_no_body(server: Scripted, wire: HttpConnection) -> None:
+    """And the connection is not used again: the server may take what comes next for the body that was announced."""
+    server.before_the_body = [b"HTTP/1.1 307 Elsewhere\r\nLocation: http://there/\r\nContent-Length: 0\r\n\r\n"]
+    server.answers = [(OK,)]
+    reply, _ = wire.fetch(b"PUT / HTTP/1.1\r\n", b"the body", expect=True)
+    assert (reply.status, reply.headers["location"]) == (307, "http://there/")
+    assert b"the body" not in server.requests[0]
+    assert wire.exchange(b"POST / HTTP/1.1\r\n", b"x").status == 200
+    assert server.connections == 2

@@ -1,8 +1,9 @@
 """HTTP/1.1 as a sender of ready bodies needs it: a kept connection, a request in one piece, the head of the answer.
 
 A client library makes objects and parses a mail header for each request, which takes longer than sending a third of a
-megabyte (docs/benchmarks.md). TLS, names and timeouts are the standard library's. `client` decides what an
-answer means.
+megabyte (docs/benchmarks.md), and sends a body although the server has not said `100 Continue` to it. TLS, names and
+timeouts are the standard library's. The sinks http and starrocks and the schema registry's client decide what an answer
+means, and where a redirect may lead.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import select
 import socket
 import ssl
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -92,22 +94,37 @@ class HttpConnection:
 
     def exchange(self, head: bytes, body: bytes | memoryview) -> Reply:
         """`OSError` or `Garbled` if there is no answer; whether the request arrived is not known then."""
+        return self._exchange(head, body)[0]
+
+    def fetch(self, head: bytes, body: bytes | memoryview = b"", *, expect: bool = False) -> tuple[Reply, bytes]:
+        """`exchange`, with the answer's own body. With `expect` the server is asked first whether it wants the
+        request's body, and gets it only after `100 Continue` (RFC 9110, 10.1.1): a redirect comes instead of it."""
+        return self._exchange(head, body, expect=expect, most=sys.maxsize)
+
+    def _exchange(
+        self, head: bytes, body: bytes | memoryview, *, expect: bool = False, most: int = _DISCARDED
+    ) -> tuple[Reply, bytes]:
         connection = self._socket
         if connection is None or self._readable.poll(0):  # nothing is due: what can be read is the end
             connection = self._connect()
         try:
-            try:
-                self._send(connection, b"%sContent-Length: %d\r\n\r\n" % (head, len(body)), body)
-            except (BrokenPipeError, ConnectionResetError):
-                return self._answer_before_the_end(connection)
-            reply = self._answer(connection)
-            lasting = reply.lasting and self._drained(connection, reply)
+            lines = b"%sContent-Length: %d\r\n" % (head, len(body))
+            refusal = self._ask(connection, lines) if expect else None
+            if refusal is not None:
+                reply = refusal
+            else:
+                try:
+                    self._send(connection, b"" if expect else lines + b"\r\n", body)
+                except (BrokenPipeError, ConnectionResetError):
+                    return self._answer_before_the_end(connection), b""
+                reply = self._answer(connection)
+            content, lasting = self._body(connection, reply, most)
         except BaseException:
             self.close()
             raise
-        if not lasting:
+        if not lasting or refusal is not None:  # the server may still wait for a body that was announced
             self.close()
-        return reply
+        return reply, content
 
     def close(self) -> None:
         if self._socket is not None:
@@ -151,7 +168,13 @@ class HttpConnection:
         finally:
             self.close()
 
-    def _answer(self, connection: socket.socket) -> Reply:
+    def _ask(self, connection: socket.socket, lines: bytes) -> Reply | None:
+        """None if the server wants the body, else its answer."""
+        connection.sendall(b"%sExpect: 100-continue\r\n\r\n" % lines)
+        reply = self._answer(connection, or_status=100)
+        return None if reply.status == 100 else reply
+
+    def _answer(self, connection: socket.socket, or_status: int = 200) -> Reply:
         while True:
             data = self._rest
             while (end := _BLANK_LINE.search(data)) is None:
@@ -160,24 +183,30 @@ class HttpConnection:
                 data += _more(connection)
             self._rest = data[end.end() :]
             reply = _parsed(data[: end.start()])
-            if reply.status >= 200:  # 1xx come before the answer
+            if reply.status >= 200 or reply.status == or_status:  # 1xx come before the answer
                 return reply
 
-    def _drained(self, connection: socket.socket, reply: Reply) -> bool:
-        """Reads the rest of the answer; False if that would take long, or if its end is that of the connection."""
+    def _body(self, connection: socket.socket, reply: Reply, most: int) -> tuple[bytes, bool]:
+        """The rest of the answer, and whether the connection can be used again: not if the rest is longer than `most`,
+        or ends with the connection, or if there is more than anybody asked for."""
+        keep = most > _DISCARDED
         if reply.status in (204, 304):
-            return not self._rest
+            return b"", reply.lasting and not self._rest
+        if not reply.lasting and not keep:
+            return b"", False
         if (coding := reply.headers.get("transfer-encoding")) is not None:
-            return coding.lower() == "chunked" and self._chunks(connection) and not self._rest
+            if coding.lower() != "chunked":
+                return b"", False
+            content = self._chunks(connection, most)
+            return content or b"", content is not None and reply.lasting and not self._rest
         length = reply.headers.get("content-length", "")
-        if not (length.isascii() and length.isdecimal()) or int(length) > _DISCARDED:
-            return False
-        self._skip(connection, int(length))
-        return not self._rest  # nobody asked for more
+        if length.isascii() and length.isdecimal() and int(length) <= most:
+            return self._take(connection, int(length)), reply.lasting and not self._rest
+        return self._to_the_end(connection) if keep and not length else b"", False
 
-    def _chunks(self, connection: socket.socket) -> bool:
-        """RFC 9112, 7.1."""
-        left = _DISCARDED
+    def _chunks(self, connection: socket.socket, most: int) -> bytes | None:
+        """RFC 9112, 7.1. None if they are longer than `most`."""
+        pieces: list[bytes] = []
         while True:
             text = self._line(connection).partition(b";")[0].strip()
             if not text.isalnum():
@@ -189,11 +218,11 @@ class HttpConnection:
             if size == 0:
                 while self._line(connection):
                     pass
-                return True
-            left -= size
-            if left < 0:
-                return False
-            self._skip(connection, size)
+                return b"".join(pieces)
+            most -= size
+            if most < 0:
+                return None
+            pieces.append(self._take(connection, size))
             self._line(connection)
 
     def _line(self, connection: socket.socket) -> bytes:
@@ -204,11 +233,21 @@ class HttpConnection:
         line, self._rest = self._rest[:end], self._rest[end + 1 :]
         return line.rstrip(b"\r")
 
-    def _skip(self, connection: socket.socket, size: int) -> None:
+    def _take(self, connection: socket.socket, size: int) -> bytes:
+        pieces: list[bytes] = []
         while len(self._rest) < size:
+            pieces.append(self._rest)
             size -= len(self._rest)
             self._rest = _more(connection)
+        pieces.append(self._rest[:size])
         self._rest = self._rest[size:]
+        return b"".join(pieces)
+
+    def _to_the_end(self, connection: socket.socket) -> bytes:
+        pieces, self._rest = [self._rest], b""
+        while data := connection.recv(65_536):
+            pieces.append(data)
+        return b"".join(pieces)
 
 
 def _more(connection: socket.socket) -> bytes:

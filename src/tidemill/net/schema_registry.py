@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 import orjson
 
-from tidemill.errors import DeliveryError, EnvironmentProblem, Refused
+from tidemill.errors import DeliveryError, Refused
+from tidemill.net.http import Garbled, HttpConnection, Origin, head
 
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _FIX_URL = "Does the url lead to the root of a registry that speaks Confluent's REST API and knows this format?"
@@ -55,7 +56,7 @@ class SchemaRegistryClient:
     timeout_seconds: float = 10.0
     _numbers: dict[tuple[str, Schema], int] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    _pool: Any = field(default=None, repr=False)
+    _connection: HttpConnection | None = field(default=None, repr=False)
 
     def subject(self, schema: Schema, part: Part, topic: str) -> str:
         """Without a topic (a sink that has none) the record's name takes its place."""
@@ -82,7 +83,8 @@ class SchemaRegistryClient:
     def compatibility(self) -> str:
         """The registry's own level, for subjects without one: BACKWARD, FULL, NONE, ..."""
         where = f"schema registry {self.url}"
-        answer = self._ask("GET", "/config", None, where)
+        with self._lock:
+            answer = self._ask("GET", "/config", b"", where)
         return str(answer.get("compatibilityLevel", "unknown"))
 
     def _register(self, schema: Schema, subject: str) -> int:
@@ -95,30 +97,33 @@ class SchemaRegistryClient:
             raise DeliveryError("the schema registry's answer has no schema number", where=where, fix=_FIX_URL)
         return int(answer["id"])
 
-    def _ask(self, method: str, path: str, body: bytes | None, where: str) -> dict[str, Any]:
-        try:
-            import urllib3
-        except ImportError as error:
-            raise EnvironmentProblem("a schema registry needs urllib3", fix="pip install 'tidemill[http]'") from error
-        if self._pool is None:
-            secure: dict[str, Any] = {"ssl_context": self.tls()} if self.url.startswith("https:") else {}
-            self._pool = urllib3.PoolManager(retries=False, timeout=self.timeout_seconds, **secure)
+    def _ask(self, method: str, path: str, body: bytes, where: str) -> dict[str, Any]:
+        """The caller has the lock."""
         headers = {"Content-Type": _MEDIA_TYPE, "Accept": _MEDIA_TYPE, **self.headers}
         try:
-            answer = self._pool.request(method, self.url.rstrip("/") + path, body=body, headers=headers, redirect=False)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+            if self._connection is None:
+                self._connection = self._connect()
+            answer, content = self._connection.fetch(head(method, self.url.rstrip("/") + path, headers), body)
+        except (OSError, Garbled, ValueError) as error:
             raise DeliveryError(
                 f"the schema registry cannot be reached: {type(error).__name__}", where=where,
                 fix="Is it up, and are the url and tls of schema_registry right? It is tried again.",
             ) from error  # fmt: skip
         try:
-            document = orjson.loads(answer.data)
+            document = orjson.loads(content)
         except orjson.JSONDecodeError:
             document = {}
         document = document if isinstance(document, dict) else {}
         if answer.status == 200:
             return document
         raise _failure(answer.status, document, where)
+
+    def _connect(self) -> HttpConnection:
+        origin = Origin.of(self.url)
+        return HttpConnection(
+            origin, self.tls() if origin.secure else None,
+            connect_seconds=self.timeout_seconds, answer_seconds=self.timeout_seconds,
+        )  # fmt: skip
 
 
 def _failure(status: int, document: dict[str, Any], where: str) -> DeliveryError:

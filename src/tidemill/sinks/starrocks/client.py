@@ -1,17 +1,16 @@
 """Stream Load: one PUT that the frontend redirects to a backend, which reads the body only after `100 Continue`.
 
-Python's HTTP clients skip over `100 Continue` and send the body at once, to a frontend that does not read it. So the
-exchange is made here, on a socket: headers, then whatever the server says, then the body where it asked for it.
+Python's HTTP clients skip over `100 Continue` and send the body at once, to a frontend that does not read it; ours
+waits for it (`net/http.py`). A connection serves one exchange: the frontend's ends with its redirect.
 """
 
 from __future__ import annotations
 
 import base64
-import http.client
-import socket
 import ssl
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit
@@ -19,6 +18,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 import orjson
 
 from tidemill.errors import DeliveryError, Refused
+from tidemill.net.http import Garbled, HttpConnection, Origin, head
 from tidemill.retry import RetryPolicy
 
 _REDIRECTS = 5
@@ -78,7 +78,6 @@ class StreamLoads:
         sent = {
             **headers, "label": label, "format": "json", "strip_outer_array": "true", "ignore_json_size": "true",
             "strict_mode": "true", "max_filter_ratio": "0", "timezone": "UTC", "timeout": str(int(self.timeout)),
-            "Expect": "100-continue", "Content-Length": str(len(body)),
         }  # fmt: skip
         start = f"http://{self.backend}" if self.backend else self.url
         result = self._document(self._follow("PUT", urljoin(start, path), sent, body))
@@ -153,55 +152,23 @@ class StreamLoads:
         for _ in range(_REDIRECTS):
             try:
                 answer = self._exchange(method, url, sent, body)
-            except (OSError, http.client.HTTPException, ValueError) as error:
+            except (OSError, Garbled, ValueError) as error:
                 raise DeliveryError(
                     f"StarRocks at {urlsplit(url).hostname}:{urlsplit(url).port} cannot be reached, or broke off",
                     where=self.where, fix="Are frontend and backends up, and is the backend's address reachable?",
                 ) from error  # fmt: skip
             if answer.status not in (301, 302, 303, 307, 308):
                 return answer
-            url = urljoin(url, answer.headers.get("Location", ""))
+            url = urljoin(url, answer.headers.get("location", ""))
         raise DeliveryError("StarRocks redirects without end", where=self.where, fix="Is a proxy in between?")
 
     def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> LoadResult:
-        target = urlsplit(url)
-        secure = target.scheme == "https"
-        port = target.port or (443 if secure else 80)
-        with socket.create_connection((target.hostname or "", port), self.connect_timeout) as raw:
-            raw.settimeout(self.timeout)
-            context = self.tls or ssl.create_default_context()
-            connection = context.wrap_socket(raw, server_hostname=target.hostname) if secure else raw
-            path = target.path + (f"?{target.query}" if target.query else "")
-            lines = [f"{method} {path} HTTP/1.1", f"Host: {target.hostname}:{port}", "Connection: close"]
-            lines += [f"{name}: {value}" for name, value in headers.items()]
-            connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n")
-            with connection.makefile("rb") as stream:
-                status, found = _head(stream)
-                if status == 100:
-                    connection.sendall(body)
-                    while status == 100:
-                        status, found = _head(stream)
-                return LoadResult(status, found, _body(stream, found))
-
-
-def _head(stream: Any) -> tuple[int, Any]:
-    line = stream.readline(65536)
-    if not line.startswith(b"HTTP/"):
-        raise http.client.BadStatusLine("")
-    return int(line.split()[1]), http.client.parse_headers(stream)
-
-
-def _body(stream: Any, headers: Mapping[str, str]) -> bytes:
-    if headers.get("Transfer-Encoding", "").lower() == "chunked":
-        pieces = []
-        while size := int(stream.readline(100).split(b";")[0] or b"0", 16):
-            pieces.append(stream.read(size))
-            stream.readline(100)
-        return b"".join(pieces)
-    if "Content-Length" not in headers:
-        return bytes(stream.read())
-    size = int(headers["Content-Length"])
-    body = bytes(stream.read(size))
-    if len(body) < size:
-        raise http.client.IncompleteRead(body, size - len(body))
-    return body
+        origin = Origin.of(url)
+        tls = self.tls or (ssl.create_default_context() if origin.secure else None)
+        # Names of columns stand in headers, in UTF-8.
+        sent = {name: value.encode().decode("latin-1") for name, value in headers.items()}
+        lines = head(method, url, {"Connection": "close", **sent})
+        wire = HttpConnection(origin, tls, connect_seconds=self.connect_timeout, answer_seconds=self.timeout)
+        with closing(wire):
+            reply, content = wire.fetch(lines, body, expect=method == "PUT")
+        return LoadResult(reply.status, reply.headers, content)
