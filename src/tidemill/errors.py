@@ -13,6 +13,7 @@
     ├── LogError             the change log
     │   ├── LogFull          no room; capture waits
     │   ├── LogCorrupt       a checksum does not match before the tail
+    │   ├── LogTooNew        a newer version wrote this log
     │   ├── LogTakenOver     a newer writer has this log
     │   ├── SpillLost        a piece of an open transaction is gone; connect again
     │   └── BadAppend        a decoder's blocks break the log's rules: a defect of ours
@@ -175,6 +176,14 @@ class LogCorrupt(LogError):
     code = "log-corrupt"
 
 
+class LogTooNew(LogError):
+    code = "log-too-new"
+    default_fix = (
+        "A newer version of Tidemill wrote it: run that one. Nothing was changed. To go on with this version, move the"
+        " log away: capture then resumes from the checkpoint."
+    )
+
+
 class LogTakenOver(LogError):
     code = "log-taken-over"
     default_fix = "One capture may write a log, and the newest goes on. Find out who started the other one."
@@ -255,6 +264,7 @@ _RETRYABLE: dict[type[BaseException], bool] = {
     LogFull: True,
     LogCorrupt: False,
     LogTakenOver: False,
+    LogTooNew: False,
     SpillLost: True,  # by a new connection; the same call again would find the same
     BadAppend: False,
     LogError: True,  # an I/O error of the log's storage: a full disk is freed, a mount comes back

@@ -11,6 +11,7 @@ import orjson
 
 from tests.support.decoded import Row, rows
 from tests.support.pgstream import decode, tables_of
+from tidemill.model.barrier import Barrier
 from tidemill.model.change import Change, Committed, Spilled
 
 FOLDER = Path(__file__).parent / "golden"
@@ -73,6 +74,7 @@ def check(golden: Golden, stream: Stream) -> None:
     wrong = next((pair for pair in zip_longest(found, golden.expected) if pair[0] != pair[1]), None)
     assert wrong is None, f"{golden.name}: decoded, then expected: {wrong}"
     assert has_barrier(changes) == golden.barrier
+    check_kinds(changes, golden.expected)
 
 
 def comparable(events: Sequence[Row]) -> list[Row]:
@@ -86,6 +88,16 @@ def comparable(events: Sequence[Row]) -> list[Row]:
     numbers = [_lsn(position) for position, *_ in transactions]
     assert numbers == sorted(set(numbers)), "positions must rise from transaction to transaction"
     return done
+
+
+def check_kinds(changes: Iterable[Change], expected: Iterable[Row]) -> None:
+    """A barrier names why it is one: TRUNCATE where one is among the events, and never that there is just something."""
+    kinds = Barrier.NONE
+    for change in changes:
+        if isinstance(change, Committed | Spilled):
+            kinds |= change.barrier
+    assert (Barrier.TRUNCATE in kinds) == any(event["op"] == "truncate" for event in expected)
+    assert Barrier.UNNAMED not in kinds
 
 
 def has_barrier(changes: Iterable[Change]) -> bool:

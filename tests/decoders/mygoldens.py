@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from tests.decoders.goldens import has_barrier
+from tests.decoders.goldens import check_kinds, has_barrier
 from tests.support.binlogstream import MapTables, decode
 from tests.support.decoded import Row, rows
 from tidemill.decoders.mysql_schema.gtid import Flavor
@@ -74,6 +74,7 @@ def check(golden: Golden, stream: Stream) -> None:
     wrong = next((pair for pair in zip_longest(found, golden.expected) if pair[0] != pair[1]), None)
     assert wrong is None, f"{golden.name} of {stream.server}: decoded, then expected: {wrong}"
     assert has_barrier(changes) == golden.barrier
+    check_kinds(changes, golden.expected)
 
 
 def comparable(events: Sequence[Row]) -> list[Row]:

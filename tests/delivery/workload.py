@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tests.support.blocks import COLUMNS, EPOCH_US, make_table, position
 from tidemill.log import LogConfig, LogWriter
+from tidemill.model.barrier import Barrier
 from tidemill.model.block import COMMIT_TIME, META, POSITION, UNCHANGED, Block, Op
 from tidemill.model.change import Committed
 from tidemill.model.position import Position
@@ -58,7 +59,7 @@ class Workload:
                     ).with_fingerprint()
                 if self.truncate and number == transactions // 3:
                     self.tables["customers"].clear()
-                    log.append(_append([Event(customers, Op.TRUNCATE, None)], number, barrier=True))
+                    log.append(_append([Event(customers, Op.TRUNCATE, None)], number, barrier=Barrier.TRUNCATE))
                     self.events += 1
                     continue
                 events = [
@@ -66,7 +67,8 @@ class Workload:
                     for _ in range(dice.choice((1, 3, 8, 30)))
                 ]
                 barrier = any(e.table.version == 2 for e in events) and number == transactions // 2
-                log.append(_append(events, number, barrier=barrier))
+                kind = Barrier.SCHEMA_CHANGE if barrier else Barrier.NONE
+                log.append(_append(events, number, barrier=kind))
                 self.events += len(events)
         finally:
             log.close()
@@ -122,7 +124,7 @@ def _row(dice: Random, table: Table, key: int) -> Row:
     return row
 
 
-def _append(events: list[Event], number: int, *, barrier: bool) -> Committed:
+def _append(events: list[Event], number: int, *, barrier: Barrier) -> Committed:
     tables = list(dict.fromkeys(event.table.name for event in events))
     blocks = tuple(
         _block([(at, e) for at, e in enumerate(events) if e.table.name == name], Position(position(number)), number)

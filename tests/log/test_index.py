@@ -21,6 +21,7 @@ from tidemill.log.codec import dump
 from tidemill.log.entry import Entry, index_name
 from tidemill.log.index import pack, scan
 from tidemill.log.objects import ObjectStore
+from tidemill.model.barrier import Barrier
 from tidemill.model.position import Position
 
 
@@ -83,7 +84,7 @@ assert "pandas" not in sys.modules
 
 
 def test_a_record_survives_the_way_through_its_line() -> None:
-    entry = Entry(7, 3, 0, 12, True, ((1, Position("ü\n")), (3, Position('"'))), (), Position("0/1"))
+    entry = Entry(7, 3, 0, 12, Barrier.TRUNCATE, ((1, Position("ü\n")), (3, Position('"'))), (), Position("0/1"))
     [(start, end, doc)] = scan(pack(entry))
     assert (start, end) == (0, len(pack(entry)))
     assert Entry.from_doc(doc, "") == entry

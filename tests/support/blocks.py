@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from tidemill.model.barrier import Barrier
 from tidemill.model.block import COMMIT_TIME, META, POSITION, Block, Op
 from tidemill.model.change import Committed, Spilled
 from tidemill.model.position import Offset, Position
@@ -32,6 +33,10 @@ COLUMNS = (
     Column("note", DataType("text", pa.string(), JsonForm.STRING)),
     Column("placed_at", DataType("timestamp with time zone", pa.timestamp("us", tz="UTC"), JsonForm.STRING)),
 )
+
+
+def _kind(barrier: bool | Barrier) -> Barrier:
+    return Barrier.SCHEMA_CHANGE if barrier is True else Barrier(barrier)
 
 
 def make_table(name: str = "orders", *, key: Sequence[str] = ("id",), identity: str = "key", version: int = 1) -> Table:
@@ -102,7 +107,7 @@ def make_block(
 
 
 def make_change(
-    *sizes: int, tables: Sequence[Table] = (), number: int = 1, first_id: int = 0, barrier: bool = False
+    *sizes: int, tables: Sequence[Table] = (), number: int = 1, first_id: int = 0, barrier: bool | Barrier = False
 ) -> Committed:
     """One append: a transaction per size, numbered from `number` (position `0/<number, hex>00`), their rows dealt
     in turn to the tables, so that offsets inside a block are not contiguous when there are several."""
@@ -128,7 +133,7 @@ def make_change(
         )
         blocks.append(block)
     marks = tuple((int(end), Position(position(number + i))) for i, end in enumerate(ends))
-    return Committed(tuple(blocks), total, marks, barrier)
+    return Committed(tuple(blocks), total, marks, _kind(barrier))
 
 
 def make_spill(
@@ -138,7 +143,7 @@ def make_spill(
     start: int = 0,
     table: Table | None = None,
     subtx: Sequence[int] | None = None,
-    barrier: bool = False,
+    barrier: bool | Barrier = False,
 ) -> Spilled:
     """A piece of an open transaction: `rows` inserts, `start` events after its first one."""
     numbers = range(start, start + rows)
@@ -151,7 +156,7 @@ def make_spill(
         first_id=start,
         subtx=[transaction] * rows if subtx is None else subtx,
     )
-    return Spilled(transaction, (block,), rows, barrier)
+    return Spilled(transaction, (block,), rows, _kind(barrier))
 
 
 def position(number: int) -> Position:

@@ -46,7 +46,7 @@ def ls(
                 entry.bytes,
                 _time(entry.written_at),
                 entry.marks[-1][1] if entry.marks else "",
-                "yes" if entry.barrier else "",
+                ", ".join(entry.barrier.kinds),
                 ", ".join(f"{table} {rows}" for table, rows in _tables(entry).items()),
             )
             for entry in entries
@@ -95,7 +95,7 @@ def stats(log: Target, pipeline: target.Which = None, as_json: terminal.AsJson =
     oldest = newest = None
     for entry in reader.entries(head):
         appends += 1
-        barriers += entry.barrier
+        barriers += bool(entry.barrier)
         oldest = entry.written_at if oldest is None else oldest
         newest = entry.written_at
         for block in entry.blocks:
@@ -138,7 +138,8 @@ def _describe(entry: Entry) -> dict[str, Any]:
         "events": entry.rows,
         "bytes": entry.bytes,
         "written_at": _time(entry.written_at),
-        "barrier": entry.barrier,
+        "barrier": bool(entry.barrier),
+        "barriers": entry.barrier.kinds,
         "transactions": len(entry.marks),
         "through": entry.marks[-1][1] if entry.marks else None,
         "tables": dict(_tables(entry)),

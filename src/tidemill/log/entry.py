@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from tidemill.model.barrier import Barrier
 from tidemill.model.position import Offset, Position
 
 
@@ -19,6 +20,10 @@ class Tail:
     offset: Offset
     position: Position
 
+
+FORMAT = 2
+"""Of an entry's document; one that names none has format 1. What 1 reads is still there: 2 adds `barriers`, the kinds
+of the barrier by name. A reader refuses a format that is newer than its own, before anything is cut off or written."""
 
 NOWHERE = Position("")
 ORIGIN = Tail(0, NOWHERE)
@@ -85,7 +90,7 @@ class Entry:
     rows: int
     bytes: int
     written_at: int
-    barrier: bool
+    barrier: Barrier
     marks: tuple[tuple[Offset, Position], ...]
     blocks: tuple[BlockRef, ...]
     since: Position = NOWHERE
@@ -103,7 +108,7 @@ class Entry:
         shared = next((ref.constants for ref in self.blocks), None)
         doc: dict[str, Any] = {
             "base": self.base, "rows": self.rows, "bytes": self.bytes, "written_at": self.written_at,
-            "barrier": self.barrier, "since": self.since,
+            "format": FORMAT, "barrier": bool(self.barrier), "barriers": self.barrier.kinds, "since": self.since,
             "marks": [[events for events, _ in self.marks], [position for _, position in self.marks]],
             "blocks": [_block_to_doc(self.base, ref) for ref in self.blocks],
         }  # fmt: skip
@@ -116,7 +121,7 @@ class Entry:
         """`segment` is the file the index belongs to; blocks are there unless they say otherwise."""
         blocks = tuple(_block_from_doc(doc, block, segment) for block in doc["blocks"])
         return cls(
-            doc["base"], doc["rows"], doc["bytes"], doc["written_at"], doc["barrier"],
+            doc["base"], doc["rows"], doc["bytes"], doc["written_at"], barrier_of(doc),
             tuple(zip(*doc["marks"], strict=True)), blocks, doc["since"],
         )  # fmt: skip
 
@@ -130,6 +135,11 @@ class Entry:
             return Tail(self.base, self.since)
         events, position = self.marks[after - 1]
         return Tail(self.base + events, position)
+
+
+def barrier_of(doc: dict[str, Any]) -> Barrier:
+    """Of an entry's document. One of format 1 says only whether there is one."""
+    return Barrier.of(doc["barriers"]) if "barriers" in doc else Barrier(bool(doc["barrier"]))
 
 
 def segment_name(base: Offset) -> str:
@@ -154,6 +164,6 @@ def _block_from_doc(entry: dict[str, Any], doc: dict[str, Any], segment: str) ->
     base = entry["base"]
     return BlockRef(
         doc.get("segment", segment), doc["at"], doc["size"], doc["crc"], base, base + doc["first"], base + doc["last"],
-        doc["table"], doc["version"], doc["fingerprint"], doc["rows"], entry["barrier"],
+        doc["table"], doc["version"], doc["fingerprint"], doc["rows"], bool(entry["barrier"]),
         entry.get("position"), entry.get("tx_id"), entry.get("commit_time"),
     )  # fmt: skip

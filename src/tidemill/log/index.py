@@ -20,9 +20,10 @@ from typing import Any
 
 import orjson
 
-from tidemill.errors import LogCorrupt, LogError
-from tidemill.log.entry import ORIGIN, Entry, Tail, index_name, segment_name
+from tidemill.errors import LogCorrupt, LogError, LogTooNew
+from tidemill.log.entry import FORMAT, ORIGIN, Entry, Tail, barrier_of, index_name, segment_name
 from tidemill.log.store import RESTORE, Store
+from tidemill.model.barrier import Barrier
 from tidemill.model.position import Offset, Position
 
 # Segments kept in memory: these many, and more only while they have few appends (objects have one each).
@@ -73,7 +74,7 @@ class Append:
     end: Offset
     bytes: int
     written_at: int
-    barrier: bool
+    barrier: Barrier
     segment: Offset
     number: int
 
@@ -114,13 +115,18 @@ class SegmentIndex:
             if not start:
                 self.stamp = data[:_STAMP_BYTES]
             for at, end, doc in scan(data):
+                if doc.get("format", 1) > FORMAT:
+                    raise LogTooNew(
+                        f"the log has format {doc['format']} from offset {self.end} on, this version knows {FORMAT}",
+                        where=f"{self._store.label}/{name}",
+                    )
                 if doc["base"] != self.end:
                     raise LogCorrupt(f"an append begins at {doc['base']} where {self.end} was due")
                 self._bases.append(doc["base"])
                 self._bytes.append(doc["bytes"])
                 self._times.append(doc["written_at"])
                 self._places.append(start + at)
-                self._barriers.append(doc["barrier"])
+                self._barriers.append(barrier_of(doc))
                 self.end += doc["rows"]
                 self.position = doc["marks"][1][-1]
                 self.scanned = start + end
@@ -131,7 +137,7 @@ class SegmentIndex:
     def append(self, number: int) -> Append:
         end = self._bases[number + 1] if number + 1 < len(self) else self.end
         return Append(
-            self._bases[number], end, self._bytes[number], self._times[number], bool(self._barriers[number]),
+            self._bases[number], end, self._bytes[number], self._times[number], Barrier(self._barriers[number]),
             self.base, number,
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ from tidemill.log.entry import ORIGIN, BlockRef, Entry, Tail
 from tidemill.log.index import Append, Index, trimmed
 from tidemill.log.order import in_order
 from tidemill.log.store import RESTORE, Store, open_store
+from tidemill.model.barrier import Barrier
 from tidemill.model.block import Block
 from tidemill.model.position import Offset, Position
 
@@ -57,6 +58,11 @@ class LogReader:
                 return self._cut(append, start, end, room, respect_tx)
             end, events, size = append.end, events + here, size + int(here * weight)
         return end
+
+    def barrier_at(self, start: Offset) -> Barrier:
+        """Why the batch that begins at `start` is one of its own; `NONE` if it is not, or if nothing is there yet."""
+        append = next(self._index.appends(start), None) if self._check(start).offset > start else None
+        return append.barrier if append is not None else Barrier.NONE
 
     def _cut(self, append: Append, start: Offset, end: Offset, room: int, respect_tx: bool) -> Offset:
         """Ends the batch inside this append, at most `room` events after `end` where that is possible."""

@@ -18,6 +18,7 @@ from tidemill.errors import LogError, SpillLost
 from tidemill.log import codec
 from tidemill.log.entry import BlockRef, Constants, segment_name
 from tidemill.log.store import Store
+from tidemill.model.barrier import Barrier
 from tidemill.model.block import Block
 from tidemill.model.change import Spilled
 from tidemill.model.columns import column, values
@@ -27,7 +28,7 @@ PREFIX = "spill-"
 
 
 def place(
-    blocks: Iterable[Block], segment: str, at: int, base: Offset, barrier: bool = False
+    blocks: Iterable[Block], segment: str, at: int, base: Offset, barrier: Barrier = Barrier.NONE
 ) -> tuple[list[BlockRef], list[pa.Buffer | bytes]]:
     """The blocks' bytes, one behind the other from `at` on, and their references."""
     refs: list[BlockRef] = []
@@ -42,7 +43,7 @@ def place(
         offsets = block.batch.column(0)
         ref = BlockRef(
             segment, at, size, crc, base, base + offsets[0].as_py(), base + offsets[-1].as_py() + 1,
-            block.table.full_name, block.table.version, block.table.fingerprint, block.rows, barrier,
+            block.table.full_name, block.table.version, block.table.fingerprint, block.rows, bool(barrier),
         )  # fmt: skip
         refs.append(ref)
         buffers += pieces
@@ -56,7 +57,7 @@ class Spill:
     def __init__(self, store: Store, transaction: int, label: str = "") -> None:
         self.transaction = transaction
         self.events = 0
-        self.barrier = False
+        self.barrier = Barrier.NONE
         self.refs: list[BlockRef] = []
         self._store = store
         self._label = label or f"{PREFIX}{transaction}"
@@ -104,7 +105,7 @@ class Spill:
     def drop(self) -> None:
         for name in self._pieces:
             self._store.remove(name)
-        self.events, self.barrier, self.refs, self._pieces = 0, False, [], {}
+        self.events, self.barrier, self.refs, self._pieces = 0, Barrier.NONE, [], {}
 
     def blocks(self) -> Iterator[Block]:
         """Read and not mapped: pages of a mapped file would count as the capture process's memory."""
@@ -161,7 +162,7 @@ class Spill:
         self._rename(names)
         return tuple(
             replace(
-                ref, base=base, first=base + ref.first, last=base + ref.last, barrier=self.barrier,
+                ref, base=base, first=base + ref.first, last=base + ref.last, barrier=bool(self.barrier),
                 position=constants.position, tx_id=constants.tx_id, commit_time=constants.commit_time,
             )
             for ref in self.refs

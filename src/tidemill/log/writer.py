@@ -23,6 +23,7 @@ from tidemill.log.index import Index, pack
 from tidemill.log.recovery import OpenSegment, list_spills, recover
 from tidemill.log.spill import Spill, place
 from tidemill.log.store import Store, open_store
+from tidemill.model.barrier import Barrier
 from tidemill.model.change import Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.position import Offset, Position
 
@@ -201,7 +202,7 @@ class LogWriter:
         refs: tuple[BlockRef, ...],
         events: int,
         marks: tuple[tuple[Offset, Position], ...],
-        barrier: bool,
+        barrier: Barrier,
         change: Committed | SpillCommitted,
     ) -> Entry:
         """The moment of truth: one index record."""
@@ -245,7 +246,7 @@ class LogWriter:
         # Durable: of a stream that has just begun, nothing else says where. `latest` would be another place by then.
         self._resting.put(Tail(since.offset, through))
         self.tail = Tail(since.offset, through)
-        return Entry(since.offset, 0, 0, self._written_at, False, ((0, through),), (), since.position)
+        return Entry(since.offset, 0, 0, self._written_at, Barrier.NONE, ((0, through),), (), since.position)
 
     def _count_backlog(self, delivered: Offset) -> None:
         index = Index(self._store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemill.model.barrier import Barrier
 from tidemill.model.block import Block
 from tidemill.model.position import Offset, Position
 
@@ -14,13 +15,13 @@ class Committed:
 
     Offsets in `blocks` count from 0. `marks` are (events, position) at ends of transactions, rising, the last one
     being (all events, `through`): where a batch may end inside this append, and where the source resumes then.
-    `barrier` is set when a schema change or TRUNCATE is among them: a batch ends before and after this append.
+    With a `barrier` (a schema change or TRUNCATE is among them) a batch ends before and after this append.
     """
 
     blocks: tuple[Block, ...]
     events: int
     marks: tuple[tuple[Offset, Position], ...]
-    barrier: bool = False
+    barrier: Barrier = Barrier.NONE
 
     @property
     def through(self) -> Position:
@@ -38,7 +39,7 @@ class Spilled:
     transaction: int
     blocks: tuple[Block, ...]
     events: int
-    barrier: bool = False
+    barrier: Barrier = Barrier.NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from tidemill.decoders.mysql_schema import table_map as maps
 from tidemill.decoders.mysql_schema.answers import TableAnswers
 from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.errors import DecodeError, SourceError
+from tidemill.model.barrier import Barrier
 from tidemill.model.change import Change
 
 _IGNORABLE = 0x80  # LOG_EVENT_IGNORABLE_F: a reader that does not know the event may skip it
@@ -150,7 +151,7 @@ class Control:
         if table is not None:
             slot = stream.known.slot(shape, table, self._tables.defaults(shape))
             if self._shape_of.setdefault(table.full_name, slot) != slot:
-                state[scanning.BARRIER] = 1  # the table changed its shape here
+                state[scanning.BARRIER] |= int(Barrier.SCHEMA_CHANGE)  # the table changed its shape here
                 self._shape_of[table.full_name] = slot
         stream.known.point(shape.table_id, slot, body)
 

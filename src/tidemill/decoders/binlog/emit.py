@@ -15,8 +15,9 @@ from tidemill.decoders.binlog.blocks import statements
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
 from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.mysql_schema.answers import DdlChange
+from tidemill.decoders.mysql_schema.answers import DdlChange, barrier_of
 from tidemill.errors import TidemillError
+from tidemill.model.barrier import Barrier
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
 from tidemill.model.columns import Ints
 
@@ -37,7 +38,7 @@ class Emitter:
         """Hands on every noted row that may leave now, and forgets it."""
         stream, state = self._stream, self._stream.state
         rows, txs = int(state[scanning.ROWS]), int(state[scanning.TXS])
-        at, barrier = int(state[scanning.POS]), bool(state[scanning.BARRIER])
+        at, barrier = int(state[scanning.POS]), Barrier(int(state[scanning.BARRIER]))
         if state[scanning.OPEN] and state[scanning.SPILLING]:
             yield from self._spill(0, rows, barrier)
         elif state[scanning.OPEN]:
@@ -51,13 +52,13 @@ class Emitter:
                 # A table's new shape is noticed only once, so its barrier stays.
                 state[scanning.OPEN], stream.saved_at = 0, -1
                 stream.forget_rows(int(state[scanning.OPEN_AT]))
-                state[scanning.BARRIER] = barrier
+                state[scanning.BARRIER] = int(barrier)
                 return
         else:
             yield from self._commit(rows, txs, barrier)
         stream.forget_rows(at)
 
-    def _commit(self, rows: int, txs: int, barrier: bool) -> Iterator[Committed]:
+    def _commit(self, rows: int, txs: int, barrier: Barrier) -> Iterator[Committed]:
         if not txs:
             return
         notes = self._stream.rows
@@ -77,7 +78,7 @@ class Emitter:
             first = i + 1
         yield Committed(blocks, rows, tuple(marks), barrier)
 
-    def _commit_singly(self, ends: Ints, barrier: bool) -> Iterator[Committed]:
+    def _commit_singly(self, ends: Ints, barrier: Barrier) -> Iterator[Committed]:
         """Up to the transaction that cannot be decoded, which is named."""
         stream, first = self._stream, 0
         for i, last in enumerate(ends.tolist()):
@@ -111,7 +112,7 @@ class Emitter:
         self.open, self.spilled = self._stream.newest(), 0
         self._stream.state[scanning.SPILLING] = 1
 
-    def _spill(self, first: int, last: int, barrier: bool) -> Iterator[Spilled]:
+    def _spill(self, first: int, last: int, barrier: Barrier) -> Iterator[Spilled]:
         if last > first:
             place = np.arange(last - first) + self.spilled
             blocks = self._stream.blocks.rows(first, last, place, place, committed=False)
@@ -124,7 +125,7 @@ class Emitter:
             place = np.arange(len(changes)) + self.spilled
             self.spilled += len(changes)
             blocks = statements(changes, place, None)
-            yield Spilled(self.spill, blocks, len(changes), any(change.barrier for change in changes))
+            yield Spilled(self.spill, blocks, len(changes), barrier_of(changes))
 
     def spill_now(self) -> Iterator[Change]:
         """What is noted of the open transaction leaves, and so will the rest of it."""

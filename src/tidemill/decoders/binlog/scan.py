@@ -28,6 +28,7 @@ from tidemill.decoders.binlog.images import (
 from tidemill.decoders.binlog.wire import le16, le24, le32, le48, le64, packed
 from tidemill.decoders.columnar.calendar import NO_TIME
 from tidemill.decoders.columnar.crc32 import crc32
+from tidemill.model.barrier import Barrier
 
 # Slots of the state vector, which lives as long as the connection.
 POS = 0  # next byte to look at
@@ -40,13 +41,15 @@ OPEN_ROW = 6  # its first row
 SPILLING = 7  # 1 when rows of the open transaction were already handed on
 HELD = 8  # 1 when the end of the open transaction is for Python (XA)
 FRAME_END = 9  # end of the frame that made us stop
-BARRIER = 10  # 1 when an unsplit key change is among the rows
+BARRIER = 10  # the kinds of `Barrier` among the rows: an unsplit key change, a table's new shape
 CHECKSUM = 11  # 1 when events end with a CRC32
 LOG_POS = 12  # end of the newest event in its file
 FILE = 13  # name number of that file
 PACKETS = 14  # 1: events come in packets; 0: one behind the other, checked and without checksums
 LAST_SLOT = 15  # where the last table was found
 STATE_SIZE = 16
+
+_KEY_CHANGE = int(Barrier.KEY_CHANGE)
 
 # Why `scan` returned.
 MORE = 0  # the rest of the buffer is an unfinished frame
@@ -277,7 +280,7 @@ def scan(
                                     op[r], slot[r], old[r], new[r], fill[r] = OP_INSERT, k, -1, w, o
                                 else:
                                     if differs:
-                                        s[BARRIER] = 1
+                                        s[BARRIER] |= _KEY_CHANGE
                                     op[r] = OP_INSERT if inserting else (OP_UPDATE if update else OP_DELETE)
                                     slot[r], old[r], new[r], fill[r] = k, o, w, o if update else -1
                                 event[r], tx[r] = v, t - 1

@@ -19,7 +19,7 @@ from tidemill.decoders.binlog.ends import TransactionEnds
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
 from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.mysql_schema.answers import DdlChange, TableAnswers
+from tidemill.decoders.mysql_schema.answers import DdlChange, TableAnswers, barrier_of
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, Committed
 
@@ -120,4 +120,4 @@ class Statements:
         known = (self._progress.position(own), own.commit_time(seconds))
         blocks = statements(changes, np.arange(len(changes)), known)
         marks = ((len(changes), self._stream.place.text()),)
-        yield Committed(blocks, len(changes), marks, any(change.barrier for change in changes))
+        yield Committed(blocks, len(changes), marks, barrier_of(changes))

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.decoders.mysql_schema.session import UNTOLD, StatementSession
 from tidemill.decoders.mysql_schema.table_map import TableMap
+from tidemill.model.barrier import Barrier
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 
@@ -23,6 +25,15 @@ class DdlChange:
     document: str
     barrier: bool = True
     truncate: bool = False
+
+
+def barrier_of(changes: Iterable[DdlChange]) -> Barrier:
+    """Of a statement that did all this."""
+    found = Barrier.NONE
+    for change in changes:
+        if change.barrier:
+            found |= Barrier.TRUNCATE if change.truncate else Barrier.SCHEMA_CHANGE
+    return found
 
 
 class TableAnswers(Protocol):

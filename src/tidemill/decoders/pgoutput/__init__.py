@@ -23,6 +23,7 @@ from tidemill.decoders.pgoutput.messages import Cursor, Relation, RelationColumn
 from tidemill.decoders.pgoutput.rows import OpenTransaction, PgOutputRows, Slots
 from tidemill.decoders.pgoutput.scan import WITNESS
 from tidemill.errors import DecodeError, TidemillError
+from tidemill.model.barrier import Barrier
 from tidemill.model.block import Block
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.columns import Ints
@@ -153,7 +154,7 @@ class PgOutputDecoder:
         """Hands on every noted row that may leave now, and forgets it."""
         state = self._state
         rows, txs = int(state[scanning.ROWS]), int(state[scanning.TXS])
-        at, barrier, first = int(state[scanning.POS]), bool(state[scanning.BARRIER]), 0
+        at, barrier, first = int(state[scanning.POS]), Barrier(int(state[scanning.BARRIER])), 0
         if state[scanning.STREAM]:
             yield from self._spill(int(state[scanning.STREAM]), 0, rows, barrier)
         elif state[scanning.OPEN] and state[scanning.SPILLING]:
@@ -174,14 +175,14 @@ class PgOutputDecoder:
             yield from self._commit(rows, txs, barrier)
         self._start(at)
         if barrier and rows == first and (state[scanning.STREAM] or state[scanning.SPILLING]):
-            state[scanning.BARRIER] = 1  # of a table that changed; its first row is still to come
+            state[scanning.BARRIER] = int(barrier)  # of a table that changed; its first row is still to come
 
     def _unlearn(self, position: int) -> None:
         """Bytes from `position` on are scanned again: relations announced among them must not be known yet."""
         self._moves = [move for move in self._moves if move[0] < position]
         self._slots.point({**self._known, **{oid: slot for _, oid, slot in self._moves}})
 
-    def _commit(self, rows: int, txs: int, barrier: bool) -> Iterator[Committed]:
+    def _commit(self, rows: int, txs: int, barrier: Barrier) -> Iterator[Committed]:
         if not txs:
             return
         notes = self._rows
@@ -202,7 +203,7 @@ class PgOutputDecoder:
             raise
         yield Committed(found, rows, marks, barrier)
 
-    def _commit_singly(self, ends: Ints, barrier: bool) -> Iterator[Committed]:
+    def _commit_singly(self, ends: Ints, barrier: Barrier) -> Iterator[Committed]:
         """Up to the transaction that cannot be decoded, which is named."""
         first = 0
         for i, last in enumerate(ends.tolist()):
@@ -225,7 +226,7 @@ class PgOutputDecoder:
         at = f"transaction {int(self._rows.tx_id[tx])} at {format_lsn(int(self._rows.tx_lsn[tx]))}"
         error.where = f"{error.where}, {at}" if error.where else at
 
-    def _spill(self, transaction: int, first: int, last: int, barrier: bool) -> Iterator[Spilled]:
+    def _spill(self, transaction: int, first: int, last: int, barrier: Barrier) -> Iterator[Spilled]:
         spill = self._spills.setdefault(transaction, OpenTransaction())
         if last > first:
             place = np.arange(last - first) + spill.events
@@ -314,7 +315,7 @@ class PgOutputDecoder:
             self._relations[known] = self._slots.add(table)
         slot = self._relations[known]
         if self._slots.of.get(relation.oid, slot) != slot:
-            self._state[scanning.BARRIER] = 1  # the table changed its shape here
+            self._state[scanning.BARRIER] |= int(Barrier.SCHEMA_CHANGE)  # the table changed its shape here
         self._moves.append((at, relation.oid, slot))
         self._slots.point({**self._slots.of, relation.oid: slot})
 

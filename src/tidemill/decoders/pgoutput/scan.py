@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from tidemill.decoders.columnar.calendar import NO_TIME
+from tidemill.model.barrier import Barrier
 
 # Slots of the state vector, which lives as long as the connection.
 POS = 0  # next byte to look at
@@ -26,7 +27,7 @@ SPILLING = 7  # 1 when rows of the open transaction were already handed on
 WAL_END = 8  # newest position the server told us of in a keepalive
 REPLY = 9  # 1 when the server asked for an answer
 FRAME_END = 10  # end of the frame that made us stop
-BARRIER = 11  # 1 when a TRUNCATE or an unsplit key change is among the rows
+BARRIER = 11  # the kinds of `Barrier` among the rows: a TRUNCATE, an unsplit key change, a table's new shape
 AFTER = 12  # rows of transactions that commit before it are known already, and are not noted again
 KNOWN = 13  # 1 inside such a transaction
 MUTE = 14  # 1 when logical messages are not wanted
@@ -47,6 +48,7 @@ MESSAGE_SLOT = 0  # the pseudo relation of logical messages
 WITNESS = "tidemill.witness"
 
 _ABSENT = np.int64(-1)
+_TRUNCATE, _KEY_CHANGE = int(Barrier.TRUNCATE), int(Barrier.KEY_CHANGE)
 _WITNESS = np.frombuffer(WITNESS.encode() + b"\0", np.uint8)
 _LARGEST_FRAME = 0x3FFFFFFF  # PQ_LARGE_MESSAGE_LIMIT: waiting for more than a server ever sends would be for ever
 
@@ -234,7 +236,7 @@ def scan(
                 elif count > cap:
                     status = BAD_MESSAGE
                 else:
-                    s[BARRIER] = 1
+                    s[BARRIER] |= _TRUNCATE
                     for i in range(count):
                         at = np.searchsorted(oids, _be32(b, m + 5 + 4 * i))
                         if at == len(oids) or oids[at] != _be32(b, m + 5 + 4 * i):
@@ -281,7 +283,7 @@ def scan(
                                 op[r], slot[r], old[r], new[r], fill[r], full[r] = OP_INSERT, k, -1, new_at, old_at, 0
                             else:
                                 if moved:
-                                    s[BARRIER] = 1
+                                    s[BARRIER] |= _KEY_CHANGE
                                 op[r], slot[r], old[r], new[r], fill[r], full[r] = (
                                     what,
                                     k,
