@@ -91,8 +91,10 @@ class TestProbe:
 
     @pytest.mark.usefixtures("fresh_probe")
     def test_arguments_that_librdkafka_takes_otherwise_are_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        plain = librdkafka.Slots.enqueue
-        monkeypatch.setattr(librdkafka.Slots, "enqueue", lambda self, h, m, partition: plain(self, h, m, partition + 1))
+        plain = librdkafka.MessageSlots.enqueue
+        monkeypatch.setattr(
+            librdkafka.MessageSlots, "enqueue", lambda self, h, m, partition: plain(self, h, m, partition + 1)
+        )
         assert "other than they were sent" in probe.find_problem()
 
     def test_an_unknown_wish_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:

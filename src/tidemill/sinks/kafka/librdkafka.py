@@ -32,7 +32,7 @@ class MissingSymbol(Exception):
     """The library does not show a function that we call."""
 
 
-class Message(ctypes.Structure):
+class LibMessage(ctypes.Structure):
     """rd_kafka_message_t, as far as a delivery report needs it."""
 
     _fields_ = [
@@ -41,7 +41,7 @@ class Message(ctypes.Structure):
     ]  # fmt: skip
 
 
-DeliveryReport = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Message), c_void_p)
+DeliveryReport = ctypes.CFUNCTYPE(None, c_void_p, POINTER(LibMessage), c_void_p)
 ErrorReport = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
 LogLine = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_char_p)
 
@@ -70,7 +70,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # result first, then the arguments
     "rd_kafka_outq_len": (c_int, c_void_p),
     "rd_kafka_err2str": (c_char_p, c_int),
     "rd_kafka_err2name": (c_char_p, c_int),
-    "rd_kafka_message_headers": (c_int, POINTER(Message), POINTER(c_void_p)),
+    "rd_kafka_message_headers": (c_int, POINTER(LibMessage), POINTER(c_void_p)),
     "rd_kafka_header_get_all": (
         c_int,
         c_void_p,
@@ -111,7 +111,7 @@ def load() -> Any:
     return library
 
 
-class Slots:
+class MessageSlots:
     """Memory for the arguments of one `rd_kafka_produceva`: seven rd_kafka_vu_t of nine words."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class DirectProducer(Producer):
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         self._lib = load()
-        self._slots = Slots()
+        self._slots = MessageSlots()
         self._topics: dict[str, int] = {}
         self._headers: dict[tuple[tuple[str, bytes], ...], int] = {(): NO_HEADERS}
         # librdkafka keeps bare pointers to these: they live as long as the handle.

@@ -146,7 +146,7 @@ def _exchange(lib: Any, handle: int, topic: int, headers: int, reports: list[_Re
         [topic], np.zeros(3, np.int64), [0, headers], np.array([1, 0, 0], np.uint8),
         {"varying": pa.array([b"two", None, None], large)}, np.array([41, 42, 43], np.uint64),
     )  # fmt: skip
-    if librdkafka.Slots().enqueue(handle, messages, 3)(0) != (2, TOO_LARGE):
+    if librdkafka.MessageSlots().enqueue(handle, messages, 3)(0) != (2, TOO_LARGE):
         return "librdkafka does not refuse a message as its manual says"
     lib.rd_kafka_purge(handle, librdkafka.PURGE_ALL)
     deadline = time.monotonic() + _SECONDS
