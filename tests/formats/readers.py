@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from google.protobuf.internal.decoder import _DecodeVarint32
 
-from tests.formats.protofile import load_messages
 from tidemill.formats._shared.base import BaseFormat
 from tidemill.formats.avro import AvroFormat
 from tidemill.formats.protobuf import ProtobufFormat
+from tidemill.lab.protofile import load_messages
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.table import Table
 

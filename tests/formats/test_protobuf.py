@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.formats.protofile import first_message, load_messages
 from tests.formats.readers import proto_row
 from tests.formats.samples import TYPES, block_of, odd_block, typed_block
 from tests.formats.test_avro import table_of
@@ -14,6 +13,7 @@ from tests.support.blocks import make_block, make_table
 from tidemill.formats.protobuf import ProtobufFormat
 from tidemill.formats.protobuf import schema as protobuf_schema
 from tidemill.formats.protobuf.schema import column_numbers, field_number
+from tidemill.lab.protofile import first_message, load_messages
 from tidemill.model.block import Op
 from tidemill.model.table import Table
 

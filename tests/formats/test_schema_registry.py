@@ -13,13 +13,13 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from tests.formats.protofile import load_messages
 from tests.formats.samples import block_of
 from tests.formats.test_avro import table_of
 from tests.services.schema_registry_standin import StandInRegistry, basic
 from tests.support.blocks import make_block, make_table
 from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Refused, is_retryable
+from tidemill.lab.protofile import load_messages
 from tidemill.lab.servers import tls
 from tidemill.model.block import Block, Op
 from tidemill.sinks._shared.encoded import EncodedSinkConfig, check_registry, encoder

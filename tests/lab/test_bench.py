@@ -9,6 +9,7 @@ import pytest
 from tidemill import registry
 from tidemill.errors import ConfigError
 from tidemill.lab.bench.baselines import BASELINES
+from tidemill.lab.bench.formats import FormatsBench
 from tidemill.lab.bench.material import TABLE, Material
 from tidemill.lab.bench.sinks import SinksBench
 
@@ -43,6 +44,16 @@ def test_the_bench_of_sinks_answers_with_its_documented_keys(names: tuple[str, .
     assert result["formats"].keys() == formats
     assert all(form["us_per_row"] > 0 for form in result["formats"].values())
     assert said
+
+
+def test_the_bench_of_formats_compares_encoders_that_write_the_same_events() -> None:
+    result = FormatsBench(rows=2000, rounds=1, say=print).run()
+    assert result["formats"].keys() == {"avro", "protobuf"}
+    for measured in result["formats"].values():
+        assert measured["same_events"]
+        assert measured["us_per_row"] > 0
+        assert measured["library_us_per_row"] > 0
+    assert result["dictionaries_us_per_row"] > 0
 
 
 def test_the_bench_of_pgstream_also_pulls_and_acks() -> None:

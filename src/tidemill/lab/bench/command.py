@@ -1,4 +1,4 @@
-"""The commands: `bench postgres`, `mysql` and `sinks` measure, `bench profile` shows where the time goes."""
+"""The commands: `bench postgres`, `mysql`, `sinks` and `formats` measure, `bench profile` shows where the time goes."""
 
 from __future__ import annotations
 
@@ -112,6 +112,23 @@ def sinks(
     terminal.show_table(
         ["format", "µs/row"], [(name, f"{f['us_per_row']:.2f}") for name, f in result["formats"].items()]
     )
+
+
+@app.command()
+def formats(
+    rows: Annotated[int, typer.Option(help="Events to encode.")] = 200_000,
+    rounds: Annotated[int, typer.Option(help="How often; the median counts.")] = 5,
+    as_json: terminal.AsJson = False,
+) -> None:
+    """Avro and Protobuf, beside fastavro and protobuf.
+
+    The same events and the same bytes; CPU time of one core."""
+    from tidemill.lab.bench.formats import FormatsBench
+
+    bench = FormatsBench(rows=rows, rounds=rounds, say=(lambda text: None) if as_json else terminal.say)
+    result = bench.run()
+    if as_json:
+        terminal.show_json(result)
 
 
 @app.command()

@@ -1,4 +1,7 @@
-"""Compiles the .proto files we write, as far as they use the language: no protoc, and the text is the judge."""
+"""Compiles the .proto files we write, as far as they use the language: no protoc, and the text is the judge.
+
+For the tests and `bench formats`.
+"""
 
 from __future__ import annotations
 
