@@ -27,6 +27,7 @@ from tidemill.model import postgres_types
 from tidemill.sinks.clickhouse import types as clickhouse_types
 from tidemill.sinks.postgres import types as postgres_sink_types
 from tidemill.sinks.starrocks import types as starrocks_types
+from tidemill.telemetry import metrics
 
 ROOT = Path(__file__).parent.parent
 _COMPONENTS = (contracts.Config, contracts.SourceConfig, contracts.SinkConfig)  # their own models stand on their page
@@ -52,6 +53,23 @@ def error_page() -> str:
         "`bases` are the codes of what the error is a kind of, nearest first. An error of another package may have a",
         "code that this page does not list; its `bases` are listed.\n",
         "| error | code | exit code | retried |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows, ""])
+
+
+def metric_page() -> str:
+    rows = [
+        f"| `{one.name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels)} | {one.about} |"
+        for one in metrics.Metrics().catalog
+    ]
+    head = [
+        "# Metrics\n",
+        NOTE,
+        "What a running pipeline counts, in the names that Prometheus knows them by. Counters begin at zero with each",
+        "run. They are fed by the receipts of delivered batches and by capture's status; nothing serves them over HTTP",
+        "yet: a program that runs pipelines reads them from its `tidemill.telemetry.metrics.Metrics`.\n",
+        "| metric | kind | labels | what it counts |",
         "|---|---|---|---|",
     ]
     return "\n".join([*head, *rows, ""])
@@ -274,6 +292,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/starrocks-types.md": starrocks_page,
     "docs/delivery.md": delivery_page,
     "docs/reference/errors.md": error_page,
+    "docs/reference/metrics.md": metric_page,
     "docs/reference/postgres-types.md": type_page,
     "docs/reference/mysql-types.md": mysql_type_page,
     "docs/reference/components.md": component_page,

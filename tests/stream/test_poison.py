@@ -16,8 +16,9 @@ from tests.support.blocks import make_change, make_table
 from tests.support.deliveries import make_deliveries, make_events
 from tidemill import registry
 from tidemill.dlq import unpack
-from tidemill.errors import Poisoned, Refused
+from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.log import LogConfig, LogReader, LogWriter, codec
+from tidemill.model.delivery import Delivery, Receipt
 from tidemill.stream import poison as poisoning
 from tidemill.stream.batch import deliver
 from tidemill.stream.plan import Lane, LaneResult, Plan
@@ -40,7 +41,9 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     POOL.close()
 
 
-def write(directory: Path, *without: int, dead_letters: bool = True, **settings: Any) -> LaneResult:
+def write(
+    directory: Path, *without: int, dead_letters: bool = True, seconds: float = 0.0, **settings: Any
+) -> LaneResult:
     config = {"id": "s", "directory": str(directory), **settings}
     plan = Plan(
         "p",
@@ -49,7 +52,7 @@ def write(directory: Path, *without: int, dead_letters: bool = True, **settings:
         "p",
         "run",
         (("scribe", config),),
-        retry_seconds=0.0,
+        retry_seconds=seconds,
         dead_letters=dead_letters,
     )
     (answer,) = deliver(plan, Lane(0, 20, 0, 1, "hash"), {"s": without} if without else None)
@@ -156,3 +159,17 @@ def test_a_sink_that_fails_otherwise_keeps_its_letters_for_the_next_attempt(dire
     assert answer.dead_letters == b""
     (directory / "s-0.fail").unlink()
     assert len(unpack(write(directory).dead_letters)) == 1
+
+
+def test_a_receipt_says_how_often_the_worker_tried_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_once, tries = scribe.Scribe.write, []
+
+    def write_at_last(self: scribe.Scribe, delivery: Delivery) -> Receipt:
+        tries.append(delivery.start)
+        if len(tries) < 3:
+            raise DeliveryError("not yet")
+        return write_once(self, delivery)
+
+    monkeypatch.setattr(scribe.Scribe, "write", write_at_last)
+    assert write(directory).receipt.retries == 0
+    assert write(directory, seconds=30.0).receipt.retries == 1

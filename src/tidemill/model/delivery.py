@@ -90,6 +90,7 @@ class Receipt:
 
     `skipped` counts events the destination already had (a replay met by an effectively-once sink). `notices` is what
     the sink has to say of its tables although it took everything, packed: {table: [notice]}; empty for nothing.
+    `retries` counts the tries beyond the first that the worker made by itself.
     `error` is for people; `error_data` is the same error packed (`errors.to_data`), for who raises it again.
     """
 
@@ -104,6 +105,7 @@ class Receipt:
     retryable: bool = True
     notices: str = ""
     error_data: str = ""
+    retries: int = 0
 
     @property
     def ok(self) -> bool:

@@ -94,7 +94,7 @@ def _write(
             failpoint("worker.writing")
             receipt = tools.sink(kind, config).write(delivery)
             failpoint("worker.written")
-            return LaneResult(replace(receipt, sink=name, lane=delivery.lane))
+            return LaneResult(replace(receipt, sink=name, lane=delivery.lane, retries=tries.taken))
         except Exception as error:  # noqa: BLE001  sinks bring errors of any library; the table in errors.py judges
             tools.discard(name)
             problem = _ours(error)

@@ -38,7 +38,7 @@ RECEIPTS = pa.schema(
         ("sink", pa.string()), ("lane", pa.int32()), ("events", pa.int64()), ("bytes", pa.int64()),
         ("skipped", pa.int64()), ("encode_seconds", pa.float64()), ("write_seconds", pa.float64()),
         ("error", pa.string()), ("retryable", pa.bool_()), ("notices", pa.string()),
-        ("error_data", pa.string()),
+        ("error_data", pa.string()), ("retries", pa.int32()),
         # The batch they belong to; `dead_letters` are packed as in dlq/record.py. `telemetry` of a lane's first row are
         # the worker's events (telemetry/relay.py).
         ("start", pa.int64()), ("end", pa.int64()), ("lanes", pa.int32()), ("by", pa.string()),
