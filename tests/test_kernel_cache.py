@@ -86,6 +86,7 @@ print(crc32(np.arange(64, dtype=np.uint8), 0, 64))
 
 
 class TestFreshness:
+    @pytest.mark.slow  # compiles kernels
     def test_a_changed_helper_is_seen_by_the_kernels_that_inlined_it(self, tmp_path: Path) -> None:
         package = _copy(tmp_path)
         before = _run(_CHECKSUM, package)

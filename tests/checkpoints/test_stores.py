@@ -39,6 +39,7 @@ def _open(kind: str, directory: Path) -> FileCheckpoints | SqliteCheckpoints:
     return FileCheckpoints(FileConfig(), directory) if kind == "file" else SqliteCheckpoints(SqliteConfig(), directory)
 
 
+@pytest.mark.slow  # many processes
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
 def test_no_update_is_lost_between_processes(kind: str, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")

@@ -64,6 +64,7 @@ def test_bytes_that_were_never_a_stream_give_a_decode_error_or_nothing(stream: b
     corpus.survive(stream, tables_of({}), len(stream) + 1, spill_bytes=0, capacity=8)
 
 
+@pytest.mark.slow  # kernels run as plain Python
 def test_no_kernel_looks_outside_its_arrays() -> None:
     seed = random.SystemRandom().randrange(2**32)
     done = subprocess.run(

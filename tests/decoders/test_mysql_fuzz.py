@@ -60,6 +60,7 @@ def test_a_changed_byte_is_always_noticed_where_events_have_checksums(pair: Pair
     assert _is_packet_header(stream.data, at) or _is_made_up(stream.data, at)
 
 
+@pytest.mark.slow  # kernels run as plain Python
 def test_no_kernel_looks_outside_of_its_bytes() -> None:
     seed = random.SystemRandom().randrange(2**32)
     done = subprocess.run(

@@ -25,6 +25,7 @@ LARGE = [pair for pair in STREAMS if len(pair[1].data) >= 3_000]
 limits = {"spill_bytes": st.sampled_from([0, 100, 5_000, 1 << 24]), "capacity": st.sampled_from([2, 3, 7, 64, 1 << 12])}
 
 
+@pytest.mark.slow  # many examples
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(SMALL), st.lists(st.integers(1, 150), max_size=60), *limits.values())
 def test_any_split_gives_the_same_events(pair: Pair, chunks: list[int], spill_bytes: int, capacity: int) -> None:

@@ -40,6 +40,7 @@ def test_byte_by_byte_gives_the_same_events(pair: tuple[goldens.Golden, goldens.
     _same(pair, chunks, spill_bytes=1 << 24, capacity=1 << 12)
 
 
+@pytest.mark.slow  # many examples
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(LARGE), st.integers(0, 2**32), st.integers(50, 20_000), *limits.values())
 def test_any_split_of_large_transactions_gives_the_same_events(

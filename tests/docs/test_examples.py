@@ -101,6 +101,7 @@ def test_every_make_target_in_the_docs_exists() -> None:
     assert named - targets == set()
 
 
+@pytest.mark.slow  # `make check` asks the same
 def test_generated_pages_are_current() -> None:
     done = subprocess.run([sys.executable, "scripts/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -194,6 +194,7 @@ while True:
 """
 
 
+@pytest.mark.slow  # many processes
 @pytest.mark.parametrize("seed", range(4))
 def test_a_writer_killed_at_any_moment_leaves_whole_appends_only(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

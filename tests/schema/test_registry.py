@@ -161,6 +161,7 @@ def register_all(path: str) -> None:
     registry.close()
 
 
+@pytest.mark.slow  # many processes
 def test_processes_that_register_the_same_structures_agree_on_their_numbers(registry: SchemaRegistry) -> None:
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=register_all, args=(str(registry.path),)) for _ in range(3)]
