@@ -42,10 +42,10 @@ SETTINGS = {
 #: What is called last before the events are sent or count; the late worker stalls there.
 LAST_STEPS = {
     "clickhouse": "tidemill.sinks.clickhouse.send.Sender._insert",
-    "files": "tidemill.sinks.files.client.Store.publish",
+    "files": "tidemill.sinks.files.client.FileStore.publish",
     "kafka": "tidemill.sinks.kafka.client.Producer.commit",
-    "nats": "tidemill.sinks.nats.client.Client.publish",
-    "redis": "tidemill.sinks.redis._Sending._run",
+    "nats": "tidemill.sinks.nats.client.NatsClient.publish",
+    "redis": "tidemill.sinks.redis._RedisDelivery._run",
     "s3": "tidemill.sinks.s3.resume.Manifests.publish",
     "starrocks": "tidemill.sinks.starrocks.client.StreamLoads.load",
 }
@@ -164,6 +164,13 @@ def test_every_sink_is_asked_or_has_a_reason() -> None:
     assert asked == LAST_STEPS.keys() | WAITS.keys()
 
 
+@pytest.mark.parametrize("name", LAST_STEPS)
+def test_the_last_step_of_every_sink_is_where_it_is_looked_for(name: str) -> None:
+    """A sample of the cases above need not meet each of them."""
+    target, step = _last_step(name)
+    assert callable(getattr(target, step))
+
+
 def _batches(log: LogReader) -> Iterator[tuple[int, int]]:
     """As the stream cuts them: whole transactions, and nothing across a barrier."""
     start = log.head()
@@ -180,11 +187,15 @@ def _stalling(make: Callable[[], Sink], mine: Delivery, stall: str, name: str, m
     elif stall == "before it sends":
         late.delivery = replace(mine, blocks=_held_once(late.stall, mine.blocks))
     else:
-        place, _, step = LAST_STEPS[name].rpartition(".")
-        module, _, owner = place.rpartition(".")
-        target = getattr(importlib.import_module(module), owner)
+        target, step = _last_step(name)
         monkeypatch.setattr(target, step, _for(late, getattr(target, step)))
     return late
+
+
+def _last_step(name: str) -> tuple[Any, str]:
+    place, _, step = LAST_STEPS[name].rpartition(".")
+    module, _, owner = place.rpartition(".")
+    return getattr(importlib.import_module(module), owner), step
 
 
 def _once_after(stall: Callable[[], None], function: Callable[[], Sink]) -> Callable[[], Sink]:
