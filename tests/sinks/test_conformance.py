@@ -22,6 +22,7 @@ from tidemill.contracts import Check, Outcome, Sink, SinkConfig
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Delivery, Tier
 from tidemill.model.schema_change import SchemaChangeKind
+from tidemill.sinks._shared.resume_scheme import ResumeScheme
 
 #: A configuration of each sink for the questions that need no server: nothing listens there.
 UNREACHABLE: dict[str, dict[str, Any]] = {
@@ -73,6 +74,24 @@ def test_its_config_extends_the_common_one_and_every_field_is_described(name: st
 @pytest.mark.parametrize("name", SINKS)
 def test_it_says_its_tier(name: str) -> None:
     assert make_sink(name).tier in set(Tier)
+
+
+#: Options with which a sink promises `effectively once`, where it does not by itself.
+EXACT = {"kafka": {"exactly_once": True}}
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_what_it_promises_of_replays_stands_in_its_resume_module(name: str) -> None:
+    place = f"tidemill.sinks.{name}.resume"
+    if make_sink(name, **UNREACHABLE[name] | EXACT.get(name, {})).tier is not Tier.EFFECTIVELY_ONCE:
+        return
+    module = importlib.import_module(place)
+    scheme = module.RESUME
+    assert isinstance(scheme, ResumeScheme)
+    assert module.__doc__
+    assert all((scheme.kept_in, scheme.bound_by, scheme.replay))
+    for answer in (scheme.already, scheme.note):
+        assert answer.__module__ == place or answer.__module__.startswith("tidemill.sinks._shared."), answer
 
 
 @pytest.mark.parametrize("name", SINKS)

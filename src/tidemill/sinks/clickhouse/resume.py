@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.net.clickhouse import explained, literal, quoted
-from tidemill.sinks._shared.history import TABLE, WriterNote
+from tidemill.sinks._shared.history import TABLE, WriterHistory, WriterNote
+from tidemill.sinks._shared.resume_scheme import ResumeScheme
 from tidemill.sinks.clickhouse.server_table import ClickHouseTableName
 
 
@@ -45,3 +46,12 @@ class ClickHouseNotebook:
         with explained(self.where):
             rows = self.client.query(f"SELECT max({self.version}), count() FROM {name}").result_rows
         return int(rows[0][0]) if rows[0][1] else None
+
+
+RESUME = ResumeScheme(
+    kept_in="_tidemill_history, and the version of each row",
+    bound_by="a table's note is written before its first row; a row carries its version",
+    replay="replaced by itself: the same version, the same insert_deduplication_token",
+    already=WriterHistory.admit,
+    note=ClickHouseNotebook.write,
+)

@@ -32,6 +32,7 @@ from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
 from tidemill.sinks._shared.resume import superseded
+from tidemill.sinks._shared.resume_scheme import ResumeScheme
 from tidemill.sinks.files.batch_notes import BatchNote, Evidence, LaneShare
 from tidemill.sinks.files.client import FileStore
 
@@ -205,3 +206,12 @@ def _shares(names: list[str]) -> Iterator[tuple[str, LaneShare]]:
     for name in names:
         if (share := LaneShare.parse(name)) is not None:
             yield name, share
+
+
+RESUME = ResumeScheme(
+    kept_in="a note per batch and lane in _tidemill/batches",
+    bound_by="the note is there before a draft gets its name, and every name follows from the batch",
+    replay="written again under the same name",
+    already=Journal.begin,
+    note=Journal.note,
+)

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.model.position import Offset
-from tidemill.sinks._shared.resume import Delivered, ShareRecord
+from tidemill.sinks._shared.resume import Delivered, DeliveryShare, ShareRecord
+from tidemill.sinks._shared.resume_scheme import ResumeScheme
 from tidemill.sinks.kafka.fencing import is_record
 
 _PARTITIONS = 16
@@ -103,3 +104,12 @@ def _bounds(consumer: Any, partition: Any, deadline: float) -> tuple[Offset, Off
             time.sleep(0.1)
         else:
             return low, high
+
+
+RESUME = ResumeScheme(
+    kept_in="the compacted topic positions_topic",
+    bound_by="one transaction with the events",
+    replay="skipped, event by event",
+    already=read_back,
+    note=DeliveryShare.records,
+)

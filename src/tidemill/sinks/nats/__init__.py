@@ -204,13 +204,13 @@ class _NatsDelivery:
             for row, number in enumerate(named.indices.to_pylist()):
                 headers = {
                     "Nats-Msg-Id": _escaped(ids[row].decode()),
-                    stream.EVENT: f"{mine}:{offsets[row]}",
+                    **stream.note(mine, offsets[row]),
                     "Nats-Expected-Stream": self._config.stream,
                     **(extra[row] if extra else {}),
                 }
                 if self._delivery.redelivered and offsets[row] <= self._end.offset:
                     # It comes behind later events: how far the stream is must still be seen from its last message.
-                    headers |= {stream.EVENT: f"{mine}:{self._end.offset}", stream.REACHED: self._end.identity}
+                    headers |= {**stream.note(mine, self._end.offset), stream.REACHED: self._end.identity}
                 messages.append((offsets[row], subjects[number], payloads[row].as_py(), headers))
         messages.sort(key=lambda message: message[0])
         self.encode_seconds += time.perf_counter() - began

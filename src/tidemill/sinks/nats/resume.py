@@ -15,6 +15,7 @@ from tidemill.errors import Refused
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
 from tidemill.model.template import Template
+from tidemill.sinks._shared.resume_scheme import ResumeScheme
 
 if TYPE_CHECKING:
     from tidemill.sinks.nats import NatsConfig
@@ -34,6 +35,11 @@ class End:
 
 def owner(delivery: Delivery, sink: str) -> str:
     return f"{delivery.pipeline}/{sink}"
+
+
+def note(mine: str, offset: Offset) -> dict[str, str]:
+    """The header that tells a later worker which event a message is."""
+    return {EVENT: f"{mine}:{offset}"}
 
 
 async def ensure(js: Any, config: NatsConfig, subject: Template) -> Any:
@@ -142,3 +148,12 @@ def unsuited(config: NatsConfig) -> Refused:
         fix="Use a stream with retention by limits, or set exclusive: false: then a replay is recognised only within "
         "the stream's duplicate window.",
     )
+
+
+RESUME = ResumeScheme(
+    kept_in="a header of every message in the stream",
+    bound_by="the header is part of the message",
+    replay="skipped up to the stream's last message",
+    already=end,
+    note=note,
+)

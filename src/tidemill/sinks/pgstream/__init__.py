@@ -21,11 +21,11 @@ from tidemill.model.template import Template
 from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, check_registry, encoder
 from tidemill.sinks._shared.in_order import groups
 from tidemill.sinks._shared.pg_client import PostgresTarget, address, connect, explained
-from tidemill.sinks._shared.pg_resume import PlanChanged, Positions
 from tidemill.sinks._shared.places import database
 from tidemill.sinks._shared.routing import parsed
 from tidemill.sinks.pgstream import tables as queue
 from tidemill.sinks.pgstream.consumer import Claimed, Client, Group, Message
+from tidemill.sinks.pgstream.resume import PlanChanged, Positions
 from tidemill.sinks.pgstream.write import PgstreamDelivery
 from tidemill.telemetry.events import warn
 

@@ -25,10 +25,11 @@ from tidemill.model.schema_change import SchemaChangeKind
 from tidemill.model.table import Table
 from tidemill.model.template import Template
 from tidemill.sinks._shared.pg_client import address, connect, explained, is_about_structure
-from tidemill.sinks._shared.pg_resume import PlanChanged, Positions, StateConfig, Taking
+from tidemill.sinks._shared.pg_resume import StateConfig
 from tidemill.sinks._shared.places import database
 from tidemill.sinks._shared.prefetch import ahead
 from tidemill.sinks._shared.unfollowed import Looks
+from tidemill.sinks.postgres.resume import PlanChanged, Positions, Taking
 from tidemill.sinks.postgres.tables import CREATE_STATE, PostgresTables, Rules
 from tidemill.sinks.postgres.target import Target
 from tidemill.sinks.postgres.windows import Window, Windows

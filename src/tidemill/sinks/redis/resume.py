@@ -24,6 +24,7 @@ from tidemill.errors import Refused
 from tidemill.model.columns import Ints
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
+from tidemill.sinks._shared.resume_scheme import ResumeScheme
 from tidemill.sinks.redis.errors import overtaken
 
 _KEPT = 100_000  # streams whose end is remembered
@@ -283,3 +284,12 @@ def _whole(answer: Any) -> Any:
 
 def _text(value: bytes | str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+RESUME = ResumeScheme(
+    kept_in="the stream's own ids, vouched for by a hash beside it",
+    bound_by="the hash is written before a batch, its reach in one transaction with the entries",
+    replay="skipped, or refused by the server for its id",
+    already=StreamEnds.confirm,
+    note=StreamEnds.claim,
+)

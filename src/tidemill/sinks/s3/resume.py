@@ -20,6 +20,7 @@ import orjson
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
+from tidemill.sinks._shared.resume_scheme import ResumeScheme
 
 log = logging.getLogger("tidemill.sinks.s3")
 
@@ -158,3 +159,12 @@ class Manifests:
         content = orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
         attributes = {"Content-Type": "application/json"}
         obstore.put(self._store, self._prefix + name, content, mode=mode, attributes=attributes, use_multipart=False)
+
+
+RESUME = ResumeScheme(
+    kept_in="a manifest per stretch of offsets",
+    bound_by="objects are visible by their manifest, which is created once",
+    replay="skipped up to the end of the last manifest",
+    already=Manifests.reached,
+    note=Manifests.publish,
+)

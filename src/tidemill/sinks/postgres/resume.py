@@ -1,0 +1,16 @@
+"""What the postgres sink has delivered: in `tidemill_positions` of the target, in one transaction with its rows."""
+
+from __future__ import annotations
+
+from tidemill.sinks._shared.pg_resume import PlanChanged, Positions, Taking
+from tidemill.sinks._shared.resume_scheme import ResumeScheme
+
+__all__ = ["RESUME", "PlanChanged", "Positions", "Taking"]
+
+RESUME = ResumeScheme(
+    kept_in="the table tidemill_positions",
+    bound_by="one transaction with the events",
+    replay="skipped, event by event",
+    already=Positions.begin,
+    note=Taking.save,
+)
