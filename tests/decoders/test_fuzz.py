@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.decoders import corpus, goldens
 from tests.support.pgstream import decode, frames, tables_of
+from tests.support.seed import run_seed
 from tidemill.errors import DecodeError
 
 STREAMS = goldens.load()
@@ -30,7 +31,7 @@ def test_a_stream_that_ends_anywhere_is_an_unfinished_stream(pair: tuple[goldens
 @pytest.mark.parametrize("pair", STREAMS, ids=map(goldens.label, STREAMS))
 def test_damaged_bytes_give_a_decode_error_or_events(pair: tuple[goldens.Golden, goldens.Stream]) -> None:
     golden, stream = pair
-    seed = random.SystemRandom().randrange(2**32)
+    seed = run_seed()
     pick = random.Random(seed)
     refused = 0
     count = 40 if len(stream.data) < 10_000 else 12
@@ -66,7 +67,7 @@ def test_bytes_that_were_never_a_stream_give_a_decode_error_or_nothing(stream: b
 
 @pytest.mark.slow  # kernels run as plain Python
 def test_no_kernel_looks_outside_its_arrays() -> None:
-    seed = random.SystemRandom().randrange(2**32)
+    seed = run_seed()
     done = subprocess.run(
         [sys.executable, "-m", "tests.decoders.corpus", str(seed), "400"],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, timeout=300,

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from tests.support.seed import run_seed
 from tidemill.decoders.binlog import cells, strings
 from tidemill.decoders.binlog.column import BinlogCells
 from tidemill.decoders.mysql_schema import charsets, table_map, types
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 
-SEED = random.SystemRandom().randrange(2**32)
+SEED = run_seed()
 Limits = tuple[tuple[int, int], ...]
 _ANY, _UPPER = (0, 255), (0x80, 255)
 _ONE_AND_TWO: tuple[Limits, ...] = ((_ANY,), (_UPPER, _ANY))

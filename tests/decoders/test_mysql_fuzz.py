@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.decoders import mycorpus, mygoldens
 from tests.decoders.mycorpus import Pair
 from tests.support.binlogstream import decode
+from tests.support.seed import run_seed
 from tidemill.errors import DecodeError, SourceError
 
 STREAMS = mygoldens.load()
@@ -30,7 +31,7 @@ def test_a_stream_that_ends_anywhere_is_an_unfinished_stream(pair: Pair) -> None
 
 @pytest.mark.parametrize("pair", STREAMS, ids=map(mygoldens.label, STREAMS))
 def test_damaged_bytes_give_an_error_or_events(pair: Pair) -> None:
-    seed = random.SystemRandom().randrange(2**32)
+    seed = run_seed()
     pick = random.Random(seed)
     count = 60 if len(pair[1].data) < 10_000 else 12
     try:
@@ -62,7 +63,7 @@ def test_a_changed_byte_is_always_noticed_where_events_have_checksums(pair: Pair
 
 @pytest.mark.slow  # kernels run as plain Python
 def test_no_kernel_looks_outside_of_its_bytes() -> None:
-    seed = random.SystemRandom().randrange(2**32)
+    seed = run_seed()
     done = subprocess.run(
         [sys.executable, "-m", "tests.decoders.mycorpus", str(seed), "150"],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, timeout=120,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.decoders.mykinds import KINDS
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
+from tests.support.seed import run_seed
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog import json_documents as documents
 from tidemill.decoders.binlog import json_text as kernel
@@ -23,7 +24,7 @@ from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 
-SEED = random.SystemRandom().randrange(2**32)
+SEED = run_seed()
 
 
 def column(values: list[bytes]) -> BinlogCells:

@@ -12,11 +12,12 @@ from tests.decoders.mykinds import KINDS, Kind
 from tests.services.mysql import private_server
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.decoded import rows
+from tests.support.seed import run_seed
 from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 
-SEED = random.SystemRandom().randrange(2**32)
+SEED = run_seed()
 _TYPES = [kind for kind in KINDS if kind.native.startswith(("datetime", "timestamp", "time"))]
 
 

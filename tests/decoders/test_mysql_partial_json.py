@@ -11,12 +11,13 @@ import pytest
 
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.decoded import rows
+from tests.support.seed import run_seed
 from tidemill.decoders.binlog import json_documents as documents
 from tidemill.decoders.binlog.json_value import Node
 from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.lab.servers.mysql_family import Server
 
-SEED = random.SystemRandom().randrange(2**32)
+SEED = run_seed()
 ROUNDS, STEPS = 12, 40
 _KEYS = ("a", "b1", "_$", "", " ", "x y", 'q"q', "it's", "a.b", "[0]", "[last]", "last", "$", "*", "1a", "-", "\\",
          "\\u0041", "l\nf", "t\tb", "\x01", "ä", "日本", "😀", "e\u0301", "a\u200cb", "\ufeff", "k" * 300)  # fmt: skip

@@ -20,13 +20,14 @@ import pytest
 from tests.decoders.mykinds import DOUBLE, KINDS, Kind
 from tests.services.mysql import KINDS as SERVERS
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
+from tests.support.seed import run_seed
 from tidemill.decoders.mysql_schema import types
 from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.block import Block, Side
 from tidemill.model.change import Committed
 
-SEED = random.SystemRandom().randrange(2**32)
+SEED = run_seed()
 #: Types that a TABLE_MAP event does not tell from others.
 _ONLY_IN_THE_CATALOG = ("uuid", "inet4", "inet6")
 

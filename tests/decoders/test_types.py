@@ -21,6 +21,7 @@ import pytest
 
 from tests.decoders.kinds import KINDS, SETUP, Kind, quoted
 from tests.support.pgstream import decode, record
+from tests.support.seed import run_seed
 from tidemill.decoders.pgoutput.messages import Relation
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.model import postgres_types
@@ -30,7 +31,7 @@ from tidemill.model.table import Table
 from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.client import SESSION
 
-SEED = random.SystemRandom().randrange(2**32)
+SEED = run_seed()
 
 
 @dataclass

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
+from tests.support.seed import run_seed
 from tidemill.config.secrets import masked, revealed
 from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
@@ -223,7 +224,7 @@ class TestOrder:
     ) -> None:
         """Couriers that are ahead do not wait for others; all wait where an event has no key."""
         monkeypatch.setattr(in_order, "WINDOW", 10)
-        seed = random.randrange(2**32)
+        seed = run_seed()
         chance = random.Random(seed)
         receiver.script = lambda request: ScriptedResponse(
             503 if chance.random() < 0.1 else 200, delay=chance.random() / 500
@@ -253,7 +254,7 @@ class TestOrder:
         """Without its TOAST columns such an update cannot be a delete and an insert. Requests about the old key, the
         update, and requests about the new key go one after the other, whichever courier the keys have."""
         monkeypatch.setattr(in_order, "WINDOW", 10)
-        chance = random.Random(seed := random.randrange(2**32))
+        chance = random.Random(seed := run_seed())
         receiver.script = lambda request: ScriptedResponse(
             503 if chance.random() < 0.2 else 200, delay=chance.random() / 300
         )

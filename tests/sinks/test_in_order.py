@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.blocks import make_block, make_table
+from tests.support.seed import run_seed
 from tidemill.errors import Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
@@ -21,7 +22,7 @@ def delivery_of(blocks: list[Block], end: int) -> Delivery:
 def test_every_event_comes_once_and_no_group_is_older_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random appends over three tables, some rows filtered out, blocks sorted by where they began before that."""
     monkeypatch.setattr(in_order, "WINDOW", 40)
-    seed = random.randrange(2**32)
+    seed = run_seed()
     chance = random.Random(seed)
     for case in range(60):
         blocks: list[tuple[int, Block]] = []

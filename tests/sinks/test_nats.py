@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
+from tests.support.seed import run_seed
 from tidemill.config.secrets import masked, revealed
 from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
@@ -158,7 +159,7 @@ class TestReplay:
         assert offsets(server, name) == list(range(60))
 
     def test_at_random_cuts_leaves_every_event_once(self, sinks: Any, server: Nats, name: str) -> None:
-        seed = random.randrange(2**32)
+        seed = run_seed()
         chance, blocks, start = random.Random(seed), make_events(200), 0
         while start < 200:
             end = min(200, start + chance.choice([10, 30, 70]))

@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.blocks import EPOCH, make_block
 from tests.support.deliveries import make_deliveries, make_events
+from tests.support.seed import run_seed
 from tests.support.terminal import Terminal
 from tidemill.contracts import Outcome
 from tidemill.errors import ConfigError, DeliveryError, is_retryable
@@ -259,7 +260,7 @@ def test_tables_with_equal_keys_do_not_wait_for_each_other(make: Make, client: C
 def test_consumers_side_by_side_lose_nothing_get_nothing_twice_and_keep_the_order_of_keys(
     make: Make, database: str, client: Client, ordered: bool
 ) -> None:
-    seed = random.SystemRandom().randrange(2**32)
+    seed = run_seed()
     pick = random.Random(seed)
     total = 400
     keys = [pick.randrange(15) for _ in range(total)]

@@ -22,6 +22,7 @@ from tests.support.blocks import make_block, make_table
 from tests.support.changes import changes, column, structure
 from tests.support.deliveries import make_deliveries, make_events
 from tests.support.origin import Origin, deal, origin, rows, session
+from tests.support.seed import run_seed
 from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.lab.servers.postgres import Postgres
@@ -77,7 +78,7 @@ def delivery_of(*blocks: Block, start: int = 0, end: int | None = None) -> Deliv
 
 
 def test_every_type_arrives_as_it_was_stored(source: Origin, target: psycopg.Connection[Any], make: Make) -> None:
-    seed = random.SystemRandom().randrange(2**32)
+    seed = run_seed()
     source.run(*SETUP)
     version = source.db.info.server_version // 10000
     tried = [kind for kind in KINDS if kind.since <= version]
@@ -106,7 +107,7 @@ def test_every_type_arrives_as_it_was_stored(source: Origin, target: psycopg.Con
 def test_a_random_workload_with_replays_cut_in_other_ways_ends_in_the_state_of_the_source(
     source: Origin, target: psycopg.Connection[Any], make: Make
 ) -> None:
-    seed = random.SystemRandom().randrange(2**32)
+    seed = run_seed()
     pick = random.Random(seed)
     source.run(
         "CREATE TABLE a (id int PRIMARY KEY, n numeric(12,2), note text, big text)",

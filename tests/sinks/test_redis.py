@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
+from tests.support.seed import run_seed
 from tidemill.config.secrets import masked
 from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
@@ -165,7 +166,7 @@ class TestReplay:
         assert offsets(client, stream) == list(range(100))
 
     def test_at_random_cuts_leaves_every_event_once(self, sinks: Any, client: redis.Redis, stream: str) -> None:
-        seed = random.randrange(2**32)
+        seed = run_seed()
         chance, blocks, start = random.Random(seed), make_events(200), 0
         while start < 200:
             end = min(200, start + chance.choice([10, 30, 70]))
@@ -381,7 +382,7 @@ class TestAStranger:
         self, sinks: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(in_order, "WINDOW", 7)
-        seed = random.randrange(2**32)
+        seed = run_seed()
         chance, blocks = random.Random(seed), make_events(100)
         for _ in range(20):
             stream, warm, start = f"stream-{next(_names)}", None, 0

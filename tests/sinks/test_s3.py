@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
+from tests.support.seed import run_seed
 from tidemill.config.secrets import masked, revealed
 from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
@@ -249,7 +250,7 @@ class TestReplay:
     def test_killed_at_any_upload_and_planned_anew_every_event_is_there_once(
         self, sinks: Any, store: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        seed = random.randrange(2**32)
+        seed = run_seed()
         chance, blocks, start = random.Random(seed), make_events(100), 0
         put, fuse = Upload.put, [0]
 

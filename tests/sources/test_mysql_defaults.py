@@ -23,6 +23,7 @@ from tests.services.mysql import KINDS, private_server
 from tests.sources.mysupport import config
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.capturing import Running, capturing, eventually
+from tests.support.seed import run_seed
 from tidemill.decoders.mysql_schema import types
 from tidemill.decoders.mysql_schema.catalog import CatalogTable
 from tidemill.decoders.mysql_schema.ddl import parse
@@ -39,7 +40,7 @@ from tidemill.sources.mysql import server as facts
 from tidemill.sources.mysql.catalog import read_tables
 from tidemill.sources.mysql.client import connect
 
-SEED = random.SystemRandom().randrange(2**32)
+SEED = run_seed()
 _names = itertools.count(1)
 Confirmed = tuple[Any, str]
 #: In ways that people write them, beside those of every type.
