@@ -15,6 +15,7 @@
     │   ├── LogCorrupt       a checksum does not match before the tail
     │   ├── LogTooNew        a newer version wrote this log
     │   ├── LogTakenOver     a newer writer has this log
+    │   ├── StagingLost      what others staged for the log is gone; stage it again
     │   ├── SpillLost        a piece of an open transaction is gone; connect again
     │   └── BadAppend        a decoder's blocks break the log's rules: a defect of ours
     ├── CheckpointError      the checkpoint store
@@ -194,6 +195,11 @@ class SpillLost(LogError):
     default_fix = "Capture connects again by itself: the source then sends an open transaction from its beginning."
 
 
+class StagingLost(LogError):
+    code = "staging-lost"
+    default_fix = "Nothing of it was appended: stage it again, under another id."
+
+
 class BadAppend(LogError):
     code = "bad-append"
     default_fix = "Nothing of it was appended or acknowledged. Report it with the statements that changed the table."
@@ -265,6 +271,7 @@ _RETRYABLE: dict[type[BaseException], bool] = {
     LogCorrupt: False,
     LogTakenOver: False,
     LogTooNew: False,
+    StagingLost: False,
     SpillLost: True,  # by a new connection; the same call again would find the same
     BadAppend: False,
     LogError: True,  # an I/O error of the log's storage: a full disk is freed, a mount comes back

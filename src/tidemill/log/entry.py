@@ -22,8 +22,9 @@ class Tail:
 
 
 FORMAT = 2
-"""Of an entry's document; one that names none has format 1. What 1 reads is still there: 2 adds `barriers`, the kinds
-of the barrier by name. A reader refuses a format that is newer than its own, before anything is cut off or written."""
+"""Of an entry's document; one that names none has format 1. 2 adds `barriers`, the kinds of the barrier by name, and
+the `base` of blocks that were staged. A reader refuses a format that is newer than its own, before anything is cut off
+or written."""
 
 NOWHERE = Position("")
 ORIGIN = Tail(0, NOWHERE)
@@ -42,8 +43,9 @@ class Constants:
 class BlockRef:
     """One block's place in the log; small enough to travel to a Spark task in place of the rows.
 
-    Covers the block's rows with `first <= offset < last`. Tables interleave, so that a range may hold fewer of the
-    block's rows than it has offsets, even none; `rows` counts the whole block.
+    The offsets in its bytes count from `base`. Covers the block's rows with `first <= offset < last`. Tables
+    interleave, so that a range may hold fewer of the block's rows than it has offsets, even none; `rows` counts the
+    whole block.
     """
 
     segment: str
@@ -108,10 +110,12 @@ class Entry:
         shared = next((ref.constants for ref in self.blocks), None)
         doc: dict[str, Any] = {
             "base": self.base, "rows": self.rows, "bytes": self.bytes, "written_at": self.written_at,
-            "format": FORMAT, "barrier": bool(self.barrier), "barriers": self.barrier.kinds, "since": self.since,
+            "format": FORMAT, "barriers": self.barrier.kinds, "since": self.since,
             "marks": [[events for events, _ in self.marks], [position for _, position in self.marks]],
-            "blocks": [_block_to_doc(self.base, ref) for ref in self.blocks],
+            "blocks": [block_to_doc(self.base, ref) for ref in self.blocks],
         }  # fmt: skip
+        if all(ref.base == self.base for ref in self.blocks):
+            doc["barrier"] = bool(self.barrier)  # a reader of format 1 would misread the others, and stops without it
         if shared is not None:
             doc |= {"position": shared.position, "tx_id": shared.tx_id, "commit_time": shared.commit_time}
         return doc
@@ -119,7 +123,7 @@ class Entry:
     @classmethod
     def from_doc(cls, doc: dict[str, Any], segment: str) -> Entry:
         """`segment` is the file the index belongs to; blocks are there unless they say otherwise."""
-        blocks = tuple(_block_from_doc(doc, block, segment) for block in doc["blocks"])
+        blocks = tuple(block_from_doc(doc, block, segment) for block in doc["blocks"])
         return cls(
             doc["base"], doc["rows"], doc["bytes"], doc["written_at"], barrier_of(doc),
             tuple(zip(*doc["marks"], strict=True)), blocks, doc["since"],
@@ -150,20 +154,23 @@ def index_name(base: Offset) -> str:
     return f"{base:020d}.idx"
 
 
-def _block_to_doc(base: Offset, ref: BlockRef) -> dict[str, Any]:
+def block_to_doc(base: Offset, ref: BlockRef) -> dict[str, Any]:
     doc: dict[str, Any] = {
         "table": ref.table, "version": ref.version, "fingerprint": ref.fingerprint, "rows": ref.rows,
         "first": ref.first - base, "last": ref.last - base, "at": ref.at, "size": ref.size, "crc": ref.crc,
     }  # fmt: skip
-    if "-" in ref.segment:  # a piece of a transaction in an object store, which has files of its own
+    if "-" in ref.segment:  # a file of its own: a piece of a transaction in an object store, or one that was staged
         doc["segment"] = ref.segment
+    if ref.base != base:
+        doc["base"] = ref.base - base
     return doc
 
 
-def _block_from_doc(entry: dict[str, Any], doc: dict[str, Any], segment: str) -> BlockRef:
+def block_from_doc(entry: dict[str, Any], doc: dict[str, Any], segment: str) -> BlockRef:
     base = entry["base"]
     return BlockRef(
-        doc.get("segment", segment), doc["at"], doc["size"], doc["crc"], base, base + doc["first"], base + doc["last"],
-        doc["table"], doc["version"], doc["fingerprint"], doc["rows"], bool(entry["barrier"]),
+        doc.get("segment", segment), doc["at"], doc["size"], doc["crc"],
+        base + doc.get("base", 0), base + doc["first"], base + doc["last"],
+        doc["table"], doc["version"], doc["fingerprint"], doc["rows"], bool(barrier_of(entry)),
         entry.get("position"), entry.get("tx_id"), entry.get("commit_time"),
     )  # fmt: skip

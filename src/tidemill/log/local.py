@@ -20,6 +20,8 @@ from tidemill.log.store import LOCK, RESTORE
 
 # A mapped file keeps its disk space when it is trimmed, so only few stay mapped.
 _MAPS = 2
+# What file systems say that have one name per file.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)
 # A directory that the user named may hold other files, which nobody here reads, removes or changes.
 _OURS = re.compile(rf"\d{{20}}\.idx|(\d{{20}}|spill-).*\.seg|(acknowledged|position)\.json(\.tmp)?|{re.escape(LOCK)}")
 
@@ -102,7 +104,7 @@ class LocalStore:
                 if self._fsync:
                     os.fdatasync(file)
                     if new:
-                        sync_path(self._directory)
+                        sync_path((self._directory / name).parent)
             except BaseException:
                 self._uncut.add(name)
                 with suppress(OSError):
@@ -118,6 +120,7 @@ class LocalStore:
 
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
         with self._failing(f"cannot write {name}"):
+            self._make_folder(name)
             replace_file(self._directory / name, data, durable=durable and self._fsync)
 
     def cut(self, name: str, size: int) -> None:
@@ -139,6 +142,27 @@ class LocalStore:
                 self._files[new] = self._files.pop(old)
             if self._fsync:
                 sync_path(self._directory)
+
+    def copy(self, old: str, new: str) -> None:
+        with self._failing(f"cannot copy {old}"):
+            target = self._directory / new
+            target.unlink(missing_ok=True)  # of an attempt before
+            try:
+                os.link(self._directory / old, target)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                replace_file(target, (self._directory / old).read_bytes(), durable=self._fsync)
+            if self._fsync:
+                sync_path(self._directory)
+
+    def below(self, folder: str) -> list[str]:
+        files = [path for path in (self._directory / folder).rglob("*") if path.is_file()]
+        return sorted(path.relative_to(self._directory).as_posix() for path in files)
+
+    def remove_folder(self, folder: str) -> None:
+        with suppress(OSError):
+            os.rmdir(self._directory / folder)
 
     def remove(self, name: str) -> None:
         self.release(name)
@@ -182,8 +206,13 @@ class LocalStore:
             os.close(self._lock)
             self._lock = None
 
+    def _make_folder(self, name: str) -> None:
+        if "/" in name:
+            make_directory((self._directory / name).parent)
+
     def _open(self, name: str) -> int:
         if name not in self._files:
+            self._make_folder(name)
             self._files[name] = open_file(self._directory / name, os.O_RDWR | os.O_CREAT)
         return self._files[name]
 

@@ -24,7 +24,7 @@ import posixpath
 import time
 import uuid
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -36,6 +36,10 @@ from tidemill.log.store import LOCK, RESTORE
 _LOOKS_PER_SECOND = 4
 # An index record begins with its checksum and its length, which tell it from every other.
 _STAMP_BYTES = 24
+
+
+# No folders there: making one would leave an empty object.
+_FLAT = ("s3", "gcs", "abfs")
 
 
 class ObjectStore:
@@ -84,6 +88,7 @@ class ObjectStore:
         if at:
             raise ValueError("an object cannot be added to")
         with self._failing(f"cannot write {name}"):
+            self._make_folder(name)
             try:
                 with self._fs.open_output_stream(self._at(name)) as file:
                     for buffer in buffers:
@@ -124,8 +129,10 @@ class ObjectStore:
             raise LogTakenOver(f"another writer has replaced {name}", where=self.label, fix=fix)
 
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        with self._failing(f"cannot write {name}"), self._fs.open_output_stream(self._at(name)) as file:
-            file.write(data)
+        with self._failing(f"cannot write {name}"):
+            self._make_folder(name)
+            with self._fs.open_output_stream(self._at(name)) as file:
+                file.write(data)
 
     def cut(self, name: str, size: int) -> None:
         if size:
@@ -135,6 +142,24 @@ class ObjectStore:
     def move(self, old: str, new: str) -> None:
         with self._failing(f"cannot rename {old}"):
             self._fs.move(self._at(old), self._at(new))
+
+    def copy(self, old: str, new: str) -> None:
+        with self._failing(f"cannot copy {old}"):
+            self._fs.copy_file(self._at(old), self._at(new))
+
+    def below(self, folder: str) -> list[str]:
+        with self._failing(f"cannot list {folder}"):
+            infos = self._fs.get_file_info(pafs.FileSelector(self._at(folder), allow_not_found=True, recursive=True))
+        return sorted(posixpath.relpath(info.path, self._path) for info in infos if info.type == pafs.FileType.File)
+
+    def remove_folder(self, folder: str) -> None:
+        if self._fs.type_name not in _FLAT and not self.below(folder):
+            with suppress(OSError):
+                self._fs.delete_dir(self._at(folder))
+
+    def _make_folder(self, name: str) -> None:
+        if "/" in name and self._fs.type_name not in _FLAT:
+            self._fs.create_dir(posixpath.dirname(self._at(name)), recursive=True)
 
     def remove(self, name: str) -> None:
         with self._failing(f"cannot remove {name}"):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidemill.errors import LogCorrupt
+from tidemill.log import staging
 from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
 from tidemill.log.entry import ORIGIN, Entry, Tail, index_name, segment_name
 from tidemill.log.index import SegmentIndex
@@ -31,6 +32,8 @@ class OpenSegment:
     base: Offset
     bytes: int = 0
     index_bytes: int = 0
+    sealed: bool = False
+    """Its data is in files that others wrote: the next append begins another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,16 @@ class Recovered:
     segment: OpenSegment | None
 
 
-def recover(store: Store, base: Tail | None, delivered: Offset = 0, spills: Sequence[str] = ()) -> Recovered:
+def recover(
+    store: Store,
+    base: Tail | None,
+    delivered: Offset = 0,
+    spills: Sequence[str] = (),
+    staged: Callable[[str], bool] = lambda id: False,
+) -> Recovered:
     """`base` is the checkpoint: where an empty log begins, and where no other may end before. What was `delivered`
-    behind it comes again. `spills` were there before the lock was taken: none is a newer writer's."""
+    behind it comes again. `spills` were there before the lock was taken: none is a newer writer's. `staged` as of
+    `LogWriter.open`."""
     names = store.names()
     found, torn = _find_tail(store, [int(name[:-4]) for name in names if name.endswith(".idx")])
     resting = Bookmark(store, POSITION)
@@ -66,6 +76,8 @@ def recover(store: Store, base: Tail | None, delivered: Offset = 0, spills: Sequ
         _cut(store, index_name(found.segment.base), found.segment.index_bytes)
         _cut(store, segment_name(found.segment.base), found.segment.bytes)
     _remove_leftovers(store, spills)
+    for id in staging.sweep(store, lambda id: find_adopted(store, id) is not None, staged):
+        _events.info("staged segments removed", extra={"log": store.label, "staged": id})
     return Recovered(tail, found.written_at, found.segment)
 
 
@@ -81,7 +93,8 @@ def _find_tail(store: Store, bases: list[Offset]) -> tuple[Recovered, list[Offse
             if _whole(store, entry):
                 at, size = index.place(number)
                 end = max(ref.at + ref.size for ref in entry.blocks)
-                return Recovered(entry.tail, entry.written_at, OpenSegment(base, end, at + size)), torn
+                sealed = store.appends and any(ref.segment != segment_name(base) for ref in entry.blocks)
+                return Recovered(entry.tail, entry.written_at, OpenSegment(base, end, at + size, sealed)), torn
             lost = Tail(entry.base, entry.since)
         torn.append(base)
     return Recovered(lost, 0, None), torn
@@ -122,6 +135,18 @@ def _remove_leftovers(store: Store, spills: Sequence[str]) -> None:
         unnamed = name.endswith(".seg") and name[:20] not in indexed and (store.appends or name[:20] < head)
         if name in spills or (unnamed and not name.startswith(PREFIX)):
             store.remove(name)
+
+
+def find_adopted(store: Store, id: str) -> Entry | None:
+    """The append of what was staged under this id; None if there is none, or it was trimmed. An attempt that failed may
+    have left names of files: the index decides."""
+    for base in staging.base_of(store.names(), id):
+        index = SegmentIndex(store, base)
+        index.refresh()
+        entry = index.entry(0) if len(index) else None  # it begins its segment
+        if entry is not None and any(f"-{id}-" in ref.segment for ref in entry.blocks):
+            return entry
+    return None
 
 
 def list_spills(store: Store) -> tuple[str, ...]:

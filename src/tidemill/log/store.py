@@ -62,8 +62,18 @@ class Store(Protocol):
 
     def move(self, old: str, new: str) -> None: ...
 
+    def copy(self, old: str, new: str) -> None:
+        """Durably. Where files can have two names this is the second, and costs no room; nobody changes either."""
+
+    def below(self, folder: str) -> list[str]:
+        """Every file in a folder of the log and in those inside, sorted, each with its folders before it. Who writes
+        one there need not make the folder first."""
+
     def remove(self, name: str) -> None:
         """Does nothing when there is no such file."""
+
+    def remove_folder(self, folder: str) -> None:
+        """Does nothing when there is none, or when files are in it again."""
 
     def release(self, name: str) -> None:
         """The writer is done with this file."""

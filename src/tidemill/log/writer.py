@@ -10,22 +10,25 @@ first attempt on the append is certain: the same call again, or `settle`, puts t
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from tidemill.errors import BadAppend, LogError, LogFull, LogTakenOver
-from tidemill.log import order
+from tidemill.log import order, staging
 from tidemill.log.backlog import Backlog
 from tidemill.log.bookmark import ACKNOWLEDGED, POSITION, Bookmark
 from tidemill.log.config import LogConfig
 from tidemill.log.entry import BlockRef, Constants, Entry, Tail, index_name, segment_name
 from tidemill.log.index import Index, pack
-from tidemill.log.recovery import OpenSegment, list_spills, recover
+from tidemill.log.recovery import OpenSegment, find_adopted, list_spills, recover
 from tidemill.log.spill import Spill, place
+from tidemill.log.staging import Adoption, Manifest
 from tidemill.log.store import Store, open_store
 from tidemill.model.barrier import Barrier
 from tidemill.model.change import Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.position import Offset, Position
+from tidemill.telemetry.failpoints import failpoint
 
 # The backlog is counted in this many heaps at most, give or take.
 _HEAPS = 1024
@@ -35,7 +38,7 @@ _HEAPS = 1024
 class _Publication:
     """An append whose data is stored, and the record that makes it visible."""
 
-    change: Committed | SpillCommitted
+    change: Committed | SpillCommitted | Adoption
     entry: Entry
     segment: OpenSegment
     record: bytes
@@ -45,9 +48,15 @@ class LogWriter:
     """Made by `open`; close it, or let the process die: both leave a log that opens again."""
 
     def __init__(
-        self, store: Store, config: LogConfig, base: Tail | None, delivered: Offset, spills: tuple[str, ...]
+        self,
+        store: Store,
+        config: LogConfig,
+        base: Tail | None,
+        delivered: Offset,
+        spills: tuple[str, ...],
+        staged: Callable[[str], bool],
     ) -> None:
-        recovered = recover(store, base, delivered, spills)
+        recovered = recover(store, base, delivered, spills, staged)
         self.tail = recovered.tail
         self._store = store
         self._config = config
@@ -70,18 +79,20 @@ class LogWriter:
         base: Tail | None = None,
         delivered: Offset | None = None,
         ours: bool = False,
+        staged: Callable[[str], bool] = lambda id: False,
     ) -> LogWriter:
         """Takes the writer's lock, cuts a torn tail, removes spills of a dead process.
 
         `base` is the checkpoint: an empty log begins there, and a log that ends before it is `LogCorrupt`. Events from
         `base` up to `delivered` were delivered, too, and come again under the same offsets: a checkpoint inside a
-        transaction (invariant 5). `ours` as of `open_store`.
+        transaction (invariant 5). `ours` as of `open_store`. `staged` says of an id (`log/staging.py`) whether somebody
+        is still at work on it, or wants it adopted: what is staged under any other goes.
         """
         store = open_store(uri, fsync=config.fsync, ours=ours)
         spills = list_spills(store)
         store.lock()
         try:
-            return cls(store, config, base, max(delivered or 0, base.offset if base else 0), spills)
+            return cls(store, config, base, max(delivered or 0, base.offset if base else 0), spills, staged)
         except BaseException:
             store.close()
             raise
@@ -143,6 +154,45 @@ class LogWriter:
                 _drop(kept)
             raise
 
+    def adopt(
+        self,
+        manifest: Manifest,
+        through: Position,
+        *,
+        constants: Constants | None = None,
+        barrier: Barrier = Barrier.NONE,
+    ) -> Entry:
+        """Makes what others staged visible, wholly, in one append at the log's end. `through` is where the source
+        resumes after it; rows that lack position, transaction and time get the `constants`.
+
+        What was adopted before is not adopted again: the answer is the append that it has. `StagingLost` if a part is
+        gone; `LogFull` while there is no room.
+        """
+        change = Adoption(manifest, through, constants, barrier)
+        entry = self._repeat(change) or find_adopted(self._store, manifest.id) or self._adopt_staged(change)
+        # What is published stays published; a leftover is removed when the log is opened again.
+        with suppress(LogError):
+            staging.remove(self._store, manifest.id)
+        return entry
+
+    def _adopt_staged(self, change: Adoption) -> Entry:
+        if not change.manifest.events:
+            return self._advance(change.through)
+        self._store.check_lock()
+        self._admit()
+        segment = OpenSegment(self.tail.offset, sealed=True)
+        refs = staging.link(self._store, change, segment.base)
+        events = change.manifest.events
+        try:
+            order.check(refs, self._store.label)
+            entry = self._publish(segment, refs, events, ((events, change.through),), change.barrier, change)
+        except BaseException:
+            if self._store.appends:
+                staging.unlink(self._store, refs)
+            raise
+        failpoint("log.adopted")
+        return entry
+
     def drop_spill(self, change: SpillAborted) -> None:
         spill = self._spills.pop(change.transaction, None)
         if spill is not None:
@@ -180,7 +230,7 @@ class LogWriter:
     def _writable(self, base: Offset) -> OpenSegment:
         """The open segment, or a new one that counts once its first append is published."""
         now = self._segment
-        if now is None or not self._store.appends or now.bytes >= self._config.segment_bytes:
+        if now is None or now.sealed or not self._store.appends or now.bytes >= self._config.segment_bytes:
             return OpenSegment(base)
         return now
 
@@ -203,7 +253,7 @@ class LogWriter:
         events: int,
         marks: tuple[tuple[Offset, Position], ...],
         barrier: Barrier,
-        change: Committed | SpillCommitted,
+        change: Committed | SpillCommitted | Adoption,
     ) -> Entry:
         """The moment of truth: one index record."""
         size = sum(ref.size for ref in refs)
@@ -232,11 +282,11 @@ class LogWriter:
         self._backlog.add(entry.end, entry.bytes)
         return entry
 
-    def _repeat(self, change: Committed | SpillCommitted) -> Entry | None:
+    def _repeat(self, change: Committed | SpillCommitted | Adoption) -> Entry | None:
         """The entry, if this is the call whose answer was lost, made again."""
         if self._unanswered is None:
             return None
-        if self._unanswered.change is not change:
+        if not _is_same(self._unanswered.change, change):
             raise BadAppend("an append comes before the one whose answer was lost is settled", where=self._store.label)
         return self._put(self._unanswered)
 
@@ -253,6 +303,12 @@ class LogWriter:
         index.refresh()
         for append in index.appends(max(delivered, index.head() or 0)):
             self._backlog.add(append.end, append.bytes)
+
+
+def _is_same(one: Committed | SpillCommitted | Adoption, other: Committed | SpillCommitted | Adoption) -> bool:
+    if isinstance(one, Adoption) and isinstance(other, Adoption):
+        return one.manifest.id == other.manifest.id
+    return one is other
 
 
 def _check(change: Committed, where: str) -> None:
