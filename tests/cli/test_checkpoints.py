@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.blocks import make_change, position
 from tests.support.components import register
 from tests.support.terminal import Terminal
 from tidemill import config
+from tidemill.contracts import LostRange
 from tidemill.log import LogConfig, LogReader, LogWriter, Tail, acknowledge
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
@@ -178,6 +180,18 @@ def test_set_moves_one_sink_and_leaves_the_pipeline_alone(tidemill: Terminal, fa
     assert shown["checkpoint"]["offset"] == 5
     past = tidemill("checkpoints", "history", fanned.file, "--sink", "c", "--json").json["checkpoints"]
     assert [each["offset"] for each in past] == [8, 3]
+
+
+def test_a_sink_that_was_moved_has_lost_nothing_any_more_and_others_have(
+    tidemill: Terminal, fanned: config.Pipeline
+) -> None:
+    with closing(fanned.build_state()) as state:
+        for sink in ("c", "d"):
+            state.add_lost_range("orders", sink, LostRange(0, 3, 3))
+            state.save_spark_start("orders", 3, sink)
+        tidemill("checkpoints", "set", fanned.file, 8, "--sink", "c", "--force", "--json")
+        assert (state.lost_ranges("orders", "c"), state.spark_start("orders", "c")) == ([], None)
+        assert (state.lost_ranges("orders", "d"), state.spark_start("orders", "d")) == ([LostRange(0, 3, 3)], 3)
 
 
 def test_set_refuses_a_sink_that_has_no_position_of_its_own(tidemill: Terminal, fanned: config.Pipeline) -> None:

@@ -17,6 +17,7 @@ from tidemill.checkpoints.file import FileCheckpoints, FileConfig
 from tidemill.config.spec import CommitPolicy
 from tidemill.log import LogConfig, LogWriter
 from tidemill.retry import RetryPolicy
+from tidemill.state import open_store
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.policy import Policy
@@ -54,6 +55,7 @@ class Mill:
     def __post_init__(self) -> None:
         self.log = LogWriter.open(self.log_uri, LogConfig.model_validate({"fsync": False}))
         self.store = FileCheckpoints(FileConfig(), state_dir=self.directory)
+        self.state = open_store(str(self.directory / "state.sqlite"))
 
     @property
     def log_uri(self) -> str:
@@ -77,7 +79,7 @@ class Mill:
         sinks = sinks or (self.sink(),)
         policy = Policy.of("mill", CommitPolicy(mode="all"), {config["id"]: True for _, config in sinks})
         return StreamLoop(
-            policy.groups[0], Ledger(policy, self.store, self.log_uri), "source", self.log_uri, sinks,
+            policy.groups[0], Ledger(policy, self.store, self.log_uri, state=self.state), "source", self.log_uri, sinks,
             spark=self.spark, spark_dir=self.spark_dir, **given,
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ from tidemill.checkpoints.file import FileCheckpoints, FileConfig
 from tidemill.config.spec import Batch, CommitPolicy
 from tidemill.dlq import DeadLetters
 from tidemill.log import LogReader
+from tidemill.state import open_store
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.policy import Policy
@@ -26,8 +27,10 @@ def main(directory: Path, lanes: int, max_events: int, master: str = "local[2]")
     install_scribe(spark, directory)
     policy = Policy.of("mill", CommitPolicy(), {"s": True})
     dead_letters = DeadLetters(directory / "dlq.sqlite")
+    store, state = FileCheckpoints(FileConfig(), state_dir=directory), open_store(str(directory / "state.sqlite"))
+    ledger = Ledger(policy, store, log, state=state)
     loop = StreamLoop(
-        policy.groups[0], Ledger(policy, FileCheckpoints(FileConfig(), state_dir=directory), log), "source", log,
+        policy.groups[0], ledger, "source", log,
         [("scribe", {"id": "s", "directory": str(directory)})], spark=spark, spark_dir=directory / "spark",
         batch=Batch(max_events=max_events), lanes=lanes, dead_letters=dead_letters,
     )  # fmt: skip

@@ -33,7 +33,7 @@ class Fan:
 
     def __init__(self, mill: Mill, policy: CommitPolicy, log: LogConfig | None, **sinks: bool) -> None:
         self.mill = mill
-        self.ledger = Ledger(Policy.of("mill", policy, sinks), mill.store, mill.log_uri, log)
+        self.ledger = Ledger(Policy.of("mill", policy, sinks), mill.store, mill.log_uri, log, state=mill.state)
         self.retries: list[str] = []
         self.loops = {group.key: self._loop(group) for group in self.ledger.policy.groups}
 

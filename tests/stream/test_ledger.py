@@ -12,11 +12,13 @@ import pytest
 from tests.support.blocks import make_change, position
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
 from tidemill.config.spec import CommitPolicy
+from tidemill.contracts import LostRange
 from tidemill.errors import CheckpointError, ConfigError, LogCorrupt, LogError, is_retryable
 from tidemill.log import LogConfig, LogReader, LogWriter, Tail
 from tidemill.model.delivery import Checkpoint
+from tidemill.state import open_store
 from tidemill.stream import ledger as module
-from tidemill.stream.ledger import JOINED, Ledger, lost_events
+from tidemill.stream.ledger import JOINED, Ledger
 from tidemill.stream.policy import Policy
 
 TX = 10
@@ -28,6 +30,7 @@ class Desk:
     def __init__(self, directory: Path) -> None:
         self.uri = str(directory / "log")
         self.store = SqliteCheckpoints(SqliteConfig(), state_dir=directory)
+        self.state = open_store(str(directory / "state.sqlite"))
         self.log = LogWriter.open(self.uri, LogConfig.model_validate({"fsync": False, "segment_bytes": 1}))
         self.transactions = 0
 
@@ -39,7 +42,7 @@ class Desk:
     def ledger(self, mode: str = "required", quorum: int | None = None, keep: int = 1 << 30, **sinks: bool) -> Ledger:
         policy = Policy.of("p", CommitPolicy.model_validate({"mode": mode, "quorum": quorum}), sinks)
         config = LogConfig.model_validate({"keep_for_optional_bytes": keep})
-        ledger = Ledger(policy, self.store, self.uri, config)
+        ledger = Ledger(policy, self.store, self.uri, config, state=self.state)
         ledger.open()
         return ledger
 
@@ -58,6 +61,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     yield desk
     desk.log.close()
     desk.store.close()
+    desk.state.close()
 
 
 def go(ledger: Ledger, sink: str, transactions: int) -> None:
@@ -218,8 +222,53 @@ def test_events_that_are_lost_later_are_added_to_those_before(desk: Desk) -> Non
     desk.write(4)
     go(ledger, "a", 8)
     assert ledger.begin(b).note == "lost 70 events between 0 and 79"
-    assert lost_events(ledger.position(b).note) == 70
-    assert lost_events("set by hand") == 0
+    assert ledger.lost_events(b) == 70
+    assert desk.state.lost_ranges("p", "b") == [LostRange(0, 40, 40), LostRange(50, 80, 30)]
+    assert desk.ledger(keep=1, a=True, b=False).lost_events(b) == 70, "also after a restart"
+
+
+def test_a_loss_that_was_noted_before_a_crash_is_noted_once(desk: Desk) -> None:
+    """The state is written before the position moves; killed in between, the loss is found again, and has grown."""
+    desk.write(5)
+    ledger = desk.ledger(keep=1, a=True, b=False)
+    b = ledger.policy.group_of("b")
+    go(ledger, "a", 3)
+    desk.state.add_lost_range("p", "b", LostRange(0, desk.head(), desk.head()))
+    go(ledger, "a", 4)
+    ledger = desk.ledger(keep=1, a=True, b=False)
+    ledger.begin(b)
+    assert desk.state.lost_ranges("p", "b") == [LostRange(0, 40, 40)]
+    assert ledger.lost_events(b) == 40
+
+
+def test_a_loss_that_an_older_version_left_as_a_note_is_kept_as_fields(desk: Desk) -> None:
+    desk.write(5)
+    desk.store.save("p:b", Checkpoint(40, position(4), note="lost 30 events between 0 and 39"), expect=0)
+    desk.store.save("p", Checkpoint(40, position(4)), expect=0)
+    ledger = desk.ledger(a=True, b=False)
+    assert ledger.lost_events(ledger.policy.group_of("b")) == 30
+    assert desk.state.lost_ranges("p", "b") == [LostRange(0, 40, 30)]
+    go(ledger, "b", 5)
+    kept = desk.store.load("p:b")
+    assert kept is not None
+    assert kept.note == "lost 30 events between 0 and 39"
+
+
+def test_a_note_that_an_operator_wrote_is_no_loss(desk: Desk) -> None:
+    desk.write(5)
+    desk.store.save("p:b", Checkpoint(40, position(4), note="lost 30 events between 0 and 39, copied"), expect=0)
+    ledger = desk.ledger(a=True, b=False)
+    assert ledger.lost_events(ledger.policy.group_of("b")) == 0
+
+
+def test_a_sink_that_joins_the_others_has_lost_nothing_any_more(desk: Desk) -> None:
+    desk.write(5)
+    ledger = desk.ledger(keep=1, a=True, b=False)
+    go(ledger, "a", 4)
+    ledger.begin(ledger.policy.group_of("b"))
+    assert desk.state.lost_ranges("p", "b")
+    desk.ledger(a=True, b=True)
+    assert desk.state.lost_ranges("p", "b") == []
 
 
 def test_a_log_that_cannot_be_trimmed_holds_up_nothing(

@@ -122,8 +122,9 @@ def _afresh(
 def move(pipeline: Pipeline, intended: Move, *, note: str) -> Checkpoint:
     """Raises `AlreadyRunning` if the pipeline runs."""
     to, uri, whole = intended.to, pipeline.log_uri, intended.sink is None
-    with lock_stopped_pipeline(pipeline):
+    with lock_stopped_pipeline(pipeline), closing(pipeline.build_state()) as state:
         spark = pipeline.spark_path if intended.sink is None else pipeline.spark_path_of(intended.sink)
+        state.forget_spark_start(pipeline.name, intended.sink or "")
         shutil.rmtree(spark, ignore_errors=True)
         mark = delivered(uri)
         if whole and mark is not None and to.offset < mark.offset:
@@ -135,6 +136,9 @@ def move(pipeline: Pipeline, intended: Move, *, note: str) -> Checkpoint:
                 expect=intended.current.version if intended.current else 0,
                 force=True,
             )
+        if intended.sink is not None:
+            # Behind the save: killed in between, it still says that events were lost (invariant 7).
+            state.forget_lost_ranges(pipeline.name, intended.sink)
         if whole:
             acknowledge(uri, to)
         if intended.afresh:

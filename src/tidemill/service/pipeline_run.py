@@ -55,7 +55,9 @@ class PipelineRun:
         self._policy = policy_of(pipeline)
         self._state = pipeline.build_state()
         self._record = RunRecord(self._state, pipeline.name)
-        self._ledger = Ledger(self._policy, pipeline.build_checkpoints(), pipeline.log_uri, pipeline.spec.log)
+        self._ledger = Ledger(
+            self._policy, pipeline.build_checkpoints(), pipeline.log_uri, pipeline.spec.log, state=self._state
+        )
         self._dead_letters = DeadLetters(pipeline.dlq_path, pipeline.spec.dlq) if pipeline.spec.dlq.enabled else None
         self._old_dead_letters: DeadLetters | None = None
         self._groups = {g.key: GroupRun(g, self._ledger, self._new_stream) for g in self._policy.groups}

@@ -12,7 +12,7 @@ from tidemill.errors import DeliveryError, ErrorData, StreamError, TidemillError
 from tidemill.model.position import Offset
 from tidemill.retry import RetryPolicy
 from tidemill.service.status import SinkState, SinkStatus
-from tidemill.stream.ledger import Ledger, lost_events
+from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.policy import SinkGroup
 from tidemill.stream.report import BatchReport
@@ -69,7 +69,7 @@ class GroupRun:
                     stream = self._make(self)
                 stream.start()
                 self._stream, self._started_at = stream, time.monotonic()
-                self._update(lost=lost_events(self._ledger.position(self.group).note))
+                self._update(lost=self._ledger.lost_events(self.group))
         except TidemillError as failure:
             self._stream = None
             if not is_retryable(failure):

@@ -5,38 +5,48 @@ One ledger per running pipeline; its groups' streams call it from their own thre
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 import uuid
 from contextlib import suppress
 from dataclasses import replace
 
-from tidemill.contracts import CheckpointStore
+from tidemill.contracts import CheckpointStore, LostRange, StateStore
 from tidemill.errors import CheckpointConflict, CheckpointError, ConfigError, LogCorrupt, LogError
 from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Offset, Position
+from tidemill.state.older import lost_range_of
 from tidemill.stream.policy import Policy, SinkGroup, key_of
 from tidemill.telemetry.events import fail, warn
 from tidemill.telemetry.failpoints import failpoint
 
 JOINED = "moves with the pipeline's checkpoint"
 """Note on a position that is no longer the sink's own: it became required."""
-_LOST = re.compile(r"lost (\d+) events between (\d+) and (\d+)")
-"""The note of a sink that lost its place; it stays until an operator moves the position."""
 
 _TRIM_EVERY = 1.0
 
 
 class Ledger:
-    def __init__(self, policy: Policy, store: CheckpointStore, log_uri: str, log: LogConfig | None = None) -> None:
-        self.policy = policy
+    """`store` keeps positions; `state` keeps what a sink has lost, until an operator moves the sink or it joins the
+    others."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        store: CheckpointStore,
+        log_uri: str,
+        log: LogConfig | None = None,
+        *,
+        state: StateStore,
+    ) -> None:
+        self.policy, self.state = policy, state
         self._store, self._log_uri = store, log_uri
         self._log_config = log or LogConfig.model_validate({})
         self._log = LogReader(log_uri)
         self._lock = threading.RLock()
         self._kept: dict[str, Checkpoint] = {}
+        self._lost: dict[str, list[LostRange]] = {}
         self._pipeline = Checkpoint(0, Position(""))
         self._opened = False
         self._writer = uuid.uuid4().hex
@@ -60,7 +70,7 @@ class Ledger:
                     self._kept[name] = self._pipeline
                     self._join(group)
                 else:
-                    self._kept[group.key] = self._own(group.key)
+                    self._kept[group.key] = self._own(group)
             self._commit()  # what was killed between a group's position, the pipeline's and the log's mark
             self._opened = True
 
@@ -88,16 +98,16 @@ class Ledger:
                 fix="The log does not hold them any more: copy the tables to the sink yourself. To keep more for a "
                 "sink that is away, raise log.keep_for_optional_bytes.",
             )  # fmt: skip
-            note = _note_of_loss(kept.note, kept.offset, head)
-            self._save(group.key, Checkpoint(head, self._log.position_at(head), note=note))
+            # Noted before the position moves: killed in between, the loss is found and noted once more.
+            self._note_loss(group, LostRange(kept.offset, head, head - kept.offset))
+            self._save(group.key, Checkpoint(head, self._log.position_at(head), note=self._told(group)))
             return self._kept[group.key]
 
     def advance(self, group: SinkGroup, end: Offset, position: Position, base: Offset | None = None) -> Checkpoint:
         """Every sink of the group has everything before `end`. Saved, then the pipeline's checkpoint follows if the
         policy says so (invariant 1), then the log is told (invariant 2). `base` as in `Checkpoint`."""
         with self._lock:
-            before = self._kept[group.key].note
-            self._save(group.key, Checkpoint(end, position, note=before if lost_events(before) else "", base=base))
+            self._save(group.key, Checkpoint(end, position, note=self._told(group), base=base))
             failpoint("stream.checkpointed")
             self._commit()
             self._trim()
@@ -112,6 +122,23 @@ class Ledger:
     def position(self, group: SinkGroup) -> Checkpoint:
         with self._lock:
             return self._kept.get(group.key, self._pipeline)
+
+    def lost_events(self, group: SinkGroup) -> int:
+        """How many events its sink never gets."""
+        with self._lock:
+            return sum(lost.events for lost in self._lost.get(group.key, ()))
+
+    def _note_loss(self, group: SinkGroup, lost: LostRange) -> None:
+        sink = group.sinks[0]
+        self.state.add_lost_range(self.policy.pipeline, sink, lost)
+        self._lost[group.key] = self.state.lost_ranges(self.policy.pipeline, sink)
+
+    def _told(self, group: SinkGroup) -> str:
+        """The note on its position, for people."""
+        lost = self._lost.get(group.key)
+        if not lost:
+            return ""
+        return f"lost {self.lost_events(group)} events between {lost[0].first} and {max(each.end for each in lost) - 1}"
 
     def _save(self, key: str, checkpoint: Checkpoint) -> None:
         self._kept[key] = self._stored(key, checkpoint, self._kept[key].version)
@@ -160,12 +187,16 @@ class Ledger:
         except LogError as error:  # the batch is delivered all the same; the next one tries again
             warn("stream.not_trimmed", pipeline=self.policy.pipeline, error=error.what, where=error.where)
 
-    def _own(self, key: str) -> Checkpoint:
-        kept = self._store.load(key)
+    def _own(self, group: SinkGroup) -> Checkpoint:
+        kept = self._store.load(group.key)
         if kept is not None and kept.note != JOINED:
+            self._lost[group.key] = self.state.lost_ranges(self.policy.pipeline, group.sinks[0])
+            if not self._lost[group.key] and (older := lost_range_of(kept.note)):
+                self._note_loss(group, older)
             return kept
+        self.state.forget_lost_ranges(self.policy.pipeline, group.sinks[0])
         begin = replace(self._pipeline, note="began with the pipeline's checkpoint")
-        return self._store.save(key, begin, expect=kept.version if kept else 0, force=True)
+        return self._store.save(group.key, begin, expect=kept.version if kept else 0, force=True)
 
     def _join(self, group: SinkGroup) -> None:
         """A sink that was behind must not skip what it misses by becoming required (invariant 7)."""
@@ -183,16 +214,4 @@ class Ledger:
                     f"is between: tidemill checkpoints set FILE {self._pipeline.offset} --sink {sink}",
                 )
             self._store.save(key, replace(own, note=JOINED), expect=own.version)
-
-
-def lost_events(note: str) -> int:
-    """How many events a sink lost, by the note on its position."""
-    found = _LOST.fullmatch(note)
-    return int(found[1]) if found else 0
-
-
-def _note_of_loss(before: str, first: Offset, end: Offset) -> str:
-    """Of one loss, or of this one and those that an earlier note tells of."""
-    count = lost_events(before) + end - first
-    found = _LOST.fullmatch(before)
-    return f"lost {count} events between {found[2] if found else first} and {end - 1}"
+            self.state.forget_lost_ranges(self.policy.pipeline, sink)

@@ -114,7 +114,10 @@ class StreamLoop:
         emit("stream.started", offset=self._checkpoint.offset, lanes=self._lanes)
 
     def _start_query(self) -> Any:
-        query_dir, begin = pins.settle(self._spark_dir, self._checkpoint.offset)
+        own = "" if self._group.leads else self._group.sinks[0]
+        query_dir, begin = pins.settle(
+            self._spark_dir, self._checkpoint.offset, self._ledger.state, self._pipeline, own
+        )
         self._plan = Plan(
             self._pipeline, self._source_id, self._log_uri, self._group.key, uuid.uuid4().hex,
             self._specs,

@@ -14,27 +14,33 @@ from typing import Any
 
 import orjson
 
-from tidemill.disk.private import make_directory
-from tidemill.disk.replace import replace_file
+from tidemill.contracts import StateStore
+from tidemill.disk.private import make_directory, sync_path
 from tidemill.model.position import Offset
 
-_BEGIN = "begin.json"
 _QUERY = "query"
+_OLDER = "begin.json"
+"""Beside the query: where versions before the state store noted the start."""
 
 
-def settle(directory: Path, checkpoint: Offset) -> tuple[Path, Offset]:
+def settle(
+    directory: Path, checkpoint: Offset, state: StateStore, pipeline: str, sink: str = ""
+) -> tuple[Path, Offset]:
     """The directory for Spark's query, and the offset at which its first batch began.
 
-    The second is noted beside the query, because Spark does not write it: a first batch under way would otherwise
-    begin elsewhere after a restart.
+    The second is noted in the state store, because Spark does not write it: a first batch under way would otherwise
+    begin elsewhere after a restart. `sink` names one with a stream of its own.
     """
     query = directory / _QUERY
-    begin = _read_begin(directory)
+    _import_start(directory, state, pipeline, sink)
+    begin = state.spark_start(pipeline, sink)
     if begin is None or not agrees(query, begin, checkpoint):
-        clear(directory)
-        begin = checkpoint
+        # The note goes first, so that a clearing that is cut short is done again.
+        state.forget_spark_start(pipeline, sink)
+        shutil.rmtree(query, ignore_errors=True)
         make_directory(directory)
-        replace_file(directory / _BEGIN, orjson.dumps({"offset": begin}))
+        begin = checkpoint
+        state.save_spark_start(pipeline, begin, sink)
     return query, begin
 
 
@@ -55,18 +61,20 @@ def agrees(query: Path, begin: Offset, checkpoint: Offset) -> bool:
     return checkpoint in (start, end)
 
 
-def clear(directory: Path) -> None:
-    """Forgets Spark's side: the stream then starts from our checkpoint. The note goes first, so that a clearing
-    that is cut short is done again."""
-    (directory / _BEGIN).unlink(missing_ok=True)
-    shutil.rmtree(directory / _QUERY, ignore_errors=True)
-
-
-def _read_begin(directory: Path) -> Offset | None:
+def _import_start(directory: Path, state: StateStore, pipeline: str, sink: str) -> None:
+    """A file that is there was written by an older version, also one that ran in between: it wins, and goes. Durably:
+    back after a power cut, it would win over a later start."""
+    path = directory / _OLDER
     try:
-        return int(orjson.loads((directory / _BEGIN).read_bytes())["offset"])
+        start = int(orjson.loads(path.read_bytes())["offset"])
+    except FileNotFoundError:
+        return
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        state.forget_spark_start(pipeline, sink)
+    else:
+        state.save_spark_start(pipeline, start, sink)
+    path.unlink()
+    sync_path(directory)
 
 
 def _numbers(directory: Path) -> list[int]:
