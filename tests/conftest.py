@@ -6,7 +6,6 @@ Servers start on first use and live as long as the run. A test that restarts or 
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Generator, Iterator
@@ -23,9 +22,6 @@ from tidemill.errors import EnvironmentProblem
 from tidemill.lab.servers.postgres import Postgres, embedded_bin, installed_bin
 
 __all__ = ["kafka", "mariadb", "mysql", "mysql_server", "private_kafka", "topic"]  # fixtures of tests/services
-
-# Kernels are compiled once per machine, not once per run; workers of Spark inherit the place.
-os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "numba"))
 
 _VERSIONS: dict[str, Callable[[], Path]] = {"18": embedded_bin, "15": lambda: installed_bin(15)}
 _names = itertools.count(1)

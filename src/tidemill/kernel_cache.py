@@ -3,7 +3,8 @@
 numba recompiles a function when the file that defines it has changed. A function of another file that was inlined into
 it, or a constant of another file, it does not look at: a kernel would go on with what they were when it was compiled.
 So the folder carries a digest of all kernel sources, and of the versions of numba, llvmlite and numpy. A kernel source
-is a file that imports numba; what a kernel takes from elsewhere in the package must stand in one (a test sees to it).
+is a file that imports numba, or one whose constants kernels use, which has a line "# Compiled into kernels" (a test
+sees to it).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from importlib.util import find_spec
 KEPT = 8  # folders, about 7 MB each: those that a process started with most recently
 
 _FOLDER = re.compile(r"kernels-[0-9a-f]{16}")
-_KERNEL = re.compile(rb"^(?:from|import) numba\b", re.MULTILINE)
+_KERNEL = re.compile(rb"^(?:(?:from|import) numba\b|# Compiled into kernels)", re.MULTILINE)
 _COMPILERS = (("numba", "_version.py"), ("llvmlite", "_version.py"), ("numpy", "version.py"))
 
 
@@ -47,7 +48,7 @@ def digest(package: str) -> str:
     for path in sorted(_sources(package)):
         with open(path, "rb") as file:
             content = file.read()
-        if b" numba" in content and _KERNEL.search(content):
+        if is_source(content):
             found.update(f"{os.path.relpath(path, package)}\0{len(content)}\0".encode() + content)
     for module, file_name in _COMPILERS:
         spec = find_spec(module)
@@ -56,6 +57,11 @@ def digest(package: str) -> str:
             with contextlib.suppress(OSError), open(version, "rb") as file:
                 found.update(file.read())
     return found.hexdigest()[:16]
+
+
+def is_source(content: bytes) -> bool:
+    """Plain searches first: most files have neither, and an expression takes longer to find that out."""
+    return (b" numba" in content or b"# Compiled into" in content) and _KERNEL.search(content) is not None
 
 
 def _sources(folder: str) -> Iterator[str]:

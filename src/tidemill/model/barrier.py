@@ -6,6 +6,7 @@ import enum
 from collections.abc import Iterable
 
 
+# Compiled into kernels: see kernel_cache.
 class Barrier(enum.IntFlag):
     """The kinds; an append may have several. In the log's index they stand by their names."""
 
