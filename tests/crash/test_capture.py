@@ -110,6 +110,26 @@ def test_a_capture_killed_at_a_named_point_loses_nothing_and_repeats_nothing(
         stage.finish()
 
 
+@pytest.mark.parametrize("source", ["postgres"], indirect=True)
+def test_a_capture_killed_between_noting_a_position_and_confirming_it_goes_on(
+    source: SourceHarness, evidence: Path
+) -> None:
+    """Invariant 2: the slot is behind what the state store says, which must not look like somebody else's doing."""
+    with staged(source, evidence, "capture.confirmed:3") as stage:
+        stage.begin()
+        with Load(source, seed=5, pause=0.03).running():
+
+            def crashed() -> bool:
+                stage.consume()
+                return stage.capture.crashed_at_failpoint
+
+            wait_for(crashed, 60, lambda: f"nothing was confirmed:\n{stage.capture.output[-3000:]}")
+            stage.capture.wait_for_crash()
+            stage.capture.start()
+            stage.enough()
+        stage.finish()
+
+
 @pytest.mark.parametrize(("source", "seed", "share"), AT_RANDOM, indirect=["source"])
 def test_a_capture_killed_at_random_times_loses_nothing_and_repeats_nothing(
     source: SourceHarness, evidence: Path, seed: int, share: int, account: Callable[..., None]
