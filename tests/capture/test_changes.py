@@ -22,7 +22,7 @@ from tidemill.contracts import (
     SourceConfig,
 )
 from tidemill.model.change import Change, Committed
-from tidemill.model.position import Position
+from tidemill.model.position import Ordering, Position
 from tidemill.model.table import Table
 
 
@@ -84,6 +84,9 @@ class Outbox(Component[OutboxConfig]):
 
     def other_server(self, after: Position, schemas: Schemas) -> str:
         return ""
+
+    def compare(self, a: Position, b: Position) -> Ordering | None:
+        return None
 
     def renew(self, schemas: Schemas | None = None) -> Position:
         return self.began

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
+from tidemill.contracts import history_of
 from tidemill.errors import RegistryError
 from tidemill.model.position import Position
 from tidemill.model.table import Column, Initial, Table
@@ -187,6 +189,17 @@ def test_notes_of_a_source_come_back_in_order_and_are_forgotten_from_a_place_on(
         assert [note.position for note in registry.structures()] == ["a:4", "a:4"]
         registry.keep_structures(Position("a:9"), {"one": b"again"})
         assert [note.document for note in registry.structures()] == [b"1", b"2", b"again"]
+
+
+def test_only_a_store_that_keeps_a_history_of_structures_is_one(tmp_path: Path) -> None:
+    with closing(SchemaRegistry(tmp_path / "schemas.sqlite")) as registry:
+        assert history_of(registry) is registry
+
+    class Bare:
+        register = newest = versions = recall = remember = SchemaRegistry.recall
+
+    with pytest.raises(RegistryError, match="Bare keeps no history"):
+        history_of(cast(Any, Bare()))
 
 
 def test_what_a_source_remembers_of_its_server_survives_and_can_be_forgotten(tmp_path: Path) -> None:

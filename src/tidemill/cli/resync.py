@@ -112,8 +112,6 @@ def _from_now(chosen: Pipeline, before: Tail, *, yes: bool) -> tuple[str, Positi
             now = source.renew(schemas)
         with closing(chosen.build_state()) as state:
             forget_confirmed(state, chosen.name, chosen.state_path)
-        # How tables were before the gap says nothing about them after it: the source looks at them anew.
-        schemas.forget_structures(0)
     if other:
         return f"changes of the server before after {before.position}, and of this one before {now} ({other})", now
     return f"changes between {before.position or 'the beginning'} and {now}", now

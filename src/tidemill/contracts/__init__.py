@@ -6,8 +6,9 @@ from tidemill.contracts.checkpoint_store import CheckpointStore
 from tidemill.contracts.component import Component
 from tidemill.contracts.format import BatchWriter, Format, WireFormat
 from tidemill.contracts.sink import BaseSink, Capabilities, Place, Sink, SinkConfig
-from tidemill.contracts.source import Passage, Resting, Schemas, Source, SourceConfig, Structure
+from tidemill.contracts.source import Passage, Resting, Schemas, Source, SourceConfig
 from tidemill.contracts.state_store import ConfirmedPosition, LastStatus, LostRange, StateStore, Transition
+from tidemill.contracts.structure_history import Structure, StructureHistory, history_of
 from tidemill.model.config import Config
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "SourceConfig",
     "StateStore",
     "Structure",
+    "StructureHistory",
     "Transition",
     "WireFormat",
+    "history_of",
 ]

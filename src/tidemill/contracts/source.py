@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,24 +11,12 @@ from pydantic import Field
 from tidemill.contracts.check import Check, Notice
 from tidemill.model.change import Change
 from tidemill.model.config import Config
-from tidemill.model.position import Position
+from tidemill.model.position import Ordering, Position
 from tidemill.model.table import Table
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
-    """What a source noted about a name at a position, in words of its own; None when the name went away. `sequence`
-    rises with every note."""
-
-    sequence: int
-    position: Position
-    name: str
-    document: bytes | None
-
-
 class Schemas(Protocol):
-    """Numbers table versions, and keeps what a source must remember to know the structure at an old position
-    (invariant 6). Kept across restarts."""
+    """Numbers table versions, and keeps what a source must remember of its server. Kept across restarts."""
 
     def register(self, table: Table, position: Position) -> Table: ...
 
@@ -37,15 +25,6 @@ class Schemas(Protocol):
 
     def versions(self, name: str) -> list[Table]:
         """Every registered version of a table, oldest first."""
-
-    def structures(self) -> list[Structure]:
-        """Every note that was kept, oldest first."""
-
-    def keep_structures(self, position: Position, documents: Mapping[str, bytes | None]) -> None:
-        """Durable when it returns, all of them or none."""
-
-    def forget_structures(self, after: int) -> None:
-        """Notes with a higher sequence: what lies behind the position at which a source resumes comes again."""
 
     def recall(self, name: str) -> bytes | None:
         """The document that was last remembered under `name`."""
@@ -104,6 +83,10 @@ class Source(Protocol):
         """What has come since the last call, in order; ends when there is no more for now. Waits up to `wait` seconds
         for a first change, then ends without one: between two calls the loop acknowledges, and may stop. A call that
         was not exhausted is followed by `close` and `open`, never by another call."""
+
+    def compare(self, a: Position, b: Position) -> Ordering | None:
+        """How `a` stands to `b`; None where neither follows from the other: positions of two servers or two kinds, or
+        of histories that parted. Connects to nothing. `ConfigError` if one is no position of this source."""
 
     def renew(self, schemas: Schemas | None = None) -> Position:
         """Forgets the position at the database and begins a new one, now; answers it. Only an operator asks for this:

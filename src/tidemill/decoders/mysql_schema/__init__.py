@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import orjson
 
-from tidemill.contracts import Schemas
+from tidemill.contracts import StructureHistory
 from tidemill.decoders.mysql_schema import charsets, notes
 from tidemill.decoders.mysql_schema import statements as sql
 from tidemill.decoders.mysql_schema import table_map as m
@@ -31,7 +31,7 @@ from tidemill.decoders.mysql_schema.defaults import is_rounded, kept, of_catalog
 from tidemill.decoders.mysql_schema.fill import initial
 from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
 from tidemill.decoders.mysql_schema.history import NEVER_LISTED, Effect, State, TableHistory, Unknown
-from tidemill.decoders.mysql_schema.place import BinlogPlace, BinlogWitness
+from tidemill.decoders.mysql_schema.place import BinlogPlace, BinlogWitness, file_number
 from tidemill.decoders.mysql_schema.rewind import rewind
 from tidemill.decoders.mysql_schema.session import UNTOLD, StatementSession
 from tidemill.decoders.mysql_schema.shape import difference
@@ -56,6 +56,7 @@ __all__ = [
     "MysqlGtids",
     "MysqlTables",
     "ServerCatalog",
+    "file_number",
     "implicit_period",
     "is_rounded",
     "of_catalog",
@@ -81,7 +82,7 @@ class MysqlTables:
 
     def __init__(
         self,
-        schemas: Schemas,
+        schemas: StructureHistory,
         selected: Callable[[str, str], bool],
         *,
         flavor: Flavor,

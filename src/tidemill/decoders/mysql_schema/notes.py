@@ -14,7 +14,7 @@ from tidemill.contracts import Structure
 from tidemill.decoders.mysql_schema.catalog import CatalogTable
 from tidemill.decoders.mysql_schema.gtid import Flavor, MariadbGtids, MysqlGtids
 from tidemill.decoders.mysql_schema.history import State, TableHistory, Unknown
-from tidemill.decoders.mysql_schema.place import BinlogPlace
+from tidemill.decoders.mysql_schema.place import BinlogPlace, file_number
 from tidemill.decoders.mysql_schema.temporary import TableKey
 from tidemill.model.position import Position
 
@@ -83,9 +83,5 @@ def covers(place: BinlogPlace, text: Position, flavor: Flavor) -> bool:
     if isinstance(place.gtids, MariadbGtids) and isinstance(other.gtids, MariadbGtids):
         return other.gtids.is_subset(place.gtids)
     if place.gtids is None and other.gtids is None:
-        return (_number(other.file), other.offset) <= (_number(place.file), place.offset)
+        return (file_number(other.file)[1], other.offset) <= (file_number(place.file)[1], place.offset)
     return True
-
-
-def _number(file: str) -> int:
-    return int(file.rpartition(".")[2] or 0)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids, parse_gtids
 from tidemill.errors import ConfigError
-from tidemill.model.position import Position
+from tidemill.model.position import Ordering, Position
 
 _EMPTY = "empty"
 _FILE = re.compile(r"([^:@/#]+\.[0-9]{6,}):([0-9]+)(?:/([0-9]+))?(?:@([0-9a-fA-F-]*))?")
@@ -102,10 +102,41 @@ class BinlogPlace:
             return self.gtids == other.gtids
         return other.gtids is None and (self.file, self.offset) == (other.file, other.offset)
 
+    def compare(self, other: BinlogPlace) -> Ordering | None:
+        """How this place stands to another; None if neither follows from the other."""
+        match self.gtids, other.gtids:
+            case None, None:
+                return self._compare_bytes(other)
+            case MysqlGtids() as here, MysqlGtids() as there:
+                has_less, has_more = here.is_subset(there), there.is_subset(here)
+            case MariadbGtids() as mine, MariadbGtids() as theirs:
+                has_less, has_more = mine.is_subset(theirs), theirs.is_subset(mine)
+            case _:
+                return None
+        if has_less and has_more:  # MariaDB: the same number of two servers is not the same transaction
+            return Ordering.SAME if self.gtids == other.gtids else None
+        return Ordering.BEFORE if has_less else Ordering.AFTER if has_more else None
+
+    def _compare_bytes(self, other: BinlogPlace) -> Ordering | None:
+        """Only of one server, whose files have not begun anew in between."""
+        (base, number), (other_base, other_number) = file_number(self.file), file_number(other.file)
+        if base != other_base or (self.server and other.server and self.server != other.server):
+            return None
+        if number == other_number and self.created and other.created and self.created != other.created:
+            return None
+        here, there = (number, self.offset), (other_number, other.offset)
+        return Ordering.SAME if here == there else Ordering.BEFORE if here < there else Ordering.AFTER
+
     def text(self) -> Position:
         if self.gtids is None:
             return Position(str(BinlogWitness(self.file, self.offset, self.created, self.server)))
         return Position((str(self.gtids) or _EMPTY) + (f"#{self.seen}" if self.seen else ""))
+
+
+def file_number(file: str) -> tuple[str, int]:
+    """The name and the number of a binlog file. Compared as numbers: after .999999 comes .1000000."""
+    base, _, number = file.rpartition(".")
+    return base, int(number or 0)
 
 
 def _witness(text: str) -> BinlogWitness | None:

@@ -14,10 +14,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.contracts import ByteStreamSource, Check, Notice, Passage, Resting, Schemas, SourceConfig
+from tidemill.contracts import ByteStreamSource, Check, Notice, Passage, Resting, Schemas, SourceConfig, history_of
 from tidemill.decoders.mysql_schema import BinlogPlace, Flavor
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.model.position import Position
+from tidemill.model.position import Ordering, Position
 from tidemill.sources._shared.errors import as_value_error
 from tidemill.sources._shared.patterns import Pattern, Unmatched
 from tidemill.sources.mysql import resume as position
@@ -179,11 +179,19 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
         return ()
 
     def renew(self, schemas: Schemas | None = None) -> Position:
-        """The end of the binlog now. The server holds nothing for us, so there is nothing to forget there."""
+        """The end of the binlog now. The server holds nothing for us, so there is nothing to forget there. How tables
+        were before the gap says nothing about them after it: `open` looks at them anew."""
         with connect(self.config) as db:
             setup.prepare(db, self.config)
             server = MysqlServerInfo.read(db)
-            return position.witnessed(position.now(db, server, self.config), server, self.config).text()
+            begin = position.witnessed(position.now(db, server, self.config), server, self.config).text()
+        if schemas is not None:
+            history_of(schemas).forget_structures(0)
+        return begin
+
+    def compare(self, a: Position, b: Position) -> Ordering | None:
+        """GTID sets by what they contain, files and bytes of one server by their numbers."""
+        return position.compare(a, b, self.config.flavor)
 
     def open(
         self, after: Position | None, schemas: Schemas, *, confirmed: Position | None = None, mark_events: int = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tidemill.contracts import Schemas
+from tidemill.contracts import Schemas, history_of
 from tidemill.decoders.binlog import BinlogDecoder, BinlogRefused
 from tidemill.decoders.mysql_schema import BinlogPlace, MysqlTables
 from tidemill.errors import SourceError
@@ -78,7 +78,7 @@ def decoder_of(
 ) -> StreamDecoder:
     """`fresh`: no earlier run has left a schema history. Asks the catalog if one must be begun."""
     tables = MysqlTables(
-        schemas, config.selection(server), flavor=server.flavor, fold=server.ignores_case,
+        history_of(schemas), config.selection(server), flavor=server.flavor, fold=server.ignores_case,
         identity="key" if server.setting("binlog_row_image").upper() == "MINIMAL" else "full", where=config.where,
         account="" if sees_all(db) else account(db),
     )  # fmt: skip

@@ -10,9 +10,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tidemill.decoders.mysql_schema import BinlogPlace, BinlogWitness, Flavor, GtidSet, MariadbGtids, MysqlGtids
+from tidemill.decoders.mysql_schema import (
+    BinlogPlace,
+    BinlogWitness,
+    Flavor,
+    GtidSet,
+    MariadbGtids,
+    MysqlGtids,
+    file_number,
+)
 from tidemill.errors import ConfigError, PositionLost, SetupError
-from tidemill.model.position import Position
+from tidemill.model.position import Ordering, Position
 from tidemill.sources.mysql import errors
 from tidemill.sources.mysql import server as facts
 from tidemill.sources.mysql.client import MysqlSession
@@ -92,22 +100,25 @@ def further(after: BinlogPlace | None, confirmed: BinlogPlace | None) -> BinlogP
     `after`."""
     if after is None or confirmed is None:
         return after or confirmed
-    if isinstance(after.gtids, MysqlGtids) and isinstance(confirmed.gtids, MysqlGtids):
-        return confirmed if after.gtids.is_subset(confirmed.gtids) else after
-    if isinstance(after.gtids, MariadbGtids) and isinstance(confirmed.gtids, MariadbGtids):
-        return confirmed if after.gtids.is_subset(confirmed.gtids) else after
-    if after.gtids is None and confirmed.gtids is None and after.server == confirmed.server:
-        return (
-            confirmed
-            if (number_of(confirmed.file), confirmed.offset) >= (number_of(after.file), after.offset)
-            else after
-        )
-    return after
+    if after.gtids is None and after.server != confirmed.server:
+        return after
+    return confirmed if confirmed.compare(after) in (Ordering.SAME, Ordering.AFTER) else after
+
+
+def compare(a: Position, b: Position, flavor: Flavor | None) -> Ordering | None:
+    """Without a flavor, as the one of which both are positions. `ConfigError` if there is none."""
+    problem: ConfigError | None = None
+    for known in [flavor] if flavor else Flavor:
+        try:
+            return BinlogPlace.parse(a, known).compare(BinlogPlace.parse(b, known))
+        except ConfigError as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
 
 
 def number_of(file: str) -> int:
-    # Compared as numbers: after .999999 comes .1000000.
-    return int(file.rpartition(".")[2] or 0)
+    return file_number(file)[1]
 
 
 def resume(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace, config: MysqlConfig) -> BinlogPlace:

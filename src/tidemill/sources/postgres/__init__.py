@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from tidemill.contracts import ByteStreamSource, Check, Notice, Passage, Resting, Schemas
 from tidemill.decoders.pgoutput import WITNESS, PgOutputDecoder, Relation
 from tidemill.errors import ConnectionLost, RegistryError, TidemillError
-from tidemill.model.position import Position
+from tidemill.model.position import Ordering, Position
 from tidemill.model.table import Table
 from tidemill.net.buffered import Pace
 from tidemill.sources.postgres import identity, resume, setup, skip, watch
@@ -30,7 +30,7 @@ from tidemill.sources.postgres.client import Endpoint, connect, login
 from tidemill.sources.postgres.config import PostgresConfig
 from tidemill.sources.postgres.errors import RESYNC, SlotLost, translated
 from tidemill.sources.postgres.lineage import remember, trace
-from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
+from tidemill.sources.postgres.lsn import compare_lsn, format_lsn, parse_lsn
 from tidemill.sources.postgres.witness import SLACK_BYTES, Ask, WalWitness, identify, place
 from tidemill.telemetry import events
 
@@ -96,6 +96,9 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
 
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
         return watch.accept(schemas, subject)
+
+    def compare(self, a: Position, b: Position) -> Ordering | None:
+        return compare_lsn(a, b)
 
     def renew(self, schemas: Schemas | None = None) -> Position:
         """A new slot in the place of the lost one; tables and publication as `setup` wants them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tidemill.errors import ConfigError
-from tidemill.model.position import Position
+from tidemill.model.position import Ordering, Position
 
 _FORM = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
@@ -23,3 +23,9 @@ def parse_lsn(text: str) -> int:
 
 def format_lsn(lsn: int) -> Position:
     return Position(f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}")
+
+
+def compare_lsn(a: Position, b: Position) -> Ordering:
+    """All positions of one slot stand in one order."""
+    left, right = parse_lsn(a), parse_lsn(b)
+    return Ordering.SAME if left == right else Ordering.BEFORE if left < right else Ordering.AFTER
