@@ -12,7 +12,7 @@ from tidemill.contracts.check import Check
 from tidemill.contracts.component import Component
 from tidemill.model.config import Config
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.model.schema_change import SchemaChangeKind
+from tidemill.model.schema_change import SchemaChange, SchemaChangeKind, SchemaPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,20 @@ class Sink(Protocol):
     """
 
     capabilities: Capabilities
-    config: SinkConfig
+
+    @property
+    def config(self) -> SinkConfig: ...
 
     @property
     def tier(self) -> Tier: ...
+
+    def plan(self, change: SchemaChange) -> SchemaPlan:
+        """What `apply` would do about the change, as the destination is now. Reads at most. `Refused` where it would
+        refuse."""
+
+    def apply(self, change: SchemaChange) -> None:
+        """Makes the destination ready for rows of the new structure; nothing is left to do if it is already. Only
+        between two deliveries."""
 
     def write(self, delivery: Delivery) -> Receipt: ...
 
@@ -95,3 +105,10 @@ class BaseSink(Component[SinkConfigT]):
 
     mechanism: ClassVar[str]
     capabilities: Capabilities = Capabilities()
+
+    def plan(self, change: SchemaChange) -> SchemaPlan:
+        """A sink that keeps no tables has nothing to do: events bring their structure along."""
+        return SchemaPlan()
+
+    def apply(self, change: SchemaChange) -> None:
+        pass

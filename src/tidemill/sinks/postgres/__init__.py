@@ -21,7 +21,7 @@ from tidemill.errors import ConfigError, Poisoned
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.position import Offset
-from tidemill.model.schema_change import SchemaChangeKind
+from tidemill.model.schema_change import SchemaChange, SchemaChangeKind, SchemaPlan
 from tidemill.model.table import Table
 from tidemill.model.template import Template
 from tidemill.sinks._shared.pg_client import address, connect, explained, is_about_structure
@@ -30,8 +30,8 @@ from tidemill.sinks._shared.places import database
 from tidemill.sinks._shared.prefetch import ahead
 from tidemill.sinks._shared.unfollowed import Looks
 from tidemill.sinks.postgres.resume import PlanChanged, Positions, Taking
-from tidemill.sinks.postgres.tables import CREATE_STATE, PostgresTables, Rules
-from tidemill.sinks.postgres.target import Target
+from tidemill.sinks.postgres.tables import PostgresTables, Rules
+from tidemill.sinks.postgres.target import CREATE_STATE, Target
 from tidemill.sinks.postgres.windows import Window, Windows
 from tidemill.sinks.postgres.write import Applier, TooMany
 
@@ -117,6 +117,27 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
         self._targets: dict[str, Target] = {}  # of each source table: the structure that came last
         self._looks = Looks()
 
+    def plan(self, change: SchemaChange) -> SchemaPlan:
+        """Looks in a transaction of its own that cannot write. A table that the source dropped stays."""
+        if change.after is None:
+            return SchemaPlan()
+        with explained(self._where), contextlib.closing(connect(self.config, self._where)) as db, db.transaction():
+            db.execute("SET TRANSACTION READ ONLY")
+            schema, name = self._rendered(change.after, change.source)
+            return SchemaPlan(self._tables(db).plan(change.after, schema, name, change.offset))
+
+    def apply(self, change: SchemaChange) -> None:
+        if change.after is None:
+            return
+        try:
+            with explained(self._where):
+                db = self._connection()
+                with db.transaction():
+                    self.target(db, change.after, change.source, change.offset, redelivered=False)
+        except BaseException:
+            self.close()
+            raise
+
     def write(self, delivery: Delivery) -> Receipt:
         began = time.perf_counter()
         try:
@@ -182,15 +203,17 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
         found = self._targets.get(table.full_name)
         if found is None or not self.knows(table):
             schema, name = self._rendered(table, source)
-            rules = Rules(
-                self.config.create_tables, self.config.allow_destructive_ddl, self.config.types,
-                self.config.keyless == "append", self.config.id,
-            )  # fmt: skip
-            tables = PostgresTables(db, self.config.state_schema, rules, self._where)
-            found = tables.follow(table, schema, name, since, redelivered=redelivered)
+            found = self._tables(db).follow(table, schema, name, since, redelivered=redelivered)
             self._targets[table.full_name] = found
             self._looks.looked(table.full_name, found.notices)
         return found
+
+    def _tables(self, db: Connection) -> PostgresTables:
+        rules = Rules(
+            self.config.create_tables, self.config.allow_destructive_ddl, self.config.types,
+            self.config.keyless == "append", self.config.id,
+        )  # fmt: skip
+        return PostgresTables(db, self.config.state_schema, rules, self._where)
 
     def knows(self, table: Table) -> bool:
         found = self._targets.get(table.full_name)

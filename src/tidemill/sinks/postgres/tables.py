@@ -21,7 +21,7 @@ from tidemill.sinks._shared.unfollowed import MARK, added, already_there, is_kno
 from tidemill.sinks.postgres.copy_text import plain
 from tidemill.sinks.postgres.exact import doubt
 from tidemill.sinks.postgres.older import StructureMemory, is_replaced, places, renames
-from tidemill.sinks.postgres.target import Target, TargetColumn, columns, has_unique, rewrite_rule
+from tidemill.sinks.postgres.target import Target, TargetColumn, check_names, columns, has_unique, rewrite_rule
 from tidemill.sinks.postgres.types import target_type, widens
 from tidemill.telemetry.events import emit
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from psycopg import sql
 
     from tidemill.sinks._shared.pg_client import Connection
-
-_LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer names off, and two could become one
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class PostgresTables:
     def follow(self, table: Table, schema: str, name: str, since: Offset, *, redelivered: bool = False) -> Target:
         """The target of this version of the table, whose rows come from `since` on; created or changed where it must
         be. Events of an older structure change nothing: their values go where their columns are now."""
-        _check_names(schema, name, table, self._where)
+        check_names(schema, name, table, self._where)
         found, memory = columns(self._db, schema, name), self._remembered(table, schema, name)
         if found and memory.is_newer(table, since, found, redelivered):
             return self._target(table, schema, name, found, memory.table)
@@ -72,12 +70,37 @@ class PostgresTables:
         self._remember(schema, name, memory.then(table, since))
         return self._target(table, schema, name, columns(self._db, schema, name), unsaid=unsaid)
 
+    def plan(self, table: Table, schema: str, name: str, since: Offset) -> tuple[str, ...]:
+        """The statements that `follow` would run at the target, in order. Runs none of them, and may come before the
+        first delivery has made the sink's own tables."""
+        from psycopg import sql
+
+        check_names(schema, name, table, self._where)
+        state = sql.Identifier(self._state, "tidemill_tables").as_string(self._db)
+        has_state = self._db.execute("SELECT to_regclass(%s) IS NOT NULL", [state]).fetchone() == (True,)
+        found = columns(self._db, schema, name)
+        memory = self._remembered(table, schema, name) if has_state else StructureMemory()
+        if not found:
+            statements = self._creation(table, schema, name)
+        elif memory.is_newer(table, since, found, False) or not self._needs_change(table, found, memory.table):
+            return ()
+        else:
+            steps, comments = self._changes(table, schema, name, found, memory.table, since)
+            statements = [step for _, step in steps]
+            statements += [self._comment(schema, name, column, text) for column, (_, text) in comments.items()]
+        return tuple(statement.as_string(self._db) for statement in statements)
+
     def _needs_change(self, table: Table, found: Mapping[str, TargetColumn], known: Table | None) -> bool:
         if not found or known is None or not known.fingerprint or known.fingerprint != table.fingerprint:
             return True
         return any(c.name not in found for c in table.columns) or is_replaced(known, table)
 
     def _create(self, table: Table, schema: str, name: str) -> None:
+        for statement in self._creation(table, schema, name):
+            self._db.execute(statement)
+        emit("sink.table_created", table=f"{schema}.{name}", columns=len(table.columns))
+
+    def _creation(self, table: Table, schema: str, name: str) -> list[sql.Composed]:
         from psycopg import sql
 
         if not self._rules.create:
@@ -96,12 +119,11 @@ class PostgresTables:
         if table.key:
             parts.append(sql.SQL("PRIMARY KEY ({})").format(_names(table.key)))
         # Looked for first: IF NOT EXISTS asks for the privilege to create even where nothing is missing.
-        if not self._db.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone():
-            self._db.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
-        self._db.execute(
-            sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier(schema, name), sql.SQL(", ").join(parts))
-        )
-        emit("sink.table_created", table=f"{schema}.{name}", columns=len(table.columns))
+        known = self._db.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone()
+        made = [] if known else [sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema))]
+        return [
+            *made, sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier(schema, name), sql.SQL(", ").join(parts))
+        ]  # fmt: skip
 
     def _change(
         self,
@@ -113,6 +135,22 @@ class PostgresTables:
         since: Offset,
     ) -> dict[str, str]:
         """Answers what is to be said of columns whose comments are not ours to write."""
+        steps, comments = self._changes(table, schema, name, found, known, since)
+        for what, step in steps:
+            self._db.execute(step)
+            emit("sink.table_changed", table=f"{schema}.{name}", change=what)
+        return self._say(schema, name, comments)
+
+    def _changes(
+        self,
+        table: Table,
+        schema: str,
+        name: str,
+        found: Mapping[str, TargetColumn],
+        known: Table | None,
+        since: Offset,
+    ) -> tuple[list[tuple[str, sql.Composed]], dict[str, tuple[str, str]]]:
+        """Statements, and then comments of columns: what is said, and with what stands there already."""
         from psycopg import sql
 
         target = sql.Identifier(schema, name)
@@ -155,20 +193,19 @@ class PostgresTables:
                 f"the table {schema}.{name} lacks changes of the source ({', '.join(sorted({w for w, _ in steps}))})",
                 where=self._where, fix="Make them, or set create_tables: true.",
             )  # fmt: skip
-        for what, step in steps:
-            self._db.execute(sql.SQL("ALTER TABLE {} {}").format(target, step))
-            emit("sink.table_changed", table=f"{schema}.{name}", change=what)
-        return self._say(schema, name, comments, there) if occupied else {}
+        texts = {
+            column: (comment, "\n".join(filter(None, [there[column].comment if column in there else "", comment])))
+            for column, comment in comments.items()
+        }
+        alters = [(what, sql.SQL("ALTER TABLE {} {}").format(target, step)) for what, step in steps]
+        return alters, texts if occupied else {}
 
-    def _say(
-        self, schema: str, name: str, comments: Mapping[str, str], there: Mapping[str, TargetColumn]
-    ) -> dict[str, str]:
+    def _say(self, schema: str, name: str, comments: Mapping[str, tuple[str, str]]) -> dict[str, str]:
         """Writes comments; answers those of a table that belongs to somebody else."""
         import psycopg
 
         unsaid = {}
-        for column, comment in comments.items():
-            text = "\n".join(filter(None, [there[column].comment if column in there else "", comment]))
+        for column, (comment, text) in comments.items():
             try:
                 with self._db.transaction():  # a savepoint
                     self._db.execute(self._comment(schema, name, column, text))
@@ -352,26 +389,7 @@ class PostgresTables:
         )
 
 
-CREATE_STATE = """
-CREATE TABLE IF NOT EXISTS {table} (
-    schema_name text NOT NULL,
-    table_name text NOT NULL,
-    source json NOT NULL,
-    PRIMARY KEY (schema_name, table_name)
-)
-"""
-
-
 def _names(names: tuple[str, ...]) -> sql.Composed:
     from psycopg import sql
 
     return sql.SQL(", ").join(map(sql.Identifier, names))
-
-
-def _check_names(schema: str, name: str, table: Table, where: str) -> None:
-    for text in (schema, name, *(c.name for c in table.columns)):
-        if not 0 < len(text.encode()) <= _LONGEST_NAME:
-            raise Refused(
-                f'"{text}" cannot be a name in PostgreSQL: it has {len(text.encode())} bytes', where=where,
-                fix="Names have 1 to 63 bytes. Choose another `table`, or leave the column out.",
-            )  # fmt: skip

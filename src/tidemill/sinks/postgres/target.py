@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidemill.contracts import Notice
+from tidemill.errors import Refused
 from tidemill.model.table import Table
 from tidemill.sinks.postgres.exact import Doubt
 
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
 
     from tidemill.sinks._shared.pg_client import Connection
 
+_LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer names off, and two could become one
+CREATE_STATE = """
+CREATE TABLE IF NOT EXISTS {table} (
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    source json NOT NULL,
+    PRIMARY KEY (schema_name, table_name)
+)
+"""
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '', a.attidentity = 'a',
     coalesce(col_description(a.attrelid, a.attnum), ''),
@@ -100,3 +110,12 @@ def rewrite_rule(db: Connection, schema: str, name: str) -> str | None:
     """One that makes something else of what is written."""
     row = db.execute(_REWRITE_RULES, [schema, name]).fetchone()
     return row[0] if row else None
+
+
+def check_names(schema: str, name: str, table: Table, where: str) -> None:
+    for text in (schema, name, *(c.name for c in table.columns)):
+        if not 0 < len(text.encode()) <= _LONGEST_NAME:
+            raise Refused(
+                f'"{text}" cannot be a name in PostgreSQL: it has {len(text.encode())} bytes', where=where,
+                fix="Names have 1 to 63 bytes. Choose another `table`, or leave the column out.",
+            )  # fmt: skip
