@@ -154,7 +154,7 @@ def test_replay_says_that_letters_arrive_behind_later_events_and_waits_for_a_yes
 ) -> None:
     answer = tidemill("dlq", "replay", pipeline.file, "--sink", "t")
     assert answer.code == 1
-    assert "1 of 1 records are older than what their sink has" in answer.err
+    assert "1 of 1 dead letters are older than what their sink has" in answer.err
     assert written(tmp_path, "t") == []
     assert len(store.dead_letters()) == 4
 

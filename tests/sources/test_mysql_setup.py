@@ -88,7 +88,7 @@ def test_the_doctor_compares_where_a_pipeline_rests_with_what_the_server_keeps(
         found = checks(settings, Resting(began, None, time.time() - hours_ago * 3600))["position"]
         return found.outcome, found.detail
 
-    assert verdict(9) == (Outcome.PASS, "nothing waits behind it")
+    assert verdict(9) == (Outcome.PASS, "nothing waits after it")
     private.query(f"REPLACE INTO shop.t VALUES (1, '{positions}')")
     waiting = "1 transaction" if positions == "gtid" else "bytes of binlog"
     outcome, detail = verdict(1)

@@ -142,7 +142,7 @@ class Capture:
 
     def _forsake(self) -> None:
         """What is not in the log by now comes again: the source sends open transactions from their beginning, and all
-        that was committed behind the log's end."""
+        that was committed after the log's end."""
         with suppress(LogError):
             if self._writing is not None:
                 self._on_progress(self._writing[1].result())

@@ -68,7 +68,7 @@ def show(
     pipeline: target.Which = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Show one letter with its event, as JSON; --json changes nothing. The event's values are in it."""
+    """Show one dead letter with its event, as JSON; --json changes nothing. The event's values are in it."""
     import orjson
 
     from tidemill.formats.json import JsonFormat
@@ -95,9 +95,9 @@ def replay(
     pipeline: target.Which = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Write letters to their sink again, by offset. Those that arrive are removed. The pipeline must be stopped.
+    """Write dead letters to their sink again, by offset. Those that arrive are removed. The pipeline must be stopped.
 
-    A sink that holds rows is not sent letters that are superseded: newer events of their rows are there.
+    A sink that holds rows is not sent dead letters that are superseded: newer events of their rows are there.
     """
     from tidemill.service.redelivery import holds_rows, overtaken, redeliver
 
@@ -109,7 +109,7 @@ def replay(
         ]
         if late and not yes:
             terminal.ask(
-                f"{len(late)} of {len(dead_letters)} records are older than what their sink has: "
+                f"{len(late)} of {len(dead_letters)} dead letters are older than what their sink has: "
                 "each arrives after later events of its key"
                 + (". Rows may go back to an older state" if superseded else ""),
                 DeliveryError,
@@ -160,7 +160,7 @@ def purge(
     pipeline: target.Which = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Remove letters for ever: their sink never gets these events. Safe while the pipeline runs."""
+    """Remove dead letters for ever: their sink never gets these events. Safe while the pipeline runs."""
     with _opened(file, pipeline) as (chosen, store):
         dead_letters = [each for each in _chosen(store, ids, sink) if each.superseded == "wholly" or not superseded]
         if dead_letters and not yes:
@@ -199,7 +199,7 @@ def _chosen(store: DeadLetters, ids: list[int] | None, sink: str | None) -> list
 
 def _unknown(numbers: list[int]) -> ConfigError:
     listed = ", ".join(map(str, numbers))
-    return ConfigError(f"there is no such letter: {listed}", fix="tidemill dlq ls shows those that are there.")
+    return ConfigError(f"there is no such dead letter: {listed}", fix="tidemill dlq ls shows those that are there.")
 
 
 def _consequence(dead_letters: list[DeadLetterRecord], pipeline: str) -> str:

@@ -118,18 +118,20 @@ def stats(log: Target, pipeline: target.Which = None, as_json: terminal.AsJson =
     }
     chosen = target.pipeline_of(log, pipeline)
     sinks = sink_positions(chosen) if chosen else []
-    behind = [(at.sink, at.checkpoint.offset if at.checkpoint else head, at.behind(tail.offset, head)) for at in sinks]
+    undelivered = [
+        (at.sink, at.checkpoint.offset if at.checkpoint else head, at.lag(tail.offset, head)) for at in sinks
+    ]
     if as_json:
         tables = [{"table": name, "events": count, "bytes": size[name]} for name, count in rows.most_common()]
-        lags = [{"sink": sink, "offset": offset, "undelivered_events": lag} for sink, offset, lag in behind]
+        lags = [{"sink": sink, "offset": offset, "undelivered_events": lag} for sink, offset, lag in undelivered]
         terminal.show_json({**summary, "tables": tables, "sinks": lags})
         return
     terminal.show_table(("", ""), [(key.replace("_", " "), _plain(value)) for key, value in summary.items()])
     terminal.say("")
     terminal.show_table(("table", "events", "bytes"), [(n, count, size[n]) for n, count in rows.most_common()])
-    if behind:
+    if undelivered:
         terminal.say("")
-        terminal.show_table(("sink", "offset", "undelivered events"), behind)
+        terminal.show_table(("sink", "offset", "undelivered events"), undelivered)
 
 
 def _describe(entry: Entry) -> dict[str, Any]:

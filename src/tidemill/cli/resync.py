@@ -84,7 +84,7 @@ def resync(
     finally:
         log.close()
     reader = LogReader(chosen.log_uri)
-    waiting = {at.sink: at.behind(before.offset, reader.head()) for at in sink_positions(chosen)}
+    waiting = {at.sink: at.lag(before.offset, reader.head()) for at in sink_positions(chosen)}
     if as_json:
         terminal.show_json(
             {"pipeline": chosen.name, "offset": before.offset, "from": before.position, "to": now, "lost": lost,

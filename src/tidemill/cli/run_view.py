@@ -147,7 +147,7 @@ def _sink(sink: SinkStatus) -> str:
 
 
 def _behind(sink: SinkStatus) -> str:
-    """Only what is worth a look: a sink that is behind the pipeline by itself, dead letters, events lost to it."""
+    """Only what is worth a look: a sink that lags the pipeline by itself, dead letters, events lost to it."""
     parts = [f"-{sink.lag_events}ev"] if sink.lag_events and (sink.error or not sink.waited_for) else []
     parts += [f"{sink.dead_letters} dead letters"] if sink.dead_letters else []
     parts += [f"{sink.lost} lost"] if sink.lost else []

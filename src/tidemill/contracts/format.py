@@ -42,7 +42,7 @@ class Format(Protocol):
         length-delimited Protobuf, an Arrow stream, a Parquet file."""
 
     def stacked(self, block: Block, source: str) -> pa.LargeBinaryArray | None:
-        """The rows of `batch` one by one, if it is nothing but its rows one behind another, so that any run of them is
+        """The rows of `batch` one by one, if it is nothing but its rows one after another, so that any run of them is
         a batch too: JSON lines, length-delimited Protobuf. None for files with a head."""
 
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> BatchWriter:

@@ -38,7 +38,7 @@ class StructureHistory(Schemas, Protocol):
         """Durable when it returns, all of them or none."""
 
     def forget_structures(self, after: int) -> None:
-        """Notes with a higher sequence: what lies behind the position at which a source resumes comes again."""
+        """Notes with a higher sequence: what lies after the position at which a source resumes comes again."""
 
 
 def history_of(schemas: Schemas) -> StructureHistory:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tidemill.disk.private import open_file, sync_path
 
 DRAFT = ".tmp"
-"""What a file under way is called behind its own name. One that a killed process left is written over by the next."""
+"""What a file under way is called after its own name. One that a killed process left is written over by the next."""
 
 # Linux refuses more in one call (IOV_MAX).
 _VECTORS = 1024

@@ -1,6 +1,6 @@
 """Dead letters: what a sink will never take, kept with its reason until somebody delivers it again or lets it go.
 
-letter   one of them, and how they travel from a worker to the driver
+record   one of them, and how they travel from a worker to the driver
 store    the SQLite file they are kept in, its limits, and what happens when it is full
 config   `dlq:` of a pipeline
 """

@@ -12,10 +12,10 @@ from tidemill.model.position import Offset
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRecord:
-    """`sink` and `event_id` together name it: a replayed batch makes the same letters again (invariant 4).
+    """`sink` and `event_id` together name it: a replayed batch makes the same dead letters again (invariant 4).
 
     `payload` is a block of one row as the log writes blocks, so that exactly this event can be delivered again.
-    `number`, `attempts` and the times are the store's: 0 and empty until it has the letter. `superseded` is empty,
+    `number`, `attempts` and the times are the store's: 0 and empty until it has the dead letter. `superseded` is empty,
     `partly` or `wholly`: its row has newer events at the sink, the last one at `superseded_by` (stream/superseded.py).
     `followed_from` is the offset from which events were compared with it; None where none were yet.
     """

@@ -18,7 +18,7 @@ from tidemill.dlq.record import DeadLetterRecord
 from tidemill.errors import DeadLettersFull, DeliveryError
 from tidemill.model.position import Offset
 
-# The payload stands last: counting letters and bytes then never reads the pages it overflows to.
+# The payload stands last: counting dead letters and bytes then never reads the pages it overflows to.
 _TABLE = """
 CREATE TABLE IF NOT EXISTS letters (
     number   INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -58,7 +58,7 @@ _FROM = "letters LEFT JOIN followed ON followed.number = letters.number"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What `put` did: letters that are new, and letters that had to go for them; without their payloads."""
+    """What `put` did: dead letters that are new, and dead letters that had to go for them; without their payloads."""
 
     new: tuple[DeadLetterRecord, ...] = ()
     dropped: tuple[DeadLetterRecord, ...] = ()
@@ -129,7 +129,7 @@ class DeadLetters:
 
     def open_dead_letters(self, sinks: Collection[str], after: int = 0) -> list[tuple[DeadLetterRecord, str]]:
         """Those of these sinks that may yet be superseded (not wholly), without payloads, each with what its follower
-        left; of letters with a number above `after`."""
+        left; of dead letters with a number above `after`."""
         chosen = ", ".join("?" * len(sinks))
         with self._file.connected() as db:
             rows = db.execute(
@@ -140,7 +140,7 @@ class DeadLetters:
             return [(_dead_letter(row), keys) for keys, *row in rows]
 
     def follow(self, dead_letters: Sequence[tuple[int, Offset, str]]) -> None:
-        """(number, since, keys) each; `since` counts only for a letter that was not followed before."""
+        """(number, since, keys) each; `since` counts only for a dead letter that was not followed before."""
         with self._file.writing() as db:
             db.executemany(
                 "INSERT INTO followed (number, since, keys) VALUES (?, ?, ?) "
@@ -155,7 +155,7 @@ class DeadLetters:
                 "UPDATE followed SET superseded = ?, superseded_by = ?, keys = ? WHERE number = ?",
                 [(mark.superseded, mark.by, mark.keys, mark.number) for mark in marks],
             )
-            db.executemany(  # of a letter that nobody follows yet
+            db.executemany(  # of a dead letter that nobody follows yet
                 "INSERT OR IGNORE INTO followed (number, since, superseded, superseded_by, keys) "
                 'SELECT number, "offset", ?, ?, ? FROM letters WHERE number = ?',
                 [(mark.superseded, mark.by, mark.keys, mark.number) for mark in marks],

@@ -122,7 +122,7 @@ def _put_wide_decimal(p: Any, address: Any, words: Any, scale: Any, scratch: Any
             left = left or v != _0
         at -= 9
         put_fixed(at, rest, 9)
-    # At least one digit before the point, exactly `scale` behind it.
+    # At least one digit before the point, exactly `scale` after it.
     while at < end and load_byte(at) == _ZERO:
         at += 1
     while end - at <= scale or at == end:
@@ -283,7 +283,7 @@ def put_date(p: Any, days: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def put_time(p: Any, microseconds: Any) -> Any:
-    """Always with six digits behind the second, so that texts of one column are of one length."""
+    """Always with six digits after the second, so that texts of one column are of one length."""
     seconds = microseconds // 1_000_000
     store_u16(p, _PAIRS[seconds // 3600])
     store_u8(p + 2, 58)

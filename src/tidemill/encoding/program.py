@@ -91,7 +91,7 @@ class Program:
             self._steps[jump][ProgramSlot.PARAMETER] = len(self._steps)
 
     def close(self, text: bytes) -> None:
-        """Ends a list of fields that each wrote a comma behind themselves."""
+        """Ends a list of fields that each wrote a comma after themselves."""
         self._flush()
         self._pending = text
         self._add(ProgramStep.CLOSE)
@@ -147,7 +147,7 @@ class Program:
         odd: Odd | None = None,
         omit: np.ndarray[Any, np.dtype[np.uint8]] | None = None,
     ) -> None:
-        """A member of an object, with a comma behind it that `close` takes back after the last."""
+        """A member of an object, with a comma after it that `close` takes back after the last."""
         slots = {"TAIL": ord(",")}
         if omit is not None:
             self._flush()  # what was pending is not left out with the field
@@ -245,7 +245,7 @@ class Program:
         return len(self._steps) - 1
 
     def run(self) -> StringColumn:
-        """The documents of all rows, one behind the other in one buffer."""
+        """The documents of all rows, one after the other in one buffer."""
         self._flush()
         matrix = np.zeros((len(self._steps), len(ProgramSlot)), np.int64)
         constants = np.frombuffer(b"".join(self._prefixes) + bytes(8), np.uint8)

@@ -80,7 +80,7 @@ class View:
         bars = "".join(_BARS[round(rate / top * (len(_BARS) - 1))] for rate in self.rates)
         delay = self.arrivals.delay()
         now = f" {self.rates[-1] if self.rates else 0:,}/s"
-        return Text.assemble("\n", (bars, "cyan"), (now, "bold"), f"   {delay:.1f} s behind" if delay else "")
+        return Text.assemble("\n", (bars, "cyan"), (now, "bold"), f"   {delay:.1f} s lag" if delay else "")
 
     def _recent(self) -> list[Text]:
         return [describe(event) for event in list(self.arrivals.latest)[-_RECENT:]]

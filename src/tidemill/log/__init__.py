@@ -2,7 +2,7 @@
 
 A log is a directory or a pyarrow.fs URI with
 
-    <base offset>.seg     blocks, one behind the other (codec.py)
+    <base offset>.seg     blocks, one after the other (codec.py)
     <base offset>.idx     one checked record per append; an append exists when its record does (index.py)
     spill-*.seg           transactions still open at the source (spill.py)
     acknowledged.json     what the stream has delivered (bookmark.py)

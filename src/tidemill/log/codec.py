@@ -22,7 +22,7 @@ _SPILL_ONLY = "subtx"
 
 
 def dump(block: Block) -> list[pa.Buffer | bytes]:
-    """The bytes in pieces, one behind the other; those of columns are the block's own buffers, not copied."""
+    """The bytes in pieces, one after the other; those of columns are the block's own buffers, not copied."""
     batch = block.batch.replace_schema_metadata({_TABLE: block.table.to_json()})
     pieces = _Pieces()
     with pa.PythonFile(pieces, mode="w") as sink, pa.ipc.new_stream(sink, batch.schema) as stream:

@@ -31,8 +31,8 @@ class LogConfig(Config):
     keep_for_optional_bytes: int = Field(
         default=8 << 30,
         ge=0,
-        description="Delivered bytes to keep for a sink that the checkpoint does not wait for and that is behind. "
-        "A sink that is further behind loses its place: an error names the events it never gets.",
+        description="Delivered bytes to keep for a sink that the checkpoint does not wait for and that lags. "
+        "A sink that lags further loses its place: an error names the events it never gets.",
     )
     retention_bytes: int = Field(
         default=0,

@@ -36,7 +36,7 @@ def trim(
 ) -> int:
     """Removes whole segments that end at or before `before` and are past retention; returns the bytes freed.
 
-    From `held` on they are kept for a sink that is behind, as far as `keep_for_optional_bytes` goes. Who calls often
+    From `held` on they are kept for a sink that lags, as far as `keep_for_optional_bytes` goes. Who calls often
     passes the same `sizes` again: delivered segments do not grow, and asking an object store takes a request each.
 
     Oldest first and the index before its data, so that a trim that is killed leaves a log that begins later and
@@ -54,8 +54,8 @@ def trim(
             sizes[base] = sum(store.size(name) or 0 for name in [index_name(base), *data[base]])
         return sizes[base]
 
-    behind = held is not None and held < before
-    kept = sum(size_of(base) for base, _ in delivered) if config.retention_bytes or behind else 0
+    lagging = held is not None and held < before
+    kept = sum(size_of(base) for base, _ in delivered) if config.retention_bytes or lagging else 0
     moment = time.time() if now is None else now
     freed = 0
     for base, following in delivered:

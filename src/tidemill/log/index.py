@@ -1,7 +1,7 @@
 """The index: one checked record per append, and what a reader keeps of it in memory.
 
 A record is a line, `<crc32, hex> <length> <JSON>`. Writing it is what makes an append visible (invariant 3), so a
-record that is not whole is an append that never happened, as long as nothing stands behind it. Of each append a
+record that is not whole is an append that never happened, as long as nothing stands after it. Of each append a
 reader keeps 40 bytes, of few segments at a time; marks and blocks are read again when they are asked for.
 """
 
@@ -56,7 +56,7 @@ def unpack(data: bytes, at: int = 0) -> tuple[dict[str, Any], int] | None:
 
 def scan(data: bytes) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """(start, end, document) of every record up to the torn tail, if there is one; `LogCorrupt` if a whole record
-    stands behind a broken one, because then it is not a tail."""
+    stands after a broken one, because then it is not a tail."""
     at = 0
     while found := unpack(data, at):
         doc, end = found

@@ -1,4 +1,4 @@
-"""Blocks of one table never overlap in offsets: whoever reads a table's blocks one behind the other reads its events in
+"""Blocks of one table never overlap in offsets: whoever reads a table's blocks one after the other reads its events in
 order. The writer checks it before an append becomes visible, by the blocks' first and last offsets and not by rows.
 
 Logs that were written before there was a check may have such blocks. The reader cuts them into runs that do not.

@@ -109,7 +109,7 @@ class LogReader:
         return self._entries(max(start, self.head()), self.tail().offset)
 
     def offset_at(self, epoch_ms: int) -> Offset:
-        """Everything that was logged at or after this time stands at or behind this offset.
+        """Everything that was logged at or after this time stands at or after this offset.
 
         What was committed after it was logged after it, so that a replay from here misses nothing committed since.
         """

@@ -51,7 +51,7 @@ def recover(
     staged: Callable[[str], bool] = lambda id: False,
 ) -> Recovered:
     """`base` is the checkpoint: where an empty log begins, and where no other may end before. What was `delivered`
-    behind it comes again. `spills` were there before the lock was taken: none is a newer writer's. `staged` as of
+    after it comes again. `spills` were there before the lock was taken: none is a newer writer's. `staged` as of
     `LogWriter.open`."""
     names = store.names()
     found, torn = _find_tail(store, [int(name[:-4]) for name in names if name.endswith(".idx")])
@@ -82,7 +82,7 @@ def recover(
 
 
 def _find_tail(store: Store, bases: list[Offset]) -> tuple[Recovered, list[Offset]]:
-    """The last whole append, and the segments behind it that have none."""
+    """The last whole append, and the segments after it that have none."""
     lost = ORIGIN
     torn: list[Offset] = []
     for base in reversed(bases):
@@ -124,7 +124,7 @@ def _whole(store: Store, entry: Entry) -> bool:
 def _remove_leftovers(store: Store, spills: Sequence[str]) -> None:
     """Open transactions of a dead writer, data whose index record was never written, trimming cut short.
 
-    In an object store the other writer may be alive and about to publish, so data at and behind the head stays: it goes
+    In an object store the other writer may be alive and about to publish, so data at and after the head stays: it goes
     when the segment that begins there is trimmed. A newer one may even have taken over since our lock was taken, so
     only spills that were listed before it go."""
     store.check_lock()

@@ -30,7 +30,7 @@ PREFIX = "spill-"
 def place(
     blocks: Iterable[Block], segment: str, at: int, base: Offset, barrier: Barrier = Barrier.NONE
 ) -> tuple[list[BlockRef], list[pa.Buffer | bytes]]:
-    """The blocks' bytes, one behind the other from `at` on, and their references."""
+    """The blocks' bytes, one after the other from `at` on, and their references."""
     refs: list[BlockRef] = []
     buffers: list[pa.Buffer | bytes] = []
     for block in blocks:

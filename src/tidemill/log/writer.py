@@ -114,7 +114,7 @@ class LogWriter:
         try:
             return self._publish(segment, tuple(refs), change.events, change.marks, change.barrier, change)
         except BaseException:
-            # What cannot be cut now lies behind the last indexed byte and is written over.
+            # What cannot be cut now lies after the last indexed byte and is written over.
             with suppress(LogError):
                 if self._store.appends:
                     self._store.cut(name, segment.bytes)

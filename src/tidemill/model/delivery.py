@@ -46,7 +46,7 @@ class Delivery:
     Iterating gives the blocks in order and may be done again; they are read as they are asked for, so a
     transaction of any size passes through bounded memory. `start` and `end` bound the whole batch, not the lane.
 
-    `redelivered`: no batch but one dead letter that an operator sends again, behind events that came after it. A sink
+    `redelivered`: no batch but one dead letter that an operator sends again, after events that came after it. A sink
     that skips or replaces what is before its position must take it all the same, or raise `Refused`. `newest` is the
     newest structure of its table then, where it is known: a sink that keeps tables has followed it since.
 

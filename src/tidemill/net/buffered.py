@@ -1,4 +1,4 @@
-"""Reads a logged-in socket in large gulps into one buffer. Every source that owns its stream's bytes uses it.
+"""Reads a logged-in socket in large reads into one buffer. Every source that owns its stream's bytes uses it.
 
 It knows frames only where one does not fit (`frame_size`); the decoder walks them.
 """

@@ -31,7 +31,7 @@ class Naming(enum.StrEnum):
     TOPIC_RECORD = "topic_record"  # <topic>-<record>
 
 
-class Part(enum.StrEnum):
+class SubjectPart(enum.StrEnum):
     KEY = "key"
     VALUE = "value"
 
@@ -58,7 +58,7 @@ class SchemaRegistryClient:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _connection: HttpConnection | None = field(default=None, repr=False)
 
-    def subject(self, schema: Schema, part: Part, topic: str) -> str:
+    def subject(self, schema: Schema, part: SubjectPart, topic: str) -> str:
         """Without a topic (a sink that has none) the record's name takes its place."""
         match self.naming:
             case Naming.TOPIC:
@@ -68,7 +68,7 @@ class SchemaRegistryClient:
             case Naming.TOPIC_RECORD:
                 return f"{topic}-{schema.name}" if topic else schema.name
 
-    def frame(self, schema: Schema, part: Part, topic: str) -> bytes:
+    def frame(self, schema: Schema, part: SubjectPart, topic: str) -> bytes:
         """What stands before a document: a zero and the schema's number."""
         return struct.pack(">bI", 0, self.number(schema, self.subject(schema, part, topic)))
 

@@ -98,8 +98,8 @@ def spark() -> Check:
 def log(subject: Pipeline) -> Check:
     uri = subject.log_uri
     if "://" not in uri:
-        behind = subject.spec.log.keep_for_optional_bytes if len(policy_of(subject).groups) > 1 else 0
-        return directory("change log", Path(uri), wanted=subject.spec.log.max_bytes + behind)
+        kept = subject.spec.log.keep_for_optional_bytes if len(policy_of(subject).groups) > 1 else 0
+        return directory("change log", Path(uri), wanted=subject.spec.log.max_bytes + kept)
     from pyarrow import fs
 
     shown = masked_uri(uri)

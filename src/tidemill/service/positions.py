@@ -22,7 +22,7 @@ class SinkPosition:
     checkpoint: Checkpoint | None
     own: bool
 
-    def behind(self, tail: Offset, head: Offset) -> int:
+    def lag(self, tail: Offset, head: Offset) -> int:
         return max(0, tail - max(self.checkpoint.offset if self.checkpoint else 0, head))
 
 

@@ -1,8 +1,8 @@
 """Sends dead letters to their sink again, one event at a time, in the order of their offsets.
 
 The pipeline is stopped meanwhile: two writers would fence each other off or overtake each other. Later events of the
-same key are at the sink already, so a letter that arrives now stands behind them. A sink that holds rows is not sent a
-letter whose row has newer events (stream/superseded.py), unless the operator insists.
+same key are at the sink already, so a letter that arrives now stands after them. A sink that holds rows is not sent a
+dead letter whose row has newer events (stream/superseded.py), unless the operator insists.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidemill.service.positions import sink_positions
 from tidemill.stream.superseded import Watched, followed, superseded_in
 from tidemill.stream.superseded import superseded as superseded_by_log
 
-_SKIPPED = "the sink says that it has this event: if that is so, let the letter go with tidemill dlq purge"
+_SKIPPED = "the sink says that it has this event: if that is so, let the dead letter go with tidemill dlq purge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def block_of(dead_letter: DeadLetterRecord) -> Block:
 
 
 def overtaken(pipeline: Pipeline, dead_letters: Sequence[DeadLetterRecord]) -> list[DeadLetterRecord]:
-    """Those behind which their sink has had later events."""
+    """Those after which their sink has had later events."""
     reached = _reached(pipeline)
     return [dead_letter for dead_letter in dead_letters if reached.get(dead_letter.sink, 0) > dead_letter.offset + 1]
 

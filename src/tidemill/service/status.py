@@ -31,7 +31,7 @@ class SinkStatus:
 
     `waited_for` says whether the pipeline's checkpoint counts on this sink. `dead_letters` went to the dead letters
     in this
-    run; `lost` events are gone for it, because it was behind for longer than the log is kept.
+    run; `lost` events are gone for it, because it lagged for longer than the log is kept.
     """
 
     id: str

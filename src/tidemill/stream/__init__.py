@@ -6,7 +6,7 @@ source     the streaming source: its rows are receipts; plan is what travels to 
 admission  when a batch is worth taking, where it ends, how many lanes it gets
 lanes      which rows go to which lane
 batch      one lane of one batch, in a worker: read, write to every sink, answer; pool keeps the sinks between batches
-quarantine writes letters of events that a sink will never take; letterbox stores them, in the driver
+quarantine writes dead letters of events that a sink will never take; letterbox stores them, in the driver
 attempt    what came back from the lanes, and what to send again; failures says why
 policy     which sinks move together in a group, and where that puts the checkpoint; ledger keeps the groups' positions
 pins       Spark's directory against our checkpoint

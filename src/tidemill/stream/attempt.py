@@ -24,7 +24,7 @@ class Attempt:
 
     `dead_letters` came with the newest answers and are to be kept before anything is sent again; `left_out` are the
     offsets
-    of all letters so far, per sink and lane.
+    of all dead letters so far, per sink and lane.
     """
 
     start: Offset

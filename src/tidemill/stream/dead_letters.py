@@ -1,4 +1,4 @@
-"""Stores the letters of a group's batches, and says so; waits while there is no room for them."""
+"""Stores the dead letters of a group's batches, and says so; waits while there is no room for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHILE_FULL = RetryPolicy(most=30.0)
 
 
 class DeadLetterWriter:
-    """`on_retry` is called with an error per sink whose letters wait."""
+    """`on_retry` is called with an error per sink whose dead letters wait."""
 
     def __init__(
         self,

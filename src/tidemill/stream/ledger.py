@@ -199,7 +199,7 @@ class Ledger:
         return self._store.save(group.key, begin, expect=kept.version if kept else 0, force=True)
 
     def _join(self, group: SinkGroup) -> None:
-        """A sink that was behind must not skip what it misses by becoming required (invariant 7)."""
+        """A sink that lagged must not skip what it misses by becoming required (invariant 7)."""
         for sink in group.sinks:
             key = key_of(self.policy.pipeline, sink)
             own = self._store.load(key)

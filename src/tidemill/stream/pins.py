@@ -2,7 +2,7 @@
 
 Spark writes `offsets/<n>` when batch n begins and `commits/<n>` when it ended. Of its directory we need one fact: is
 the batch under way, if any, one that our checkpoint stands before (deliver it again, with the same bounds and lanes)
-or right behind (it was delivered; Spark only did not note it)? In any other case an operator moved the checkpoint, or
+or right after (it was delivered; Spark only did not note it)? In any other case an operator moved the checkpoint, or
 the directory is of another life of the pipeline: it is cleared, and the stream begins at the checkpoint.
 """
 

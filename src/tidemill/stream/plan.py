@@ -17,7 +17,7 @@ class Plan:
 
     `group` names the sinks that move together, `run` one start of their stream; `delivered` is their position at that
     start, `version` and `since` its epoch (`model.delivery`). `retry_seconds` is for how long a lane tries again by
-    itself before it gives the driver the word. With `dead_letters` it answers poison events with letters, else it
+    itself before it gives the driver the word. With `dead_letters` it answers poison events with dead letters, else it
     refuses
     the delivery.
     """

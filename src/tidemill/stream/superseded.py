@@ -1,13 +1,13 @@
-"""Follows the keys of dead letters: a letter whose row has newer events at its sink is *superseded*.
+"""Follows the keys of dead letters: a dead letter whose row has newer events at its sink is *superseded*.
 
-Sent again to a sink that holds rows, such a letter would put the row back to an older state (service/redelivery.py
+Sent again to a sink that holds rows, such a dead letter would put the row back to an older state (service/redelivery.py
 skips it). The driver compares each batch that every sink of a group has, before the checkpoint covers it, and only
 blocks of tables that have letters: by a hash of the key, a column at a time, then exactly where a hash is met. A batch
 that comes again finds the same.
 
-    wholly    every key of the letter has a newer event that carried all columns, or the table was emptied
+    wholly    every key of the dead letter has a newer event that carried all columns, or the table was emptied
     partly    a newer event did not carry all columns (unchanged TOAST), or only one of two keys has one (the letter
-              changes its key), or the letter's key cannot be compared with those of newer events: it has other
+              changes its key), or the dead letter's key cannot be compared with those of newer events: it has other
               columns, or these had other types
 """
 
@@ -70,7 +70,7 @@ class Followed:
 
     @classmethod
     def of_event(cls, number: int, sink: str, offset: Offset, block: Block) -> Followed:
-        """`block` is the letter's event alone."""
+        """`block` is the dead letter's event alone."""
         table, op = block.table, Op(block.batch.column("op")[0].as_py())
         if op is Op.TRUNCATE:
             return cls(number, sink, offset, "table")
@@ -91,7 +91,7 @@ class Followed:
 
 
 class Watched:
-    """The letters of one table that may yet be superseded, found by the hashes of their keys."""
+    """The dead letters of one table that may yet be superseded, found by the hashes of their keys."""
 
     def __init__(self) -> None:
         # By the key's columns and their types: hash and text of a value depend on its type.
@@ -135,7 +135,7 @@ class Watched:
 
 
 class Follower:
-    """The letters of some sinks that may yet be superseded. One thread."""
+    """The dead letters of some sinks that may yet be superseded. One thread."""
 
     def __init__(self, store: DeadLetters, sinks: Collection[str], pipeline: str) -> None:
         self._store, self._sinks, self._pipeline = store, tuple(sinks), pipeline
@@ -143,7 +143,7 @@ class Follower:
         self._last = 0
 
     def begin(self, reached: Offset) -> None:
-        """Reads them all. Letters from before letters were followed are followed from `reached` on."""
+        """Reads them all. Letters from before dead letters were followed are followed from `reached` on."""
         self._tables, self._last = {}, 0
         self.refresh(reached)
 
@@ -177,7 +177,7 @@ class Follower:
 
 
 def followed(store: DeadLetters, dead_letter: DeadLetterRecord, keys: str = "") -> Followed | None:
-    """The letter as its follower left it, or from its event; None if it was purged just now."""
+    """The dead letter as its follower left it, or from its event; None if it was purged just now."""
     if keys:
         return Followed.of(dead_letter.number, dead_letter.sink, dead_letter.offset, keys)
     whole = store.dead_letter(dead_letter.number)
@@ -299,7 +299,7 @@ def _text(values: Iterable[pa.Scalar]) -> str:
 
 
 def _carries_all(block: Block, ops: Any) -> Any:
-    """Rows after which nothing of a letter's values can be missing: every column was sent, or the row is gone."""
+    """Rows after which nothing of a dead letter's values can be missing: every column was sent, or the row is gone."""
     unchanged = block.column("unchanged")
     if unchanged is None:
         return np.ones(block.rows, bool)
@@ -308,7 +308,7 @@ def _carries_all(block: Block, ops: Any) -> Any:
 
 
 def _drops(block: Block, ops: Any) -> Any:
-    """Where the table itself was dropped. Any other statement leaves rows, and with them the letters' sense."""
+    """Where the table itself was dropped. Any other statement leaves rows, and with them the dead letters' sense."""
     found = np.zeros(block.rows, bool)
     documents = block.column("ddl")
     if documents is not None:

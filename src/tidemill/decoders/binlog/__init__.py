@@ -1,6 +1,6 @@
 """The binlog of MySQL and MariaDB to blocks. The capture loop feeds it the replication stream as it arrives.
 
-How an UPDATE passes through: `scan` notes where its before and after images start; when a gulp is used up, `blocks`
+How an UPDATE passes through: `scan` notes where its before and after images start; when the buffer is used up, `blocks`
 takes all rows of one table at once, `cut` finds their cells, each column's converter turns them into an Arrow
 array, and the rows of whole transactions leave as one `Committed`. No step makes a Python object for a row.
 In files: `feed` here, `scan` in `scan`, `flush` in `emit`, `blocks`, `cells`, `columns`, `strings`.

@@ -1,6 +1,6 @@
 """Events that `scan` leaves to Python: files and formats, tables and servers not met before, and what is rare.
 
-`binlog` calls `event` where `scan` returned CONTROL. Each case moves POS behind its event, or leaves it where it is for
+`binlog` calls `event` where `scan` returned CONTROL. Each case moves POS after its event, or leaves it where it is for
 `scan` to look at again, now that it knows a name.
 """
 

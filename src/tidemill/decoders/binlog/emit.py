@@ -48,7 +48,7 @@ class Emitter:
                 self._begin_spill()
                 yield from self._spill(first, rows, barrier)
             else:
-                # Not worth a spill yet: its bytes stay in the buffer and are scanned again with the next gulp.
+                # Not worth a spill yet: its bytes stay in the buffer and are scanned again with the next read.
                 # A table's new shape is noticed only once, so its barrier stays.
                 state[scanning.OPEN], stream.saved_at = 0, -1
                 stream.forget_rows(int(state[scanning.OPEN_AT]))

@@ -1,4 +1,4 @@
-"""What `scan` cannot read where it stands: compressed events, and events of several packets, one behind the other.
+"""What `scan` cannot read where it stands: compressed events, and events of several packets, one after the other.
 
 `binlog` calls `expand` where `scan` returned EXPAND; the unpacked events go through the same walk as all others.
 """
@@ -72,7 +72,7 @@ def _walk_expanded(
 
 def _pieces(whole: Bytes, at: int, *, checksum: bool) -> Iterator[tuple[bytes, int, int]]:
     """Events from `at` on without packets and checksums: (bytes, where the event begins or -1 for a further piece
-    of it, where it ends once it is complete or -1). Stops some way behind the last event that needed this."""
+    of it, where it ends once it is complete or -1). Stops some way after the last event that needed this."""
     plain = 0
     while plain < _PLAIN_BYTES:
         found = _packet(whole, at)
@@ -120,7 +120,7 @@ def _packet(whole: Bytes, at: int) -> tuple[bytes, int] | None:
             return None
         spans.append((at + (4 if spans else 5), end))
         if end - at < 4 + 0xFFFFFF:
-            # Nothing is copied before all of it is there: it may be a gigabyte, asked about with every gulp.
+            # Nothing is copied before all of it is there: it may be a gigabyte, asked about with every read.
             return b"".join(whole[first:last].tobytes() for first, last in spans), end
         at = end
 

@@ -121,7 +121,7 @@ def skip_options(b: Any, p: Any, end: Any, program: Any, first: Any, columns: An
 
 @njit(cache=True, nogil=True)
 def same_keys(b: Any, old: Any, new: Any, end: Any, program: Any, keys: Any, first: Any, columns: Any) -> Any:
-    """Of two images that have every column: whether the key is the same. Stops behind the last key column."""
+    """Of two images that have every column: whether the key is the same. Stops after the last key column."""
     p = old + ((columns + 7) >> 3)
     q = new + ((columns + 7) >> 3)
     last = -1

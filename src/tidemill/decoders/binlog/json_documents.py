@@ -110,7 +110,7 @@ def applied(document: Node, data: bytes) -> Node:
 
 
 def _apply(document: Node, change: _Change) -> None:
-    """As a replica does (`apply_json_diffs`): a cell that is put in behind the end of an array becomes its last one, a
+    """As a replica does (`apply_json_diffs`): a cell that is put in after the end of an array becomes its last one, a
     cell before its start the first; what is replaced or removed must be there."""
     legs = _legs(change.path)
     if not legs:  # a new root is sent whole, not as a change

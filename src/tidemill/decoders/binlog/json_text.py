@@ -17,7 +17,7 @@ from tidemill.encoding.numbers import _shortest
 _DEPTH = 100
 _ROOM = 48  # bytes that any scalar but a string fits into
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
-_ESCAPES = np.zeros(256, np.uint8)  # 0: as it is, 1: \u00xx, else the letter behind the backslash
+_ESCAPES = np.zeros(256, np.uint8)  # 0: as it is, 1: \u00xx, else the letter after the backslash
 _ESCAPES[:32] = 1
 for _raw, _dead_letter in zip(b'"\\\b\f\n\r\t', b'"\\bfnrt', strict=True):
     _ESCAPES[_raw] = _dead_letter

@@ -45,7 +45,7 @@ BARRIER = 10  # the kinds of `Barrier` among the rows: an unsplit key change, a 
 CHECKSUM = 11  # 1 when events end with a CRC32
 LOG_POS = 12  # end of the newest event in its file
 FILE = 13  # name number of that file
-PACKETS = 14  # 1: events come in packets; 0: one behind the other, checked and without checksums
+PACKETS = 14  # 1: events come in packets; 0: one after the other, checked and without checksums
 LAST_SLOT = 15  # where the last table was found
 STATE_SIZE = 16
 

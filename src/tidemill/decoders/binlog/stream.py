@@ -1,7 +1,7 @@
 """What the parts of one connection's decoder share: the bytes under `scan`, what it noted there, and its errors.
 
 `binlog` makes one per connection and hands it to every part. The state vector is `scan`'s own; a part that takes an
-event from it moves POS behind the event when it is done.
+event from it moves POS after the event when it is done.
 """
 
 from __future__ import annotations

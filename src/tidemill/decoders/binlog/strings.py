@@ -58,7 +58,7 @@ _MOST = np.iinfo(np.int32).max
 def _fitting(size: int) -> int:
     """Arrow counts a column's bytes in 32 bits, and UTF-8 may be three times as long as what was sent."""
     if size > _MOST:
-        raise DecodeError("one column of a block is larger than 2 GiB", fix="Lower the capture's gulp size.")
+        raise DecodeError("one column of a block is larger than 2 GiB", fix="Lower gather_ms, to decode less at once.")
     return size
 
 

@@ -17,7 +17,7 @@ _ALL, _BYTE, _1, _8, _16 = _U(0xFFFFFFFF), _U(0xFF), _U(1), _U(8), _U(16)
 
 
 def _tables() -> Any:
-    """What a byte adds to the checksum when k bytes follow it, for k up to 15, one table behind the other."""
+    """What a byte adds to the checksum when k bytes follow it, for k up to 15, one table after the other."""
     tables = np.empty((16, 256), np.uint32)
     for i in range(256):
         value = i

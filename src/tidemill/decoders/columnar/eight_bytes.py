@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-ROOM = 8  # what `copy` may write behind the last value
+ROOM = 8  # what `copy` may write after the last value
 
 # Unsigned throughout: signed indexes are checked for being negative at every access.
 _U = np.uint64
@@ -38,7 +38,7 @@ def put(out: Any, q: Any, w: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def copy(b: Any, at: Any, size: Any, offsets: Any, out: Any) -> None:
-    """The values one behind the other, and their Arrow offsets. `out` has ROOM more bytes than they need."""
+    """The values one after the other, and their Arrow offsets. `out` has ROOM more bytes than they need."""
     o, end = _U(0), _U(len(b))
     for i in range(len(at)):
         offsets[i] = o

@@ -5,7 +5,7 @@ the catalog when capture began, then every DDL statement of the binlog, checked 
 the event wins, and the history adds what it does not have: generated columns, and what a statement changed.
 
 The history is kept in the schema registry with the position of every statement. A restart goes on with what was true at
-its own position: statements behind that are forgotten and come again.
+its own position: statements after that are forgotten and come again.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class MysqlTables:
         return self._history.tables.keys()
 
     def resolve(self, shape: TableMap, position: Position) -> Table | None:
-        """The table that rows behind this TABLE_MAP belong to; None if it is not captured."""
+        """The table that rows after this TABLE_MAP belong to; None if it is not captured."""
         if (known := self._resolved.get(shape)) is not None:
             return known
         if not self._selected(shape.database, shape.name):
@@ -152,7 +152,7 @@ class MysqlTables:
         return tuple(map(kept, state.columns))
 
     def ddl(self, text: str, database: str, position: Position, session: StatementSession = UNTOLD) -> list[DdlChange]:
-        """Changes of captured tables by a statement, in order; `position` is the one behind it. The same statement at
+        """Changes of captured tables by a statement, in order; `position` is the one after it. The same statement at
         the same position may come twice, when bytes are decoded again."""
         if self._answered[:2] != (position, text):
             self._answered = (position, text, self._follow(text, database, position, session))

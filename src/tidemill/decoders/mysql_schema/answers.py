@@ -57,4 +57,4 @@ class TableAnswers(Protocol):
 
     def ddl(self, text: str, database: str, position: Position, session: StatementSession = UNTOLD) -> list[DdlChange]:
         """Applies a statement. Asked in order for every statement that is not about a transaction; `position` as
-        above, behind the statement."""
+        above, after the statement."""

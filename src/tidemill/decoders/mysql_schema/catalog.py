@@ -24,7 +24,7 @@ class CatalogColumn:
     `initial`, in the same form, is what the rows that were there got when a statement added the column; None where no
     statement did, or that cannot be told.
     `row_end`: it says since when a row is an old version (MariaDB's system versioning); `implicit`: it is one of the
-    two columns of that which the server adds by itself behind all others and does not list.
+    two columns of that which the server adds by itself after all others and does not list.
     """
 
     name: str

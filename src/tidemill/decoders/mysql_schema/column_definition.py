@@ -342,7 +342,7 @@ def _attributes(clause: TokenReader, made: Definition, *, mariadb: bool) -> Defi
 
 
 def _step_over_reference(clause: TokenReader) -> None:
-    """SET NULL and SET DEFAULT behind ON DELETE say nothing about this column."""
+    """SET NULL and SET DEFAULT after ON DELETE say nothing about this column."""
     clause.name()
     if clause.take("."):
         clause.name()

@@ -22,7 +22,7 @@ _SCALED = re.compile(r"(?:float|double)\(\d+,(\d+)\)")
 
 
 def read(clause: TokenReader, *, mariadb: bool) -> str | None:
-    """What stands behind DEFAULT."""
+    """What stands after DEFAULT."""
     if clause.peek() == "(":
         inner = clause.parenthesis()
         found = read(inner, mariadb=mariadb) if mariadb else COMPUTED
@@ -53,7 +53,7 @@ def read(clause: TokenReader, *, mariadb: bool) -> str | None:
 
 
 def _strings(clause: TokenReader) -> list[str]:
-    """Strings one behind the other are one."""
+    """Strings one after the other are one."""
     found = []
     while clause and clause.rest()[0].kind is TokenKind.STRING:
         found.append(clause.next().text)

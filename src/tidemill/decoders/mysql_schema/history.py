@@ -299,7 +299,7 @@ class _Alteration:
         return _with_key(replace(table, columns=tuple(columns), charset=self._charset, renamed=renamed), key)
 
     def _period(self, columns: list[CatalogColumn]) -> list[CatalogColumn]:
-        """What stands behind all other columns if the table has versions without naming columns for them."""
+        """What stands after all other columns if the table has versions without naming columns for them."""
         if self._versioning and not any(c.row_end for c in columns):
             return implicit_period()
         return [c for c in self._table.columns if c.implicit and self._versioning is None]

@@ -3,7 +3,7 @@
 A statement is about one only if the same session made it: its CREATE TEMPORARY TABLE is in the binlog, and no DROP. The
 flag LOG_EVENT_THREAD_SPECIFIC_F alone proves nothing. Seen on MySQL 9 and MariaDB 10.11:
 
-- Every statement about a temporary table has the flag. In a procedure, so has every statement behind a first one that
+- Every statement about a temporary table has the flag. In a procedure, so has every statement after a first one that
   has it, and that may be a DROP TABLE IF EXISTS of a name that nobody has.
 - What a session does to temporary tables in ROW format is not logged, nor in MIXED by MySQL. So a flagged statement of
   such a session is about a table that stays.

@@ -45,7 +45,7 @@ class NotUnderstood(Exception):
 
 
 class _Tokenizer(MySQL.Tokenizer):
-    COMMANDS: ClassVar[set[TokenType]] = set()  # else everything behind RENAME is one word
+    COMMANDS: ClassVar[set[TokenType]] = set()  # else everything after RENAME is one word
 
 
 class _AnsiQuotes(_Tokenizer):
@@ -157,7 +157,7 @@ class TokenReader:
         return all(self.peek(i) == keyword for i, keyword in enumerate(keywords))
 
     def take(self, *keywords: str) -> bool:
-        """Steps over the keywords if they stand here, one behind the other."""
+        """Steps over the keywords if they stand here, one after the other."""
         if not self.looks(*keywords):
             return False
         self.at += len(keywords)

@@ -167,7 +167,7 @@ class PgOutputDecoder:
                 state[scanning.SPILLING] = 1
                 yield from self._spill(self._open_xid, first, rows, barrier)
             else:
-                # Not worth a spill yet: its bytes stay in the buffer and are scanned again with the next gulp.
+                # Not worth a spill yet: its bytes stay in the buffer and are scanned again with the next read.
                 at = int(state[scanning.OPEN_AT])
                 state[scanning.OPEN] = 0
                 self._unlearn(at)

@@ -87,7 +87,7 @@ def _copied(column: PgOutputCells) -> tuple[pa.Buffer, pa.Buffer]:
 def _bytes_of(column: PgOutputCells) -> int:
     total = int(column.size.sum())
     if total > np.iinfo(np.int32).max:
-        raise DecodeError("one column of a block is larger than 2 GiB", fix="Lower the capture's gulp size.")
+        raise DecodeError("one column of a block is larger than 2 GiB", fix="Lower gather_ms, to decode less at once.")
     return total
 
 

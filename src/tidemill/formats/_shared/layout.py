@@ -96,7 +96,7 @@ class Layout:
         )  # fmt: skip
 
     def run(self) -> StringColumn:
-        """The documents of all rows, one behind the other in one buffer."""
+        """The documents of all rows, one after the other in one buffer."""
         self._flush()
         matrix = np.zeros((len(self._steps), len(LayoutSlot)), np.int64)
         constants = np.frombuffer(b"".join(self._prefixes) + bytes(8), np.uint8)

@@ -22,7 +22,7 @@ from tidemill.formats.avro import schema as avro_schema
 from tidemill.formats.avro.schema import AvroSchema
 from tidemill.model.block import Block
 from tidemill.model.table import Table
-from tidemill.net.schema_registry import Part, Schema
+from tidemill.net.schema_registry import Schema, SubjectPart
 
 _NULL, _THERE = 0, b"\x02"  # branches 0 and 1 of a union, zigzag
 _MARKED = 65536  # bytes of the first block that the sync marker is made of
@@ -59,20 +59,20 @@ class AvroFormat(BaseFormat):
         return avro_schema.event(table, source, self.envelope)
 
     def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
-        frame = self._frame(self.schema(block.table, source), Part.VALUE)
+        frame = self._frame(self.schema(block.table, source), SubjectPart.VALUE)
         return _datums(events.record(block, source, self.envelope), frame).array()
 
     def encode_key(self, block: Block, source: str = "") -> pa.LargeBinaryArray:
         record, found = events.key(block)
         if not found.any():
             return pa.nulls(block.rows, pa.large_binary())
-        frame = self._frame(avro_schema.key(block.table, source, self.envelope), Part.KEY)
+        frame = self._frame(avro_schema.key(block.table, source, self.envelope), SubjectPart.KEY)
         return _datums(record, frame).array(found)
 
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> ContainerWriter:
         return ContainerWriter(self, stream, table, source, compression)
 
-    def _frame(self, schema: AvroSchema, part: Part) -> bytes:
+    def _frame(self, schema: AvroSchema, part: SubjectPart) -> bytes:
         if self.schemas is None:
             return b"\xc3\x01" + schema.fingerprint
         return self.schemas.frame(Schema(schema.name, "AVRO", schema.text), part, self.topic)

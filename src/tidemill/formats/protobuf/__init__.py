@@ -21,7 +21,7 @@ from tidemill.formats.protobuf import schema as protobuf_schema
 from tidemill.formats.protobuf.schema import DEBEZIUM, NATIVE, SOURCE, ProtoSchema, column_numbers
 from tidemill.model.block import Block
 from tidemill.model.table import Table
-from tidemill.net.schema_registry import Part, Schema
+from tidemill.net.schema_registry import Schema, SubjectPart
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _REPEATED = ("unchanged", "odd", KEY_ODD)
@@ -59,7 +59,7 @@ class ProtobufFormat(BaseFormat):
     def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
         frame = b""
         if self.schemas is not None:
-            frame = self._frame(self.schema(block.table, source), Part.VALUE)
+            frame = self._frame(self.schema(block.table, source), SubjectPart.VALUE)
         return self._messages(block, source, frame).array()
 
     def encode_key(self, block: Block, source: str = "") -> pa.LargeBinaryArray:
@@ -68,7 +68,7 @@ class ProtobufFormat(BaseFormat):
             return pa.nulls(block.rows, pa.large_binary())
         frame = b""
         if self.schemas is not None:
-            frame = self._frame(protobuf_schema.key(block.table, source, self.envelope), Part.KEY)
+            frame = self._frame(protobuf_schema.key(block.table, source, self.envelope), SubjectPart.KEY)
         layout = Layout(record.rows)
         layout.constant(frame)
         _lay_record(layout, record, column_numbers(record.schema))
@@ -94,7 +94,7 @@ class ProtobufFormat(BaseFormat):
         _lay_record(layout, record, DEBEZIUM if self.envelope is Envelope.DEBEZIUM else NATIVE)
         return layout.run()
 
-    def _frame(self, schema: ProtoSchema, part: Part) -> bytes:
+    def _frame(self, schema: ProtoSchema, part: SubjectPart) -> bytes:
         """The zero at the end says: the first message of the file."""
         assert self.schemas is not None
         return self.schemas.frame(Schema(schema.name, "PROTOBUF", schema.text), part, self.topic) + b"\x00"

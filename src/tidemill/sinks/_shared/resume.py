@@ -147,7 +147,7 @@ def superseded(delivery: Delivery, start: Offset, where: str = "") -> Refused:
         f"this worker comes too late with the events {delivery.start} to {delivery.end - 1}: a later run or batch, "
         f"from offset {start} on, was here", where=where,
         fix="Nothing is to do about a worker of an earlier run: its batch was delivered by another. If the pipeline "
-        "itself stops here, this machine's clock is behind that of the machine where it ran before: set it, and start "
+        "itself stops here, this machine's clock lags that of the machine where it ran before: set it, and start "
         "again.",
     )  # fmt: skip
 

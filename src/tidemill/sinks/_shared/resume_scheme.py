@@ -1,4 +1,4 @@
-"""The one idea behind every `resume.py`: what was delivered is known at the destination, and nowhere else.
+"""The one idea of every `resume.py`: what was delivered is known at the destination, and nowhere else.
 
 A worker that dies has told nobody how far it came, so a batch comes again, from another worker, maybe cut or dealt
 otherwise. A sink that promises `effectively once` then asks two things of the place it writes to:

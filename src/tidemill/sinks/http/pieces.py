@@ -103,7 +103,7 @@ class Packer:
         return Request(piece.address, piece.identity or self._identity(piece), body)
 
     def _by_courier(self, block: Block, count: int) -> tuple[Block, list[int]]:
-        """The rows of one courier behind those of the other, each in their order, and where each one's end."""
+        """The rows of one courier after those of the other, each in their order, and where each one's end."""
         if count == 1:
             return block, [block.rows]
         table = zlib.crc32(block.table.full_name.encode())

@@ -200,7 +200,7 @@ class Producer(ABC):
 
     @abstractmethod
     def _enqueuer(self, messages: Messages, partition: int) -> Callable[[int], tuple[int, int]]:
-        """Queues from a message on; says which one it reached, and the error code of that one, 0 behind the last."""
+        """Queues from a message on; says which one it reached, and the error code of that one, 0 after the last."""
 
     @abstractmethod
     def _poll(self, milliseconds: int) -> None: ...

@@ -45,7 +45,7 @@ def read_back(
     """All committed records whose key starts with `prefix`. Call after `init_transactions` of a lane with this `home`.
 
     That call ended the lane's last transaction; its partition is read to the very end, whoever else writes there. In
-    the other partitions reading stops where a transaction is open: what stands behind it belongs to the same lane,
+    the other partitions reading stops where a transaction is open: what stands after it belongs to the same lane,
     and is not delivered. That is why each lane has a partition of its own, as far as they go.
     """
     from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition

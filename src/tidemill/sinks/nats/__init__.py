@@ -209,7 +209,7 @@ class _NatsDelivery:
                     **(extra[row] if extra else {}),
                 }
                 if self._delivery.redelivered and offsets[row] <= self._end.offset:
-                    # It comes behind later events: how far the stream is must still be seen from its last message.
+                    # It comes after later events: how far the stream is must still be seen from its last message.
                     headers |= {**stream.note(mine, self._end.offset), stream.REACHED: self._end.identity}
                 messages.append((offsets[row], subjects[number], payloads[row].as_py(), headers))
         messages.sort(key=lambda message: message[0])

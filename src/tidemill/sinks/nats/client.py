@@ -174,7 +174,7 @@ def read_credentials(file: Path) -> tuple[str, str]:
 
 
 class Signer:
-    """Signs the server's nonce with an nkey: an Ed25519 seed in base32, behind two bytes of kind, before a checksum."""
+    """Signs the server's nonce with an nkey: an Ed25519 seed in base32, after two bytes of kind, before a checksum."""
 
     def __init__(self, seed: str) -> None:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

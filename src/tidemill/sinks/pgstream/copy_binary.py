@@ -70,7 +70,7 @@ class CopyRows:
         self._fields += 1
 
     def finish(self) -> pa.Buffer:
-        """All rows, one behind the other, without HEAD and TAIL."""
+        """All rows, one after the other, without HEAD and TAIL."""
         count = pa.scalar(self._fields.to_bytes(2, "big"), pa.large_binary())
         joined = pc.binary_join_element_wise(count, *self._pieces, _NOTHING)
         ends = np.frombuffer(joined.buffers()[1], np.int64)[joined.offset : joined.offset + len(joined) + 1]

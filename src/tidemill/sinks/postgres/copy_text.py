@@ -87,7 +87,7 @@ def _moments(values: pa.Array) -> pa.Array:
     beyond = (days < _YEAR_1) | (days >= _YEAR_10000)
     if not beyond.any():
         return texts
-    # Rare: PostgreSQL writes BC behind the date, and Arrow's years wrap around.
+    # Rare: PostgreSQL writes BC after the date, and Arrow's years wrap around.
     numbers = values.cast(pa.int32() if pa.types.is_date(values.type) else pa.int64())
     exact = [_beyond(v.as_py(), values.type) if v.is_valid else None for v in numbers.filter(pa.array(beyond))]
     return pc.replace_with_mask(texts, pa.array(beyond), pa.array(exact, pa.string()))
@@ -167,7 +167,7 @@ def _offsets(texts: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _data(texts: pa.Array) -> pa.Buffer:
-    """The bytes of a large_binary's values, one behind the other."""
+    """The bytes of a large_binary's values, one after the other."""
     offsets = _offsets(texts)
     content = texts.buffers()[2]
     if content is None:

@@ -110,7 +110,7 @@ def unwritable(block: Block, rows: RowTexts) -> dict[Offset, str]:
 
 
 def joined(parts: Sequence[RowTexts]) -> RowTexts:
-    """One behind the other; all of the same version of a table."""
+    """One after the other; all of the same version of a table."""
     if len(parts) == 1:
         return parts[0]
     width, masks, keys = len(parts[0].columns), None, None

@@ -153,7 +153,7 @@ def reaches(old: str, new: str) -> bool:
 
 
 def digits(kind: str) -> tuple[int, int]:
-    """Digits before and behind the point; a bare numeric takes any number."""
+    """Digits before and after the point; a bare numeric takes any number."""
     found = re.search(r"\((\d+)(?:,\s*(-?\d+))?\)", kind)
     if not found:
         return 1 << 20, 1 << 20

@@ -1,4 +1,4 @@
-"""A dead letter that is sent again stands behind events that came after it, so its offset cannot make its entry id.
+"""A dead letter that is sent again stands after events that came after it, so its offset cannot make its entry id.
 
 It gets the next id after the last that leaves the offset part as it is: `60-1` after `60-0`. The event with the
 next offset is still newer (`61-0`), and how far the stream is can still be read from its last id.
@@ -31,7 +31,7 @@ def append(
                 "op": Op(block.batch.column("op")[row].as_py()).label, "table": block.table.full_name,
                 "id": ids[row].as_py(), "key": keys[row].as_py(), "event": values[row].as_py(),
             }  # fmt: skip
-            entry = ends.behind(delivery, stream, int(block.offsets()[row]))
+            entry = ends.next_id(delivery, stream, int(block.offsets()[row]))
             present = {name: value for name, value in fields.items() if value is not None}
             redis.xadd(stream, present, id=entry, maxlen=maxlen)
             events += 1

@@ -197,7 +197,7 @@ class StreamEnds:
 
     def overrun(self, delivery: Delivery, seen: StreamEvents) -> None:
         """After a transaction of these events of which some were refused: a transaction does not stop there, so if a
-        stranger's entry stands among them, those before it are missing and those behind it are not. Then the note must
+        stranger's entry stands among them, those before it are missing and those after it are not. Then the note must
         not vouch for them."""
         entries = self._entries(seen)
         ours = {e.offset for e in entries if e.offset is not None and seen.identity(e.offset) == e.identity}
@@ -206,7 +206,7 @@ class StreamEnds:
         if strange and missing:  # else our own other worker was here
             self._redis.hset(note_key(seen.stream), mapping={"reach": missing[0]})
 
-    def behind(self, delivery: Delivery, stream: str, offset: Offset) -> str:
+    def next_id(self, delivery: Delivery, stream: str, offset: Offset) -> str:
         """The id for a dead letter that is sent again (`dead_letter`)."""
         with self._redis.pipeline(transaction=False) as pipeline:
             pipeline.xinfo_stream(stream)

@@ -97,7 +97,7 @@ class Manifests:
             if self._read(name) != document:
                 raise DeliveryError(
                     "another worker has published these events meanwhile", where=self._where,
-                    fix="The next try goes on behind it.",
+                    fix="The next try goes on after it.",
                 ) from error  # fmt: skip
         self._newest = document
         self.remove(set(reached.stale) - {file["path"] for file in manifest["files"]})

@@ -266,7 +266,7 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
     def _ask_lag(self, place: BinlogPlace) -> int | None:
         try:
             self._side = self._side or connect(self.config, answer_seconds=2)
-            return position.behind(place, facts.binlog_files(self._side))
+            return position.lag_bytes(place, facts.binlog_files(self._side))
         except TidemillError:  # the stream will say what is wrong
             if self._side is not None:
                 self._side.close()

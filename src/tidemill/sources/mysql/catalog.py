@@ -158,7 +158,7 @@ def _default_text(column: CatalogColumn, value: Any) -> str | None:
 
 
 def statements(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace) -> Iterator[tuple[str, str]]:
-    """(database, text) of every statement in the binlog behind `place`, in order; of DML only its BEGIN is among them.
+    """(database, text) of every statement in the binlog after `place`, in order; of DML only its BEGIN is among them.
 
     The server lists every event of its files for this, so it is asked only where nothing else can tell.
     """

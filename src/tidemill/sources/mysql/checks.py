@@ -203,11 +203,11 @@ def _position(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig, re
         assert place is not None
         position.resume(db, server, place, config)
         waiting = _waiting(db, server, place)
-        size = position.behind(place, facts.binlog_files(db)) if place.gtids is None else None
+        size = position.lag_bytes(place, facts.binlog_files(db)) if place.gtids is None else None
     except TidemillError as error:
         return Check("position", Outcome.FAIL, error.what, error.fix)
     if not waiting:
-        return Check("position", Outcome.PASS, "nothing waits behind it")
+        return Check("position", Outcome.PASS, "nothing waits after it")
     limit = _size_limit(server)
     if limit and size is not None and size > limit / 2:
         return Check(
@@ -227,8 +227,8 @@ def _position(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig, re
 def _waiting(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace) -> str:
     """What the server has beyond a place; empty if nothing."""
     if place.gtids is None:
-        behind = position.behind(place, facts.binlog_files(db))
-        return f"{behind} bytes of binlog" if behind else ""
+        size = position.lag_bytes(place, facts.binlog_files(db))
+        return f"{size} bytes of binlog" if size else ""
     have = facts.executed(db, server)
     if isinstance(have, MysqlGtids) and isinstance(place.gtids, MysqlGtids):
         count = sum(past - first for *_, first, past in have.minus(place.gtids))

@@ -135,7 +135,7 @@ def resume(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace, config
     if lacking := minus(place.gtids, have):
         raise errors.OtherServer(
             f"the server lacks transactions that we have already captured: {_short(lacking)}", where=config.where,
-            fix="It is another server, a replica that is behind, or was restored from a backup. Check the dsn, or wait"
+            fix="It is another server, a replica that lags, or was restored from a backup. Check the dsn, or wait"
             f" until the replica has caught up. Otherwise: {errors.RESYNC}",
         )  # fmt: skip
     gone = facts.purged(db, server)
@@ -271,7 +271,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else text[:200] + "…"
 
 
-def behind(place: BinlogPlace, files: list[facts.BinlogFile]) -> int | None:
+def lag_bytes(place: BinlogPlace, files: list[facts.BinlogFile]) -> int | None:
     """Bytes of binlog from a place to the end; None if its file is unknown."""
     names = [file.name for file in files]
     if place.file not in names:

@@ -1,4 +1,4 @@
-"""The binlog stream: registers as a replica, asks for the binlog, and hands on the bytes in large gulps.
+"""The binlog stream: registers as a replica, asks for the binlog, and hands on the bytes in large reads.
 
 "Replication Protocol" of the MySQL internals manual, and MariaDB's "3-Binlog Network Stream". What is asked for:
 

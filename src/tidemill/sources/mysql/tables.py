@@ -82,7 +82,7 @@ def _unmatched(
     other = next((name for name in all_kinds if pattern.matches(*name)), None)
     if other is not None:
         what = f"{other[0]}.{other[1]} is no base table: the binlog does not have it"
-        return Unmatched(pattern, what, "Name the tables behind it in `tables`.")
+        return Unmatched(pattern, what, "Name the tables that it reads in `tables`.")
     unseen = ""
     if not sees_all(db):
         database, table = pattern.literal

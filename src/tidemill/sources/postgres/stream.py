@@ -1,4 +1,4 @@
-"""The replication stream as bytes: read in large gulps, answered with status updates.
+"""The replication stream as bytes: read in large reads, answered with status updates.
 
 It knows frames only at the edges (the answer to START_REPLICATION, and how long a frame is that does not fit);
 the decoder walks them. Manual 54.4, "Streaming Replication Protocol".
