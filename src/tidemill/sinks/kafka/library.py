@@ -6,8 +6,9 @@ transactions are those of the direct way.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -79,10 +80,23 @@ class LibraryProducer(Producer):
         return enqueue
 
     def _poll(self, milliseconds: int) -> None:
-        self._producer.poll(milliseconds / 1000)
+        with self._noting_fatal():
+            self._producer.poll(milliseconds / 1000)
 
     def _flush(self, milliseconds: int) -> None:
-        self._producer.flush(milliseconds / 1000)
+        with self._noting_fatal():
+            self._producer.flush(milliseconds / 1000)
+
+    @contextlib.contextmanager
+    def _noting_fatal(self) -> Iterator[None]:
+        """A fatal error is raised by whatever call meets it first, instead of being given to `error_cb`."""
+        try:
+            yield
+        except self._kafka.KafkaException as error:
+            cause = error.args[0]
+            if not cause.fatal():
+                raise KafkaFailure(cause.code(), cause.str()) from error
+            self._fatal_error = (cause.code(), cause.str())
 
     def _queued(self) -> int:
         return len(self._producer)
@@ -115,8 +129,9 @@ class LibraryProducer(Producer):
 
     def _drop(self) -> None:
         producer, self._producer = self._producer, None
-        producer.purge(blocking=False)
-        producer.flush(0.1)
+        with self._noting_fatal():
+            producer.purge(blocking=False)
+            producer.flush(0.1)
         # The object's end destroys the handle.
 
     def _forget(self) -> None:
