@@ -140,6 +140,20 @@ class Works:
         return kept.offset if kept else None
 
 
+def test_metrics_follow_the_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    works = Works(tmp_path, "{mode: required}")
+    run = works.run(monkeypatch, a="up", b="down", c="up")
+
+    def value(name: str, sink: str) -> float | None:
+        return run.metrics.registry.get_sample_value(f"tidemill_{name}", {"pipeline": "orders", "sink": sink})
+
+    assert [value("events_total", sink) for sink in "abc"] == [10, None, 10]
+    assert [value("lag_events", sink) for sink in "abc"] == [0, 10, 0]
+    assert (value("retries_total", "a"), (value("retries_total", "b") or 0) >= 1) == (0, True)
+    run.stop()
+    works.log.close()
+
+
 @pytest.fixture(autouse=True)
 def _components(monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from tidemill.capture.status import CaptureStatus
 from tidemill.service.status import PipelineStatus
@@ -43,6 +43,15 @@ class PipelineMeter:
         """Their part of a batch is sent again, as a new job."""
         for sink in sinks:
             self._metrics.retries.labels(self._pipeline, sink).inc()
+
+    def counts_retries(self, then: Callable[[Mapping[str, str]], None]) -> Callable[[Mapping[str, str]], None]:
+        """`then`, which hears of an error per sink before each new try, with the count of them."""
+
+        def count(errors: Mapping[str, str]) -> None:
+            self.count_retry(errors)
+            then(errors)
+
+        return count
 
     def count_captured(self, said: CaptureStatus) -> None:
         """A new process counts from zero; what its predecessor wrote after it was last seen is not counted."""

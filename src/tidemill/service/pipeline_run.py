@@ -24,6 +24,7 @@ from tidemill.errors import CheckpointConflict, ErrorData, SparkLost, TidemillEr
 from tidemill.log.reader import LogReader
 from tidemill.service.capture_process import CaptureProcess
 from tidemill.service.lag import Lag
+from tidemill.service.metering import PipelineMeter
 from tidemill.service.notices import SinkNotices
 from tidemill.service.run_record import RunRecord
 from tidemill.service.status import PipelineStatus, Rate, SinkStatus, State
@@ -34,6 +35,7 @@ from tidemill.stream.policy import policy_of
 from tidemill.stream.report import BatchReport
 from tidemill.stream.superseded import Follower
 from tidemill.telemetry import events
+from tidemill.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +69,8 @@ class PipelineRun:
         self._offset: int | None = None  # the pipeline's checkpoint as the last report left it
         self._last_tail = 0
         self._lag = Lag(self._log)
+        self.metrics = Metrics()
+        self._meter = PipelineMeter(self.metrics, pipeline.name)
         self._moved: tuple[int, float] = (-1, 0.0)  # the groups' offsets together, and since when they are that
         self._changing = threading.Lock()  # batches report from Spark's threads
         self.status = PipelineStatus(pipeline.name, State.CREATED, sinks=self._sinks(0))
@@ -217,7 +221,7 @@ class PipelineRun:
             dead_letters=self._dead_letters,
             follower=self._follower(group.sinks),
             on_batch=self._on_batch,
-            on_retry=run.on_retry,
+            on_retry=self._meter.counts_retries(run.on_retry),
             on_error=run.on_error,
         )
 
@@ -234,6 +238,7 @@ class PipelineRun:
         """From the thread of any group; the pipeline's own numbers follow its checkpoint."""
         group = self._groups[report.group]
         group.on_batch(report)
+        self._meter.count_batch(report)
         for receipt in report.receipts:
             self._notices.take(receipt.sink, receipt.notices, self.pipeline.name)
         with self._changing:
@@ -258,6 +263,8 @@ class PipelineRun:
         """None: there is no process, or it has said nothing yet. Before it has a stream it knows nothing of tables:
         what the process before it said of them stands."""
         now = said or CaptureStatus(0)
+        if said is not None:
+            self._meter.count_captured(said)
         self._captured = now if now.streaming_since else replace(now, notices=self._captured.notices)
 
     def _measure(self) -> None:
@@ -282,6 +289,7 @@ class PipelineRun:
             error=capture.error or next(failing, ErrorData()),
             notices=(*capture.notices, *self._notices.standing()),
         )
+        self._meter.show(self.status)
 
     def _sinks(self, tail: int) -> tuple[SinkStatus, ...]:
         """In the order of the document."""
