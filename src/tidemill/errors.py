@@ -5,6 +5,8 @@
     ├── EnvironmentProblem   something outside is missing or not allowed  exit 3
     │   └── SetupError       the database is not ready for capture
     ├── AlreadyRunning       another process works on the pipeline
+    ├── UnknownPipeline      the runtime has no pipeline of that name
+    ├── LifecycleError       the pipeline is in a state that does not allow what was asked
     ├── SourceError          the source stream failed
     │   ├── ConnectionLost   the peer went away; connect again
     │   └── PositionLost     what we need is gone at the source; never jump
@@ -135,6 +137,14 @@ class AlreadyRunning(TidemillError):
     code = "already-running"
 
 
+class UnknownPipeline(TidemillError):
+    code = "unknown-pipeline"
+
+
+class LifecycleError(TidemillError):
+    code = "lifecycle-refused"
+
+
 class SourceError(TidemillError):
     code = "source-failed"
 
@@ -262,6 +272,8 @@ _RETRYABLE: dict[type[BaseException], bool] = {
     ConfigError: False,
     EnvironmentProblem: False,
     AlreadyRunning: False,
+    UnknownPipeline: False,
+    LifecycleError: False,
     PositionLost: False,
     ConnectionLost: True,
     SourceError: True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,12 +15,12 @@ from tests.config.conftest import PIPELINE
 from tests.support.components import register
 from tests.support.terminal import Terminal
 from tidemill import config
-from tidemill.cli.run import run_pipelines
 from tidemill.contracts import ConfirmedPosition
 from tidemill.errors import AlreadyRunning, EnvironmentProblem, StateError
 from tidemill.model.position import Position
 from tidemill.service import ownership
 from tidemill.service.ownership import lock_pipeline
+from tidemill.service.runtime import Runtime
 from tidemill.state.store import SqlStateStore
 from tidemill.stream import session
 
@@ -87,8 +86,11 @@ def test_a_second_run_ends_with_the_pid_of_the_first_and_touches_nothing(
     monkeypatch.setattr(session, "create_session", lambda *a, **k: pytest.fail("Spark was started"))
     with held_elsewhere(pipeline) as first:
         before = everything(pipeline.state_path)
-        with pytest.raises(AlreadyRunning, match=f"pid {first.pid} on ") as refusal:
-            run_pipelines([pipeline], stop=threading.Event(), quiet=True)
+        with (
+            Runtime(said=pipeline.state_path / "events.log") as runtime,
+            pytest.raises(AlreadyRunning, match=f"pid {first.pid} on ") as refusal,
+        ):
+            runtime.start(runtime.add(pipeline))
         assert everything(pipeline.state_path) == before
     assert "Nothing was changed" in refusal.value.fix
 

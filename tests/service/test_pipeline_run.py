@@ -19,7 +19,6 @@ from tests.support.blocks import make_change
 from tests.support.components import register
 from tidemill import config
 from tidemill.capture.status import CaptureStatus
-from tidemill.cli.run import slots
 from tidemill.cli.run_view import LineView
 from tidemill.dlq import DeadLetters
 from tidemill.errors import CheckpointConflict, PositionLost, Refused, TidemillError, is_retryable
@@ -29,6 +28,7 @@ from tidemill.model.delivery import Checkpoint, Receipt
 from tidemill.service import pipeline_run, stream_group
 from tidemill.service.lag import Lag
 from tidemill.service.pipeline_run import PipelineRun
+from tidemill.service.spark_session import slots
 from tidemill.service.status import PipelineStatus, SinkStatus, State
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.policy import SinkGroup

@@ -7,31 +7,21 @@ either way.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tidemill.cli import terminal
-from tidemill.errors import ConfigError, TidemillError
-from tidemill.service.status import PipelineStatus, State
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from tidemill.config import Pipeline
+from tidemill.service.status import State
 
 app = terminal.commands()
 
-_WATCH_SECONDS = 0.1
-# For the batches under way, after the drain.
-_STOP_SECONDS = 60.0
+_REFRESH_SECONDS = 0.1
+# For the batches under way, when somebody will not wait for the drain.
 _HURRY_SECONDS = 2.0
 
 
@@ -46,134 +36,32 @@ def run(
     from tidemill import config
     from tidemill.capture.signals import call_on_signal
     from tidemill.cli.run_view import LineView, LiveTable
+    from tidemill.service.runtime import Runtime
+    from tidemill.telemetry import events
 
     pipelines = config.load_all(files)
     stop, hurry = threading.Event(), threading.Event()
 
     call_on_signal(lambda: (hurry if stop.is_set() else stop).set())
+    live = sys.stdout.isatty() and not as_json
+    events.configure()
     with ExitStack() as stack:
-        live = sys.stdout.isatty() and not as_json
         view = stack.enter_context(LiveTable()) if live else LineView(interval, as_json=as_json)
-        errors = run_pipelines(pipelines, stop=stop, hurry=hurry, on_status=view.show, drain_seconds=drain, quiet=live)
+        # A live table must not be torn apart by what is logged.
+        runtime = stack.enter_context(Runtime(said=pipelines[0].state_path / "events.log" if live else None))
+        names = [runtime.add(pipeline) for pipeline in pipelines]
+        runtime.start(*names)
+        while not stop.wait(_REFRESH_SECONDS) and any(s.state is not State.FAILED for s in runtime.statuses()):
+            view.show(runtime.statuses())
+        draining = threading.Thread(target=runtime.drain, args=names, kwargs={"seconds": drain}, name="drain")
+        draining.start()
+        while draining.is_alive():
+            view.show(runtime.statuses())
+            if hurry.wait(_REFRESH_SECONDS):
+                runtime.stop(*names, seconds=_HURRY_SECONDS)
+        view.show(runtime.statuses())
+        errors = [error for error in map(runtime.error, names) if error is not None]
     if errors:
         for error in errors[1:]:
             terminal.show_error(error, as_json=as_json)
         raise errors[0]
-
-
-def run_pipelines(
-    pipelines: Sequence[Pipeline],
-    *,
-    stop: threading.Event,
-    hurry: threading.Event | None = None,
-    on_status: Callable[[list[PipelineStatus]], None] = lambda statuses: None,
-    drain_seconds: float = 30,
-    quiet: bool = False,
-) -> list[TidemillError]:
-    """Runs until `stop` is set or no pipeline is left running; returns what made pipelines fail.
-
-    Pipelines share one Spark session; one that fails leaves the others alone. Raises `AlreadyRunning` before anything
-    is started or written if another process works on one of them.
-    """
-    from tidemill.service.ownership import lock_pipeline
-
-    with ExitStack() as held:
-        for pipeline in pipelines:
-            held.enter_context(lock_pipeline(pipeline))
-        return _run_held(
-            pipelines, stop=stop, hurry=hurry, on_status=on_status, drain_seconds=drain_seconds, quiet=quiet
-        )
-
-
-def _run_held(
-    pipelines: Sequence[Pipeline],
-    *,
-    stop: threading.Event,
-    hurry: threading.Event | None,
-    on_status: Callable[[list[PipelineStatus]], None],
-    drain_seconds: float,
-    quiet: bool,
-) -> list[TidemillError]:
-    from tidemill.disk.private import open_file
-    from tidemill.service.pipeline_run import PipelineRun
-    from tidemill.sinks import stdout
-    from tidemill.stream.session import close_session
-    from tidemill.telemetry import events
-
-    here = pipelines[0].state_path
-    said = here / "events.log" if quiet else None
-    if said is not None:
-        events.configure(stream=os.fdopen(open_file(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a"))
-    else:
-        events.configure()
-    stdout.announce()
-    spark = _session(pipelines, here / "spark.log")
-    runs: list[PipelineRun] = []
-    hurry = hurry or threading.Event()
-    # While capture connects and the queries start; a stop must not have to wait for it.
-    warming = threading.Thread(target=_warm, args=(spark,), name="warm-up")
-    try:
-        for pipeline in pipelines:
-            runs.append(PipelineRun(pipeline, spark, said=said))
-            runs[-1].start()
-        warming.start()
-        while not stop.wait(_WATCH_SECONDS):
-            on_status([each.watch() for each in runs])
-            if all(each.status.state is State.FAILED for each in runs):
-                break
-        for each in runs:
-            each.stop_capture()
-        deadline = time.monotonic() + drain_seconds
-        while not all(each.drained() for each in runs) and time.monotonic() < deadline and not hurry.wait(0.05):
-            on_status([each.status for each in runs])
-    finally:
-        for each in runs:
-            each.ask_to_stop()
-        for each in runs:
-            each.stop(_HURRY_SECONDS if hurry.is_set() else _STOP_SECONDS)
-        on_status([each.status for each in runs])
-        close_session(spark)
-    return [each.error for each in runs if each.error is not None]
-
-
-def _session(pipelines: Sequence[Pipeline], said: Path) -> SparkSession:
-    """One for all of them; pipelines that ask for different clusters need different processes."""
-    from tidemill.stream.policy import policy_of
-    from tidemill.stream.session import create_session
-
-    masters = sorted({pipeline.spec.spark.master for pipeline in pipelines})
-    if len(masters) > 1:
-        raise ConfigError(
-            f"the pipelines name different Spark masters: {', '.join(masters)}",
-            fix="Run them with one `tidemill run` for each master.",
-        )
-    conf: dict[str, str] = {}
-    for pipeline in pipelines:
-        for key, value in pipeline.spec.spark.conf.items():
-            if conf.setdefault(key, value) != value:
-                raise ConfigError(
-                    f"the pipelines set {key} to {conf[key]} and to {value}",
-                    where=f"pipeline {pipeline.name}",
-                    fix="They share one Spark session: agree on a value, or run them in processes of their own.",
-                )
-    master, more = slots(masters[0], sum(len(policy_of(pipeline).groups) - 1 for pipeline in pipelines))
-    return create_session("tidemill", master=master, conf=more | conf, said=said)
-
-
-def slots(master: str, beside: int) -> tuple[str, dict[str, str]]:
-    """The default master, with a slot more for each sink that moves by itself: it mostly waits for its destination, and
-    must not take the core of a sink that the pipeline waits for. A master that somebody chose stays as it is."""
-    if master != "local[*]" or not beside:
-        return master, {}
-    cores = len(os.sched_getaffinity(0))
-    return f"local[{cores + beside}]", {"spark.default.parallelism": str(cores)}
-
-
-def _warm(spark: SparkSession) -> None:
-    from tidemill.stream.session import warm_up
-    from tidemill.telemetry import events
-
-    try:
-        warm_up(spark)
-    except Exception as error:  # noqa: BLE001  a session stopped meanwhile; the first batch only starts colder
-        events.emit("stream.not_warmed", reason="the session ended before", kind=type(error).__name__)

@@ -137,11 +137,14 @@ class _Play:
         return config.load(document, {**os.environ, **places})
 
     def _run(self, pipelines: list[config.Pipeline]) -> None:
-        from tidemill.cli.run import run_pipelines  # Spark is loaded here, while the screen already shows something
+        from tidemill.service.runtime import Runtime  # Spark is loaded here, while the screen already shows something
 
-        errors = run_pipelines(pipelines, stop=self._stop, quiet=True)
-        if errors:
-            raise errors[0]
+        with Runtime(said=pipelines[0].state_path / "events.log") as runtime:
+            runtime.subscribe(on_error=lambda name, error: self._failure.append(error))
+            names = [runtime.add(pipeline) for pipeline in pipelines]
+            runtime.start(*names)
+            self._stop.wait()
+            runtime.drain(*names)
 
     def _thread(self, target: Callable[..., None], *arguments: Any) -> threading.Thread:
         def guarded() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,9 +48,23 @@ _STANDSTILL_SECONDS = 30.0
 class PipelineRun:
     """`start`, then `watch` again and again, then `stop`. For one thread; batches report from Spark's."""
 
-    def __init__(self, pipeline: Pipeline, spark: SparkSession, *, said: Path | None = None) -> None:
-        """`said`: the file for what the capture process says; by default our own standard error."""
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        spark: SparkSession,
+        *,
+        said: Path | None = None,
+        on_status: Callable[[PipelineStatus], None] = lambda status: None,
+        on_batch: Callable[[BatchReport], None] = lambda report: None,
+        on_error: Callable[[TidemillError], None] = lambda error: None,
+    ) -> None:
+        """`said`: the file for what the capture process says; by default our own standard error.
+
+        `on_status` is called with each new status, in order; `on_error` with what makes the pipeline fail, and with
+        what makes it go on without a sink. They must return at once: batches wait for them.
+        """
         self.pipeline = pipeline
+        self._on_status, self._on_batch_done, self._on_error = on_status, on_batch, on_error
         self._capture = CaptureProcess(pipeline, said)
         self._captured = CaptureStatus(0)  # what capture said last
         self._spark = spark
@@ -123,9 +137,9 @@ class PipelineRun:
         for group in self._groups.values():
             group.ask_to_stop()
 
-    def stop(self, seconds: float = 60) -> None:
+    def stop(self, seconds: float = 60, *, into: State = State.STOPPED) -> None:
         """Ends after the batches under way, with their checkpoints; those that take longer than `seconds` are delivered
-        again at the next start. May be called again."""
+        again at the next start. The state is `into` then, unless the pipeline failed. May be called again."""
         self.stop_capture()
         self.ask_to_stop()
         deadline = time.monotonic() + seconds
@@ -136,14 +150,19 @@ class PipelineRun:
         if self.status.state is State.STOPPING:
             tail = self._tail()
             waiting = self._waiting(tail)
-            self._change(state=State.STOPPED, lag_events=waiting, sinks=self._sinks(tail))
-            events.emit("pipeline.stopped", pipeline=self.pipeline.name, undelivered=waiting)
+            self._change(state=into, lag_events=waiting, sinks=self._sinks(tail))
+            events.emit(f"pipeline.{into}", pipeline=self.pipeline.name, undelivered=waiting)
         if self.status.state is not State.RUNNING:
             self._ledger.close()
             self._state.close()
             for dead_letters in (self._dead_letters, self._old_dead_letters):
                 if dead_letters is not None:
                     dead_letters.close()
+
+    def fail(self, error: TidemillError) -> None:
+        """For who meets an error around the run: the state is `failed`, whatever still runs of it is left."""
+        self.error = error
+        self._change_to_failed(error)
 
     def _fail_after_delivery(self, error: TidemillError) -> None:
         """Capture gave up. The log may hold what no sink has yet: the streams go on until it is delivered."""
@@ -153,6 +172,7 @@ class PipelineRun:
         # What it said of tables is still true; how much it has not read is not known any more.
         self._captured = replace(self._captured, stage="failed", error=to_data(error), lag_bytes=None)
         self._change(state=State.FAILING, stage="failed", error=to_data(error))
+        self._on_error(error)
         events.fail("pipeline.failing", pipeline=self.pipeline.name, code=error.code, error=error.what,
                     where=error.where, fix=error.fix, undelivered=self._waiting(self._tail()))  # fmt: skip
 
@@ -187,8 +207,14 @@ class PipelineRun:
 
     def _change(self, **changes: Any) -> None:
         with self._changing:
-            self.status = replace(self.status, **changes)
+            self._set(**changes)
         self._record.note(self.status)
+
+    def _set(self, **changes: Any) -> None:
+        """`_changing` is held, so that nobody hears of an older status after a newer one."""
+        before, self.status = self.status, replace(self.status, **changes)
+        if self.status != before:
+            self._on_status(self.status)
 
     def _watch_streams(self) -> None:
         """The group that leads comes first: what ends it ends the pipeline, whatever the others say."""
@@ -201,6 +227,7 @@ class PipelineRun:
                 if isinstance(error, SparkLost | CheckpointConflict) or not self._policy.can_go_on(given_up):
                     raise error from failure
                 group.give_up(error)
+                self._on_error(error)
 
     def _new_stream(self, run: GroupRun) -> StreamLoop:
         pipeline, spec, group = self.pipeline, self.pipeline.spec, run.group
@@ -243,21 +270,19 @@ class PipelineRun:
             self._notices.take(receipt.sink, receipt.notices, self.pipeline.name)
         with self._changing:
             if report.dropped:
-                dropped = self.status.dead_letters_dropped + len(report.dropped)
-                self.status = replace(self.status, dead_letters_dropped=dropped)
+                self._set(dead_letters_dropped=self.status.dead_letters_dropped + len(report.dropped))
             checkpoint = self._ledger.checkpoint
             moved = checkpoint.offset - (self._offset or 0)
             self._offset = checkpoint.offset
-            if moved <= 0:
-                return
-            self._rate.add(moved)
-            self.status = replace(
-                self.status,
-                events=self.status.events + moved,
-                batches=self.status.batches + 1,
-                batch_seconds=report.seconds,
-                position=checkpoint.position,
-            )
+            if moved > 0:
+                self._rate.add(moved)
+                self._set(
+                    events=self.status.events + moved,
+                    batches=self.status.batches + 1,
+                    batch_seconds=report.seconds,
+                    position=checkpoint.position,
+                )
+        self._on_batch_done(report)
 
     def _hear(self, said: CaptureStatus | None) -> None:
         """None: there is no process, or it has said nothing yet. Before it has a stream it knows nothing of tables:
@@ -311,13 +336,15 @@ class PipelineRun:
             return max(0, tail - self._ledger.checkpoint.offset)
 
     def _fail(self, error: TidemillError) -> None:
-        self.error = error
-        self._change_to_failed(error)
+        self.fail(error)
         self.stop()
 
     def _change_to_failed(self, error: TidemillError) -> None:
         tail = self._tail()
         waiting = self._waiting(tail)
+        heard = self.status.state is State.FAILING
         self._change(state=State.FAILED, error=to_data(error), lag_events=waiting, sinks=self._sinks(tail))
+        if not heard:
+            self._on_error(error)
         events.fail("pipeline.failed", pipeline=self.pipeline.name, code=error.code, error=error.what,
                     where=error.where, fix=error.fix, undelivered=waiting)  # fmt: skip

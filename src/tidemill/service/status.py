@@ -15,6 +15,7 @@ class State(enum.StrEnum):
     RUNNING = "running"
     FAILING = "failing"  # capture failed for good; what it captured before is still delivered
     STOPPING = "stopping"
+    PAUSED = "paused"  # nothing of it runs, its position and its state directory are kept; it goes on when resumed
     STOPPED = "stopped"
     FAILED = "failed"
 

@@ -167,6 +167,25 @@ def close_session(spark: Any) -> None:
         spark.stop()
 
 
+def is_alive(spark: Any) -> bool:
+    """Whether its Java process is there and has not stopped it."""
+    try:
+        with reaching_spark():
+            return not spark.sparkContext._jsc.sc().isStopped()
+    except (SparkLost, AttributeError):  # PySpark takes `_jsc` away from a context that it stopped itself
+        return False
+
+
+def forget_session(spark: Any) -> None:
+    """After its Java process died: PySpark would go on asking it. The next `create_session` starts another one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    close_session(spark)
+    SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
+
+
 @contextmanager
 def reaching_spark() -> Iterator[None]:
     """Calls into the JVM; a JVM that was killed answers with errors of the socket, which become `SparkLost`."""

@@ -1,0 +1,288 @@
+"""Pipelines of one process over one Spark session: added, started, paused, resumed, drained, stopped, restarted and
+removed at any time, from any thread. Commands and services call it; it knows no terminal.
+
+    created ──start──▶ running ──pause──▶ paused ──resume──▶ running
+                       │  │ └───drain, stop──▶ stopped ──start──▶ running
+                       │  └─▶ failing ─┐
+                       └───────────────┴──▶ failed ──start──▶ running
+
+`failing`: capture failed for good, and what it captured before is still delivered. Nothing of a pipeline that is
+created, paused, stopped or failed runs. A running or paused pipeline owns its state directory (ownership.py); a stop, a
+failure, a removal or the end of the process frees it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tidemill.config import Pipeline
+from tidemill.disk.private import open_file
+from tidemill.errors import LifecycleError, TidemillError, UnknownPipeline
+from tidemill.service.spark_session import check_agreement, open_session
+from tidemill.service.status import PipelineStatus, State
+from tidemill.service.subscribers import Subscribers
+from tidemill.service.supervisor import Ending, Supervisor
+from tidemill.stream.report import BatchReport
+from tidemill.telemetry import events
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DRAIN_SECONDS = 30.0
+STOP_SECONDS = 60.0
+"""For the batches under way. What is not checkpointed by then is delivered again at the next start."""
+
+
+class Runtime:
+    """Every method may be called from any thread, also from a subscriber.
+
+    Methods that take several names work on all of them side by side and return when the last is done. A name that was
+    never added, or removed since, is an `UnknownPipeline`; any call after `close` is a `LifecycleError`.
+    """
+
+    def __init__(self, *, spark: SparkSession | None = None, said: Path | None = None) -> None:
+        """`spark` is a session that belongs to somebody else; by default the first start makes one, from what the
+        documents added so far ask for, and `close` ends it. `said` is the file for our events and for what capture
+        processes say, opened by the first start; by default they go where they go now, and to standard error."""
+        self._given = self._spark = spark
+        self._said, self._logs = said, False
+        self._changing = threading.Lock()  # guards what is below
+        self._supervisors: dict[str, Supervisor] = {}
+        self._closed = False
+        self._subscribers = Subscribers()
+        self._session_changing = threading.Lock()  # held while Spark starts, which takes seconds
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------- what is there
+
+    @property
+    def names(self) -> list[str]:
+        """In the order in which they were added."""
+        return list(self._supervisors)
+
+    def status(self, name: str) -> PipelineStatus:
+        """As it was last seen, at most a moment ago. Waits for nothing."""
+        return self._find(name).status
+
+    def statuses(self) -> list[PipelineStatus]:
+        """Of all pipelines, in the order in which they were added. Waits for nothing."""
+        return [supervisor.status for supervisor in list(self._supervisors.values())]
+
+    def error(self, name: str) -> TidemillError | None:
+        """What made the pipeline's last run fail, or is making it fail now; a new start forgets it."""
+        return self._find(name).error
+
+    def subscribe(
+        self,
+        *,
+        on_status: Callable[[PipelineStatus], None] | None = None,
+        on_batch: Callable[[str, BatchReport], None] | None = None,
+        on_error: Callable[[str, TidemillError], None] | None = None,
+    ) -> Callable[[], None]:
+        """Hears of every pipeline: each new status; each batch after its checkpoint; each error that makes a pipeline
+        fail, or go on without a sink (errors that are retried stand in the status). Every subscriber has a thread of
+        its own and is called in the order in which things happened; what it raises is only logged.
+
+        Returns the function that unsubscribes. After it no call begins; it waits a few seconds for one under way, but
+        not from within.
+        """
+        self._refuse_if_closed()
+        return self._subscribers.add(on_status=on_status, on_batch=on_batch, on_error=on_error)
+
+    # ---------------------------------------------------------------- lifecycle
+
+    def add(self, pipeline: Pipeline) -> str:
+        """Makes a pipeline known, `created`, and returns its name. Nothing of it is touched, nothing is waited for.
+
+        `LifecycleError` if the name is taken. `ConfigError` if its document asks for another Spark than the others'.
+        """
+        with self._changing:
+            self._refuse_if_closed()
+            if pipeline.name in self._supervisors:
+                raise LifecycleError(
+                    f'there is a pipeline "{pipeline.name}" already',
+                    where=pipeline.file,
+                    fix="Give it another name, or remove that one first.",
+                )
+            if self._given is None:
+                check_agreement([*(each.pipeline for each in self._supervisors.values()), pipeline])
+            supervisor = Supervisor(pipeline, self._subscribers, self._said)
+            self._supervisors = {**self._supervisors, pipeline.name: supervisor}
+        self._subscribers.tell("on_status", supervisor.status)
+        return pipeline.name
+
+    def start(self, *names: str) -> None:
+        """Starts what is created, stopped or failed, and resumes what is paused. Those that run already are left alone;
+        one that is just ending is waited for. Returns when the capture processes have been started, which takes seconds
+        the first time, because Spark starts then.
+
+        All or none: `AlreadyRunning` if another process has one of the state directories, `EnvironmentProblem` if one
+        is a copy or Spark does not start; nothing was begun then. `LifecycleError` if one is failing. An error of one
+        pipeline's own files leaves those that were begun before it running.
+        """
+        with ExitStack() as held:
+            supervisors = self._held(names, held)
+            with ExitStack() as undoing:
+                chosen = []
+                for supervisor in supervisors:
+                    if supervisor.own():
+                        undoing.callback(supervisor.disown)
+                        chosen.append(supervisor)
+                spark = self._session(chosen[0].pipeline) if chosen else None
+                undoing.pop_all()
+            for number, supervisor in enumerate(chosen):
+                assert spark is not None
+                try:
+                    supervisor.begin(spark)
+                except BaseException:
+                    for unbegun in chosen[number:]:
+                        unbegun.disown()
+                    raise
+
+    def pause(self, *names: str, seconds: float = STOP_SECONDS) -> None:
+        """Ends capture after its append and the streams after the batches under way; the position stays, and so does
+        the ownership of the state directory. What the log holds waits for `resume`. Returns when nothing runs.
+
+        Pausing what is paused changes nothing. `LifecycleError` if a pipeline does not run.
+        """
+        self._end(names, Ending(State.PAUSED, None, seconds))
+
+    def resume(self, *names: str) -> None:
+        """Goes on exactly where `pause` ended; returns as `start` does. Resuming what runs changes nothing.
+
+        `LifecycleError` if a pipeline is neither paused nor running.
+        """
+        with ExitStack() as held:
+            for supervisor in self._held(names, held):
+                supervisor.settle()
+                if supervisor.state not in (State.PAUSED, State.RUNNING):
+                    raise supervisor.refuse("only a paused pipeline can be resumed", "Start it.")
+            self.start(*names)
+
+    def drain(self, *names: str, seconds: float = DRAIN_SECONDS) -> None:
+        """Ends capture, delivers what the log holds for at most `seconds`, and stops. Returns when nothing runs; the
+        status says what is left to deliver. A `stop` from another thread cuts it short.
+
+        Draining what is created, stopped or failed changes nothing. `LifecycleError` if a pipeline is paused: nothing
+        of it would be delivered.
+        """
+        self._end(names, Ending(State.STOPPED, time.monotonic() + seconds, STOP_SECONDS))
+
+    def stop(self, *names: str, seconds: float = STOP_SECONDS) -> None:
+        """Ends capture after its append and the streams after the batches under way, or after `seconds`. What the log
+        holds is delivered after the next start. Returns when nothing runs and the state directories are free.
+
+        Stopping what does not run changes nothing; what is paused becomes stopped.
+        """
+        self._end(names, Ending(State.STOPPED, None, seconds))
+
+    def restart(self, *names: str, seconds: float = STOP_SECONDS) -> None:
+        """`stop`, then `start`, whatever the state."""
+        self.stop(*names, seconds=seconds)
+        self.start(*names)
+
+    def remove(self, *names: str, seconds: float = STOP_SECONDS) -> None:
+        """Stops pipelines and forgets them. Their state directories stay: added again, they go on."""
+        with ExitStack() as held:
+            supervisors = self._held(names, held)
+            self.stop(*names, seconds=seconds)
+            for supervisor in supervisors:
+                supervisor.removed = True
+            with self._changing:
+                self._supervisors = {name: each for name, each in self._supervisors.items() if not each.removed}
+
+    def close(self, *, seconds: float = STOP_SECONDS) -> None:
+        """Stops everything, lets the subscribers hear of it, and ends the Spark session if it is ours. May be called
+        again."""
+        with self._changing:
+            self._closed = True
+            supervisors = list(self._supervisors.values())
+        ending = Ending(State.STOPPED, None, seconds)
+        self._finish(supervisors, ending)
+        for supervisor in supervisors:  # another thread may just have started it; nobody can any more
+            with supervisor.starting:
+                self._finish([supervisor], ending)
+        self._subscribers.close()
+        with self._session_changing:
+            if self._spark is not None and self._given is None:
+                from tidemill.stream.session import close_session
+
+                close_session(self._spark)
+                self._spark = None
+
+    # ---------------------------------------------------------------- how
+
+    def _held(self, names: tuple[str, ...], held: ExitStack) -> list[Supervisor]:
+        """In the order of `names`, held against other starts and removals; always taken in one order."""
+        found = {name: self._find(name) for name in names}
+        for name in sorted(found):
+            held.enter_context(found[name].starting)
+        for name, supervisor in found.items():
+            if supervisor.removed:
+                raise _unknown(name, self.names)
+        self._refuse_if_closed()
+        return list(found.values())
+
+    def _end(self, names: tuple[str, ...], ending: Ending) -> None:
+        self._refuse_if_closed()
+        self._finish([self._find(name) for name in dict.fromkeys(names)], ending)
+
+    def _finish(self, supervisors: list[Supervisor], ending: Ending) -> None:
+        """All are asked before any is waited for."""
+        for supervisor in supervisors:
+            supervisor.check(ending)
+        threads = [supervisor.ask(ending) for supervisor in supervisors]
+        for supervisor, thread in zip(supervisors, threads, strict=True):
+            if thread is None:
+                with supervisor.starting:  # it may be just starting
+                    thread = supervisor.ask(ending)
+            if thread is not None:
+                thread.join()
+            if ending.into is State.STOPPED:
+                with supervisor.starting:
+                    supervisor.release()
+
+    def _session(self, first: Pipeline) -> SparkSession:
+        """Made once; another one if Spark's Java process died."""
+        from tidemill.stream.session import forget_session, is_alive
+
+        with self._session_changing:
+            if self._said is not None and not self._logs:
+                self._logs = True
+                events.configure(stream=os.fdopen(open_file(self._said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a"))
+            if self._given is None and self._spark is not None and not is_alive(self._spark):
+                forget_session(self._spark)
+                self._spark = None
+            if self._spark is None:
+                pipelines = [each.pipeline for each in self._supervisors.values()]
+                self._spark = open_session(pipelines, first.state_path / "spark.log")
+            return self._spark
+
+    def _find(self, name: str) -> Supervisor:
+        supervisor = self._supervisors.get(name)
+        if supervisor is None:
+            raise _unknown(name, self.names)
+        return supervisor
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise LifecycleError("this runtime is closed", fix="Make a new one.")
+
+
+def _unknown(name: str, known: list[str]) -> UnknownPipeline:
+    listed = f"There are: {', '.join(known)}." if known else "None was added yet."
+    return UnknownPipeline(f'there is no pipeline "{name}"', fix=f"Add it first. {listed}")
