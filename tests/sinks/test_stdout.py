@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.deliveries import make_deliveries, make_events
 from tidemill.contracts import Outcome
+from tidemill.disk.output import lock_output
 from tidemill.errors import DeliveryError
-from tidemill.sinks.stdout import StdoutConfig, StdoutSink, lock_output
+from tidemill.sinks.stdout import StdoutConfig, StdoutSink
 
 # A driver that announces its output and prints, and a worker below it whose own output goes elsewhere, as in Spark.
 DRIVER = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,15 +29,13 @@ def show(
 ) -> None:
     """Show how far pipelines are, and sinks with their own position."""
     from tidemill import config
-    from tidemill.service.positions import sink_positions
+    from tidemill.service.positions import checkpoint_of, sink_positions
 
     pipelines = [target.choose(file, pipeline)] if pipeline else config.load(file)
     answer: list[dict[str, object]] = []
     rows: list[tuple[object, ...]] = []
     for each in pipelines:
-        with closing(each.build_checkpoints()) as store:
-            whole = store.load(each.name)
-        sinks = sink_positions(each)
+        whole, sinks = checkpoint_of(each), sink_positions(each)
         answer.append({"pipeline": each.name, "checkpoint": _data(whole), "sinks": [
             {"sink": at.sink, "own": at.own, "checkpoint": _data(at.checkpoint)} for at in sinks
         ]})  # fmt: skip
@@ -58,11 +55,10 @@ def history(
     as_json: terminal.AsJson = False,
 ) -> None:
     """Show past checkpoints. `sqlite` and `clickhouse` keep some, `file` only the newest."""
-    from tidemill.stream.policy import key_of
+    from tidemill.service.positions import past_checkpoints
 
     chosen = target.choose(file, pipeline)
-    with closing(chosen.build_checkpoints()) as store:
-        past = store.history(key_of(chosen.name, sink) if sink else chosen.name, limit)
+    past = past_checkpoints(chosen, limit, sink)
     if as_json:
         terminal.show_json({"pipeline": chosen.name, "sink": sink, "checkpoints": [asdict(c) for c in past]})
         return
@@ -93,8 +89,7 @@ def set_(
 
     chosen = target.choose(file, pipeline)
     intended = plan(chosen, offset=offset, since=since, position=position, sink=sink)
-    if not yes:
-        terminal.ask(intended.consequence, CheckpointError)
+    terminal.confirm(CheckpointError, yes=yes)(intended.consequence)
     stored = move(chosen, intended, note=note)
     if as_json:
         terminal.show_json(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidemill.cli import target, terminal
-from tidemill.errors import ConfigError, DeliveryError
+from tidemill.errors import DeliveryError
 
 if TYPE_CHECKING:
-    from tidemill.config import Pipeline
-    from tidemill.dlq import DeadLetterRecord, DeadLetters
+    from tidemill.service.dead_letters import DeadLetterRecord
 
 app = terminal.commands("See dead letters, deliver them again, or let them go.")
 
@@ -32,8 +28,11 @@ def ls(
     as_json: terminal.AsJson = False,
 ) -> None:
     """List dead letters, oldest event first. Safe while the pipeline runs."""
-    with _opened(file, pipeline) as (chosen, store):
-        dead_letters, counts = store.dead_letters(sink=sink, limit=limit), store.count()
+    from tidemill.service.dead_letters import list_records
+
+    chosen = target.choose(file, pipeline)
+    listing = list_records(chosen, sink, limit)
+    dead_letters, counts = listing.records, listing.counts
     if as_json:
         terminal.show_json(
             {"pipeline": chosen.name, "count": counts, "dead_letters": [_head(each) for each in dead_letters]}
@@ -71,14 +70,9 @@ def show(
     """Show one dead letter with its event, as JSON; --json changes nothing. The event's values are in it."""
     import orjson
 
-    from tidemill.formats.json import JsonFormat
-    from tidemill.service.redelivery import block_of
+    from tidemill.service.dead_letters import read_record
 
-    with _opened(file, pipeline) as (_, store):
-        dead_letter = store.dead_letter(number)
-    if dead_letter is None:
-        raise _unknown([number])
-    (event,) = JsonFormat(envelope="native").encode(block_of(dead_letter), dead_letter.source).to_pylist()
+    dead_letter, event = read_record(target.choose(file, pipeline), number)
     terminal.show_json({**_head(dead_letter), "event": orjson.loads(event)})
 
 
@@ -99,25 +93,15 @@ def replay(
 
     A sink that holds rows is not sent dead letters that are superseded: newer events of their rows are there.
     """
-    from tidemill.service.redelivery import holds_rows, overtaken, redeliver
+    from tidemill.service import dead_letters as service
 
-    with _opened(file, pipeline) as (chosen, store):
-        dead_letters = _chosen(store, ids, sink)
-        rows = {name: holds_rows(chosen, name) for name in {dead_letter.sink for dead_letter in dead_letters}}
-        late = [
-            dead_letter for dead_letter in overtaken(chosen, dead_letters) if superseded or not rows[dead_letter.sink]
-        ]
-        if late and not yes:
-            terminal.ask(
-                f"{len(late)} of {len(dead_letters)} dead letters are older than what their sink has: "
-                "each arrives after later events of its key"
-                + (". Rows may go back to an older state" if superseded else ""),
-                DeliveryError,
-            )
-        outcomes = list(redeliver(chosen, store, dead_letters, superseded=superseded))
+    chosen = target.choose(file, pipeline)
+    intended = service.plan_replay(chosen, ids or (), sink, superseded=superseded)
+    terminal.confirm(DeliveryError, yes=yes)(intended.consequence)
+    outcomes = service.replay(chosen, intended)
     failed = [outcome for outcome in outcomes if outcome.error]
     skipped = [outcome for outcome in outcomes if outcome.skipped]
-    replayed, untried = len(outcomes) - len(failed) - len(skipped), len(dead_letters) - len(outcomes)
+    replayed, untried = len(outcomes) - len(failed) - len(skipped), len(intended.records) - len(outcomes)
     if as_json:
         terminal.show_json(
             {
@@ -161,54 +145,16 @@ def purge(
     as_json: terminal.AsJson = False,
 ) -> None:
     """Remove dead letters for ever: their sink never gets these events. Safe while the pipeline runs."""
-    with _opened(file, pipeline) as (chosen, store):
-        dead_letters = [each for each in _chosen(store, ids, sink) if each.superseded == "wholly" or not superseded]
-        if dead_letters and not yes:
-            terminal.ask(_consequence(dead_letters, chosen.name), DeliveryError)
-        removed = store.remove([dead_letter.number for dead_letter in dead_letters])
+    from tidemill.service import dead_letters as service
+
+    chosen = target.choose(file, pipeline)
+    intended = service.plan_purge(chosen, ids or (), sink, superseded=superseded)
+    terminal.confirm(DeliveryError, yes=yes)(intended.consequence)
+    removed = service.purge(chosen, intended)
     if as_json:
         terminal.show_json({"pipeline": chosen.name, "purged": removed})
         return
     terminal.say(f"{removed} removed")
-
-
-@contextmanager
-def _opened(file: Any, name: str | None) -> Iterator[tuple[Pipeline, DeadLetters]]:
-    """Also when dead letters were switched off since: what is there can be read, replayed and purged."""
-    from tidemill.dlq import DeadLetters
-
-    chosen = target.choose(file, name)
-    if not chosen.dlq_path.exists() and not chosen.spec.dlq.enabled:
-        raise ConfigError(
-            "this pipeline keeps no dead letters", where=str(file), fix="Add `dlq: {}` to its spec to have them."
-        )
-    store = DeadLetters(chosen.dlq_path, chosen.spec.dlq)
-    try:
-        yield chosen, store
-    finally:
-        store.close()
-
-
-def _chosen(store: DeadLetters, ids: list[int] | None, sink: str | None) -> list[DeadLetterRecord]:
-    dead_letters = store.dead_letters(sink=sink, numbers=ids or ())
-    unknown = set(ids or ()) - {dead_letter.number for dead_letter in dead_letters}
-    if unknown:
-        raise _unknown(sorted(unknown))
-    return dead_letters
-
-
-def _unknown(numbers: list[int]) -> ConfigError:
-    listed = ", ".join(map(str, numbers))
-    return ConfigError(f"there is no such dead letter: {listed}", fix="tidemill dlq ls shows those that are there.")
-
-
-def _consequence(dead_letters: list[DeadLetterRecord], pipeline: str) -> str:
-    """How many, of which sinks, and for how many of them nothing newer is known to be there."""
-    by_sink = Counter(dead_letter.sink for dead_letter in dead_letters)
-    sinks = ", ".join(f"{count} to {sink}" for sink, count in sorted(by_sink.items()))
-    lacking = sum(dead_letter.superseded != "wholly" for dead_letter in dead_letters)
-    what = f"{len(dead_letters)} events of {pipeline} are never delivered ({sinks})"
-    return f"{what}; {lacking} of them are not superseded by newer ones" if lacking else what
 
 
 def _newer(dead_letter: DeadLetterRecord) -> str:

@@ -34,15 +34,13 @@ def run(
 ) -> None:
     """Run the pipelines of one or more files until stopped (Ctrl-C drains; twice stops at once)."""
     from tidemill import config
-    from tidemill.capture.signals import call_on_signal
     from tidemill.cli.run_view import LineView, LiveTable
+    from tidemill.service import interrupts
     from tidemill.service.runtime import Runtime
     from tidemill.telemetry import events
 
     pipelines = config.load_all(files)
-    stop, hurry = threading.Event(), threading.Event()
-
-    call_on_signal(lambda: (hurry if stop.is_set() else stop).set())
+    stop, hurry = interrupts.listen()
     live = sys.stdout.isatty() and not as_json
     events.configure()
     with ExitStack() as stack:

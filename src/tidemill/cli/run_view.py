@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.disk.output import lock_output
 from tidemill.service.status import PipelineStatus, SinkState, SinkStatus, State
 from tidemill.service.units import human_bytes
-from tidemill.sinks.stdout import lock_output
 
 _STYLE = {State.RUNNING: "green", State.FAILING: "red", State.FAILED: "bold red", State.STOPPING: "yellow"}
 # Of one pipeline, below the table: more would push the table off the screen.

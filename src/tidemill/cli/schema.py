@@ -22,11 +22,10 @@ def schema(
     Editors with the YAML language server take it by a first line in the pipeline file:
     # yaml-language-server: $schema=./tidemill.schema.json
     """
-    import orjson
-
     from tidemill.config import json_schema
+    from tidemill.service.documents import write_schema
 
     if output is None:
         terminal.show_json(json_schema())
     else:
-        output.write_bytes(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        write_schema(output)

@@ -6,22 +6,19 @@ import base64
 import datetime
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 import typer
 
 from tidemill.cli import terminal
-from tidemill.errors import ConfigError, TidemillError
+from tidemill.errors import ConfigError
 from tidemill.service.units import human_bytes
 
 if TYPE_CHECKING:
-    from tidemill.sinks.pgstream import Claimed, Client, Group, Message
+    from tidemill.service.pgstream_queue import Claimed, Client, Group, Message
 
 app = terminal.commands("Consume the message queue of a pgstream sink, and look after it.")
-
-_NO_QUEUE = ("42P01", "3F000")  # undefined table, undefined schema
 
 Where = Annotated[
     str, typer.Argument(help="A pipeline file with a pgstream sink, or postgresql://...", show_default=False)
@@ -184,44 +181,14 @@ def dead(
 
 @contextmanager
 def _client(where: str, sink: str | None, schema: str | None) -> Iterator[Client]:
-    from tidemill.sinks.pgstream import Client
+    from tidemill.service.pgstream_queue import open_queue
 
-    if "://" in where:
-        dsn, found = where, "pgstream"
-    else:
-        dsn, found = _of_file(Path(where), sink)
-    queue = schema or found
-    try:
-        with Client(dsn, schema=queue) as client:
-            yield client
-    except TidemillError as error:
-        if getattr(error.__cause__, "sqlstate", None) not in _NO_QUEUE:
-            raise
-        raise ConfigError(
-            f'there is no queue in the schema "{queue}"', where=error.where,
-            fix="A pgstream sink makes it with its first batch; --schema names another one.",
-        ) from error  # fmt: skip
-
-
-def _of_file(file: Path, sink: str | None) -> tuple[str, str]:
-    from tidemill import config
-    from tidemill.sinks.pgstream import PgstreamConfig
-
-    all_ = [s.config for p in config.load(file) for s in p.spec.sinks if isinstance(s.config, PgstreamConfig)]
-    chosen = [c for c in all_ if sink in (None, c.id)]
-    if len(chosen) == 1:
-        return chosen[0].dsn, chosen[0].queue_schema
-    known = ", ".join(c.id for c in all_)
-    fix = (
-        f"Name one with --sink: {known}."
-        if all_
-        else "Name a file with a sink of type pgstream, or a postgresql:// URL."
-    )
-    raise ConfigError(f"the file has {len(chosen)} such pgstream sinks", where=str(file), fix=fix)
+    with open_queue(where, sink, schema) as client:
+        yield client
 
 
 def _group(client: Client, stream: str, name: str) -> Group:
-    from tidemill.sinks.pgstream import Group
+    from tidemill.service.pgstream_queue import Group
 
     return Group(client, stream, name)
 

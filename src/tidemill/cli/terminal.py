@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -62,6 +62,11 @@ def ask(consequence: str, refusal: type[TidemillError]) -> None:
     warn(consequence)
     if not typer.confirm("Go on?"):
         raise typer.Exit(1)
+
+
+def confirm(refusal: type[TidemillError], *, yes: bool) -> Callable[[str], None]:
+    """What a use case calls before something that cannot be undone: `ask`, unless the answer was given already."""
+    return lambda consequence: None if yes or not consequence else ask(consequence, refusal)
 
 
 def show_error(error: TidemillError, *, as_json: bool) -> None:

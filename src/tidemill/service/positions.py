@@ -73,3 +73,15 @@ def key_of_move(pipeline: Pipeline, sink: str | None, *, afresh: bool = False) -
             f'sink "{sink}" moves with the pipeline\'s checkpoint', where=pipeline.file, fix="Leave --sink out."
         )
     return key
+
+
+def checkpoint_of(pipeline: Pipeline) -> Checkpoint | None:
+    """The pipeline's own; None where nothing was delivered yet."""
+    with closing(pipeline.build_checkpoints()) as store:
+        return store.load(pipeline.name)
+
+
+def past_checkpoints(pipeline: Pipeline, limit: int, sink: str | None = None) -> list[Checkpoint]:
+    """Newest first, as many as the store keeps; of one `sink` that has its own position."""
+    with closing(pipeline.build_checkpoints()) as store:
+        return list(store.history(key_of(pipeline.name, sink) if sink else pipeline.name, limit))

@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from tidemill.contracts import BaseSink, Capabilities, Check, Outcome, SinkConfig
+from tidemill.disk.output import lock_output
 from tidemill.errors import DeliveryError
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.sinks._shared.encoded import EncodedSinkConfig, encoder, no_headers
@@ -108,18 +109,6 @@ class StdoutSink(BaseSink[StdoutConfig]):
             return self.config.path
         announced = os.environ.get(_ANNOUNCED, "")
         return announced if os.access(announced, os.W_OK) else _OWN
-
-
-@contextlib.contextmanager
-def lock_output(fd: int) -> Iterator[None]:
-    """Keeps lines whole among all that print to the same place: lanes, and the process that shows the status."""
-    with contextlib.suppress(OSError):  # not everything that can be written can be locked
-        fcntl.flock(fd, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def _open(path: str) -> int:

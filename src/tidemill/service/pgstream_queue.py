@@ -1,0 +1,50 @@
+"""The queue of a pgstream sink, for its consumers: found through a pipeline's file or by its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidemill import config
+from tidemill.errors import ConfigError, TidemillError
+from tidemill.sinks.pgstream import Claimed, Client, Group, Message, PgstreamConfig
+
+__all__ = ["Claimed", "Client", "Group", "Message"]  # what callers are given
+
+_NO_QUEUE = ("42P01", "3F000")  # undefined table, undefined schema
+
+
+@contextmanager
+def open_queue(where: str, sink: str | None, schema: str | None) -> Iterator[Client]:
+    """`where` is a pipeline file, of which `sink` names one if it has several, or a postgresql:// URL. `ConfigError` if
+    there is no queue."""
+    if "://" in where:
+        dsn, found = where, "pgstream"
+    else:
+        dsn, found = _of_file(Path(where), sink)
+    queue = schema or found
+    try:
+        with Client(dsn, schema=queue) as client:
+            yield client
+    except TidemillError as error:
+        if getattr(error.__cause__, "sqlstate", None) not in _NO_QUEUE:
+            raise
+        raise ConfigError(
+            f'there is no queue in the schema "{queue}"', where=error.where,
+            fix="A pgstream sink makes it with its first batch; --schema names another one.",
+        ) from error  # fmt: skip
+
+
+def _of_file(file: Path, sink: str | None) -> tuple[str, str]:
+    all_ = [s.config for p in config.load(file) for s in p.spec.sinks if isinstance(s.config, PgstreamConfig)]
+    chosen = [c for c in all_ if sink in (None, c.id)]
+    if len(chosen) == 1:
+        return chosen[0].dsn, chosen[0].queue_schema
+    known = ", ".join(c.id for c in all_)
+    fix = (
+        f"Name one with --sink: {known}."
+        if all_
+        else "Name a file with a sink of type pgstream, or a postgresql:// URL."
+    )
+    raise ConfigError(f"the file has {len(chosen)} such pgstream sinks", where=str(file), fix=fix)
