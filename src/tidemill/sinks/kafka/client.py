@@ -25,6 +25,7 @@ from tidemill.sinks.kafka import kernel
 QUEUE_FULL = -184
 TOO_LARGE = 10
 TIMED_OUT = -185
+_FATAL = -150
 NO_HEADERS = 0
 FATAL_FOR_CLIENT = frozenset({-169})  # _AUTHENTICATION: librdkafka would retry wrong credentials until messages expire
 _MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default
@@ -102,6 +103,9 @@ class Producer(ABC):
             if code == 0:
                 self._poll(0)
                 return self._raise_failures()
+            if code == _FATAL:
+                self._poll(0)
+                self._raise_failures()  # says which one
             if code != QUEUE_FULL:
                 raise self._refusal(code, messages, reached)
             now = time.monotonic()
