@@ -3,6 +3,7 @@ events must be neither lost nor repeated."""
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -15,7 +16,7 @@ import psycopg
 import pytest
 
 from tests.config.conftest import PIPELINE
-from tests.service.test_pipeline_run import FailedCapture, NoCapture, ScriptedStream
+from tests.service.test_pipeline_run import DOWN, REFUSES, FailedCapture, NoCapture, ScriptedStream
 from tests.support.blocks import make_change
 from tests.support.components import register
 from tidemill import config
@@ -303,6 +304,36 @@ def test_a_running_pipeline_can_be_removed_and_added_again(scripted: ScriptedRun
     runtime.start(runtime.add(pipeline))
     until(lambda: runtime.status(name).sinks[0].offset == 10)
     assert runtime.status(name).events == 0  # in this run: its position was kept
+
+
+def test_metrics_of_all_pipelines_and_runs_add_up_in_one_registry_until_a_pipeline_is_removed(
+    scripted: ScriptedRuntime,
+) -> None:
+    runtime, names = scripted.runtime, (scripted.add("orders"), scripted.add("users", DOWN))
+
+    def value(metric: str, name: str, **labels: str) -> float | None:
+        return runtime.metrics.registry.get_sample_value(f"tidemill_{metric}", {"pipeline": name, **labels})
+
+    runtime.start(*names)
+    until(lambda: scripted.delivered("orders") and value("retries_total", "users", sink="users"))
+    assert [value("events_total", name, sink=name) for name in names] == [10, None]
+    until(lambda: value("lag_events", "users", sink="users") == 10)
+    runtime.restart("orders")
+    assert value("events_total", "orders", sink="orders") == 10
+    runtime.remove("orders")
+    assert [b'pipeline="%s"' % name.encode() in runtime.metrics.text() for name in names] == [False, True]
+
+
+def test_events_of_a_run_name_its_pipeline(scripted: ScriptedRuntime, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "tidemill"):
+        names = scripted.add("orders"), scripted.add("users", REFUSES)
+        scripted.runtime.start(*names)
+        until(lambda: scripted.state("users") is State.FAILED)
+        scripted.runtime.stop(*names)
+    said = {(record.getMessage(), record.__dict__["fields"].get("pipeline")) for record in caplog.records}
+    assert {("pipeline.started", name) for name in names} <= said
+    assert {("pipeline.failed", "users"), ("pipeline.stopped", "orders")} <= said
+    assert {pipeline for _, pipeline in said} == set(names)
 
 
 # ---------------------------------------------------------------- with Spark and a database

@@ -69,7 +69,7 @@ class CaptureProcess:
         wait = self._retries.take()
         self._start_at = time.monotonic() + wait
         self.restarts += 1
-        events.warn("capture.restarted", pipeline=self._pipeline.name, exit_code=code, after_seconds=round(wait, 1))
+        events.warn("capture.restarted", exit_code=code, after_seconds=round(wait, 1))
         self._close_pipe()
         self._process = None
         return status

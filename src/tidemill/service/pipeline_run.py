@@ -57,11 +57,13 @@ class PipelineRun:
         on_status: Callable[[PipelineStatus], None] = lambda status: None,
         on_batch: Callable[[BatchReport], None] = lambda report: None,
         on_error: Callable[[TidemillError], None] = lambda error: None,
+        metrics: Metrics | None = None,
     ) -> None:
         """`said`: the file for what the capture process says; by default our own standard error.
 
         `on_status` is called with each new status, in order; `on_error` with what makes the pipeline fail, and with
-        what makes it go on without a sink. They must return at once: batches wait for them.
+        what makes it go on without a sink. They must return at once: batches wait for them. `metrics` may be shared by
+        pipelines and by the runs of one.
         """
         self.pipeline = pipeline
         self._on_status, self._on_batch_done, self._on_error = on_status, on_batch, on_error
@@ -83,7 +85,7 @@ class PipelineRun:
         self._offset: int | None = None  # the pipeline's checkpoint as the last report left it
         self._last_tail = 0
         self._lag = Lag(self._log)
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self._meter = PipelineMeter(self.metrics, pipeline.name)
         self._moved: tuple[int, float] = (-1, 0.0)  # the groups' offsets together, and since when they are that
         self._changing = threading.Lock()  # batches report from Spark's threads
@@ -151,7 +153,7 @@ class PipelineRun:
             tail = self._tail()
             waiting = self._waiting(tail)
             self._change(state=into, lag_events=waiting, sinks=self._sinks(tail))
-            events.emit(f"pipeline.{into}", pipeline=self.pipeline.name, undelivered=waiting)
+            events.emit(f"pipeline.{into}", undelivered=waiting)
         if self.status.state is not State.RUNNING:
             self._ledger.close()
             self._state.close()
@@ -173,7 +175,7 @@ class PipelineRun:
         self._captured = replace(self._captured, stage="failed", error=to_data(error), lag_bytes=None)
         self._change(state=State.FAILING, stage="failed", error=to_data(error))
         self._on_error(error)
-        events.fail("pipeline.failing", pipeline=self.pipeline.name, code=error.code, error=error.what,
+        events.fail("pipeline.failing", code=error.code, error=error.what,
                     where=error.where, fix=error.fix, undelivered=self._waiting(self._tail()))  # fmt: skip
 
     def _deliver_the_rest(self, error: TidemillError) -> None:
@@ -185,7 +187,7 @@ class PipelineRun:
                 return
         except Exception as failure:  # noqa: BLE001  a second failure: what is not delivered stays in the log
             second = explained(failure)
-            events.fail("pipeline.rest_not_delivered", pipeline=self.pipeline.name, error=second.what,
+            events.fail("pipeline.rest_not_delivered", error=second.what,
                         where=second.where, fix=second.fix)  # fmt: skip
         self._fail(error)
 
@@ -203,7 +205,7 @@ class PipelineRun:
         if self.status.state is State.CREATED:
             make_directory(self.pipeline.state_path)
             self._change(state=State.RUNNING)
-            events.emit("pipeline.started", pipeline=self.pipeline.name)
+            events.emit("pipeline.started")
 
     def _change(self, **changes: Any) -> None:
         with self._changing:
@@ -214,6 +216,7 @@ class PipelineRun:
         """`_changing` is held, so that nobody hears of an older status after a newer one."""
         before, self.status = self.status, replace(self.status, **changes)
         if self.status != before:
+            self._meter.show(self.status)
             self._on_status(self.status)
 
     def _watch_streams(self) -> None:
@@ -299,8 +302,7 @@ class PipelineRun:
         failing = (g.last_error for g in self._groups.values() if g.last_error and g.group.votes)
         if capture.began and not self.status.began:
             events.emit(
-                "pipeline.resumed" if capture.resumed else "pipeline.began", pipeline=self.pipeline.name,
-                position=capture.began,
+                "pipeline.resumed" if capture.resumed else "pipeline.began", position=capture.began,
             )  # fmt: skip
             self._change(began=capture.began, resumed=capture.resumed)
         self._change(
@@ -314,7 +316,6 @@ class PipelineRun:
             error=capture.error or next(failing, ErrorData()),
             notices=(*capture.notices, *self._notices.standing()),
         )
-        self._meter.show(self.status)
 
     def _sinks(self, tail: int) -> tuple[SinkStatus, ...]:
         """In the order of the document."""
@@ -325,7 +326,7 @@ class PipelineRun:
         try:
             self._last_tail = self._log.tail().offset
         except TidemillError as error:  # only a number for people; who reads the log to deliver it has its own retries
-            events.warn("pipeline.lag_unknown", pipeline=self.pipeline.name, error=error.what)
+            events.warn("pipeline.lag_unknown", error=error.what)
         return self._last_tail
 
     def _waiting(self, tail: int) -> int:
@@ -346,5 +347,5 @@ class PipelineRun:
         self._change(state=State.FAILED, error=to_data(error), lag_events=waiting, sinks=self._sinks(tail))
         if not heard:
             self._on_error(error)
-        events.fail("pipeline.failed", pipeline=self.pipeline.name, code=error.code, error=error.what,
+        events.fail("pipeline.failed", code=error.code, error=error.what,
                     where=error.where, fix=error.fix, undelivered=waiting)  # fmt: skip

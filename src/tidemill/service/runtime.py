@@ -31,6 +31,7 @@ from tidemill.service.subscribers import Subscribers
 from tidemill.service.supervisor import Ending, Supervisor
 from tidemill.stream.report import BatchReport
 from tidemill.telemetry import events
+from tidemill.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,10 +48,14 @@ class Runtime:
     never added, or removed since, is an `UnknownPipeline`; any call after `close` is a `LifecycleError`.
     """
 
-    def __init__(self, *, spark: SparkSession | None = None, said: Path | None = None) -> None:
+    def __init__(
+        self, *, spark: SparkSession | None = None, said: Path | None = None, metrics: Metrics | None = None
+    ) -> None:
         """`spark` is a session that belongs to somebody else; by default the first start makes one, from what the
         documents added so far ask for, and `close` ends it. `said` is the file for our events and for what capture
-        processes say, opened by the first start; by default they go where they go now, and to standard error."""
+        processes say, opened by the first start; by default they go where they go now, and to standard error. `metrics`
+        are those that all pipelines feed."""
+        self.metrics = metrics or Metrics()
         self._given = self._spark = spark
         self._said, self._logs = said, False
         self._changing = threading.Lock()  # guards what is below
@@ -120,7 +125,7 @@ class Runtime:
                 )
             if self._given is None:
                 check_agreement([*(each.pipeline for each in self._supervisors.values()), pipeline])
-            supervisor = Supervisor(pipeline, self._subscribers, self._said)
+            supervisor = Supervisor(pipeline, self._subscribers, self.metrics, self._said)
             self._supervisors = {**self._supervisors, pipeline.name: supervisor}
         self._subscribers.tell("on_status", supervisor.status)
         return pipeline.name
@@ -202,6 +207,7 @@ class Runtime:
             self.stop(*names, seconds=seconds)
             for supervisor in supervisors:
                 supervisor.removed = True
+                self.metrics.forget(supervisor.pipeline.name)
             with self._changing:
                 self._supervisors = {name: each for name, each in self._supervisors.items() if not each.removed}
 

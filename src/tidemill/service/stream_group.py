@@ -80,7 +80,7 @@ class GroupRun:
             if isinstance(failure, DeliveryError):
                 self.on_retry(dict.fromkeys(self.group.sinks, failure.what))
             events.warn(
-                "stream.restarted", pipeline=self._ledger.policy.pipeline, sinks=",".join(self.group.sinks),
+                "stream.restarted", sinks=",".join(self.group.sinks),
                 code=failure.code, error=failure.what, after_seconds=round(wait, 1),
             )  # fmt: skip
 
@@ -91,7 +91,7 @@ class GroupRun:
         self._stream = None
         self._update(state=SinkState.FAILED, error=str(error))
         events.fail(
-            "stream.sink_failed", pipeline=self._ledger.policy.pipeline, sinks=",".join(self.group.sinks),
+            "stream.sink_failed", sinks=",".join(self.group.sinks),
             offset=self.offset, code=error.code, error=error.what, where=error.where, fix=error.fix,
         )  # fmt: skip
 

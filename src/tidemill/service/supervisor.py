@@ -21,6 +21,8 @@ from tidemill.service.status import PipelineStatus, SinkStatus, State
 from tidemill.service.stream_group import explained
 from tidemill.service.subscribers import Subscribers
 from tidemill.stream.policy import policy_of
+from tidemill.telemetry.context import bind
+from tidemill.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,11 +50,11 @@ class Ending:
 class Supervisor:
     """Every method from any thread. `starting` is held by who starts the pipeline or takes it away."""
 
-    def __init__(self, pipeline: Pipeline, subscribers: Subscribers, said: Path | None) -> None:
+    def __init__(self, pipeline: Pipeline, subscribers: Subscribers, metrics: Metrics, said: Path | None) -> None:
         self.pipeline = pipeline
         self.starting = threading.RLock()
         self.removed = False
-        self._subscribers, self._said = subscribers, said
+        self._subscribers, self._metrics, self._said = subscribers, metrics, said
         self._changing = threading.Lock()  # guards what is below
         self._status = _created(pipeline)
         self._owned = ExitStack()  # the state directory, from a start to a stop
@@ -109,12 +111,14 @@ class Supervisor:
             on_status=self._tell_status,
             on_batch=lambda report: self._subscribers.tell("on_batch", name, report),
             on_error=lambda error: self._subscribers.tell("on_error", name, error),
+            metrics=self._metrics,
         )
-        try:
-            run.start()
-        except Exception as error:
-            run.stop(0)
-            raise explained(error) from error
+        with bind(pipeline=name):
+            try:
+                run.start()
+            except Exception as error:
+                run.stop(0)
+                raise explained(error) from error
         thread = threading.Thread(target=self._supervise, args=(run,), name=f"pipeline {name}", daemon=True)
         with self._changing:
             self._run, self._thread, self._ending = run, thread, None
@@ -157,6 +161,10 @@ class Supervisor:
             self._owned.close()
 
     def _supervise(self, run: PipelineRun) -> None:
+        with bind(pipeline=self.pipeline.name):
+            self._run_to_its_end(run)
+
+    def _run_to_its_end(self, run: PipelineRun) -> None:
         try:
             while not self._asked.wait(_WATCH_SECONDS) and run.status.state is not State.FAILED:
                 run.watch()
