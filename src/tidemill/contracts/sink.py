@@ -106,6 +106,15 @@ class BaseSink(Component[SinkConfigT]):
     mechanism: ClassVar[str]
     capabilities: Capabilities = Capabilities()
 
+    def __init__(self, config: SinkConfigT) -> None:
+        super().__init__(config)
+        self.capabilities = self.capabilities_of(config)
+
+    @classmethod
+    def capabilities_of(cls, config: SinkConfigT) -> Capabilities:
+        """What a sink of this config does; asked where none is to be made. Those of the type, unless it says less."""
+        return cls.capabilities
+
     def plan(self, change: SchemaChange) -> SchemaPlan:
         """A sink that keeps no tables has nothing to do: events bring their structure along."""
         return SchemaPlan()

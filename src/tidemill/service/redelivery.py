@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
+from tidemill import registry
 from tidemill.config import Pipeline
 from tidemill.config.spec import SinkSpec
-from tidemill.contracts import Sink
+from tidemill.contracts import BaseSink, Sink
 from tidemill.dlq import DeadLetterRecord, DeadLetters
 from tidemill.errors import ConfigError, TidemillError, is_retryable
 from tidemill.log import LogReader, codec
@@ -53,8 +55,9 @@ def overtaken(pipeline: Pipeline, dead_letters: Sequence[DeadLetterRecord]) -> l
 
 def holds_rows(pipeline: Pipeline, sink: str) -> bool:
     """Whether it keeps the current row of a key, as configured."""
-    with closing(pipeline.build_sink(_spec(pipeline, sink))) as built:
-        return built.capabilities.upsert
+    spec = _spec(pipeline, sink)
+    kind: type[BaseSink[Any]] = registry.load("sinks", spec.type)
+    return kind.capabilities_of(spec.config).upsert
 
 
 def redeliver(

@@ -127,8 +127,20 @@ class ClickHouseSink(BaseSink[ClickHouseConfig]):
 
     def __init__(self, config: ClickHouseConfig) -> None:
         super().__init__(config)
-        self.capabilities = _capabilities(config)
         self._session: ClickHouseSession | None = None
+
+    @classmethod
+    def capabilities_of(cls, config: ClickHouseConfig) -> Capabilities:
+        """A changelog keeps what every structure had, and a shared table what its other sources have."""
+        one_structure = config.mode == "upsert" and not config.shared_tables
+        cannot = set()
+        if not config.create_tables:
+            cannot.add(SchemaChangeKind.CREATE_TABLE)
+        if not one_structure:
+            cannot.add(SchemaChangeKind.RENAME_COLUMN)
+        if not (one_structure and config.allow_destructive_ddl):
+            cannot.add(SchemaChangeKind.DROP_COLUMN)
+        return replace(cls.capabilities.without(*cannot), upsert=config.mode == "upsert")
 
     def write(self, delivery: Delivery) -> Receipt:
         from tidemill.sinks.clickhouse.write import ClickHouseWriter
@@ -186,19 +198,6 @@ class ClickHouseSink(BaseSink[ClickHouseConfig]):
 
     def _where(self) -> str:
         return f'sink "{self.config.id}", {address(self.config)}'
-
-
-def _capabilities(config: ClickHouseConfig) -> Capabilities:
-    """A changelog keeps what every structure had, and a shared table what its other sources have."""
-    one_structure = config.mode == "upsert" and not config.shared_tables
-    cannot = set()
-    if not config.create_tables:
-        cannot.add(SchemaChangeKind.CREATE_TABLE)
-    if not one_structure:
-        cannot.add(SchemaChangeKind.RENAME_COLUMN)
-    if not (one_structure and config.allow_destructive_ddl):
-        cannot.add(SchemaChangeKind.DROP_COLUMN)
-    return replace(ClickHouseSink.capabilities.without(*cannot), upsert=config.mode == "upsert")
 
 
 component = ClickHouseSink

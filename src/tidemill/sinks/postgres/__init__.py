@@ -107,15 +107,19 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
 
     def __init__(self, config: PostgresSinkConfig) -> None:
         super().__init__(config)
-        if not config.create_tables:
-            self.capabilities = self.capabilities.without(*SchemaChangeKind)
-        elif not config.allow_destructive_ddl:
-            self.capabilities = self.capabilities.without(SchemaChangeKind.DROP_COLUMN)
         self._name = split(config.table)
         self._where = f'sink "{config.id}", {address(config.dsn)}'
         self._db: Connection | None = None
         self._targets: dict[str, Target] = {}  # of each source table: the structure that came last
         self._looks = Looks()
+
+    @classmethod
+    def capabilities_of(cls, config: PostgresSinkConfig) -> Capabilities:
+        if not config.create_tables:
+            return cls.capabilities.without(*SchemaChangeKind)
+        return (
+            cls.capabilities if config.allow_destructive_ddl else cls.capabilities.without(SchemaChangeKind.DROP_COLUMN)
+        )
 
     def plan(self, change: SchemaChange) -> SchemaPlan:
         """Looks in a transaction of its own that cannot write. A table that the source dropped stays."""

@@ -123,9 +123,11 @@ class StarRocksSink(BaseSink[StarRocksConfig]):
 
     def __init__(self, config: StarRocksConfig) -> None:
         super().__init__(config)
-        if not config.create_tables:
-            self.capabilities = self.capabilities.without(SchemaChangeKind.CREATE_TABLE)
         self._session: StarRocksSession | None = None
+
+    @classmethod
+    def capabilities_of(cls, config: StarRocksConfig) -> Capabilities:
+        return cls.capabilities if config.create_tables else cls.capabilities.without(SchemaChangeKind.CREATE_TABLE)
 
     def write(self, delivery: Delivery) -> Receipt:
         from tidemill.sinks.starrocks.write import StarRocksWriter
