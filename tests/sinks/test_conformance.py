@@ -21,7 +21,8 @@ from tidemill import registry
 from tidemill.contracts import Check, Outcome, Sink, SinkConfig
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.delivery import Delivery, Tier
-from tidemill.model.schema_change import SchemaChangeKind
+from tidemill.model.position import Offset
+from tidemill.model.schema_change import SchemaChange, SchemaChangeKind, SchemaPlan
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
 
 #: A configuration of each sink for the questions that need no server: nothing listens there.
@@ -92,6 +93,21 @@ def test_what_it_promises_of_replays_stands_in_its_resume_module(name: str) -> N
     assert all((scheme.kept_in, scheme.bound_by, scheme.replay))
     for answer in (scheme.already, scheme.note):
         assert answer.__module__ == place or answer.__module__.startswith("tidemill.sinks._shared."), answer
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_a_sink_plans_schema_changes_itself_or_refuses_or_has_nothing_to_do(name: str) -> None:
+    sink = make_sink(name)
+    if "plan" in vars(type(sink)):  # tested beside the sink
+        return
+    change = SchemaChange("source", Offset(1), frozenset({SchemaChangeKind.ADD_COLUMN}), None, None)
+    if sink.capabilities.schema_changes:
+        for step in (sink.plan, sink.apply):
+            with pytest.raises(Refused, match="beforehand"):
+                step(change)
+    else:
+        assert sink.plan(change) == SchemaPlan()
+        sink.apply(change)
 
 
 @pytest.mark.parametrize("name", SINKS)

@@ -67,7 +67,7 @@ def show(
     pipeline: target.Which = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Show one dead letter with its event, as JSON; --json changes nothing. The event's values are in it."""
+    """Show one dead letter with its event, always as JSON. The event's values are in it."""
     import orjson
 
     from tidemill.service.dead_letters import read_record

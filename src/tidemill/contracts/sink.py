@@ -10,6 +10,7 @@ from pydantic import Field
 
 from tidemill.contracts.check import Check
 from tidemill.contracts.component import Component
+from tidemill.errors import Refused
 from tidemill.model.config import Config
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.schema_change import SchemaChange, SchemaChangeKind, SchemaPlan
@@ -116,8 +117,18 @@ class BaseSink(Component[SinkConfigT]):
         return cls.capabilities
 
     def plan(self, change: SchemaChange) -> SchemaPlan:
-        """A sink that keeps no tables has nothing to do: events bring their structure along."""
+        """A sink that keeps no tables has nothing to do: events bring their structure along. One that keeps tables and
+        has no plan of its own says so, because an empty plan would be a promise."""
+        self._keeps_no_tables()
         return SchemaPlan()
 
     def apply(self, change: SchemaChange) -> None:
-        pass
+        self._keeps_no_tables()
+
+    def _keeps_no_tables(self) -> None:
+        if self.capabilities.schema_changes:
+            raise Refused(
+                "this sink cannot say beforehand what it would do to its tables",
+                where=f'sink "{self.config.id}"',
+                fix="It changes them when the first event of the new structure arrives.",
+            )
