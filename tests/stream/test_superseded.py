@@ -15,6 +15,7 @@ from tests.support.blocks import make_block, make_table
 from tidemill.dlq import DeadLetters
 from tidemill.errors import Poisoned
 from tidemill.log import BlockRef, LogConfig, LogReader, LogWriter
+from tidemill.model.barrier import Barrier
 from tidemill.model.block import POSITION, UNCHANGED, Block, Op
 from tidemill.model.change import Committed
 from tidemill.model.delivery import Delivery
@@ -48,7 +49,8 @@ class Works:
 
     def add(self, *blocks: Block) -> None:
         for block in blocks:
-            barrier = block.batch.column("op")[0].as_py() == Op.TRUNCATE
+            truncates = block.batch.column("op")[0].as_py() == Op.TRUNCATE
+            barrier = Barrier.TRUNCATE if truncates else Barrier.NONE
             here = Position(f"0/{self.log.tail.offset:X}")
             at = block.batch.schema.get_field_index("position")
             column = pa.array([here]).dictionary_encode().cast(POSITION)
