@@ -124,6 +124,11 @@ class PipelineRun:
             self._change(state=State.STOPPING)
         self._capture.stop()
 
+    def start_delivery(self) -> None:
+        """For a drain that comes before the first `watch`: starts the streams, if the log holds anything for them."""
+        if self._tail() > self._log.head():
+            self._watch_streams()
+
     def drained(self) -> bool:
         """Nothing is left to deliver, or nobody to deliver it. Sinks that fail are not waited for, unless the pipeline
         needs them."""

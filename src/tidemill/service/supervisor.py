@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -172,14 +172,16 @@ class Supervisor:
                 self._wind_down(run)
         except Exception as error:  # noqa: BLE001  whatever it is, the pipeline does not run any more and says so
             run.fail(explained(error))
+            with suppress(Exception):  # what made the first attempt fail may make this one fail
+                run.stop()
         finally:
             if run.status.state is not State.PAUSED:
                 self._owned.close()
 
     def _wind_down(self, run: PipelineRun) -> None:
-        if self._wish().drain_until is not None:
-            run.watch()  # streams that were not started yet would deliver nothing
         run.stop_capture()
+        if self._wish().drain_until is not None:
+            run.start_delivery()
         while (until := self._wish().drain_until) is not None and time.monotonic() < until and not run.drained():
             time.sleep(_DRAIN_WATCH_SECONDS)
         run.ask_to_stop()
