@@ -54,7 +54,7 @@ TOUCHED = {
     "sinks/pgstream/consumer.py": {"_make"},  # documented, of a named tuple
     "stream/daemon.py": {"_exit"},  # documented, of os
     "stream/gateway.py": {"_gateway", "_ensure_initialized"},
-    "stream/session.py": {"_jvm"},
+    "stream/session.py": {"_active_spark_context", "_gateway", "_instantiatedSession", "_jsc", "_jvm"},
 }
 
 
@@ -253,9 +253,12 @@ def test_nats_asks_a_subclass_to_sign() -> None:
 def test_pyspark_starts_and_forks_the_way_we_bend_it() -> None:
     from pyspark import SparkContext, accumulators, daemon
     from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
 
     with relied_upon("pyspark", "what stream/ replaces or calls before a session is there"):
-        assert hasattr(SparkContext, "_gateway")
+        assert {"_gateway", "_jvm", "_active_spark_context"} <= set(dir(SparkContext)), "forgotten after a lost JVM"
+        assert hasattr(SparkSession, "_instantiatedSession")
+        assert "_jsc" in _stored_by(SparkContext._do_init)
         assert "gateway" in inspect.signature(SparkContext._ensure_initialized).parameters
         assert "popen_kwargs" in inspect.signature(launch_gateway).parameters
         assert {"environment", "_jvm"} <= set(_stored_by(SparkContext._do_init)) | set(dir(SparkContext))

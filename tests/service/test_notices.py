@@ -35,7 +35,6 @@ def test_a_notice_stands_over_a_restart_until_the_sink_finds_that_it_is_no_longe
 
 
 def test_a_notice_is_written_to_the_log_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("tidemill").propagate = True
     notices = SinkNotices(tmp_path / "notices.json")
     with caplog.at_level(logging.WARNING, "tidemill"):
         for _ in range(3):
