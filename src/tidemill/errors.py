@@ -5,10 +5,20 @@
     ├── EnvironmentProblem   something outside is missing or not allowed  exit 3
     │   └── SetupError       the database is not ready for capture
     ├── AlreadyRunning       another process works on the pipeline
+    │   └── LeaseHeld        ... a server that shares the state store
+    ├── LeaseLost            this server could not renew its lease in time, or another one has it
     ├── UnknownPipeline      the runtime has no pipeline of that name
     ├── LifecycleError       the pipeline is in a state that does not allow what was asked
+    │   └── PipelineBusy     somebody else is changing it just now
+    ├── ChangedMeanwhile     somebody else has changed it since it was read
+    ├── AccessRefused        the token's role does not allow it          exit 3
+    │   └── Unauthenticated  there is no valid token
+    ├── TooManyStreams       a server has as many open streams as it allows
+    ├── TooManyRequests      a caller asks more often than a server allows
+    ├── ServerError          a server of Tidemill cannot be reached, or did not answer as one
     ├── SourceError          the source stream failed
     │   ├── ConnectionLost   the peer went away; connect again
+    │   ├── StructureChanged a table that is copied has another structure by now; read the chunk again
     │   └── PositionLost     what we need is gone at the source; never jump
     ├── DecodeError          bytes that do not follow the protocol
     ├── RegistryError        the schema registry
@@ -26,6 +36,10 @@
     │   └── StateTooNew      a later version of Tidemill has used it
     ├── SparkLost            the JVM that runs the stream is gone
     ├── StreamError          a stream did not start, or a job of it was lost; no sink is to blame
+    ├── SchemaChangeHalted   a policy or an operator says that the pipeline stops at a schema change
+    ├── SchemaChangeNotApplied  a sink could not make a schema change
+    ├── BarrierNotReached    what is before a schema change was not delivered in time
+    ├── ProcessingError      a processor failed on some events, which it names
     └── DeliveryError        a sink did not take a batch
         ├── DeadLettersFull  there is no room for what a sink will never take
         └── Refused          ... and never will: retrying is pointless
@@ -40,7 +54,7 @@ Whether an error is worth a retry is decided here, in `is_retryable`, and nowher
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypedDict
 
 
@@ -124,6 +138,12 @@ class ConfigError(TidemillError):
     exit_code = 2
 
 
+class UsageError(ConfigError):
+    """A command line that no command understands."""
+
+    code = "usage"
+
+
 class EnvironmentProblem(TidemillError):
     code = "environment"
     exit_code = 3
@@ -137,12 +157,49 @@ class AlreadyRunning(TidemillError):
     code = "already-running"
 
 
+class LeaseHeld(AlreadyRunning):
+    code = "lease-held"
+
+
+class LeaseLost(TidemillError):
+    code = "lease-lost"
+
+
 class UnknownPipeline(TidemillError):
     code = "unknown-pipeline"
 
 
 class LifecycleError(TidemillError):
     code = "lifecycle-refused"
+
+
+class PipelineBusy(LifecycleError):
+    code = "pipeline-busy"
+
+
+class ChangedMeanwhile(TidemillError):
+    code = "changed-meanwhile"
+
+
+class AccessRefused(TidemillError):
+    code = "access-refused"
+    exit_code = 3
+
+
+class Unauthenticated(AccessRefused):
+    code = "unauthenticated"
+
+
+class TooManyStreams(TidemillError):
+    code = "too-many-streams"
+
+
+class TooManyRequests(TidemillError):
+    code = "too-many-requests"
+
+
+class ServerError(TidemillError):
+    code = "server-failed"
 
 
 class SourceError(TidemillError):
@@ -159,10 +216,15 @@ class PositionLost(SourceError):
 
 
 SKIP = (
-    'To go on without this one transaction: "tidemill resync FILE --skip-transaction" says what it is, asks, and'
+    'To go on without this one transaction: "tidemill recover FILE --skip-transaction" says what it is, asks, and'
     " captures everything after it. Copy what it changed to the destinations yourself."
 )
 """The way out where capture cannot get past one transaction of the source."""
+
+
+class StructureChanged(SourceError):
+    code = "structure-changed"
+    default_fix = "The chunk is read again with the structure that the table has now."
 
 
 class DecodeError(TidemillError):
@@ -239,6 +301,30 @@ class StreamError(TidemillError):
     code = "stream-failed"
 
 
+class SchemaChangeHalted(TidemillError):
+    code = "schema-change-halted"
+
+
+class SchemaChangeNotApplied(TidemillError):
+    code = "schema-change-not-applied"
+
+
+class BarrierNotReached(TidemillError):
+    code = "barrier-not-reached"
+
+
+class ProcessingError(TidemillError):
+    """The processor will never get these events through, by offset, each with its reason. `on_error` of its config says
+    what becomes of them. A reason never quotes a row's values."""
+
+    code = "processing-failed"
+    reasons: Mapping[int, str] = {}
+
+    def __init__(self, reasons: Mapping[int, str], *, where: str = "", fix: str = "") -> None:
+        self.reasons = dict(reasons)
+        super().__init__(_name_of(self.reasons), where=where, fix=fix)
+
+
 class DeliveryError(TidemillError):
     code = "delivery-failed"
 
@@ -256,34 +342,38 @@ class Poisoned(Refused):
 
     With dead letters on, the delivery is written again without them. A reason never quotes a row's values. What came
     from another process has no reasons any more, only the words.
+
+    `lacking` are those of the offsets that are refused only because they leave columns out of a row that the
+    destination does not have: while a table is copied, the copy brings that row whole.
     """
 
     code = "poisoned"
     reasons: Mapping[int, str] = {}
+    lacking: frozenset[int] = frozenset()
 
-    def __init__(self, reasons: Mapping[int, str], *, where: str = "", fix: str = "") -> None:
+    def __init__(
+        self, reasons: Mapping[int, str], *, lacking: Collection[int] = (), where: str = "", fix: str = ""
+    ) -> None:
         self.reasons = dict(reasons)
-        first = min(self.reasons)
-        more = f" (and {len(self.reasons) - 1} more)" if len(self.reasons) > 1 else ""
-        super().__init__(f"event {first}{more}: {self.reasons[first]}", where=where, fix=fix)
+        self.lacking = frozenset(lacking)
+        super().__init__(_name_of(self.reasons), where=where, fix=fix)
+
+
+def _name_of(reasons: Mapping[int, str]) -> str:
+    first = min(reasons)
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return f"event {first}{more}: {reasons[first]}"
 
 
 _RETRYABLE: dict[type[BaseException], bool] = {
-    ConfigError: False,
-    EnvironmentProblem: False,
-    AlreadyRunning: False,
-    UnknownPipeline: False,
-    LifecycleError: False,
-    PositionLost: False,
-    ConnectionLost: True,
-    SourceError: True,
-    DecodeError: False,
-    RegistryError: True,
-    LogFull: True,
-    LogCorrupt: False,
-    LogTakenOver: False,
-    LogTooNew: False,
-    StagingLost: False,
+    ConfigError: False, EnvironmentProblem: False, AlreadyRunning: False, UnknownPipeline: False,
+    LifecycleError: False, ChangedMeanwhile: False, AccessRefused: False, TooManyStreams: True,
+    TooManyRequests: True,
+    LeaseLost: False,  # the run is over; a new one takes the lease again, if nobody else has it
+    ServerError: True,
+    PositionLost: False, ConnectionLost: True,
+    SourceError: True, DecodeError: False, RegistryError: True,
+    LogFull: True, LogCorrupt: False, LogTakenOver: False, LogTooNew: False, StagingLost: False,
     SpillLost: True,  # by a new connection; the same call again would find the same
     BadAppend: False,
     LogError: True,  # an I/O error of the log's storage: a full disk is freed, a mount comes back
@@ -293,12 +383,16 @@ _RETRYABLE: dict[type[BaseException], bool] = {
     StateError: True,
     SparkLost: False,  # the session died with it; a new process has a new one
     StreamError: True,
+    SchemaChangeHalted: False,
+    SchemaChangeNotApplied: False,
+    BarrierNotReached: False,
+    ProcessingError: False,
     Refused: False,
     DeliveryError: True,
     ConnectionError: True,
     TimeoutError: True,
     OSError: True,
-}
+}  # fmt: skip
 
 
 def is_retryable(error: BaseException) -> bool:

@@ -114,7 +114,7 @@ def _remove_oldest(root: str) -> None:
     """A process that still runs with one of them compiles anew what it has not loaded."""
     import shutil
 
-    def used(entry: os.DirEntry[str]) -> float:
+    def last_use(entry: os.DirEntry[str]) -> float:
         try:
             return entry.stat().st_mtime
         except OSError:  # another process was faster
@@ -122,5 +122,5 @@ def _remove_oldest(root: str) -> None:
 
     with os.scandir(root) as entries:
         folders = [entry for entry in entries if _FOLDER.fullmatch(entry.name)]
-    for entry in sorted(folders, key=used, reverse=True)[KEPT:]:
+    for entry in sorted(folders, key=last_use, reverse=True)[KEPT:]:
         shutil.rmtree(entry.path, ignore_errors=True)

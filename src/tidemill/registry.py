@@ -1,5 +1,5 @@
-"""Finds the members of a family: a module or package in `sources/`, `sinks/`, `formats/` or `checkpoints/`, or an entry
-point.
+"""Finds the members of a family: a module or package in `sources/`, `processors/`, `sinks/`, `formats/` or
+`checkpoints/`, or an entry point.
 
 A member has a `component` attribute (its class). Its name is the `type:` in YAML; names with an underscore are shared
 by the members. Third parties
@@ -12,7 +12,9 @@ import difflib
 import importlib
 import importlib.metadata
 import pkgutil
+import sys
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from tidemill.errors import ConfigError
@@ -39,4 +41,11 @@ def load(family: str, name: str) -> Any:
 
 
 def _entry_points(family: str) -> Iterable[importlib.metadata.EntryPoint]:
-    return importlib.metadata.entry_points(group=f"tidemill.{family}")
+    return _installed(family, tuple(sys.path))
+
+
+@lru_cache(maxsize=16)
+def _installed(family: str, path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """To read the metadata of all packages takes milliseconds, and a document asks for each of its components. The path
+    counts: Spark adds packages to that of a worker that is there already."""
+    return tuple(importlib.metadata.entry_points(group=f"tidemill.{family}"))

@@ -1,44 +1,67 @@
 """What the members of each family promise, and what they may rely on. Third parties write against this package."""
 
+from tidemill.contracts.audit import AuditedSink, RowAudit, RowDifference, RowFault, ValuePair
 from tidemill.contracts.byte_stream import ByteStreamSource, Decoder
 from tidemill.contracts.check import Check, Notice, Outcome
 from tidemill.contracts.checkpoint_store import CheckpointStore
 from tidemill.contracts.component import Component
 from tidemill.contracts.format import BatchWriter, Format, WireFormat
+from tidemill.contracts.processor import BaseProcessor, ProcessorConfig
+from tidemill.contracts.recovery import RecoverableSink
 from tidemill.contracts.sink import BaseSink, Capabilities, Place, Sink, SinkConfig
-from tidemill.contracts.source import Passage, Resting, Schemas, Source, SourceConfig
-from tidemill.contracts.state_store import ConfirmedPosition, LastStatus, LostRange, StateStore, Transition
+from tidemill.contracts.snapshot import ChunkReading, SnapshotConfig, SnapshotReader, SnapshotSource
+from tidemill.contracts.snapshot_store import ChunkCopy, SnapshotRecord, SnapshotStore, TableCopy
+from tidemill.contracts.source import Passage, Removable, Resting, Schemas, SlotHolder, Source, SourceConfig, Triggered
+from tidemill.contracts.state_store import ConfirmedPosition, LostRange, StateStore, Transition
 from tidemill.contracts.structure_history import Structure, StructureHistory, history_of
 from tidemill.model.config import Config
 
 __all__ = [
+    "AuditedSink",
+    "BaseProcessor",
     "BaseSink",
     "BatchWriter",
     "ByteStreamSource",
     "Capabilities",
     "Check",
     "CheckpointStore",
+    "ChunkCopy",
+    "ChunkReading",
     "Component",
     "Config",
     "ConfirmedPosition",
     "Decoder",
     "Format",
-    "LastStatus",
     "LostRange",
     "Notice",
     "Outcome",
     "Passage",
     "Place",
+    "ProcessorConfig",
+    "RecoverableSink",
+    "Removable",
     "Resting",
+    "RowAudit",
+    "RowDifference",
+    "RowFault",
     "Schemas",
     "Sink",
     "SinkConfig",
+    "SlotHolder",
+    "SnapshotConfig",
+    "SnapshotReader",
+    "SnapshotRecord",
+    "SnapshotSource",
+    "SnapshotStore",
     "Source",
     "SourceConfig",
     "StateStore",
     "Structure",
     "StructureHistory",
+    "TableCopy",
     "Transition",
+    "Triggered",
+    "ValuePair",
     "WireFormat",
     "history_of",
 ]

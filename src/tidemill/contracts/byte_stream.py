@@ -6,6 +6,7 @@ place. A source without bytes (it polls, it reads a snapshot) gives `changes` it
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
@@ -36,6 +37,8 @@ class ByteStreamSource(Component[SourceConfigT], ABC, Generic[SourceConfigT, Dec
     def __init__(self, config: SourceConfigT) -> None:
         super().__init__(config)
         self._decoder: DecoderT | None = None  # of the connection that `open` made last
+        self.read_at = 0
+        """When the last `read` returned, nanoseconds since 1970: decoding began then."""
 
     @property
     def decoder(self) -> DecoderT:
@@ -55,5 +58,10 @@ class ByteStreamSource(Component[SourceConfigT], ABC, Generic[SourceConfigT, Dec
     def changes(self, wait: float) -> Iterator[Change]:
         """Of one `read`. A frame that it cut stays in the buffer, and is whole with a later one."""
         decoder = self.decoder
-        yield from decoder.feed(self.read(wait))
+        yield from decoder.feed(self._read(wait))
         self.consumed(decoder.consumed)
+
+    def _read(self, wait: float) -> memoryview:
+        data = self.read(wait)
+        self.read_at = time.time_ns()
+        return data

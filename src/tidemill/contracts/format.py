@@ -41,7 +41,7 @@ class Format(Protocol):
         """All rows in one piece that a reader of the format takes as it is: JSON lines, an Avro container file,
         length-delimited Protobuf, an Arrow stream, a Parquet file."""
 
-    def stacked(self, block: Block, source: str) -> pa.LargeBinaryArray | None:
+    def stack(self, block: Block, source: str) -> pa.LargeBinaryArray | None:
         """The rows of `batch` one by one, if it is nothing but its rows one after another, so that any run of them is
         a batch too: JSON lines, length-delimited Protobuf. None for files with a head."""
 

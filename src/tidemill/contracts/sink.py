@@ -43,7 +43,8 @@ class Sink(Protocol):
 
     `write` returns only when the events are durable at the destination, or raises: `Poisoned` when some events
     can never be taken, `Refused` for what else no retry can mend, `DeliveryError` otherwise. Writing the same delivery
-    again is always safe; for the effectively-once tier it changes nothing.
+    again is always safe; for the effectively-once tier it changes nothing. A sink with tables says in
+    `Poisoned.lacking` which events it refuses only because they leave columns out of a row that it does not have.
     """
 
     capabilities: Capabilities

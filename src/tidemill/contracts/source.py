@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -19,6 +20,10 @@ class Schemas(Protocol):
     """Numbers table versions, and keeps what a source must remember of its server. Kept across restarts."""
 
     def register(self, table: Table, position: Position) -> Table: ...
+
+    def together(self) -> AbstractContextManager[None]:
+        """What is registered and remembered in it becomes durable together, at its end; after an error nothing of it is
+        there. For many tables at once: each alone waits for the disk."""
 
     def newest(self, name: str) -> Table | None:
         """The last registered version of a table."""
@@ -37,8 +42,8 @@ class Schemas(Protocol):
 @dataclass(frozen=True, slots=True)
 class Resting:
     """Where a pipeline that has run before will go on: after `after`, or after `confirmed` where the source says that
-    this
-    is further. `since`: when its capture last gave a sign of life, seconds since 1970. `recall`: as in `Schemas`."""
+    this is further. `since`: when its capture last gave a sign of life, seconds since 1970. `recall`: as in
+    `Schemas`."""
 
     after: Position
     confirmed: Position | None
@@ -106,7 +111,7 @@ class Source(Protocol):
         A notice of something that is still so is not of that kind: it goes when it is no longer true."""
 
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
-        """What the database should be told now, None while there is nothing to say or it was told a moment ago.
+        """The position to confirm to the database now; None while there is none, or one was confirmed just before.
 
         Never beyond `delivered` (invariant 2), except that a source which is `caught_up` (everything decoded so far is
         delivered) and idle may move on, so that the database need not keep its log for nothing."""
@@ -126,6 +131,33 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class SlotHolder(Protocol):
+    """A source for which its database keeps a part of its log, and says how much."""
+
+    def slot_bytes(self) -> int | None:
+        """None before it was looked at."""
+
+
+@runtime_checkable
+class Triggered(Protocol):
+    """A source that can have its database tell changes of tables, by triggers that an administrator must allow."""
+
+    def trigger_script(self) -> str:
+        """The SQL that makes them, for who may."""
+
+    def remove_triggers(self) -> list[str]:
+        """Drops them, for all sources of the database; says what was there. No position is lost."""
+
+
+@runtime_checkable
+class Removable(Protocol):
+    """A source that makes something in its database which it can take out again."""
+
+    def uninstall(self) -> list[str]:
+        """Drops what is there for this source and no other; says what that was. The position is lost with it."""
+
+
 class SourceConfig(Config):
     """The field every source has; each source's model extends it."""
 
@@ -133,3 +165,8 @@ class SourceConfig(Config):
         min_length=1,
         description="Name of the source, part of every event's id: no other pipeline has one of this name.",
     )
+
+    @property
+    def announces_changes(self) -> bool:
+        """Whether sinks are to follow changes of tables; else they keep the tables that they have."""
+        return True

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from tidemill.contracts.schema_change_store import SchemaChangeStore
+from tidemill.contracts.sensing_store import SensingStore
+from tidemill.contracts.snapshot_store import SnapshotStore
 from tidemill.model.position import Offset, Position
 
 
@@ -28,14 +30,6 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class LastStatus:
-    """The fields of the status that was shown last, and when that was."""
-
-    fields: dict[str, Any]
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
 class LostRange:
     """Events that a sink never gets, from `first` up to and without `end`: the log no longer held them. `events` is
     less than the distance only where an older version added several losses up."""
@@ -53,6 +47,18 @@ class StateStore(Protocol):
     failed may have taken place; each may be repeated. `StateError` is worth a retry, unless the store is too new.
     """
 
+    @property
+    def snapshots(self) -> SnapshotStore:
+        """Tables that are copied, and how far that came."""
+
+    @property
+    def sensing(self) -> SensingStore:
+        """Schemas inferred from events, and drift."""
+
+    @property
+    def schema_changes(self) -> SchemaChangeStore:
+        """Changes of tables that came to the sinks, and decisions on them."""
+
     def claim(self, pipeline: str, directory: str, *, keep: bool = False) -> None:
         """Ties the pipeline's state to its state directory, by that directory's identity. What was kept for another
         directory belongs to another life of the pipeline: it is forgotten, except the transitions. With `keep` an
@@ -61,7 +67,7 @@ class StateStore(Protocol):
     def confirmed(self, pipeline: str) -> ConfirmedPosition | None: ...
 
     def confirm(self, pipeline: str, position: Position, offset: Offset) -> None:
-        """Call before the source is told (invariant 2)."""
+        """Call before the position is confirmed to the source (invariant 2)."""
 
     def forget_confirmed(self, pipeline: str) -> None: ...
 
@@ -70,10 +76,6 @@ class StateStore(Protocol):
 
     def transitions(self, pipeline: str, limit: int = 20) -> list[Transition]:
         """Newest first; the first one is the current state."""
-
-    def save_status(self, pipeline: str, fields: Mapping[str, Any], at: str) -> None: ...
-
-    def last_status(self, pipeline: str) -> LastStatus | None: ...
 
     def spark_start(self, pipeline: str, sink: str = "") -> Offset | None:
         """Where the first batch of Spark's checkpoint directory began; `sink` names one with a stream of its own."""

@@ -17,6 +17,12 @@ class Barrier(enum.IntFlag):
     KEY_CHANGE = 8  # an UPDATE that changes a key and could not be split into a DELETE and an INSERT
 
     @property
+    def joins(self) -> bool:
+        """Whether appends in a row may be one batch. Where only keys change, whole tables in one lane are enough; a new
+        structure or a TRUNCATE stands alone, and so does what this version does not know."""
+        return self == Barrier.KEY_CHANGE
+
+    @property
     def kinds(self) -> list[str]:
         """`schema_change`, `truncate`, ..."""
         return [str(kind.name).lower() for kind in self]

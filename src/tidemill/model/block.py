@@ -19,6 +19,11 @@ Columns of `Block.batch` (those marked ? are absent when no row of the block has
                                               timestamp infinity, ...): null in the struct, exact here
     ddl?         string                       of an `Op.DDL` row: a JSON document {"text", "kind", "changes"}; the row
                                               has no images, and its block's table is the table as the statement left it
+    sub?         uint16                       only from processors: one captured event became several, counted from 0;
+                                              rows are ordered by (offset, sub)
+    route?       struct<topic: string, key: string, headers: map<string, string>>
+                                              only from processors: where sinks with topics send the row; a null part
+                                              leaves it to the sink's own settings
 """
 
 from __future__ import annotations
@@ -62,6 +67,8 @@ COMMIT_TIME = pa.timestamp("us", tz="UTC")
 ODD = pa.list_(pa.struct([("side", pa.uint8()), ("column", pa.uint16()), ("text", pa.string())]))
 UNCHANGED = pa.list_(pa.uint16())
 DDL = pa.string()
+SUB = pa.uint16()
+ROUTE = pa.struct([("topic", pa.string()), ("key", pa.string()), ("headers", pa.map_(pa.string(), pa.string()))])
 
 META = pa.schema(
     [
@@ -115,3 +122,8 @@ class Block:
 
     def take(self, rows: Any) -> Block:
         return Block(self.table, self.batch.take(pa.array(rows)))
+
+
+def empty_block(table: Table) -> Block:
+    """Without a row: to ask what would become of rows of the table."""
+    return Block(table, pa.record_batch([pa.nulls(0, field.type) for field in META], schema=META))

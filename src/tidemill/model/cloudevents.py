@@ -37,28 +37,28 @@ def header(text: str) -> str:
     return urllib.parse.quote(text, safe=_IN_HEADER)
 
 
-def written(moments: pa.Array) -> pa.Array:
-    """RFC 3339 in UTC with six digits. Events of one transaction share their moment, so each is written once."""
-    distinct = moments.dictionary_encode()
+def format_timestamps(timestamps: pa.Array) -> pa.Array:
+    """RFC 3339 in UTC with six digits. Events of one transaction share their timestamp, so each is written once."""
+    distinct = timestamps.dictionary_encode()
     plain = distinct.dictionary.cast(pa.timestamp("us"))
     return pc.strftime(plain, format="%Y-%m-%dT%H:%M:%SZ").take(distinct.indices)
 
 
-def _known_times(moments: pa.Array) -> pa.Array:
+def _known_times(timestamps: pa.Array) -> pa.Array:
     """RFC 3339 knows the years 0 to 9999; what is outside has no time."""
-    micros = moments.cast(pa.int64())
+    micros = timestamps.cast(pa.int64())
     fits = pc.and_(pc.greater_equal(micros, _YEAR_0), pc.less(micros, _YEAR_10000))
-    return moments if pc.all(fits).as_py() else pc.if_else(fits, moments, pa.scalar(None, moments.type))
+    return timestamps if pc.all(fits).as_py() else pc.if_else(fits, timestamps, pa.scalar(None, timestamps.type))
 
 
 def source_uri(table: Table, source: str) -> str:
     """A URI reference: what a URI cannot hold is percent-encoded."""
-    return f"/tidemill/{_escaped(source)}/{_escaped(table.database)}"
+    return f"/tidemill/{_escape(source)}/{_escape(table.database)}"
 
 
 def schema_uri(table: Table) -> str:
     return f"urn:tidemill:schema:{table.fingerprint or 'unknown'}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return urllib.parse.quote(text, safe="")

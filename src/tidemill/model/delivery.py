@@ -46,9 +46,10 @@ class Delivery:
     Iterating gives the blocks in order and may be done again; they are read as they are asked for, so a
     transaction of any size passes through bounded memory. `start` and `end` bound the whole batch, not the lane.
 
-    `redelivered`: no batch but one dead letter that an operator sends again, after events that came after it. A sink
-    that skips or replaces what is before its position must take it all the same, or raise `Refused`. `newest` is the
-    newest structure of its table then, where it is known: a sink that keeps tables has followed it since.
+    `redelivered`: no batch, but a dead letter or a range of the log that an operator sends again, after events that
+    came after it. A sink that skips or replaces what is before its position must take it all the same, or raise
+    `Refused`. `newest` is the newest structure of its table then, where it is known and all events are of one table: a
+    sink that keeps tables has followed it since.
 
     `by` is how events are dealt to lanes (`stream.lanes`): with the same `by` and `lanes` an event is always in the
     same lane. Without an `epoch` nobody can tell whether the delivery comes late, and it is taken.
@@ -112,6 +113,24 @@ class Receipt:
         return not self.error
 
 
+@dataclass(slots=True)
+class ProcessorCount:
+    """What one processor did to a lane's share of a batch, or to the batch."""
+
+    processor: str
+    events_in: int = 0
+    events_out: int = 0
+    dead_letters: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: ProcessorCount) -> ProcessorCount:
+        return ProcessorCount(
+            self.processor, self.events_in + other.events_in, self.events_out + other.events_out,
+            self.dead_letters + other.dead_letters, self.skipped + other.skipped, self.seconds + other.seconds,
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Everything before `offset` was delivered as the commit policy asks (invariant 1).
@@ -144,3 +163,9 @@ class Checkpoint:
         """A later version than the writer of `wanted` knows of, but by its own hand: the answer to an earlier save was
         lost. A writer has one save under way at a time."""
         return self.version > expect and bool(wanted.writer) and self.writer == wanted.writer
+
+
+def key_of(pipeline: str, sink: str) -> str:
+    """Under which a sink's own position is kept in the checkpoint store. A pipeline's name has no colon: no two keys
+    are the same."""
+    return f"{pipeline}:{sink}"

@@ -73,11 +73,11 @@ def _mix(column: pa.Array, hashes: np.ndarray) -> bool:
     elif pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         _mix_numbers(_numbers(column.view(_INTEGER[kind.bit_width]).cast(pa.int64())), valid, hashes)
     else:
-        texts = _as_binary(column)
-        if texts is None:
+        strings = _as_binary(column)
+        if strings is None:
             return False
-        _, offsets, data = texts.buffers()
-        starts = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        _, offsets, data = strings.buffers()
+        starts = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
         content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
         _mix_bytes(starts, content, valid, hashes)
     return True

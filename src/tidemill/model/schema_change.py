@@ -10,11 +10,31 @@ from tidemill.model.table import Table
 
 
 class SchemaChangeKind(enum.StrEnum):
-    CREATE_TABLE = "create table"
-    ADD_COLUMN = "add column"
-    RENAME_COLUMN = "rename column"
-    CHANGE_TYPE = "change type"
-    DROP_COLUMN = "drop column"
+    CREATE_TABLE = "create_table"
+    ADD_COLUMN = "add_column"
+    RENAME_COLUMN = "rename_column"
+    CHANGE_TYPE = "change_type"
+    CHANGE_NULLABILITY = "change_nullability"
+    CHANGE_GENERATED = "change_generated"
+    DROP_COLUMN = "drop_column"
+    CHANGE_KEY = "change_key"
+    DROP_TABLE = "drop_table"
+    RENAME_TABLE = "rename_table"
+    CHANGE_DEFAULT = "change_default"
+    CHANGE_INDEX = "change_index"
+    CHANGE_COMMENT = "change_comment"
+
+
+UNSEEN_KINDS = {
+    "rename_table": SchemaChangeKind.RENAME_TABLE, "default": SchemaChangeKind.CHANGE_DEFAULT,
+    "index": SchemaChangeKind.CHANGE_INDEX, "comment": SchemaChangeKind.CHANGE_COMMENT,
+}  # fmt: skip
+"""What two structures do not show: known only from a statement, by their names in its `changes`. No sink makes them."""
+
+COLUMN_KINDS = frozenset(SchemaChangeKind) - {
+    SchemaChangeKind.CHANGE_KEY, SchemaChangeKind.DROP_TABLE, *UNSEEN_KINDS.values(),
+}  # fmt: skip
+"""What a sink with tables can do: create one, and change its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +48,12 @@ class SchemaChange:
     before: Table | None
     after: Table | None
     text: str = ""
+
+    @property
+    def table(self) -> Table:
+        found = self.after or self.before
+        assert found is not None
+        return found
 
 
 @dataclass(frozen=True, slots=True)

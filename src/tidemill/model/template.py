@@ -6,7 +6,7 @@
     ${source.table}       (or ${table})                        "
     ${op}                 insert, update, delete, ...          per row
     ${commit.date}        of the transaction's commit, in UTC: 2026-01-31; also year, month, day, hour (two digits each)
-    ${after.<column>}     the row's value; of a deleted row, the old value
+    ${after.<column>}     the row's value; of a deleted row, or of a column that was not sent, the old value
     ${before.<column>}    the old row's value
     ${key.<column>}       the key's value
     ${...:-default}       the default where the value is NULL or was not sent
@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.errors import ConfigError, Refused
-from tidemill.model.block import Block, Op
+from tidemill.model.block import Block, Op, Side
+from tidemill.model.odd import OddValues
 from tidemill.model.table import Table
 
 _REFERENCE = re.compile(r"\$\{(?P<name>[^}:]*)(?P<default>:-[^}]*)?\}")
@@ -57,6 +59,13 @@ class Template:
         self.is_literal = not names
         self.is_constant = all(name in _OF_BLOCK for name in names)
 
+    def columns(self, *, with_default: bool) -> tuple[str, ...]:
+        """Of the table, that it names with a default for them, or without one."""
+        parts = [
+            p for p in self._parts if p.name.partition(".")[0] in _IMAGES and (p.default is not None) is with_default
+        ]
+        return tuple(dict.fromkeys(part.name.partition(".")[2] for part in parts))
+
     def constant(self, table: Table, source: str, escape: Callable[[str], str] = str) -> str:
         """The one value all rows of a block share. Only for `is_constant` templates. `escape` as in `render`."""
         return "".join(p.text if not p.name else escape(_of_block(p, table, source)) for p in self._parts)
@@ -75,7 +84,7 @@ class Template:
                 pieces.append(pa.scalar(escape(value) if escape else value))
             else:
                 values = _of_rows(part, block)
-                pieces.append(_escaped(values, escape) if escape else values)
+                pieces.append(_escape(values, escape) if escape else values)
         joined = pc.binary_join_element_wise(*pieces, pa.scalar(""))
         return joined if isinstance(joined, pa.Array) else pa.repeat(joined, block.rows)
 
@@ -123,22 +132,51 @@ def _of_rows(part: _Part, block: Block) -> pa.Array:
         times = block.batch.column("commit_time").cast(pa.timestamp("s"), safe=False)
         return _present([pc.strftime(times, format=_COMMIT[part.name])], part, block)
     image, _, column = part.name.partition(".")
-    found = [s[column] for s in map(block.struct, _IMAGES[image]) if s is not None and column in s]
     try:
-        texts = [pc.cast(values, pa.string()) for values in found]
+        strings = _of_images(block, _IMAGES[image], column)
     except pa.ArrowException as error:
         raise Refused(
             f'"{column}" of {block.table.full_name} cannot be part of a name: {error}',
             fix="Route by a column of text, number, date or boolean type.",
         ) from error
-    return _present(texts, part, block)
+    return _present([strings], part, block)
 
 
-def _present(texts: list[pa.Array], part: _Part, block: Block) -> pa.Array:
+def _of_images(block: Block, sides: Sequence[str], name: str) -> pa.Array:
+    """Each row's value in the first of these images that it has. A NULL there is its value: an older image has another
+    one. Only a column that was not sent is looked for in the next."""
+    odd, place = OddValues(block), next((n for n, c in enumerate(block.table.columns) if c.name == name), -1)
+    strings = pa.nulls(block.rows, pa.string())
+    for side in reversed(sides):
+        image, fields = block.column(side), block.struct(side)
+        if image is None or fields is None or name not in fields:
+            continue
+        found = pc.cast(fields[name], pa.string())
+        if (exact := odd.of(Side[side.upper()], place)) is not None:
+            found = pc.coalesce(found, exact)
+        there = image.is_valid()
+        if side == "after" and (unsent := _unsent(block, place)) is not None:
+            there = pc.and_not(there, unsent)
+        strings = pc.if_else(there, found, strings)
+    return strings
+
+
+def _unsent(block: Block, place: int) -> pa.Array | None:
+    """Rows whose new image lacks the column."""
+    lists = block.column("unchanged")
+    if lists is None:
+        return None
+    parents = pc.list_parent_indices(lists).to_numpy()[lists.flatten().to_numpy() == place]
+    mask = np.zeros(block.rows, bool)
+    mask[parents] = True
+    return pa.array(mask)
+
+
+def _present(strings: list[pa.Array], part: _Part, block: Block) -> pa.Array:
     """The first value there is, or the default."""
     if part.default is not None:
-        texts.append(pa.repeat(pa.scalar(part.default), block.rows))
-    values = pc.coalesce(*texts) if texts else pa.nulls(block.rows, pa.string())
+        strings.append(pa.repeat(pa.scalar(part.default), block.rows))
+    values = pc.coalesce(*strings) if strings else pa.nulls(block.rows, pa.string())
     if values.null_count:
         raise Refused(
             f"{values.null_count} of {block.rows} rows of {block.table.full_name} have no value for ${{{part.name}}}",
@@ -147,6 +185,6 @@ def _present(texts: list[pa.Array], part: _Part, block: Block) -> pa.Array:
     return values
 
 
-def _escaped(values: pa.Array, escape: Callable[[str], str]) -> pa.Array:
+def _escape(values: pa.Array, escape: Callable[[str], str]) -> pa.Array:
     distinct = values.dictionary_encode()
     return pa.array([escape(text) for text in distinct.dictionary.to_pylist()], pa.string()).take(distinct.indices)
