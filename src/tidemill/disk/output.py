@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 from collections.abc import Iterator
 
 
@@ -17,3 +18,10 @@ def lock_output(fd: int) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def discard_output(file: int) -> None:
+    """What is written to the file from now on goes nowhere: its reader has gone away."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, file)
+    os.close(nowhere)

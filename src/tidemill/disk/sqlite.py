@@ -34,7 +34,8 @@ class SqliteFile:
         self.path = path
         self._schema, self._failure, self._added = schema, failure, added or {}
         self._prepare = prepare
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # of a thread inside `together` once more
+        self._together = False
         self._db: sqlite3.Connection | None = None
 
     @contextmanager
@@ -50,15 +51,32 @@ class SqliteFile:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction. IMMEDIATE locks before it reads: nobody writes between a comparison and a row."""
+        """A transaction, or a part of the one that this thread has (`together`). IMMEDIATE locks before it reads:
+        nobody writes between a comparison and a row."""
         with self.connected() as db:
-            db.execute("BEGIN IMMEDIATE")
+            if self._together:
+                yield db
+                return
+            self._begin(db)
             try:
                 yield db
             except BaseException:
                 db.execute("ROLLBACK")
                 raise
             db.execute("COMMIT")
+
+    def _begin(self, db: sqlite3.Connection) -> None:
+        db.execute("BEGIN IMMEDIATE")
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What this thread writes in it is one transaction, and one wait for the disk. Others wait for its end."""
+        with self._lock, self.writing():
+            self._together = True
+            try:
+                yield
+            finally:
+                self._together = False
 
     def close(self) -> None:
         with self._lock:
@@ -68,13 +86,17 @@ class SqliteFile:
 
     def _open(self) -> sqlite3.Connection:
         make_directory(self.path.parent, ours=False)
-        os.close(open_file(self.path, os.O_RDWR | os.O_CREAT))  # before SQLite, which gives -wal and -shm its mode
-        for beside in ("-wal", "-shm"):
+        # Before SQLite, which gives -wal and -shm its mode. A file that is there must not be opened beside SQLite: to
+        # close it would drop all locks that this process has on it, and whoever closes the file next, in any process,
+        # would take the write-ahead log away from under us (sqlite.org/howtocorrupt.html, 2.2).
+        with suppress(FileExistsError):
+            os.close(open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        for beside in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):
                 tighten(self.path.with_name(self.path.name + beside))
         db = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
         try:
-            _log_ahead(db)
+            _use_wal(db)
             db.execute("PRAGMA synchronous=FULL")  # in WAL mode, less may lose the last commits in a power cut
             db.executescript(self._schema)
             self._add_columns(db)
@@ -99,7 +121,7 @@ def _columns(db: sqlite3.Connection, table: str) -> set[str]:
     return {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
 
 
-def _log_ahead(db: sqlite3.Connection) -> None:
+def _use_wal(db: sqlite3.Connection) -> None:
     """WAL mode: the command line reads while a pipeline writes. A file that others are just opening cannot be switched,
     and for this one thing SQLite does not wait by itself."""
     _OPENED_BY_OTHERS.run(lambda: db.execute("PRAGMA journal_mode=WAL"), worth=_is_busy)

@@ -37,10 +37,10 @@ class StringColumn:
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """Exact texts that replace values: `index[row]` is a place in `texts`, or -1."""
+    """Exact texts that replace values: `index[row]` is a place in `strings`, or -1."""
 
     index: np.ndarray[Any, np.dtype[np.int32]]
-    texts: pa.StringArray
+    strings: pa.StringArray
 
 
 _FIXED: dict[pa.DataType, tuple[ProgramStep, int, int]] = {  # step, bytes of a value, longest text
@@ -105,16 +105,16 @@ class Program:
         self._pending = label
         self._add(ProgramStep.SIZE, 20, PARAMETER=less + len(label))
 
-    def lookup(self, index: np.ndarray[Any, np.dtype[np.int32]], texts: StringColumn, *, bare: bool = False) -> None:
+    def lookup(self, index: np.ndarray[Any, np.dtype[np.int32]], strings: StringColumn, *, bare: bool = False) -> None:
         """Copies `texts[index[row]]`; `bare` leaves out its first and last byte, the quotes. -1 is null."""
         absent = index < 0
         slots = self._bitmap(~absent) if absent.any() else {}
         index = np.ascontiguousarray(index, np.int32)
-        self._alive += [index, texts]
-        longest = int(np.diff(texts.ends).max(initial=0))
+        self._alive += [index, strings]
+        longest = int(np.diff(strings.ends).max(initial=0))
         self._add(
-            ProgramStep.LOOKUP, longest + _NULL_SIZE, DATA=texts.data.address, OFFSETS=index.ctypes.data,
-            CHILD=texts.ends.ctypes.data, PARAMETER=int(bare), **slots,
+            ProgramStep.LOOKUP, longest + _NULL_SIZE, DATA=strings.data.address, OFFSETS=index.ctypes.data,
+            CHILD=strings.ends.ctypes.data, PARAMETER=int(bare), **slots,
         )  # fmt: skip
 
     def names(
@@ -153,14 +153,14 @@ class Program:
             self._flush()  # what was pending is not left out with the field
             self._alive.append(omit)
             slots["OMIT"] = omit.ctypes.data
-        self.text(quoted(name) + b":")
+        self.text(quote(name) + b":")
         if odd is not None:
-            buffers = odd.texts.buffers()
+            buffers = odd.strings.buffers()
             self._alive.append(odd)
-            self._variable += odd.texts.nbytes
+            self._variable += odd.strings.nbytes
             slots |= {
                 "ODD": odd.index.ctypes.data,
-                "ODD_OFFSETS": buffers[1].address + 4 * odd.texts.offset,
+                "ODD_OFFSETS": buffers[1].address + 4 * odd.strings.offset,
                 "ODD_DATA": _address(buffers[2]),
             }
         self._value(array, form, slots)
@@ -192,9 +192,9 @@ class Program:
         elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
             self._list(array, slots)
         elif pa.types.is_struct(kind):
-            self._texts(_render_struct(array), slots)
+            self._strings(_render_struct(array), slots)
         elif pa.types.is_null(kind):
-            self._texts(StringColumn(pa.py_buffer(b""), np.zeros(len(array) + 1, np.int64)), slots | self._nothing())
+            self._strings(StringColumn(pa.py_buffer(b""), np.zeros(len(array) + 1, np.int64)), slots | self._nothing())
         else:
             raise Refused(f"a column of type {kind} has no JSON form", fix="Leave the column out of the publication.")
         return None
@@ -204,19 +204,21 @@ class Program:
         offsets = array.offsets.to_numpy()
         first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
         # Only the part of the child that this slice uses is rendered; its texts are numbered from `first`.
-        texts = render(array.values.slice(first, last - first), _form_of(array.type.value_type))
-        self._alive.append(texts)
-        self._variable += int(texts.ends[-1]) + last - first
+        strings = render(array.values.slice(first, last - first), _form_of(array.type.value_type))
+        self._alive.append(strings)
+        self._variable += int(strings.ends[-1]) + last - first
         self._add(
-            ProgramStep.LARGE_LIST if wide else ProgramStep.LIST, _NULL_SIZE, DATA=texts.data.address,
+            ProgramStep.LARGE_LIST if wide else ProgramStep.LIST, _NULL_SIZE, DATA=strings.data.address,
             OFFSETS=_address(array.buffers()[1]) + (8 if wide else 4) * array.offset,
-            CHILD=texts.ends.ctypes.data - 8 * first, **slots,
+            CHILD=strings.ends.ctypes.data - 8 * first, **slots,
         )  # fmt: skip
 
-    def _texts(self, texts: StringColumn, slots: dict[str, int]) -> None:
-        self._alive.append(texts)
-        self._variable += int(texts.ends[-1])
-        self._add(ProgramStep.LARGE_JSON, _NULL_SIZE, DATA=texts.data.address, OFFSETS=texts.ends.ctypes.data, **slots)
+    def _strings(self, strings: StringColumn, slots: dict[str, int]) -> None:
+        self._alive.append(strings)
+        self._variable += int(strings.ends[-1])
+        self._add(
+            ProgramStep.LARGE_JSON, _NULL_SIZE, DATA=strings.data.address, OFFSETS=strings.ends.ctypes.data, **slots
+        )
 
     def _validity(self, array: pa.Array) -> dict[str, int]:
         if not array.null_count or array.buffers()[0] is None:
@@ -281,7 +283,7 @@ def render(array: pa.Array, form: JsonForm) -> StringColumn:
 
 
 @functools.lru_cache(maxsize=1024)
-def quoted(name: str) -> bytes:
+def quote(name: str) -> bytes:
     return orjson.dumps(name)
 
 

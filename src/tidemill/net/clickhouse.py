@@ -14,7 +14,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.config import Config
-from tidemill.net.tls import distrusted
+from tidemill.net.tls import distrust_error
 
 MIN_VERSION = (23, 2)
 """ReplacingMergeTree(version, is_deleted) came with 23.2."""
@@ -75,15 +75,15 @@ class ConnectionConfig(Config):
         return url
 
 
-def connect(config: ConnectionConfig, where: str) -> Any:
-    """A client of clickhouse-connect. Each thread needs its own."""
+def connect(config: ConnectionConfig, where: str, session: str | None = None) -> Any:
+    """A client of clickhouse-connect. Each thread needs its own. `session`: temporary tables live as long as that."""
     import clickhouse_connect
 
     # What it logs it also raises, and the server's words, which it logs whole, may quote values.
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     address = urlsplit(config.url)
     secure = address.scheme == "https" if config.url else config.secure
-    with explained(where):
+    with explain_errors(where):
         return clickhouse_connect.get_client(
             host=address.hostname or config.host,
             port=address.port or config.port or (8443 if secure else 8123),
@@ -98,7 +98,8 @@ def connect(config: ConnectionConfig, where: str) -> Any:
             query_retries=0,  # the stream retries, and counts it
             dedicated_pool=True,
             # What is read decides what is written: behind a load balancer another replica must not answer with less.
-            settings={"select_sequential_consistency": 1},
+            settings={"select_sequential_consistency": 1} | ({"session_timeout": 3600} if session else {}),
+            session_id=session,
         )  # fmt: skip
 
 
@@ -110,7 +111,7 @@ def address(config: ConnectionConfig) -> str:
     return f"{host}:{port}" if port else host
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 
@@ -132,7 +133,7 @@ def name_of(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def explained(where: str) -> Iterator[None]:
+def explain_errors(where: str) -> Iterator[None]:
     """Errors of the driver as ours."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
@@ -162,7 +163,7 @@ def explain(error: Exception, where: str) -> DeliveryError:
         return DeliveryError(
             f"ClickHouse could not do it now: {name_of(error)}", where=where, fix="The server's log says more."
         )
-    if distrusted(error):
+    if distrust_error(error):
         return Refused(
             "the server's certificate is not trusted, or it does not trust ours", where=where,
             fix="Check ca_file, client_cert_file and the name in url; verify: false trusts any server.",

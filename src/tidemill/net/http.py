@@ -182,7 +182,7 @@ class HttpConnection:
                     raise Garbled("the head of the answer does not end")
                 data += _more(connection)
             self._rest = data[end.end() :]
-            reply = _parsed(data[: end.start()])
+            reply = _parse(data[: end.start()])
             if reply.status >= 200 or reply.status == or_status:  # 1xx come before the answer
                 return reply
 
@@ -258,7 +258,7 @@ def _more(connection: socket.socket) -> bytes:
 
 
 @functools.lru_cache(maxsize=16)  # a receiver's answers differ by the second, at most
-def _parsed(head: bytes) -> Reply:
+def _parse(head: bytes) -> Reply:
     first, *lines = head.decode("latin-1").split("\n")
     status = _STATUS.match(first)
     if status is None:

@@ -20,10 +20,10 @@ class NoAnswer(psycopg.OperationalError):
 
 
 class PgSession(psycopg.Connection[Any]):
-    """`patience`: seconds of silence while it waits for the server. Longer than any timeout that the server keeps, so
-    that a server which is well has the first word."""
+    """`silence_seconds` is how long it waits for the server without a byte. Longer than any timeout that the server
+    keeps, so that a server which is well reports first."""
 
-    patience = 300.0
+    silence_seconds = 300.0
 
     def wait(self, gen: Generator[Any, Any, Result], *arguments: Any, **options: Any) -> Result:
         return super().wait(self._unless_silent(gen), *arguments, **options)
@@ -37,9 +37,9 @@ class PgSession(psycopg.Connection[Any]):
                 ready = yield wanted
                 if ready:
                     heard = time.monotonic()
-                elif time.monotonic() - heard > self.patience:
+                elif time.monotonic() - heard > self.silence_seconds:
                     self.pgconn.finish()  # else the rollback that follows would wait as long again
-                    raise NoAnswer(f"the server has not answered for {self.patience:.0f} seconds")
+                    raise NoAnswer(f"the server has not answered for {self.silence_seconds:.0f} seconds")
                 wanted = gen.send(ready)
         except StopIteration as end:
             result: Result = end.value

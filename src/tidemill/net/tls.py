@@ -11,7 +11,7 @@ from tidemill.errors import Refused
 from tidemill.model.config import Config
 
 
-def distrusted(error: BaseException | None) -> bool:
+def distrust_error(error: BaseException | None) -> bool:
     """Whether TLS failed because of a certificate, the server's or ours. Drivers wrap what `ssl` says."""
     while error is not None:
         if isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error).upper():

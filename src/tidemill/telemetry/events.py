@@ -19,6 +19,7 @@ import orjson
 from tidemill.telemetry.context import current
 
 LOGGER = logging.getLogger("tidemill")
+_LEVEL = "TIDEMILL_LOG_LEVEL"
 
 
 def emit(name: str, level: int = logging.INFO, /, **fields: Any) -> None:
@@ -49,19 +50,30 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
     return current() if fields is None else fields
 
 
-def configure(*, level: str = "INFO", stream: Any = None) -> None:
-    """Events go to standard error (or `stream`): lines for people, or with TIDEMILL_LOG=json for machines."""
+def configure(*, level: str | None = None, stream: Any = None) -> None:
+    """Events go to standard error (or `stream`): lines for people, or with TIDEMILL_LOG=json for machines. Without a
+    `level` that of TIDEMILL_LOG_LEVEL, else INFO."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Machine() if os.environ.get("TIDEMILL_LOG") == "json" else _Human())
     LOGGER.handlers[:] = [handler]
-    LOGGER.setLevel(level.upper())
+    LOGGER.setLevel((level or os.environ.get(_LEVEL) or "INFO").upper())
     LOGGER.propagate = False
+
+
+def level() -> str:
+    return logging.getLevelName(LOGGER.getEffectiveLevel())
+
+
+def set_level(name: str) -> None:
+    """Of this process, and of those that it starts from now on."""
+    LOGGER.setLevel(name)
+    os.environ[_LEVEL] = name
 
 
 class _Human(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = fields_of(record)
-        text = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
+        text = " ".join(f"{name}={_quote(value)}" for name, value in fields.items())
         return f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()} {text}".rstrip()
 
 
@@ -72,7 +84,7 @@ class _Machine(logging.Formatter):
         return orjson.dumps(doc, default=str).decode()
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     text = " ".join(str(value).split())  # one event, one line
     if not text or " " in text or '"' in text:
         return '"' + text.replace('"', '\\"') + '"'

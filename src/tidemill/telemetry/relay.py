@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from tidemill.telemetry import events
+from tidemill.telemetry.context import current
 
 MAX_EVENTS = 100
 MAX_BYTES = 64 * 1024
@@ -55,10 +56,11 @@ class EventBuffer(logging.Handler):
 
 
 def replay(packed: bytes) -> None:
-    """Emits another process's events here, with their time and their context."""
+    """Emits another process's events here, with their time and their context, and the trace that this thread is in."""
     said = orjson.loads(packed)
+    trace = {name: value for name, value in current().items() if name == "trace_id"}
     for event in said["events"]:
-        events.emit_again(event["event"], event["level"], event["time"], event["fields"])
+        events.emit_again(event["event"], event["level"], event["time"], {**event["fields"], **trace})
     if said["dropped"]:
         events.warn("telemetry.events_dropped", stage="deliver", events=said["dropped"])
 
