@@ -39,6 +39,144 @@ MIGRATIONS = (
             " end_offset BIGINT NOT NULL, events BIGINT NOT NULL, PRIMARY KEY (pipeline, sink, first_offset))",
         ),
     ),
+    Migration(
+        2,
+        "snapshots, their tables and chunks",
+        (
+            "CREATE TABLE snapshots (pipeline TEXT NOT NULL, id BIGINT NOT NULL, why TEXT NOT NULL,"
+            " state TEXT NOT NULL, began TEXT NOT NULL, ended TEXT NOT NULL, tables TEXT NOT NULL,"
+            " condition TEXT NOT NULL, since BIGINT NOT NULL, observation TEXT NOT NULL, cursor_offset BIGINT NOT NULL,"
+            " PRIMARY KEY (pipeline, id))",
+            "CREATE TABLE snapshot_tables (pipeline TEXT NOT NULL, snapshot BIGINT NOT NULL, name TEXT NOT NULL,"
+            " number BIGINT NOT NULL, state TEXT NOT NULL, structure TEXT NOT NULL, registered INTEGER NOT NULL,"
+            " planned INTEGER NOT NULL, part BIGINT NOT NULL, lower_bound TEXT NOT NULL, next_number BIGINT NOT NULL,"
+            " points TEXT NOT NULL,"
+            " error TEXT NOT NULL, fix TEXT NOT NULL, PRIMARY KEY (pipeline, snapshot, name))",
+            "CREATE TABLE snapshot_chunks (pipeline TEXT NOT NULL, snapshot BIGINT NOT NULL,"
+            " table_number BIGINT NOT NULL, number BIGINT NOT NULL, document TEXT NOT NULL, state TEXT NOT NULL,"
+            " since BIGINT NOT NULL, high TEXT NOT NULL, commit_time BIGINT NOT NULL, fingerprint TEXT NOT NULL,"
+            " row_count BIGINT NOT NULL, tries BIGINT NOT NULL,"
+            " PRIMARY KEY (pipeline, snapshot, table_number, number))",
+            "CREATE TABLE known_tables (pipeline TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (pipeline, name))",
+        ),
+    ),
+    Migration(
+        3,
+        "schemas inferred from events, and drift",
+        (
+            'CREATE TABLE sensed_offsets (pipeline TEXT PRIMARY KEY, "offset" BIGINT NOT NULL)',
+            "CREATE TABLE sensed_tables (pipeline TEXT NOT NULL, name TEXT NOT NULL, version BIGINT NOT NULL,"
+            " document TEXT NOT NULL, PRIMARY KEY (pipeline, name))",
+            "CREATE TABLE sensed_versions (pipeline TEXT NOT NULL, name TEXT NOT NULL, version BIGINT NOT NULL,"
+            ' "offset" BIGINT NOT NULL, at TEXT NOT NULL, structure TEXT NOT NULL,'
+            " PRIMARY KEY (pipeline, name, version))",
+            "CREATE TABLE drift_baselines (pipeline TEXT NOT NULL, name TEXT NOT NULL, revision BIGINT NOT NULL,"
+            " document TEXT NOT NULL, PRIMARY KEY (pipeline, name))",
+            "CREATE TABLE drift_findings (pipeline TEXT NOT NULL, name TEXT NOT NULL, kind TEXT NOT NULL,"
+            " subject TEXT NOT NULL, document TEXT NOT NULL, PRIMARY KEY (pipeline, name, kind, subject))",
+        ),
+    ),
+    Migration(
+        4,
+        "documents of a server's pipelines, tokens, answers to idempotency keys, audit trail",
+        (
+            "CREATE TABLE documents (pipeline TEXT PRIMARY KEY, origin TEXT NOT NULL, document TEXT NOT NULL,"
+            " version TEXT NOT NULL, desired TEXT NOT NULL, changed_by TEXT NOT NULL, changed_at TEXT NOT NULL)",
+            "CREATE TABLE tokens (id TEXT PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL, digest TEXT NOT NULL,"
+            " created_at TEXT NOT NULL, expires_at TEXT NOT NULL, revoked_at TEXT NOT NULL)",
+            "CREATE TABLE answers (caller TEXT NOT NULL, idempotency_key TEXT NOT NULL, request TEXT NOT NULL,"
+            " status INTEGER NOT NULL, headers TEXT NOT NULL, body TEXT NOT NULL, at TEXT NOT NULL,"
+            " PRIMARY KEY (caller, idempotency_key))",
+            "CREATE TABLE audit (sequence BIGINT PRIMARY KEY, at TEXT NOT NULL, actor TEXT NOT NULL,"
+            " action TEXT NOT NULL, subject TEXT NOT NULL, detail TEXT NOT NULL)",
+        ),
+    ),
+    Migration(
+        5,
+        "snapshots of a lost store are told from new ones",
+        ("ALTER TABLE snapshots ADD COLUMN mark TEXT NOT NULL DEFAULT ''",),
+    ),
+    Migration(
+        6,
+        "snapshots that recover from a lost position",
+        ("ALTER TABLE snapshots ADD COLUMN recovers_from BIGINT NOT NULL DEFAULT -1",),
+    ),
+    Migration(
+        7,
+        "schema changes and decisions on them",
+        (
+            "CREATE TABLE schema_changes (pipeline TEXT NOT NULL, number BIGINT NOT NULL,"
+            ' "offset" BIGINT NOT NULL, position TEXT NOT NULL, name TEXT NOT NULL, kinds TEXT NOT NULL,'
+            " statement TEXT NOT NULL, before TEXT NOT NULL, after TEXT NOT NULL, seen_at TEXT NOT NULL,"
+            " decision TEXT NOT NULL, actor TEXT NOT NULL, reason TEXT NOT NULL, decided_at TEXT NOT NULL,"
+            " outcomes TEXT NOT NULL, PRIMARY KEY (pipeline, number))",
+            'CREATE UNIQUE INDEX schema_changes_place ON schema_changes (pipeline, "offset", name)',
+        ),
+    ),
+    Migration(
+        8,
+        "structures that sinks have",
+        (
+            "CREATE TABLE sink_structures (pipeline TEXT NOT NULL, sinks TEXT NOT NULL, name TEXT NOT NULL,"
+            " document TEXT NOT NULL, PRIMARY KEY (pipeline, sinks, name))",
+        ),
+    ),
+    Migration(
+        9,
+        "which server runs which pipeline",
+        (
+            "CREATE TABLE lease_holders (holder TEXT PRIMARY KEY, beat BIGINT NOT NULL,"
+            " seconds DOUBLE PRECISION NOT NULL, process TEXT NOT NULL)",
+            "CREATE TABLE pipeline_leases (pipeline TEXT PRIMARY KEY, holder TEXT NOT NULL, epoch BIGINT NOT NULL,"
+            " since TEXT NOT NULL)",
+        ),
+    ),
+    Migration(
+        12,
+        "schema registries of pipelines whose store is shared",
+        (
+            "CREATE TABLE registry_versions (pipeline TEXT NOT NULL, sequence BIGINT NOT NULL, name TEXT NOT NULL,"
+            " version BIGINT NOT NULL, fingerprint TEXT NOT NULL, position TEXT NOT NULL, registered_at TEXT NOT NULL,"
+            " document BYTEA NOT NULL, PRIMARY KEY (pipeline, sequence), UNIQUE (pipeline, name, version),"
+            " UNIQUE (pipeline, name, fingerprint))",
+            "CREATE TABLE registry_structures (pipeline TEXT NOT NULL, sequence BIGINT NOT NULL,"
+            " position TEXT NOT NULL, name TEXT NOT NULL, document BYTEA, PRIMARY KEY (pipeline, sequence))",
+            "CREATE TABLE registry_memory (pipeline TEXT NOT NULL, name TEXT NOT NULL, document BYTEA NOT NULL,"
+            " PRIMARY KEY (pipeline, name))",
+        ),
+    ),
+    Migration(
+        13,
+        "drift that waits for its sink",
+        (
+            "CREATE TABLE drift_events (pipeline TEXT NOT NULL, number BIGINT NOT NULL, document TEXT NOT NULL,"
+            " PRIMARY KEY (pipeline, number))",
+            "CREATE TABLE drift_sent (pipeline TEXT PRIMARY KEY, number BIGINT NOT NULL)",
+        ),
+    ),
+    Migration(
+        14,
+        "tokens of a tenant or a pipeline; no last status, which nobody read",
+        (
+            "ALTER TABLE tokens ADD COLUMN tenant TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE tokens ADD COLUMN pipeline TEXT NOT NULL DEFAULT ''",
+            "DROP TABLE last_statuses",
+        ),
+    ),
+    Migration(
+        15,
+        "tables in quarantine",
+        (
+            "CREATE TABLE quarantines (pipeline TEXT NOT NULL, number BIGINT NOT NULL, name TEXT NOT NULL,"
+            " first_offset BIGINT NOT NULL, through_offset BIGINT NOT NULL, ended_offset BIGINT, since TEXT NOT NULL,"
+            " lost_at TEXT NOT NULL, PRIMARY KEY (pipeline, number))",
+        ),
+    ),
+    Migration(
+        16,
+        "whose the state of a pipeline is, also after it was deleted",
+        ("CREATE TABLE pipeline_owners (pipeline TEXT PRIMARY KEY, tenant TEXT NOT NULL)",),
+    ),
 )
 
 _APPLIED = (
@@ -56,13 +194,13 @@ def latest() -> int:
     return MIGRATIONS[-1].version
 
 
-def migrate(run: Rows, where: str) -> None:
-    """Inside a transaction of the caller, who holds the store's lock."""
+def migrate(run: Rows, where: str, *, through: int | None = None) -> None:
+    """Inside a transaction of the caller, who holds the store's lock. `through`: no further than this version."""
     run(_APPLIED)
     current = version_of(run)
     check(current, where)
     for step in MIGRATIONS:
-        if step.version > current:
+        if current < step.version <= (latest() if through is None else through):
             for statement in step.statements:
                 run(statement)
             now = datetime.now(UTC).isoformat(timespec="seconds")

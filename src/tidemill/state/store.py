@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-import orjson
-
-from tidemill.contracts.state_store import ConfirmedPosition, LastStatus, LostRange, Transition
+from tidemill.contracts.state_store import ConfirmedPosition, LostRange, Transition
 from tidemill.model.position import Offset, Position
+from tidemill.state import registry_tables, schema_changes, sensing, snapshots
 from tidemill.state.migrations import Rows
 from tidemill.telemetry.failpoints import failpoint
 
 KEPT_TRANSITIONS = 1000
 """Of each pipeline: one that is started again and again must not fill the store."""
 
-_OF_A_LIFE = ("confirmed_positions", "last_statuses", "spark_starts", "lost_ranges")
+_OF_A_LIFE = (
+    "confirmed_positions", "spark_starts", "lost_ranges", *snapshots.TABLES, *sensing.TABLES,
+    *schema_changes.TABLES, *registry_tables.TABLES,
+)  # fmt: skip
 
 
 class Database(Protocol):
     """A backend. Both contexts commit when they end well, and undo everything when they do not."""
+
+    where: str  # for messages
+    columns_query: str  # names of a table's columns, in their order; ? is the table
 
     def writing(self, pipeline: str) -> AbstractContextManager[Rows]:
         """A transaction; others that write state of this pipeline wait for its end."""
 
     def reading(self) -> AbstractContextManager[Rows]: ...
 
+    def snapshot(self) -> AbstractContextManager[Rows]:
+        """Reading, with every statement of one moment."""
+
+    def preparing(self) -> AbstractContextManager[Rows]:
+        """A transaction on the store as it is, which is made where it is missing, without its tables. Nobody else
+        opens it for the first time meanwhile."""
+
+    def version_in(self, run: Rows) -> int:
+        """`version`, inside a transaction."""
+
     def version(self) -> int:
         """Of its tables, without a change of them; 0 where there are none. `StateTooNew` if it is beyond ours."""
+
+    def write_problem(self) -> str:
+        """Why it could not be written, or made where it is missing; empty if it could. Changes nothing."""
 
     def close(self) -> None: ...
 
@@ -36,6 +53,9 @@ class Database(Protocol):
 class SqlStateStore:
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.snapshots = snapshots.SqlSnapshotStore(database)
+        self.sensing = sensing.SqlSensingStore(database)
+        self.schema_changes = schema_changes.SqlSchemaChangeStore(database)
 
     def claim(self, pipeline: str, directory: str, *, keep: bool = False) -> None:
         with self._database.writing(pipeline) as run:
@@ -80,18 +100,6 @@ class SqlStateStore:
 
     def transitions(self, pipeline: str, limit: int = 20) -> list[Transition]:
         return [_transition(row) for row in self._read(f"{_TRANSITIONS} LIMIT ?", pipeline, limit)]
-
-    def save_status(self, pipeline: str, fields: Mapping[str, Any], at: str) -> None:
-        self._write(
-            pipeline,
-            "INSERT INTO last_statuses (pipeline, document, at) VALUES (?, ?, ?)"
-            " ON CONFLICT (pipeline) DO UPDATE SET document = excluded.document, at = excluded.at",
-            pipeline, orjson.dumps(fields).decode(), at,
-        )  # fmt: skip
-
-    def last_status(self, pipeline: str) -> LastStatus | None:
-        found = self._read("SELECT document, at FROM last_statuses WHERE pipeline = ?", pipeline)
-        return LastStatus(orjson.loads(found[0][0]), found[0][1]) if found else None
 
     def spark_start(self, pipeline: str, sink: str = "") -> Offset | None:
         found = self._read('SELECT "offset" FROM spark_starts WHERE pipeline = ? AND sink = ?', pipeline, sink)

@@ -1,0 +1,162 @@
+"""What a server keeps: documents of its pipelines, tokens, answers to idempotency keys, and who changed what.
+
+In the same tables on SQLite and PostgreSQL as the state of pipelines. Every write is durable when its call returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import Any
+
+from tidemill.contracts.installation import AuditEntry, StoredAnswer, StoredDocument, StoredToken
+from tidemill.state.store import Database
+
+KEPT_AUDIT = 10_000
+_LOCKED = "installation"  # writers of what belongs to no pipeline take turns
+
+
+class InstallationStore:
+    """Safe between threads and processes. `StateError` is worth a retry, unless the store is too new."""
+
+    def __init__(self, database: Database, uri: str) -> None:
+        """`uri` is where the store is, for what is kept beside it."""
+        self._database, self.uri = database, uri
+
+    # ---------------------------------------------------------------- documents
+
+    def documents(self) -> list[StoredDocument]:
+        """In the order of their names."""
+        return [StoredDocument(*row) for row in self._read(f"SELECT {_DOCUMENT} FROM documents ORDER BY pipeline")]
+
+    def document(self, pipeline: str) -> StoredDocument | None:
+        found = self._read(f"SELECT {_DOCUMENT} FROM documents WHERE pipeline = ?", pipeline)
+        return StoredDocument(*found[0]) if found else None
+
+    def add_document(self, document: StoredDocument) -> bool:
+        """False if there is one of that name: of servers that add it at once, one does."""
+        with self._database.writing(document.pipeline) as run:
+            if run("SELECT pipeline FROM documents WHERE pipeline = ?", document.pipeline):
+                return False
+            run(f"INSERT INTO documents ({_DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?, ?)", *astuple(document))
+            return True
+
+    def change_document(self, document: StoredDocument, *, instead_of: str | None = None) -> bool:
+        """All but what is desired, which others may have changed meanwhile. False if the document is not there any
+        more, or has another version than `instead_of`."""
+        name = document.pipeline
+        with self._database.writing(name) as run:
+            found = run("SELECT version FROM documents WHERE pipeline = ?", name)
+            if not found or instead_of not in (None, found[0][0]):
+                return False
+            run(
+                "UPDATE documents SET origin = ?, document = ?, version = ?, changed_by = ?, changed_at = ?"
+                " WHERE pipeline = ?",
+                document.origin, document.document, document.version, document.changed_by, document.changed_at, name,
+            )  # fmt: skip
+            return True
+
+    def set_desired(self, pipeline: str, desired: str) -> bool:
+        """False if the document is not there any more."""
+        with self._database.writing(pipeline) as run:
+            found = bool(run("SELECT pipeline FROM documents WHERE pipeline = ?", pipeline))
+            run("UPDATE documents SET desired = ? WHERE pipeline = ?", desired, pipeline)
+            return found
+
+    def remove_document(self, pipeline: str) -> None:
+        self._write(pipeline, "DELETE FROM documents WHERE pipeline = ?", pipeline)
+
+    # ---------------------------------------------------------------- owners
+
+    def owner(self, pipeline: str) -> str | None:
+        """The tenant whose state is kept under this name, empty for one without a tenant; None if nobody knows."""
+        found = self._read("SELECT tenant FROM pipeline_owners WHERE pipeline = ?", pipeline)
+        return str(found[0][0]) if found else None
+
+    def set_owner(self, pipeline: str, tenant: str) -> None:
+        """Outlives the document: what the pipeline captured is still there when that is deleted."""
+        self._write(
+            pipeline,
+            "INSERT INTO pipeline_owners (pipeline, tenant) VALUES (?, ?)"
+            " ON CONFLICT (pipeline) DO UPDATE SET tenant = excluded.tenant",
+            pipeline, tenant,
+        )  # fmt: skip
+
+    # ---------------------------------------------------------------- tokens
+
+    def tokens(self) -> list[StoredToken]:
+        """Oldest first; those that expired or were revoked too."""
+        return [StoredToken(*row) for row in self._read(f"SELECT {_TOKEN} FROM tokens ORDER BY created_at, id")]
+
+    def token(self, id: str) -> StoredToken | None:
+        found = self._read(f"SELECT {_TOKEN} FROM tokens WHERE id = ?", id)
+        return StoredToken(*found[0]) if found else None
+
+    def add_token(self, token: StoredToken) -> None:
+        self._write(_LOCKED, f"INSERT INTO tokens ({_TOKEN}) VALUES ({_MARKS})", *astuple(token))
+
+    def add_first_token(self, token: StoredToken) -> bool:
+        """Only if the store never had one: of servers that start at once, one adds its token."""
+        with self._database.writing(_LOCKED) as run:
+            if run("SELECT id FROM tokens LIMIT 1"):
+                return False
+            run(f"INSERT INTO tokens ({_TOKEN}) VALUES ({_MARKS})", *astuple(token))
+            return True
+
+    def revoke_token(self, id: str, at: str) -> bool:
+        """False if there is no such token. One that was revoked keeps its time."""
+        with self._database.writing(_LOCKED) as run:
+            if not run("SELECT id FROM tokens WHERE id = ?", id):
+                return False
+            run("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at = ''", at, id)
+            return True
+
+    # ---------------------------------------------------------------- answers to idempotency keys
+
+    def answer(self, caller: str, key: str) -> StoredAnswer | None:
+        found = self._read(
+            "SELECT request, status, headers, body, at FROM answers WHERE caller = ? AND idempotency_key = ?",
+            caller, key,
+        )  # fmt: skip
+        return StoredAnswer(*found[0]) if found else None
+
+    def keep_answer(self, caller: str, key: str, answer: StoredAnswer, *, forget_before: str) -> None:
+        """The first answer to a key stays. Answers from before `forget_before` are removed."""
+        with self._database.writing(_LOCKED) as run:
+            run("DELETE FROM answers WHERE at < ?", forget_before)
+            run(
+                "INSERT INTO answers (caller, idempotency_key, request, status, headers, body, at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (caller, idempotency_key) DO NOTHING",
+                caller, key, *astuple(answer),
+            )  # fmt: skip
+
+    # ---------------------------------------------------------------- audit trail
+
+    def audit(self, entry: AuditEntry) -> None:
+        with self._database.writing(_LOCKED) as run:
+            ((last,),) = run("SELECT COALESCE(MAX(sequence), 0) FROM audit")
+            run(
+                "INSERT INTO audit (sequence, at, actor, action, subject, detail) VALUES (?, ?, ?, ?, ?, ?)",
+                last + 1, *astuple(entry),
+            )  # fmt: skip
+            run("DELETE FROM audit WHERE sequence <= ?", last + 1 - KEPT_AUDIT)
+
+    def audit_trail(self, limit: int = 100) -> list[AuditEntry]:
+        """Newest first."""
+        rows = self._read("SELECT at, actor, action, subject, detail FROM audit ORDER BY sequence DESC LIMIT ?", limit)
+        return [AuditEntry(*row) for row in rows]
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._database.reading() as run:
+            return list(run(statement, *values))
+
+    def _write(self, locked: str, statement: str, *values: Any) -> None:
+        with self._database.writing(locked) as run:
+            run(statement, *values)
+
+
+_DOCUMENT = "pipeline, origin, document, version, desired, changed_by, changed_at"
+_TOKEN = "id, name, role, digest, created_at, expires_at, revoked_at, tenant, pipeline"
+_MARKS = ", ".join("?" * len(_TOKEN.split(",")))
