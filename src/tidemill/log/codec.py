@@ -49,7 +49,7 @@ def load(
     columns["offset"] = column(offsets + np.uint64(base), pa.uint64())
     if constants is not None:
         columns.pop(_SPILL_ONLY, None)
-        columns |= _repeated(constants, batch.num_rows)
+        columns |= _repeat(constants, batch.num_rows)
     meta = [name for name in META.names if name in columns]
     names = meta + [name for name in columns if name not in meta]
     fields = [META.field(name) if name in meta else batch.schema.field(name) for name in names]
@@ -90,10 +90,11 @@ def _table(text: bytes) -> Table:
     return Table.from_json(text)
 
 
-def _repeated(constants: Constants, rows: int) -> dict[str, pa.Array]:
+def _repeat(constants: Constants, rows: int) -> dict[str, pa.Array]:
     places = column(np.zeros(rows, np.int32), pa.int32())
+    absent = np.full(rows, constants.tx_id == 0)
     return {
         "position": pa.DictionaryArray.from_arrays(places, one_string(constants.position)),
-        "tx_id": column(np.full(rows, constants.tx_id, np.uint64), pa.uint64()),
+        "tx_id": column(np.full(rows, constants.tx_id, np.uint64), pa.uint64(), absent),
         "commit_time": column(np.full(rows, constants.commit_time, np.int64), COMMIT_TIME),
     }

@@ -56,7 +56,7 @@ def trim(
 
     lagging = held is not None and held < before
     kept = sum(size_of(base) for base, _ in delivered) if config.retention_bytes or lagging else 0
-    moment = time.time() if now is None else now
+    clock = time.time() if now is None else now
     freed = 0
     for base, following in delivered:
         began = _first_written_at(store, following)
@@ -66,7 +66,7 @@ def trim(
             break
         size = size_of(base)
         too_much = 0 < config.retention_bytes <= kept - size
-        too_old = 0 < config.retention_seconds < moment - began / 1000
+        too_old = 0 < config.retention_seconds < clock - began / 1000
         if not (too_much or too_old) and (config.retention_bytes or config.retention_seconds):
             break
         for name in [index_name(base), *data[base]]:

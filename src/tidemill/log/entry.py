@@ -21,10 +21,10 @@ class Tail:
     position: Position
 
 
-FORMAT = 2
+FORMAT, _SHARED = 3, 2
 """Of an entry's document; one that names none has format 1. 2 adds `barriers`, the kinds of the barrier by name, and
-the `base` of blocks that were staged. A reader refuses a format that is newer than its own, before anything is cut off
-or written."""
+the `base` of blocks that were staged. 3 has `constants` of each block, and is written only where they differ. A reader
+refuses a format that is newer than its own, before anything is cut off or written."""
 
 NOWHERE = Position("")
 ORIGIN = Tail(0, NOWHERE)
@@ -32,7 +32,8 @@ ORIGIN = Tail(0, NOWHERE)
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What a spilled transaction's rows have in common and did not know while it was open."""
+    """What a spilled transaction's rows have in common and did not know while it was open; a chunk's rows likewise.
+    `tx_id` is 0 where the source has no number for it."""
 
     position: Position
     tx_id: int
@@ -108,15 +109,19 @@ class Entry:
     def to_doc(self) -> dict[str, Any]:
         """Offsets of blocks are written relative to `base`, marks as two columns (a million of them stay cheap)."""
         shared = next((ref.constants for ref in self.blocks), None)
+        mixed = any(ref.constants != shared for ref in self.blocks)
         doc: dict[str, Any] = {
             "base": self.base, "rows": self.rows, "bytes": self.bytes, "written_at": self.written_at,
-            "format": FORMAT, "barriers": self.barrier.kinds, "since": self.since,
+            "format": FORMAT if mixed else _SHARED, "barriers": self.barrier.kinds, "since": self.since,
             "marks": [[events for events, _ in self.marks], [position for _, position in self.marks]],
             "blocks": [block_to_doc(self.base, ref) for ref in self.blocks],
         }  # fmt: skip
+        if mixed:
+            for block, ref in zip(doc["blocks"], self.blocks, strict=True):
+                block["constants"] = ref.constants and astuple(ref.constants)
         if all(ref.base == self.base for ref in self.blocks):
             doc["barrier"] = bool(self.barrier)  # a reader of format 1 would misread the others, and stops without it
-        if shared is not None:
+        if shared is not None and not mixed:
             doc |= {"position": shared.position, "tx_id": shared.tx_id, "commit_time": shared.commit_time}
         return doc
 
@@ -168,9 +173,11 @@ def block_to_doc(base: Offset, ref: BlockRef) -> dict[str, Any]:
 
 def block_from_doc(entry: dict[str, Any], doc: dict[str, Any], segment: str) -> BlockRef:
     base = entry["base"]
+    shared = (entry.get("position"), entry.get("tx_id"), entry.get("commit_time"))
+    position, tx_id, commit_time = doc.get("constants") or shared
     return BlockRef(
         doc.get("segment", segment), doc["at"], doc["size"], doc["crc"],
         base + doc.get("base", 0), base + doc["first"], base + doc["last"],
         doc["table"], doc["version"], doc["fingerprint"], doc["rows"], bool(barrier_of(entry)),
-        entry.get("position"), entry.get("tx_id"), entry.get("commit_time"),
+        position, tx_id, commit_time,
     )  # fmt: skip

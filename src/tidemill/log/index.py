@@ -160,7 +160,7 @@ class SegmentIndex:
             )
         entry = Entry.from_doc(found[0], segment_name(self.base))
         if (entry.base, entry.end) != (self._bases[number], self.append(number).end):
-            raise replaced(self.base, self._store)
+            raise replaced_error(self.base, self._store)
         return entry
 
 
@@ -212,7 +212,7 @@ class Index:
         self._looked_at = time.monotonic()
         there = self._store.read(index_name(last.base), 0, _STAMP_BYTES)
         if there and last.stamp and there != last.stamp:
-            raise replaced(last.base, self._store)
+            raise replaced_error(last.base, self._store)
         return not there
 
     def segment(self, base: Offset) -> SegmentIndex:
@@ -241,7 +241,7 @@ class Index:
             for number in range(max(segment.find(start), 0), len(segment)):
                 append = segment.append(number)
                 if append.base > due:
-                    raise trimmed(due, append.base, self._store)
+                    raise trimmed_error(due, append.base, self._store)
                 if append.end > start:
                     yield append
                 due = append.end
@@ -257,7 +257,7 @@ class Index:
                 fix=f"See to it that only one runs. {RESTORE}",
             )
 
-    def begun_before(self, epoch_ms: int) -> Offset:
+    def begin_before(self, epoch_ms: int) -> Offset:
         """Where the last segment begins whose first append was written before this time. The caller has refreshed."""
 
         def written_at(base: Offset) -> int:
@@ -273,7 +273,7 @@ class Index:
         return self._bases[0] if self._bases else None
 
 
-def replaced(base: Offset, store: Store) -> LogCorrupt:
+def replaced_error(base: Offset, store: Store) -> LogCorrupt:
     return LogCorrupt(
         f"the index record at offset {base} is not the one that was read before: two captures have written this log",
         where=f"{store.label}/{index_name(base)}",
@@ -281,7 +281,7 @@ def replaced(base: Offset, store: Store) -> LogCorrupt:
     )
 
 
-def trimmed(offset: Offset, head: Offset, store: Store) -> LogError:
+def trimmed_error(offset: Offset, head: Offset, store: Store) -> LogError:
     return LogError(
         f"offset {offset} is asked for, but the log begins at {head}",
         where=store.label,

@@ -93,7 +93,7 @@ class LocalStore:
         return mapped
 
     def write(self, name: str, at: int, buffers: Sequence[pa.Buffer | bytes]) -> None:
-        with self._failing(f"cannot write {name}"):
+        with self._explain(f"cannot write {name}"):
             new = name not in self._files
             file = self._open(name)
             if at == 0 or name in self._uncut:
@@ -119,7 +119,7 @@ class LocalStore:
         self.write(name, at, [record])
 
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        with self._failing(f"cannot write {name}"):
+        with self._explain(f"cannot write {name}"):
             self._make_folder(name)
             replace_file(self._directory / name, data, durable=durable and self._fsync)
 
@@ -127,14 +127,14 @@ class LocalStore:
         if size == 0:
             self.remove(name)
             return
-        with self._failing(f"cannot shorten {name}"):
+        with self._explain(f"cannot shorten {name}"):
             file = self._open(name)
             os.ftruncate(file, size)
             if self._fsync:
                 os.fdatasync(file)
 
     def move(self, old: str, new: str) -> None:
-        with self._failing(f"cannot rename {old}"):
+        with self._explain(f"cannot rename {old}"):
             os.rename(self._directory / old, self._directory / new)
             self.release(new)
             self._maps.pop(old, None)
@@ -144,7 +144,7 @@ class LocalStore:
                 sync_path(self._directory)
 
     def copy(self, old: str, new: str) -> None:
-        with self._failing(f"cannot copy {old}"):
+        with self._explain(f"cannot copy {old}"):
             target = self._directory / new
             target.unlink(missing_ok=True)  # of an attempt before
             try:
@@ -166,7 +166,7 @@ class LocalStore:
 
     def remove(self, name: str) -> None:
         self.release(name)
-        with self._failing(f"cannot remove {name}"), suppress(FileNotFoundError):
+        with self._explain(f"cannot remove {name}"), suppress(FileNotFoundError):
             os.unlink(self._directory / name)
 
     def release(self, name: str) -> None:
@@ -175,8 +175,11 @@ class LocalStore:
         if name in self._files:
             os.close(self._files.pop(name))
 
+    def unmap(self) -> None:
+        self._maps.clear()
+
     def lock(self) -> None:
-        with self._failing("cannot make the log's directory"):
+        with self._explain("cannot make the log's directory"):
             make_directory(self._directory, ours=self._ours)
             file = open_file(self._directory / LOCK, os.O_RDWR | os.O_CREAT)
         try:
@@ -217,7 +220,7 @@ class LocalStore:
         return self._files[name]
 
     @contextmanager
-    def _failing(self, what: str) -> Iterator[None]:
+    def _explain(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:

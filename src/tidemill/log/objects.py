@@ -56,12 +56,12 @@ class ObjectStore:
         """The first record that this writer has put, by its name and how it begins: an older writer's may come late."""
 
     def names(self) -> list[str]:
-        with self._failing("cannot list the log"):
+        with self._explain("cannot list the log"):
             infos = self._fs.get_file_info(pafs.FileSelector(self._path, allow_not_found=True))
         return sorted(info.base_name for info in infos if info.type == pafs.FileType.File)
 
     def size(self, name: str) -> int | None:
-        with self._failing(f"cannot look at {name}"):
+        with self._explain(f"cannot look at {name}"):
             info = self._fs.get_file_info(self._at(name))
         return int(info.size) if info.type == pafs.FileType.File else None
 
@@ -87,7 +87,7 @@ class ObjectStore:
     def write(self, name: str, at: int, buffers: Sequence[pa.Buffer | bytes]) -> None:
         if at:
             raise ValueError("an object cannot be added to")
-        with self._failing(f"cannot write {name}"):
+        with self._explain(f"cannot write {name}"):
             self._make_folder(name)
             try:
                 with self._fs.open_output_stream(self._at(name)) as file:
@@ -129,7 +129,7 @@ class ObjectStore:
             raise LogTakenOver(f"another writer has replaced {name}", where=self.label, fix=fix)
 
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        with self._failing(f"cannot write {name}"):
+        with self._explain(f"cannot write {name}"):
             self._make_folder(name)
             with self._fs.open_output_stream(self._at(name)) as file:
                 file.write(data)
@@ -140,15 +140,15 @@ class ObjectStore:
         self.remove(name)
 
     def move(self, old: str, new: str) -> None:
-        with self._failing(f"cannot rename {old}"):
+        with self._explain(f"cannot rename {old}"):
             self._fs.move(self._at(old), self._at(new))
 
     def copy(self, old: str, new: str) -> None:
-        with self._failing(f"cannot copy {old}"):
+        with self._explain(f"cannot copy {old}"):
             self._fs.copy_file(self._at(old), self._at(new))
 
     def below(self, folder: str) -> list[str]:
-        with self._failing(f"cannot list {folder}"):
+        with self._explain(f"cannot list {folder}"):
             infos = self._fs.get_file_info(pafs.FileSelector(self._at(folder), allow_not_found=True, recursive=True))
         return sorted(posixpath.relpath(info.path, self._path) for info in infos if info.type == pafs.FileType.File)
 
@@ -162,7 +162,7 @@ class ObjectStore:
             self._fs.create_dir(posixpath.dirname(self._at(name)), recursive=True)
 
     def remove(self, name: str) -> None:
-        with self._failing(f"cannot remove {name}"):
+        with self._explain(f"cannot remove {name}"):
             self._remove(name)
 
     def _remove(self, name: str) -> None:
@@ -177,10 +177,13 @@ class ObjectStore:
     def release(self, name: str) -> None:
         pass
 
+    def unmap(self) -> None:
+        """Nothing is mapped."""
+
     def lock(self) -> None:
         self._id = uuid.uuid4().hex[:12]
         self._token = f"{os.getpid()} {self._id}".encode()
-        with self._failing("cannot make the log's directory"):
+        with self._explain("cannot make the log's directory"):
             self._fs.create_dir(self._path, recursive=True)
         self.replace(LOCK, self._token)
 
@@ -197,7 +200,7 @@ class ObjectStore:
         return posixpath.join(self._path, name)
 
     @contextmanager
-    def _failing(self, what: str) -> Iterator[None]:
+    def _explain(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import bisect
 import zlib
 from collections.abc import Iterator
+from itertools import takewhile
 
 from tidemill.errors import LogCorrupt, LogError
 from tidemill.log import codec
 from tidemill.log.bookmark import POSITION, Bookmark
+from tidemill.log.copying import read_copying
 from tidemill.log.entry import ORIGIN, BlockRef, Entry, Tail
-from tidemill.log.index import Append, Index, trimmed
+from tidemill.log.gap import Gap, read_gap
+from tidemill.log.index import Append, Index, trimmed_error
 from tidemill.log.order import in_order
 from tidemill.log.store import RESTORE, Store, open_store
 from tidemill.model.barrier import Barrier
@@ -44,25 +47,28 @@ class LogReader:
 
         It ends where a transaction ends, and holds at least one even if that is larger than the limits, unless
         `respect_tx` is False: then one that does not fit is cut (invariant 3). An append with a schema change or
-        TRUNCATE is a batch of its own, whatever its size.
+        TRUNCATE is a batch of its own, whatever its size; appends that only change keys are a batch among themselves.
         """
         self._check(start)
-        end, events, size = start, 0, 0
+        end, events, size, joined = start, 0, 0, False
         for append in self._index.appends(start):
-            if append.barrier:
-                return append.end if end == start else end
+            if append.barrier and end == start and not append.barrier.joins:
+                return append.end
+            if end > start and (append.barrier if not joined else not append.barrier.joins):
+                return end
             here = append.end - end
             weight = append.bytes / (append.end - append.base)
             room = min(max_events - events, int((max_bytes - size) / weight))
-            if here > room:
-                return self._cut(append, start, end, room, respect_tx)
+            joined = append.barrier.joins
+            if here > room and (not joined or end > start):
+                return end if joined else self._cut(append, start, end, room, respect_tx)
             end, events, size = append.end, events + here, size + int(here * weight)
         return end
 
     def barrier_at(self, start: Offset) -> Barrier:
         """Why the batch that begins at `start` is one of its own; `NONE` if it is not, or if nothing is there yet."""
         append = next(self._index.appends(start), None) if self._check(start).offset > start else None
-        return append.barrier if append is not None else Barrier.NONE
+        return append.barrier if append is not None and append.base <= start else Barrier.NONE
 
     def _cut(self, append: Append, start: Offset, end: Offset, room: int, respect_tx: bool) -> Offset:
         """Ends the batch inside this append, at most `room` events after `end` where that is possible."""
@@ -93,6 +99,19 @@ class LogReader:
             )
         return codec.load(buffer, ref.base, ref.constants, first=ref.first, last=ref.last)
 
+    def unmap(self) -> None:
+        """Who reads now and then calls it in between: pages of a mapped file count as the reader's memory, also those
+        of segments that were delivered long ago."""
+        self._store.unmap()
+
+    def read_copying(self) -> dict[str, Offset | None]:
+        """Tables that a snapshot is copying, or was (`log/copying.py`)."""
+        return read_copying(self._store)
+
+    def gap(self) -> Gap:
+        """Where the log begins to have the whole stream (`log/gap.py`)."""
+        return read_gap(self._store)
+
     def mark_at(self, offset: Offset) -> Tail:
         """Where the source resumes when everything before `offset` was delivered: the last transaction's end, which is
         before `offset` where that is inside a transaction."""
@@ -108,6 +127,16 @@ class LogReader:
         """From the append that holds `start`, or from the head if that is later."""
         return self._entries(max(start, self.head()), self.tail().offset)
 
+    def between(self, start: Offset, end: Offset) -> Iterator[Entry]:
+        """The appends with offsets in the range, in order. `LogError` if some of them are not there any more."""
+        self._check(start, end)
+        return self._entries(start, end)
+
+    def appends(self, start: Offset, end: Offset) -> Iterator[Append]:
+        """Those with offsets in the range, in order, as far as the index in memory knows them: cheap."""
+        self._check(start, end)
+        return takewhile(lambda append: append.base < end, self._index.appends(start))
+
     def offset_at(self, epoch_ms: int) -> Offset:
         """Everything that was logged at or after this time stands at or after this offset.
 
@@ -116,7 +145,7 @@ class LogReader:
         head, tail = self.head(), self.tail()
         if head == tail.offset:
             return head
-        appends = self._index.appends(self._index.begun_before(epoch_ms))
+        appends = self._index.appends(self._index.begin_before(epoch_ms))
         return next((append.base for append in appends if append.written_at >= epoch_ms), tail.offset)
 
     def _entries(self, start: Offset, end: Offset) -> Iterator[Entry]:
@@ -144,5 +173,5 @@ class LogReader:
             )
         head = self._index.head()
         if head is not None and start < head:
-            raise trimmed(start, head, self._store)
+            raise trimmed_error(start, head, self._store)
         return tail

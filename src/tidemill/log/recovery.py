@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tidemill.errors import LogCorrupt
@@ -76,7 +76,7 @@ def recover(
         _cut(store, index_name(found.segment.base), found.segment.index_bytes)
         _cut(store, segment_name(found.segment.base), found.segment.bytes)
     _remove_leftovers(store, spills)
-    for id in staging.sweep(store, lambda id: find_adopted(store, id) is not None, staged):
+    for id in staging.sweep(store, lambda id: bool(find_adopted(store, [id])), staged):
         _events.info("staged segments removed", extra={"log": store.label, "staged": id})
     return Recovered(tail, found.written_at, found.segment)
 
@@ -137,16 +137,20 @@ def _remove_leftovers(store: Store, spills: Sequence[str]) -> None:
             store.remove(name)
 
 
-def find_adopted(store: Store, id: str) -> Entry | None:
-    """The append of what was staged under this id; None if there is none, or it was trimmed. An attempt that failed may
-    have left names of files: the index decides."""
-    for base in staging.base_of(store.names(), id):
-        index = SegmentIndex(store, base)
-        index.refresh()
-        entry = index.entry(0) if len(index) else None  # it begins its segment
-        if entry is not None and any(f"-{id}-" in ref.segment for ref in entry.blocks):
-            return entry
-    return None
+def find_adopted(store: Store, ids: Collection[str]) -> dict[str, Entry]:
+    """The appends of what was staged under these ids, without those that have none, or whose append was trimmed. An
+    attempt that failed may have left names of files: the index decides."""
+    found: dict[str, Entry] = {}
+    entries: dict[Offset, Entry | None] = {}
+    for id, base in staging.bases_of(store.names(), ids):
+        if base not in entries:
+            index = SegmentIndex(store, base)
+            index.refresh()
+            entries[base] = index.entry(0) if len(index) else None  # it begins its segment
+        entry = entries[base]
+        if entry is not None and any(staging.is_of(ref.segment, id) for ref in entry.blocks):
+            found.setdefault(id, entry)
+    return found
 
 
 def list_spills(store: Store) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ class Spill:
         for ref in self.refs:
             data = self._store.read(ref.segment, ref.at, ref.size)
             if len(data) < ref.size:
-                raise self._lost(ref.segment)
+                raise self._lost_error(ref.segment)
             yield codec.load_spilled(pa.py_buffer(data))
 
     def without(self, aborted: frozenset[int]) -> Spill:
@@ -138,7 +138,7 @@ class Spill:
                 stays = ~gone[old]
                 if stays.any():
                     new = old[stays] - lost[np.searchsorted(starts, old[stays])]
-                    kept.write([_renumbered(block, stays, new)])
+                    kept.write([_renumber(block, stays, new)])
         except BaseException:
             kept.drop()
             raise
@@ -184,10 +184,10 @@ class Spill:
             if not self._store.appends and self._store.size(new) == self._pieces[old]:
                 return  # it was moved, and the answer was lost; what is left of the old one goes at the next open
             if self._store.size(old) is None:
-                raise self._lost(old) from None
+                raise self._lost_error(old) from None
             raise
 
-    def _lost(self, name: str) -> SpillLost:
+    def _lost_error(self, name: str) -> SpillLost:
         return SpillLost(f"a piece of transaction {self.transaction} is gone: {name}", where=self._store.label)
 
     def _rename(self, names: dict[str, str]) -> None:
@@ -212,7 +212,7 @@ def _subtx(block: Block) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     return values(block.batch.column("subtx"), np.uint32)
 
 
-def _renumbered(block: Block, stays: np.ndarray[tuple[int], np.dtype[np.bool_]], new: np.ndarray) -> Block:
+def _renumber(block: Block, stays: np.ndarray[tuple[int], np.dtype[np.bool_]], new: np.ndarray) -> Block:
     batch = block.batch if stays.all() else block.batch.take(column(np.flatnonzero(stays), pa.int64()))
     columns = list(batch.columns)
     for name in ("offset", "ordinal"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import orjson
@@ -58,6 +58,11 @@ class Manifest:
     def events(self) -> int:
         return sum(part.events for part in self.parts)
 
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(part.bytes for part in self.parts)
+
     def to_json(self) -> bytes:
         parts = [
             {"file": part.file, "events": part.events, "blocks": [block_to_doc(0, ref) for ref in part.blocks]}
@@ -79,13 +84,35 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Adoption:
-    """`through` is where the source resumes after it. Rows that lack position, transaction and time get `constants`."""
+class Staged:
+    """What is to be adopted under one id. Rows that lack position, transaction and time get `constants`."""
 
     manifest: Manifest
-    through: Position
     constants: Constants | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """One append of what was staged under any number of ids. `through` is where the source resumes after it."""
+
+    staged: tuple[Staged, ...]
+    through: Position
     barrier: Barrier = Barrier.NONE
+    divisible: bool = False
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(each.manifest.id for each in self.staged)
+
+    @property
+    def events(self) -> int:
+        return sum(each.manifest.events for each in self.staged)
+
+    def parts(self) -> Iterator[tuple[Staged, int, Part]]:
+        """In the order of their events; the number counts those of one id."""
+        for each in self.staged:
+            for number, part in enumerate(each.manifest.parts):
+                yield each, number, part
 
 
 class Staging:
@@ -145,13 +172,13 @@ def link(store: Store, adoption: Adoption, base: Offset) -> tuple[BlockRef, ...]
     refs: list[BlockRef] = []
     start = base
     try:
-        for number, part in enumerate(adoption.manifest.parts):
+        for staged, number, part in adoption.parts():
             if (store.size(part.file) or 0) != part.bytes:
-                what = f"a part of the staged segments {adoption.manifest.id} is gone or cut: {part.file}"
+                what = f"a part of the staged segments {staged.manifest.id} is gone or cut: {part.file}"
                 raise StagingLost(what, where=store.label)
-            name = store.own(f"{base:020d}-{adoption.manifest.id}-{number:06d}.seg")
+            name = store.own(f"{base:020d}-{staged.manifest.id}-{number:06d}.seg")
             store.copy(part.file, name)
-            refs += [_placed(ref, name, start, adoption) for ref in part.blocks]
+            refs += [_place(ref, name, start, staged.constants, adoption.barrier) for ref in part.blocks]
             start += part.events
             failpoint("log.adopt_linked")
     except BaseException:
@@ -160,11 +187,11 @@ def link(store: Store, adoption: Adoption, base: Offset) -> tuple[BlockRef, ...]
     return tuple(refs)
 
 
-def _placed(ref: BlockRef, segment: str, start: Offset, adoption: Adoption) -> BlockRef:
+def _place(ref: BlockRef, segment: str, start: Offset, same: Constants | None, barrier: Barrier) -> BlockRef:
     placed = replace(
-        ref, segment=segment, base=start, first=start + ref.first, last=start + ref.last, barrier=bool(adoption.barrier)
+        ref, segment=segment, base=start, first=start + ref.first, last=start + ref.last, barrier=bool(barrier)
     )
-    if (same := adoption.constants) is None:
+    if same is None:
         return placed
     return replace(placed, position=same.position, tx_id=same.tx_id, commit_time=same.commit_time)
 
@@ -177,10 +204,18 @@ def unlink(store: Store, refs: Iterable[BlockRef]) -> None:
             continue
 
 
-def base_of(names: Iterable[str], id: str) -> list[Offset]:
-    """Where files say that they were adopted under this id. Only an index record is proof."""
-    found = {int(name[:20]) for name in names if name.endswith(".seg") and name[20:].startswith(f"-{id}-")}
+def bases_of(names: Iterable[str], ids: Collection[str]) -> list[tuple[str, Offset]]:
+    """Where files say that they were adopted under these ids. Only an index record is proof."""
+    found = set()
+    for name in names:
+        if name.endswith(".seg") and name[20:21] == "-" and (id := name[21:].partition("-")[0]) in ids:
+            found.add((id, int(name[:20])))
     return sorted(found)
+
+
+def is_of(segment: str, id: str) -> bool:
+    """Whether the segment holds what was staged under this id."""
+    return f"-{id}-" in segment
 
 
 def ids(store: Store) -> list[str]:

@@ -78,6 +78,9 @@ class Store(Protocol):
     def release(self, name: str) -> None:
         """The writer is done with this file."""
 
+    def unmap(self) -> None:
+        """A reader is done for now: what `view` gave is held by nobody but who has it still."""
+
     def lock(self) -> None:
         """Makes this process the log's only writer, or raises `LogError`."""
 

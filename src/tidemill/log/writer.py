@@ -10,7 +10,7 @@ first attempt on the append is certain: the same call again, or `settle`, puts t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from tidemill.log.entry import BlockRef, Constants, Entry, Tail, index_name, seg
 from tidemill.log.index import Index, pack
 from tidemill.log.recovery import OpenSegment, find_adopted, list_spills, recover
 from tidemill.log.spill import Spill, place
-from tidemill.log.staging import Adoption, Manifest
+from tidemill.log.staging import Adoption, Manifest, Staged
 from tidemill.log.store import Store, open_store
 from tidemill.model.barrier import Barrier
 from tidemill.model.change import Committed, SpillAborted, SpillCommitted, Spilled
@@ -55,11 +55,12 @@ class LogWriter:
         delivered: Offset,
         spills: tuple[str, ...],
         staged: Callable[[str], bool],
+        guard: Callable[[], None],
     ) -> None:
         recovered = recover(store, base, delivered, spills, staged)
         self.tail = recovered.tail
         self._store = store
-        self._config = config
+        self._config, self._guard = config, guard
         self._segment = recovered.segment
         self._written_at = recovered.written_at
         self._spills: dict[int, Spill] = {}
@@ -67,8 +68,10 @@ class LogWriter:
         self._acknowledged = Bookmark(store, ACKNOWLEDGED)
         self._resting = Bookmark(store, POSITION)
         self._backlog = Backlog(config.max_bytes // _HEAPS)
+        self._kept: Backlog | None = None  # what waits in quarantine, and all after it
+        self._kept_from: Offset = 0
         acknowledged = self.acknowledged()
-        self._count_backlog(acknowledged.offset if acknowledged else delivered)
+        self._count(self._backlog, acknowledged.offset if acknowledged else delivered)
 
     @classmethod
     def open(
@@ -80,19 +83,21 @@ class LogWriter:
         delivered: Offset | None = None,
         ours: bool = False,
         staged: Callable[[str], bool] = lambda id: False,
+        guard: Callable[[], None] = lambda: None,
     ) -> LogWriter:
         """Takes the writer's lock, cuts a torn tail, removes spills of a dead process.
 
         `base` is the checkpoint: an empty log begins there, and a log that ends before it is `LogCorrupt`. Events from
         `base` up to `delivered` were delivered, too, and come again under the same offsets: a checkpoint inside a
         transaction (invariant 5). `ours` as of `open_store`. `staged` says of an id (`log/staging.py`) whether somebody
-        is still at work on it, or wants it adopted: what is staged under any other goes.
+        is still at work on it, or wants it adopted: what is staged under any other goes. `guard` is asked before
+        anything becomes visible: it does not return where another process may write this log by now.
         """
         store = open_store(uri, fsync=config.fsync, ours=ours)
         spills = list_spills(store)
         store.lock()
         try:
-            return cls(store, config, base, max(delivered or 0, base.offset if base else 0), spills, staged)
+            return cls(store, config, base, max(delivered or 0, base.offset if base else 0), spills, staged, guard)
         except BaseException:
             store.close()
             raise
@@ -161,37 +166,64 @@ class LogWriter:
         *,
         constants: Constants | None = None,
         barrier: Barrier = Barrier.NONE,
+        divisible: bool = False,
     ) -> Entry:
         """Makes what others staged visible, wholly, in one append at the log's end. `through` is where the source
-        resumes after it; rows that lack position, transaction and time get the `constants`.
+        resumes after it; rows that lack position, transaction and time get the `constants`. `divisible`: they are no
+        transaction of the source, and a batch may end after any block of them.
 
         What was adopted before is not adopted again: the answer is the append that it has. `StagingLost` if a part is
         gone; `LogFull` while there is no room.
         """
-        change = Adoption(manifest, through, constants, barrier)
-        entry = self._repeat(change) or find_adopted(self._store, manifest.id) or self._adopt_staged(change)
+        change = Adoption((Staged(manifest, constants),), through, barrier, divisible)
+        entry = self._repeat(change) or find_adopted(self._store, [manifest.id]).get(manifest.id)
+        return self._drop_staged(change, entry or self._adopt_staged(change))
+
+    def adopt_all(self, staged: Sequence[Staged], through: Position) -> Entry:
+        """The same for what was staged under several ids, none of which was adopted before (`find_adopted`): one append
+        and two waits for the disk, however many they are. Divisible; nothing of it needs a barrier."""
+        change = Adoption(tuple(staged), through, divisible=True)
+        return self._drop_staged(change, self._repeat(change) or self._adopt_staged(change))
+
+    def _drop_staged(self, change: Adoption, entry: Entry) -> Entry:
         # What is published stays published; a leftover is removed when the log is opened again.
-        with suppress(LogError):
-            staging.remove(self._store, manifest.id)
+        for id in change.ids:
+            with suppress(LogError):
+                staging.remove(self._store, id)
         return entry
 
     def _adopt_staged(self, change: Adoption) -> Entry:
-        if not change.manifest.events:
+        if not change.events:
             return self._advance(change.through)
         self._store.check_lock()
         self._admit()
         segment = OpenSegment(self.tail.offset, sealed=True)
         refs = staging.link(self._store, change, segment.base)
-        events = change.manifest.events
+        events = change.events
         try:
             order.check(refs, self._store.label)
-            entry = self._publish(segment, refs, events, ((events, change.through),), change.barrier, change)
+            ends = [ref.last - segment.base for ref in refs] if change.divisible else [events]
+            marks = tuple((end, change.through) for end in ends)
+            entry = self._publish(segment, refs, events, marks, change.barrier, change)
         except BaseException:
             if self._store.appends:
                 staging.unlink(self._store, refs)
             raise
         failpoint("log.adopted")
         return entry
+
+    def find_adopted(self, ids: Collection[str]) -> dict[str, int]:
+        """How many events of what was staged under each id are in the log, without those that were not adopted, or were
+        trimmed."""
+        return {
+            id: sum(ref.rows for ref in entry.blocks if staging.is_of(ref.segment, id))
+            for id, entry in find_adopted(self._store, ids).items()
+        }
+
+    @property
+    def store(self) -> Store:
+        """For who reads or stages beside the writer, in its process."""
+        return self._store
 
     def drop_spill(self, change: SpillAborted) -> None:
         spill = self._spills.pop(change.transaction, None)
@@ -212,6 +244,21 @@ class LogWriter:
         if delivered is not None:
             self._backlog.deliver(delivered.offset)
         return self._backlog.bytes
+
+    def keep_from(self, offset: Offset | None) -> None:
+        """From here on nothing may go, although it was delivered: rows wait in quarantine. None: none do."""
+        if offset is None:
+            self._kept = None
+            return
+        if self._kept is None or offset < self._kept_from:
+            self._kept = Backlog(self._config.max_bytes // _HEAPS)
+            self._count(self._kept, offset)
+        self._kept_from = offset
+        self._kept.deliver(offset)
+
+    def kept_bytes(self) -> int:
+        """What is not delivered, and what was and may not go all the same."""
+        return max(self.undelivered_bytes(), self._kept.bytes if self._kept is not None else 0)
 
     def close(self) -> None:
         with suppress(LogError):
@@ -265,6 +312,7 @@ class LogWriter:
     def _put(self, made: _Publication) -> Entry:
         segment, entry = made.segment, made.entry
         self._unanswered = None if self._store.appends else made
+        self._guard()
         try:
             self._store.publish(index_name(segment.base), segment.index_bytes, made.record)
         except LogTakenOver:
@@ -279,7 +327,8 @@ class LogWriter:
         self._segment = segment
         self._written_at = entry.written_at
         self.tail = entry.tail
-        self._backlog.add(entry.end, entry.bytes)
+        for backlog in filter(None, (self._backlog, self._kept)):
+            backlog.add(entry.end, entry.bytes)
         return entry
 
     def _repeat(self, change: Committed | SpillCommitted | Adoption) -> Entry | None:
@@ -291,6 +340,7 @@ class LogWriter:
         return self._put(self._unanswered)
 
     def _advance(self, through: Position) -> Entry:
+        self._guard()
         self._store.check_lock()
         since = self.tail
         # Durable: of a stream that has just begun, nothing else says where. `latest` would be another place by then.
@@ -298,16 +348,16 @@ class LogWriter:
         self.tail = Tail(since.offset, through)
         return Entry(since.offset, 0, 0, self._written_at, Barrier.NONE, ((0, through),), (), since.position)
 
-    def _count_backlog(self, delivered: Offset) -> None:
+    def _count(self, backlog: Backlog, begin: Offset) -> None:
         index = Index(self._store)
         index.refresh()
-        for append in index.appends(max(delivered, index.head() or 0)):
-            self._backlog.add(append.end, append.bytes)
+        for append in index.appends(max(begin, index.head() or 0)):
+            backlog.add(append.end, append.bytes)
 
 
 def _is_same(one: Committed | SpillCommitted | Adoption, other: Committed | SpillCommitted | Adoption) -> bool:
     if isinstance(one, Adoption) and isinstance(other, Adoption):
-        return one.manifest.id == other.manifest.id
+        return one.ids == other.ids
     return one is other
 
 
