@@ -26,6 +26,7 @@ from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.ends import TransactionEnds
 from tidemill.decoders.binlog.expand import expand, read_only
 from tidemill.decoders.binlog.progress import Progress
+from tidemill.decoders.binlog.result_rows import ResultRows, expression, result_types
 from tidemill.decoders.binlog.stream import BinlogRefused, BinlogStream, read_server_packet
 from tidemill.decoders.mysql_schema.answers import DdlChange, TableAnswers
 from tidemill.decoders.mysql_schema.gtid import Flavor
@@ -40,9 +41,12 @@ __all__ = [
     "BinlogRefused",
     "DdlChange",
     "Flavor",
+    "ResultRows",
     "TableAnswers",
     "TableMap",
+    "expression",
     "read_server_packet",
+    "result_types",
 ]
 
 _LARGEST = np.iinfo(np.int32).max

@@ -15,7 +15,7 @@ from tidemill.decoders.binlog import json_documents as documents
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.column import BinlogCells
 from tidemill.decoders.binlog.rows import BinlogRows, Names, TableNumbers, TableShape
-from tidemill.decoders.columnar.sides import commits, meta, runs, side_values, table_runs, unchanged
+from tidemill.decoders.columnar.sides import commits, list_unchanged, meta, runs, side_values, table_runs
 from tidemill.decoders.mysql_schema.answers import DdlChange
 from tidemill.decoders.mysql_schema.fill import fill as filling
 from tidemill.errors import DecodeError
@@ -84,34 +84,34 @@ class Blocks:
                 wanted = [j for j in wanted if not (column_cells[j].kind == cells.UNSENT).any()]
                 if not wanted:
                     raise DecodeError(f"old rows of {table.full_name} have no column that all of them were sent with")
-            lacking = self._lacking(rows, event) if side is Side.AFTER else None
+            lacking = self._find_lacking(rows, event) if side is Side.AFTER else None
             children = []
             for j in wanted:
                 array, bad = self._column(known, j, column_cells[j], fill, event)
                 if lacking is not None and (empty := lacking & (column_cells[j].kind == cells.UNSENT)).any():
                     column_cells[j].kind[empty] = cells.NULL
-                    array, texts = self._filled(known, j, array, empty)
-                    if texts is not None:
-                        odd.append((np.flatnonzero(empty), side, j, texts))
+                    array, strings = self._fill(known, j, array, empty)
+                    if strings is not None:
+                        odd.append((np.flatnonzero(empty), side, j, strings))
                 children.append(array)
                 if bad is not None:
                     where = np.flatnonzero(bad)
                     size = known.converters[j].step
                     values = [column_cells[j].value(i, size) for i in where.tolist()]
-                    texts = pa.array([known.converters[j].odd_text(value) for value in values], pa.string())
-                    odd.append((where, side, j, texts))
+                    strings = pa.array([known.converters[j].odd_text(value) for value in values], pa.string())
+                    odd.append((where, side, j, strings))
             fields = [pa.field(table.columns[j].name, table.columns[j].type.arrow) for j in wanted]
             mask = None if present.all() else booleans(~present)
             columns[name] = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
             if side is Side.AFTER:
                 unsent = np.stack([c.kind for c in column_cells]) == cells.UNSENT
                 if unsent.any():
-                    columns["unchanged"] = unchanged(unsent)
+                    columns["unchanged"] = list_unchanged(unsent)
         if odd:
             columns["odd"] = side_values(odd, len(rows))
         return columns
 
-    def _lacking(self, rows: Ints, event: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_] | None:
+    def _find_lacking(self, rows: Ints, event: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_] | None:
         """INSERTs whose image has not every column; None where all have, as always with binlog_row_image=FULL."""
         some = self.notes.ev_flags[event] & row_images.NEW_WHOLE == 0
         if not some.any():
@@ -119,7 +119,7 @@ class Blocks:
         lacking: npt.NDArray[np.bool_] = some & (self.notes.op[rows] == scanning.OP_INSERT)
         return lacking
 
-    def _filled(
+    def _fill(
         self, known: TableShape, j: int, array: pa.Array, empty: npt.NDArray[np.bool_]
     ) -> tuple[pa.Array, pa.Array | None]:
         """The column with its default in the rows that are empty, or the default's text for `odd`."""

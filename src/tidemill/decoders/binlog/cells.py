@@ -147,7 +147,7 @@ def big(b: Any, at: Any, kind: Any, width: Any, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def padded(b: Any, at: Any, size: Any, kind: Any, width: Any, out: Any) -> None:
+def pad(b: Any, at: Any, size: Any, kind: Any, width: Any, out: Any) -> None:
     """Values of a fixed width whose trailing zero bytes were not sent (BINARY(n) is padded with them)."""
     for i in range(len(at)):
         if kind[i] != VALUE:

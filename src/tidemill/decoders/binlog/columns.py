@@ -15,10 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders.binlog import cells, old_temporal
+from tidemill.decoders.binlog import cells, old_temporal, strings, temporal
 from tidemill.decoders.binlog import json_documents as documents
-from tidemill.decoders.binlog import strings as texts
-from tidemill.decoders.binlog import temporal as moments
 from tidemill.decoders.binlog.column import BinlogCells, Mask, Result
 from tidemill.decoders.mysql_schema import table_map as m
 from tidemill.decoders.mysql_schema import types
@@ -51,44 +49,44 @@ def converter(kind: int, metadata: int, column: Column) -> Converter:
     if kind in _INTEGERS and pa.types.is_integer(arrow):
         width, signed = _INTEGERS[kind], pa.types.is_signed_integer(arrow)
         if arrow.bit_width // 8 == (4 if width == 3 else width):
-            return Converter(step, lambda c: _integers(c, arrow, width, signed))
+            return Converter(step, lambda c: convert_integers(c, arrow, width, signed))
     elif kind == m.NEWDECIMAL and pa.types.is_decimal(arrow):
         if arrow.precision == metadata >> 8 and arrow.scale == metadata & 0xFF:
             return Converter(step, lambda c: _decimals(c, arrow))
     elif kind in (m.FLOAT, m.DOUBLE) and arrow == (pa.float32() if kind == m.FLOAT else pa.float64()):
-        return Converter(step, lambda c: _integers(c, arrow, step, False))
+        return Converter(step, lambda c: convert_integers(c, arrow, step, False))
     elif kind == m.YEAR and arrow == pa.uint16():
         return Converter(step, _years)
     elif kind == m.BIT and (pa.types.is_boolean(arrow) or arrow == pa.uint64()):
-        return Converter(step, lambda c: _bits(c, arrow, step))
+        return Converter(step, lambda c: convert_bits(c, arrow, step))
     elif kind in (m.DATE, m.NEWDATE) and pa.types.is_date(arrow):
-        return Converter(step, _dates, moments.date_text, is_temporal=True)
+        return Converter(step, _dates, temporal.date_text, is_temporal=True)
     elif kind in (m.DATETIME, m.DATETIME2) and pa.types.is_timestamp(arrow) and arrow.tz is None:
         if kind == m.DATETIME:
-            return Converter(step, _old_datetimes, moments.old_datetime_text, is_temporal=True)
+            return Converter(step, _old_datetimes, temporal.old_datetime_text, is_temporal=True)
         return Converter(
-            step, lambda c: _datetimes(c, step - 5), lambda v: moments.datetime_text(v, metadata), is_temporal=True
+            step, lambda c: _datetimes(c, step - 5), lambda v: temporal.datetime_text(v, metadata), is_temporal=True
         )
     elif kind in (m.TIMESTAMP, m.TIMESTAMP2) and pa.types.is_timestamp(arrow) and arrow.tz is not None:
         old, digits = kind == m.TIMESTAMP, 0 if kind == m.TIMESTAMP else metadata
         return Converter(
             step,
             lambda c: _timestamps(c, arrow, step - 4, old),
-            lambda v: moments.timestamp_text(v, digits),
+            lambda v: temporal.timestamp_text(v, digits),
             is_temporal=True,
         )
     elif kind in (m.TIME, m.TIME2) and native.startswith("time"):
         return Converter(step, lambda c: _times(c, 0 if kind == m.TIME else metadata, old=kind == m.TIME))
     elif kind == m.ENUM and native.startswith("enum"):
         known = types.labels(native)
-        return Converter(step, lambda c: _enums(c, step, known), _number_text)
+        return Converter(step, lambda c: convert_enums(c, step, known), number_text)
     elif kind == m.SET and native.startswith("set"):
         known = types.labels(native)
-        return Converter(step, lambda c: _sets(c, step, known), _number_text)
+        return Converter(step, lambda c: convert_sets(c, step, known), number_text)
     elif kind == m.JSON and native == "json":
         return Converter(-8, documents.convert, documents.odd_text, is_document=True)
     elif step < 0:
-        found = texts.converter_of(kind, metadata, native, arrow)
+        found = strings.converter_of(kind, metadata, native, arrow)
         if found is not None:
             return Converter(step, found)
     raise DecodeError(
@@ -120,15 +118,15 @@ _INTEGERS = {m.TINY: 1, m.SHORT: 2, m.INT24: 3, m.LONG: 4, m.LONGLONG: 8}
 _UNSIGNED: dict[int, type] = {1: np.uint8, 2: np.uint16, 3: np.uint32, 4: np.uint32, 8: np.uint64}
 
 
-def _fixed(column: BinlogCells, arrow: pa.DataType, values: npt.NDArray[Any], bad: Mask | None = None) -> Result:
+def fixed_array(column: BinlogCells, arrow: pa.DataType, values: npt.NDArray[Any], bad: Mask | None = None) -> Result:
     nulls, bits = column.validity(bad)
     return pa.Array.from_buffers(arrow, len(column), [bits, pa.py_buffer(values)], nulls), bad
 
 
-def _integers(column: BinlogCells, arrow: pa.DataType, width: int, signed: bool) -> Result:
+def convert_integers(column: BinlogCells, arrow: pa.DataType, width: int, signed: bool) -> Result:
     out: npt.NDArray[Any] = np.empty(len(column), _UNSIGNED[width])
     cells.little(column.buffer, column.at, column.kind, width, signed, out)
-    return _fixed(column, arrow, out)
+    return fixed_array(column, arrow, out)
 
 
 def _numbers(column: BinlogCells, width: int) -> npt.NDArray[np.uint64]:
@@ -143,15 +141,15 @@ def _numbers(column: BinlogCells, width: int) -> npt.NDArray[np.uint64]:
 def _years(column: BinlogCells) -> Result:
     out: npt.NDArray[Any] = np.empty(len(column), np.uint16)
     cells.little(column.buffer, column.at, column.kind, 1, False, out)
-    return _fixed(column, pa.uint16(), np.where(out > 0, out + 1900, 0).astype(np.uint16))
+    return fixed_array(column, pa.uint16(), np.where(out > 0, out + 1900, 0).astype(np.uint16))
 
 
-def _bits(column: BinlogCells, arrow: pa.DataType, width: int) -> Result:
+def convert_bits(column: BinlogCells, arrow: pa.DataType, width: int) -> Result:
     out = np.empty(len(column), np.uint64)
     cells.big(column.buffer, column.at, column.kind, width, out)
     if pa.types.is_boolean(arrow):
-        return _fixed(column, arrow, np.packbits(out != 0, bitorder="little"))
-    return _fixed(column, arrow, out)
+        return fixed_array(column, arrow, np.packbits(out != 0, bitorder="little"))
+    return fixed_array(column, arrow, out)
 
 
 def _decimals(column: BinlogCells, arrow: pa.DataType) -> Result:
@@ -162,42 +160,42 @@ def _decimals(column: BinlogCells, arrow: pa.DataType) -> Result:
     else:
         out = np.empty((len(column), arrow.bit_width // 32), np.uint32)
         wrong = cells.wide_decimals(column.buffer, column.at, column.kind, arrow.precision, arrow.scale, out, bad)
-    return _fixed(column, arrow, out, bad if wrong else None)
+    return fixed_array(column, arrow, out, bad if wrong else None)
 
 
 def _dates(column: BinlogCells) -> Result:
     out, bad = np.empty(len(column), np.int32), np.zeros(len(column), np.bool_)
-    wrong = moments.dates(column.buffer, column.at, column.kind, out, bad)
-    return _fixed(column, pa.date32(), out, bad if wrong else None)
+    wrong = temporal.dates(column.buffer, column.at, column.kind, out, bad)
+    return fixed_array(column, pa.date32(), out, bad if wrong else None)
 
 
 def _datetimes(column: BinlogCells, fraction: int) -> Result:
     out, bad = np.empty(len(column), np.int64), np.zeros(len(column), np.bool_)
-    wrong = moments.datetimes(column.buffer, column.at, column.kind, fraction, out, bad)
-    return _fixed(column, pa.timestamp("us"), out, bad if wrong else None)
+    wrong = temporal.datetimes(column.buffer, column.at, column.kind, fraction, out, bad)
+    return fixed_array(column, pa.timestamp("us"), out, bad if wrong else None)
 
 
 def _old_datetimes(column: BinlogCells) -> Result:
     out, bad = np.empty(len(column), np.int64), np.zeros(len(column), np.bool_)
-    wrong = moments.old_datetimes(column.buffer, column.at, column.kind, out, bad)
+    wrong = temporal.old_datetimes(column.buffer, column.at, column.kind, out, bad)
     for i in np.flatnonzero(bad).tolist():
-        moments.old_datetime_text(column.value(i, 8))  # refuses what is no date at all, also where it would become NULL
-    return _fixed(column, pa.timestamp("us"), out, bad if wrong else None)
+        temporal.old_datetime_text(column.value(i, 8))  # refuses what is no date at all, also one that becomes NULL
+    return fixed_array(column, pa.timestamp("us"), out, bad if wrong else None)
 
 
 def _timestamps(column: BinlogCells, arrow: pa.DataType, fraction: int, old: bool) -> Result:
     out, bad = np.empty(len(column), np.int64), np.zeros(len(column), np.bool_)
-    wrong = moments.timestamps(column.buffer, column.at, column.kind, fraction, old, out, bad)
-    return _fixed(column, arrow, out, bad if wrong else None)
+    wrong = temporal.timestamps(column.buffer, column.at, column.kind, fraction, old, out, bad)
+    return fixed_array(column, arrow, out, bad if wrong else None)
 
 
 def _times(column: BinlogCells, digits: int, *, old: bool) -> Result:
     offsets, data = np.empty(len(column) + 1, np.int32), np.empty(17 * len(column), np.uint8)
-    moments.times(column.buffer, column.at, column.kind, digits, old, offsets, data)
-    return texts.varying(column, pa.string(), offsets, data[: int(offsets[-1])].copy())
+    temporal.times(column.buffer, column.at, column.kind, digits, old, offsets, data)
+    return strings.read_varying(column, pa.string(), offsets, data[: int(offsets[-1])].copy())
 
 
-def _enums(column: BinlogCells, width: int, known: tuple[str, ...]) -> Result:
+def convert_enums(column: BinlogCells, width: int, known: tuple[str, ...]) -> Result:
     index = _numbers(column, width)
     bad = index > len(known)
     wrong = bool(bad.any())
@@ -207,7 +205,7 @@ def _enums(column: BinlogCells, width: int, known: tuple[str, ...]) -> Result:
     return labels.take(chosen), bad if wrong else None
 
 
-def _sets(column: BinlogCells, width: int, known: tuple[str, ...]) -> Result:
+def convert_sets(column: BinlogCells, width: int, known: tuple[str, ...]) -> Result:
     masks, which = np.unique(_numbers(column, width), return_inverse=True)
     bad = (masks >> np.uint64(len(known)) > 0 if len(known) < 64 else np.zeros(len(masks), np.bool_))[which]
     wrong = bool(bad.any())
@@ -218,5 +216,5 @@ def _sets(column: BinlogCells, width: int, known: tuple[str, ...]) -> Result:
     ), bad if wrong else None
 
 
-def _number_text(value: bytes) -> str:
+def number_text(value: bytes) -> str:
     return str(int.from_bytes(value, "little"))

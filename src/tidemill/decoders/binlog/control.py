@@ -99,8 +99,8 @@ class Control:
                 raise SourceError(
                     "the binlog has an incident: the server could not write some changes to it",
                     where=stream.where(),
-                    fix='Changes are missing from the binlog. Run "tidemill resync FILE" to capture from now on, and'
-                    " copy the tables to the destinations yourself.",
+                    fix='Changes are missing from the binlog. Run "tidemill recover FILE --snapshot" to copy the tables'
+                    ' again and go on, or "tidemill recover FILE --accept-gap" to go on without what was lost.',
                 )
             case _ if flags & _IGNORABLE:
                 state[scanning.POS] = end

@@ -214,7 +214,7 @@ def xa_prepare(body: bytes) -> tuple[bool, Xid]:
     return one_phase, (form, data.take(first), data.take(second))
 
 
-def expanded(event: bytes) -> Iterator[bytes]:
+def expand(event: bytes) -> Iterator[bytes]:
     """A compressed event (header and body, no checksum) as events in pieces of bounded size."""
     kind, body = event[4], event[HEADER:]
     if kind == TRANSACTION_PAYLOAD:

@@ -91,7 +91,7 @@ def _pieces(whole: Bytes, at: int, *, checksum: bool) -> Iterator[tuple[bytes, i
             return  # files change between transactions: the direct way takes them
         packed = kind == events.TRANSACTION_PAYLOAD or events.QUERY_COMPRESSED <= kind <= events.ROWS_COMPRESSED_LAST
         plain = 0 if packed or joined else plain + len(event)
-        parts = events.expanded(event)
+        parts = events.expand(event)
         before = next(parts)
         start = at
         for piece in parts:

@@ -149,7 +149,7 @@ def same_keys(b: Any, old: Any, new: Any, end: Any, program: Any, keys: Any, fir
 
 
 @njit(cache=True, nogil=True)
-def moved(
+def count_moved(
     b: Any,
     old: Any,
     new: Any,

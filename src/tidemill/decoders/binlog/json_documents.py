@@ -19,7 +19,7 @@ from numba import config
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog import json_text as kernel
 from tidemill.decoders.binlog.column import BinlogCells
-from tidemill.decoders.binlog.json_value import Node, broken, parse, quote, render
+from tidemill.decoders.binlog.json_value import Node, broken_error, parse, quote, render
 from tidemill.decoders.columnar.fields import Bytes
 from tidemill.errors import DecodeError
 from tidemill.model.columns import booleans
@@ -36,14 +36,14 @@ def convert(column: BinlogCells) -> tuple[pa.Array, npt.NDArray[np.bool_] | None
         found = [None if value is None else text(value) for value in column.values()]
         return pa.array(found, pa.string()), bad if bad.any() else None
     offsets, out, slow = np.empty(len(column) + 1, np.int32), np.empty(room, np.uint8), np.zeros(len(column), np.bool_)
-    left = kernel.texts(column.buffer, column.at, column.size, column.kind, _COMPILED, offsets, out, slow)
+    left = kernel.strings(column.buffer, column.at, column.size, column.kind, _COMPILED, offsets, out, slow)
     nulls, bits = column.validity()
     buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(out[: int(offsets[-1])].copy())]
     array = pa.Array.from_buffers(pa.binary(), len(column), buffers, nulls)
     try:
         array = array.cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise broken() from error
+        raise broken_error() from error
     if left:
         rest = [text(column.value(i)) for i in np.flatnonzero(slow).tolist()]
         array = pc.replace_with_mask(array, booleans(slow), pa.array(rest, pa.string()))
@@ -58,7 +58,7 @@ def merge(column: BinlogCells, old: BinlogCells) -> tuple[pa.Array, npt.NDArray[
         if column.kind[i] == cells.VALUE:
             found.append(text(column.value(i)))
         elif column.kind[i] == cells.DIFF and old.kind[i] == cells.VALUE:
-            found.append(render(applied(parse(old.value(i)), column.value(i))))
+            found.append(render(apply(parse(old.value(i)), column.value(i))))
         else:
             bad[i] = column.kind[i] == cells.DIFF
             found.append(None)
@@ -86,7 +86,7 @@ def _changes(data: bytes) -> list[_Change]:
     while source.left:
         operation = source.number(1)
         if operation > _REMOVE:
-            raise broken()
+            raise broken_error()
         path = source.text(source.packed())
         value = None if operation == _REMOVE else parse(source.take(source.packed()))
         found.append(_Change(operation, path, value))
@@ -102,7 +102,7 @@ def odd_text(data: bytes) -> str:
     return "[" + ", ".join(found) + "]"
 
 
-def applied(document: Node, data: bytes) -> Node:
+def apply(document: Node, data: bytes) -> Node:
     """The document after its partial update."""
     for change in _changes(data):
         _apply(document, change)
@@ -194,12 +194,12 @@ def _legs(path: str) -> list[str | _Cell]:
                 try:
                     legs.append(str(orjson.loads(path[at : end + 1])))
                 except orjson.JSONDecodeError as error:
-                    raise broken() from error
+                    raise broken_error() from error
                 at = end + 1
             else:
                 end = min((i for i in (path.find(".", at), path.find("[", at)) if i >= 0), default=len(path))
                 legs.append(path[at:end])
                 at = end
         else:
-            raise broken()
+            raise broken_error()
     return legs

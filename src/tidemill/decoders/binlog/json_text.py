@@ -19,9 +19,9 @@ _ROOM = 48  # bytes that any scalar but a string fits into
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _ESCAPES = np.zeros(256, np.uint8)  # 0: as it is, 1: \u00xx, else the letter after the backslash
 _ESCAPES[:32] = 1
-for _raw, _dead_letter in zip(b'"\\\b\f\n\r\t', b'"\\bfnrt', strict=True):
-    _ESCAPES[_raw] = _dead_letter
-_WORDS = np.frombuffer(b"null true false", np.uint8)
+for _raw, _escape in zip(b'"\\\b\f\n\r\t', b'"\\bfnrt', strict=True):
+    _ESCAPES[_raw] = _escape
+_LITERALS = np.frombuffer(b"null true false", np.uint8)
 _WORD_AT = np.array([0, 5, 10, 15], np.int64)
 _10, _0 = np.uint64(10), np.uint64(0)
 _FRACTION = np.uint64((1 << 52) - 1)
@@ -137,7 +137,7 @@ def _put_string(b: Any, p: Any, size: Any, out: Any, o: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def texts(b: Any, at: Any, size: Any, kind: Any, doubles: Any, offsets: Any, out: Any, slow: Any) -> Any:
+def strings(b: Any, at: Any, size: Any, kind: Any, doubles: Any, offsets: Any, out: Any, slow: Any) -> Any:
     """Answers how many rows are `slow`: left to Python, with no bytes here. `doubles`: whether to write those."""
     starts, kinds, counts, done = (np.empty(_DEPTH, np.int64), np.empty(_DEPTH, np.int64), np.empty(_DEPTH, np.int64),
                                    np.empty(_DEPTH, np.int64))  # fmt: skip
@@ -185,7 +185,7 @@ def texts(b: Any, at: Any, size: Any, kind: Any, doubles: Any, offsets: Any, out
                         ok = False
                     else:
                         for k in range(_WORD_AT[word], _WORD_AT[word + 1] - (1 if word < 2 else 0)):
-                            out[o] = _WORDS[k]
+                            out[o] = _LITERALS[k]
                             o += 1
                 elif t <= 10:
                     width = 2 if t <= 6 else (4 if t <= 8 else 8)

@@ -47,13 +47,13 @@ class _Document:
     def node(self, kind: int, at: int, depth: int) -> Node:
         self._left -= 1
         if depth > _DEPTH or self._left < 0:
-            raise broken()
+            raise broken_error()
         if kind <= 3:
             return self._container(kind, at, depth)
         try:
             return self._scalar(kind, at)
         except (struct.error, IndexError, ValueError) as error:
-            raise broken() from error
+            raise broken_error() from error
 
     def _container(self, kind: int, start: int, depth: int) -> Node:
         large = kind & 1
@@ -67,7 +67,7 @@ class _Document:
             keys_at = start + 2 * width
             values_at = keys_at + (width + 2) * count * is_object
             if start + size > len(data) or values_at + (1 + width) * count > start + size:
-                raise broken()
+                raise broken_error()
             nodes: list[Node] = []
             for i in range(count):
                 entry = values_at + (1 + width) * i
@@ -85,10 +85,10 @@ class _Document:
                 (length,) = struct.unpack_from("<H", data, keys_at + (width + 2) * i + width)
                 name = data[start + offset : start + offset + length]
                 if len(name) != length:
-                    raise broken()
+                    raise broken_error()
                 members[name.decode()] = nodes[i]
         except (struct.error, IndexError, UnicodeDecodeError) as error:
-            raise broken() from error
+            raise broken_error() from error
         return members
 
     def _scalar(self, kind: int, at: int) -> Scalar:
@@ -105,11 +105,11 @@ class _Document:
         if kind == 15:
             length, begin = self._length(at + 1)
             return Scalar(_opaque(data[at], self._take(begin, length)))
-        raise broken()
+        raise broken_error()
 
     def _take(self, at: int, length: int) -> bytes:
         if at + length > len(self._data):
-            raise broken()
+            raise broken_error()
         return self._data[at : at + length]
 
     def _length(self, at: int) -> tuple[int, int]:
@@ -120,15 +120,15 @@ class _Document:
             value |= (byte & 0x7F) << (7 * i)
             if not byte & 0x80:
                 return value, at + i + 1
-        raise broken()
+        raise broken_error()
 
 
-def broken() -> DecodeError:
+def broken_error() -> DecodeError:
     return DecodeError("a JSON value does not follow its format")
 
 
 def _fail() -> str:
-    raise broken()
+    raise broken_error()
 
 
 def quote(value: str) -> str:
@@ -158,7 +158,7 @@ def _digits(value: float) -> tuple[str, str, int]:
     sign = "-" if mantissa.startswith("-") else ""
     whole, _, fraction = mantissa.lstrip("-").partition(".")
     if not (whole + fraction).isdigit():  # JSON has no NaN and no infinity
-        raise broken()
+        raise broken_error()
     digits = (whole + fraction).lstrip("0")
     power = int(exponent or 0) - len(fraction)
     stripped = digits.rstrip("0")
@@ -170,7 +170,7 @@ def _opaque(kind: int, value: bytes) -> str:
         case 246:
             return _decimal(value)
         case 7 | 10 | 11 | 12 if len(value) == 8:
-            return f'"{_moment(kind, struct.unpack("<q", value)[0])}"'
+            return f'"{_temporal(kind, struct.unpack("<q", value)[0])}"'
         case _:
             encoded = base64.b64encode(value).decode()
             lines = [encoded[i : i + 76] for i in range(0, len(encoded), 76)]  # the server's encoder breaks lines
@@ -184,7 +184,7 @@ def _decimal(value: bytes) -> str:
     whole = precision - scale
     sizes = [n for n in (whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9) if n]
     if whole < 0 or not sizes or len(sizes) > _DECIMAL_GROUPS or len(packed) != sum(_DIGIT_BYTES[n] for n in sizes):
-        raise broken()
+        raise broken_error()
     negative = not packed[0] & 0x80
     data = Bytes(bytes([packed[0] ^ 0x80]) + packed[1:], "a decimal of a JSON value")
     digits = ""
@@ -192,21 +192,21 @@ def _decimal(value: bytes) -> str:
         raw = data.take(_DIGIT_BYTES[size])
         group = int.from_bytes(bytes(byte ^ 0xFF for byte in raw) if negative else raw, "big")
         if group >= 10**size:
-            raise broken()
+            raise broken_error()
         digits += f"{group:0{size}d}"
     text = (digits[:whole].lstrip("0") or "0") + ("." + digits[whole:] if scale else "")
     return "-" + text if negative and digits.strip("0") else text
 
 
-def _moment(kind: int, packed: int) -> str:
+def _temporal(kind: int, packed: int) -> str:
     sign, packed = ("-", -packed) if packed < 0 else ("", packed)
-    micros, moment = packed & 0xFFFFFF, packed >> 24
-    clock = f"{moment >> 6 & 63:02d}:{moment & 63:02d}.{micros:06d}"
+    micros, upper = packed & 0xFFFFFF, packed >> 24
+    clock = f"{upper >> 6 & 63:02d}:{upper & 63:02d}.{micros:06d}"
     if kind == 11:
-        return f"{sign}{moment >> 12 & 1023:02d}:{clock}"
-    month = moment >> 22
-    date = f"{month // 13:04d}-{month % 13:02d}-{moment >> 17 & 31:02d}"
-    return date if kind == 10 else f"{date} {moment >> 12 & 31:02d}:{clock}"
+        return f"{sign}{upper >> 12 & 1023:02d}:{clock}"
+    month = upper >> 22
+    date = f"{month // 13:04d}-{month % 13:02d}-{upper >> 17 & 31:02d}"
+    return date if kind == 10 else f"{date} {upper >> 12 & 31:02d}:{clock}"
 
 
 def render(node: Node) -> str:

@@ -29,13 +29,13 @@ def rewritten(kind: int, digits: int, value: bytes) -> bytes:
     if kind == m.TIMESTAMP:
         fraction = number & (1 << 8 * (len(value) - 4)) - 1
         if fraction >= unit:
-            raise _broken()
+            raise _broken_error()
         return value[:4] + _fraction(fraction, digits)
     if kind == m.TIME:
         number -= _TIME_ZERO * unit
         seconds, fraction = divmod(abs(number), unit)
         if seconds >= _TIME_ZERO:
-            raise _broken()
+            raise _broken_error()
         width = 3 + (digits + 1) // 2
         whole = (seconds // 3600 << 12 | seconds // 60 % 60 << 6 | seconds % 60).to_bytes(3, "big")
         packed = int.from_bytes(whole + _fraction(fraction, digits), "big")
@@ -44,7 +44,7 @@ def rewritten(kind: int, digits: int, value: bytes) -> bytes:
     days, seconds = divmod(seconds, 86_400)
     clock = seconds // 3600 << 12 | seconds // 60 % 60 << 6 | seconds % 60
     if days >> 5 > 9999 * 13 + 12:
-        raise _broken()
+        raise _broken_error()
     return (1 << 39 | days << 17 | clock).to_bytes(5, "big") + _fraction(fraction, digits)
 
 
@@ -53,5 +53,5 @@ def _fraction(number: int, digits: int) -> bytes:
     return (number * 10 ** (digits % 2)).to_bytes((digits + 1) // 2, "big")
 
 
-def _broken() -> DecodeError:
+def _broken_error() -> DecodeError:
     return DecodeError("a temporal value of MariaDB's old format does not follow it")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.columns import Converter, converter
-from tidemill.decoders.columnar import eight_bytes as words
+from tidemill.decoders.columnar import eight_bytes
 from tidemill.decoders.mysql_schema.table_map import TableMap
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model.columns import Ints
@@ -188,15 +188,15 @@ class Names:
 
     def positions(self, name: npt.NDArray[np.int32], number: Ints) -> pa.Array:
         offsets = np.empty(len(name) + 1, np.int32)
-        out = np.empty(int(self._size[name].sum()) + 20 * len(name) + words.ROOM, np.uint8)
+        out = np.empty(int(self._size[name].sum()) + 20 * len(name) + eight_bytes.ROOM, np.uint8)
         size = cells.positions(name, number, self._at, self._text, offsets, out)
         return pa.Array.from_buffers(
             pa.string(), len(name), [None, pa.py_buffer(offsets), pa.py_buffer(out[:size].copy())]
         )
 
     def _index(self) -> None:
-        texts = [name.prefix.encode() for name in self._all]
-        self._size = np.array([len(text) for text in texts], np.int64)
+        prefixes = [name.prefix.encode() for name in self._all]
+        self._size = np.array([len(text) for text in prefixes], np.int64)
         self._at = np.concatenate([[0], np.cumsum(self._size)]).astype(np.int64)
-        self._text = np.frombuffer(b"".join(texts) + bytes(words.ROOM), np.uint8).copy()
+        self._text = np.frombuffer(b"".join(prefixes) + bytes(eight_bytes.ROOM), np.uint8).copy()
         self._vectors = (np.array(self._high, np.int64), np.array(self._low, np.int64), np.array(self._of, np.int64))

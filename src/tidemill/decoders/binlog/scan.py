@@ -19,13 +19,13 @@ from tidemill.decoders.binlog.images import (
     OLD_WHOLE,
     PARTIAL,
     count_bits,
-    moved,
+    count_moved,
     same_keys,
     skip_options,
     skip_some,
     skip_whole,
 )
-from tidemill.decoders.binlog.wire import le16, le24, le32, le48, le64, packed
+from tidemill.decoders.binlog.wire import le16, le24, le32, le48, le64, unpack
 from tidemill.decoders.columnar.calendar import NO_TIME
 from tidemill.decoders.columnar.crc32 import crc32
 from tidemill.model.barrier import Barrier
@@ -46,8 +46,7 @@ CHECKSUM = 11  # 1 when events end with a CRC32
 LOG_POS = 12  # end of the newest event in its file
 FILE = 13  # name number of that file
 PACKETS = 14  # 1: events come in packets; 0: one after the other, checked and without checksums
-LAST_SLOT = 15  # where the last table was found
-STATE_SIZE = 16
+STATE_SIZE = 15
 
 _KEY_CHANGE = int(Barrier.KEY_CHANGE)
 
@@ -207,7 +206,7 @@ def scan(
                         status = MORE if number == 0xFFFFFF else UNKNOWN_TABLE
                     elif slot_of[at] != NOT_CAPTURED:
                         k = slot_of[at]
-                        columns, q = packed(b, q, stop)
+                        columns, q = unpack(b, q, stop)
                         bitmap = (columns + 7) >> 3
                         update = kind == 31 or kind == 24 or kind == _PARTIAL_UPDATE
                         if columns != width[k] or q + bitmap * (2 if update else 1) > stop:
@@ -269,7 +268,7 @@ def scan(
                                     if flags == OLD_WHOLE | NEW_WHOLE:
                                         differs = not same_keys(b, o, w, stop, program, keys, first, columns)
                                     else:
-                                        differs, missing = moved(
+                                        differs, missing = count_moved(
                                             b, o, nulls, stop, program, keys, first, columns, old_bits, new_bits
                                         )
                                 if differs and not missing:

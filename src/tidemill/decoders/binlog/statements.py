@@ -24,7 +24,7 @@ from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, Committed
 
 _COMMENT = re.compile(r"\s*(/\*(?!!|M!).*?\*/|--\s[^\n]*\n|#[^\n]*\n)", re.DOTALL)
-_WORDS = re.compile(r"[\s(]*([a-z]+)(?:\s+([a-z]+))?", re.IGNORECASE)
+_FIRST_TOKENS = re.compile(r"[\s(]*([a-z]+)(?:\s+([a-z]+))?", re.IGNORECASE)
 # The last three are calls of stored functions that change rows.
 _CHANGES_ROWS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "SELECT", "DO", "CALL"})
 _EMPTIED = re.compile(r"\s*DELETE\s+FROM\s+((?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`)\s*(?:/\*.*\*/)?\s*", re.IGNORECASE)
@@ -45,8 +45,8 @@ class Statements:
         text = query.text
         while comment := _COMMENT.match(text):
             text = text[comment.end() :]
-        words = _WORDS.match(text)
-        first, second = (words[1].upper(), (words[2] or "").upper()) if words else ("", "")
+        tokens = _FIRST_TOKENS.match(text)
+        first, second = (tokens[1].upper(), (tokens[2] or "").upper()) if tokens else ("", "")
         match first, second:
             case "BEGIN", _:
                 raise self._stream.broken(scanning.BAD_EVENT)
@@ -72,7 +72,7 @@ class Statements:
             case _ if first in _CHANGES_ROWS and not (emptied := _EMPTIED.fullmatch(text)):
                 yield from self.row_change(first, replace(query, text=text), seconds, end)
             case _ if query.pending:
-                yield from self._ended([], seconds, end, None)
+                yield from self._end([], seconds, end, None)
             case _:
                 # What a server writes for a MEMORY table that it lost with a restart.
                 if first == "DELETE" and emptied is not None:
@@ -87,7 +87,7 @@ class Statements:
                 where=self._stream.where(),
                 fix=f"Set binlog_format=ROW, also in sessions that changed it for themselves. {SKIP}",
             )
-        yield from self._ended([], seconds, end, None)
+        yield from self._end([], seconds, end, None)
 
     def _ddl(self, query: events.Query, seconds: int, end: int) -> Iterator[Change]:
         """Everything before it leaves first; it is applied once, because its bytes are never scanned again."""
@@ -102,11 +102,9 @@ class Statements:
         changes = self._tables.ddl(query.text, query.database, here, query.session)
         if changes:
             self._stream.known.forget()
-        yield from self._ended(changes, seconds, end, own)
+        yield from self._end(changes, seconds, end, own)
 
-    def _ended(
-        self, changes: list[DdlChange], seconds: int, end: int, own: BinlogTransaction | None
-    ) -> Iterator[Change]:
+    def _end(self, changes: list[DdlChange], seconds: int, end: int, own: BinlogTransaction | None) -> Iterator[Change]:
         """What the statement did leaves: with the transaction around it, or as one of its own."""
         state = self._stream.state
         if own is None and state[scanning.OPEN] == 2:

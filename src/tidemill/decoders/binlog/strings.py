@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog.column import BinlogCells, Mask, Result
-from tidemill.decoders.columnar import eight_bytes as words
+from tidemill.decoders.columnar import eight_bytes
 from tidemill.decoders.mysql_schema import charsets, types
 from tidemill.decoders.mysql_schema import table_map as m
 from tidemill.decoders.mysql_schema.fill import inet6_text
@@ -25,26 +25,26 @@ def converter_of(kind: int, metadata: int, native: str, arrow: pa.DataType) -> C
     """None where such values cannot be what the column is said to be."""
     if kind in (m.BLOB_COMPRESSED, m.VARCHAR_COMPRESSED):
         inner = converter_of(m.BLOB, 4, native, arrow)
-        return None if inner is None else (lambda c: inner(_inflated(c)))
+        return None if inner is None else (lambda c: inner(_inflate_cells(c)))
     if native in _SPECIAL and kind == m.STRING:
         return lambda c: _special(c, native, metadata)
     if pa.types.is_list(arrow):
         return _vectors
     if pa.types.is_binary(arrow):
         if kind == m.STRING:
-            return lambda c: _padded(c, metadata)
-        return _binaries
+            return lambda c: _pad(c, metadata)
+        return as_bytes
     if not pa.types.is_string(arrow) or kind in (m.GEOMETRY, m.VECTOR):
         return None
     charset = types.charset(native)
     if charset in charsets.UTF8:
-        return _texts
+        return _strings
     if charsets.is_single_byte(charset):
-        return lambda c: _single_byte_texts(c, charset)
-    return lambda c: _foreign_texts(c, charset)
+        return lambda c: _single_byte_strings(c, charset)
+    return lambda c: _foreign_strings(c, charset)
 
 
-def varying(
+def read_varying(
     column: BinlogCells, arrow: pa.DataType, offsets: Any, data: npt.NDArray[np.uint8], bad: Mask | None = None
 ) -> Result:
     nulls, bits = column.validity(bad)
@@ -55,63 +55,63 @@ def varying(
 _MOST = np.iinfo(np.int32).max
 
 
-def _fitting(size: int) -> int:
+def _fit(size: int) -> int:
     """Arrow counts a column's bytes in 32 bits, and UTF-8 may be three times as long as what was sent."""
     if size > _MOST:
         raise DecodeError("one column of a block is larger than 2 GiB", fix="Lower gather_ms, to decode less at once.")
     return size
 
 
-def _copied(column: BinlogCells) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    total = _fitting(int(column.size.sum(dtype=np.int64)))
-    offsets, data = np.empty(len(column) + 1, np.int32), np.empty(total + words.ROOM, np.uint8)
-    words.copy(column.buffer, column.at, column.size, offsets, data)
+def _copy(column: BinlogCells) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    total = _fit(int(column.size.sum(dtype=np.int64)))
+    offsets, data = np.empty(len(column) + 1, np.int32), np.empty(total + eight_bytes.ROOM, np.uint8)
+    eight_bytes.copy(column.buffer, column.at, column.size, offsets, data)
     return offsets, data[:total]
 
 
-def _binaries(column: BinlogCells) -> Result:
-    return varying(column, pa.binary(), *_copied(column))
+def as_bytes(column: BinlogCells) -> Result:
+    return read_varying(column, pa.binary(), *_copy(column))
 
 
-def _padded(column: BinlogCells, width: int) -> Result:
+def _pad(column: BinlogCells, width: int) -> Result:
     """BINARY(n): the binlog leaves out its trailing zero bytes, a reader of the table sees them."""
     sizes = np.where(column.kind == cells.VALUE, width, 0)
     if (column.size > width).any():
         raise DecodeError(f"a BINARY({width}) value is longer than its column")
     dense = np.zeros((len(column), width), np.uint8)
-    cells.padded(column.buffer, column.at, column.size, column.kind, width, dense.reshape(-1))
+    cells.pad(column.buffer, column.at, column.size, column.kind, width, dense.reshape(-1))
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    return varying(column, pa.binary(), offsets, dense[column.kind == cells.VALUE].reshape(-1))
+    return read_varying(column, pa.binary(), offsets, dense[column.kind == cells.VALUE].reshape(-1))
 
 
-def _texts(column: BinlogCells) -> Result:
+def _strings(column: BinlogCells) -> Result:
     """UTF-8. Servers check it, but a table may be older than the check: bytes that are no UTF-8 stay bytes."""
-    array, _ = _binaries(column)
+    array, _ = as_bytes(column)
     try:
         return array.cast(pa.string()), None
     except pa.ArrowInvalid:
         return _one_by_one(column, "utf8mb4")
 
 
-def _single_byte_texts(column: BinlogCells, charset: str) -> Result:
+def _single_byte_strings(column: BinlogCells, charset: str) -> Result:
     if charset != "swe7" and cells.ascii_only(column.buffer, column.at, column.size):
-        return _texts(column)
+        return _strings(column)
     lengths, utf8 = charsets.single_byte(charset)
     offsets, bad = np.empty(len(column) + 1, np.int32), np.zeros(len(column), np.bool_)
     room = 3 * int(column.size.sum(dtype=np.int64))
     if room > _MOST:
         sent = (column.buffer[at : at + size] for at, size in zip(column.at, column.size, strict=True))
-        room = _fitting(sum(int(lengths[part].sum(dtype=np.int64)) for part in sent))
+        room = _fit(sum(int(lengths[part].sum(dtype=np.int64)) for part in sent))
     data = np.empty(room, np.uint8)
     wrong = cells.transcode(column.buffer, column.at, column.size, column.kind, lengths, utf8, offsets, data, bad)
-    return varying(column, pa.string(), offsets, data[: int(offsets[-1])].copy(), bad if wrong else None)
+    return read_varying(column, pa.string(), offsets, data[: int(offsets[-1])].copy(), bad if wrong else None)
 
 
-def _foreign_texts(column: BinlogCells, charset: str) -> Result:
+def _foreign_strings(column: BinlogCells, charset: str) -> Result:
     """Several bytes a character: the whole column through one call of a codec, with a byte between the values that
     none of them has."""
     if charsets.encode_ascii("a", charset) == b"a" and cells.ascii_only(column.buffer, column.at, column.size):
-        return _texts(column)
+        return _strings(column)
     values = [value or b"" for value in column.values()]
     held = b"".join(values)
     free = next((chr(c) for c in range(1, 32) if c not in held), None)
@@ -121,11 +121,11 @@ def _foreign_texts(column: BinlogCells, charset: str) -> Result:
         except UnicodeDecodeError:
             return _one_by_one(column, charset)
         data = np.frombuffer(text.encode(), np.uint8)
-        _fitting(len(data) - len(values) + 1)
+        _fit(len(data) - len(values) + 1)
         ends = np.append(np.flatnonzero(data == ord(free)), len(data))
         if len(ends) == len(values):
             offsets = np.concatenate([[0], ends - np.arange(len(ends))]).astype(np.int32)
-            return varying(column, pa.string(), offsets, data[data != ord(free)])
+            return read_varying(column, pa.string(), offsets, data[data != ord(free)])
     return _one_by_one(column, charset)
 
 
@@ -142,7 +142,7 @@ def _one_by_one(column: BinlogCells, charset: str) -> Result:
 
 
 def _vectors(column: BinlogCells) -> Result:
-    offsets, data = _copied(column)
+    offsets, data = _copy(column)
     if (offsets % 4).any():
         raise DecodeError("a VECTOR is not made of whole numbers of four bytes")
     values = pa.Array.from_buffers(pa.float32(), len(data) // 4, [None, pa.py_buffer(data)])
@@ -174,7 +174,7 @@ def _special(column: BinlogCells, native: str, width: int) -> Result:
     return pa.array(found, pa.string()), None
 
 
-def _inflated(column: BinlogCells) -> BinlogCells:
+def _inflate_cells(column: BinlogCells) -> BinlogCells:
     """MariaDB's COMPRESSED columns: a byte with the method and the size of the length, the length, then zlib's data."""
     parts, at, size = [], np.zeros(len(column), np.int32), np.zeros(len(column), np.int32)
     total = 0

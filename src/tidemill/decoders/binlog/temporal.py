@@ -1,7 +1,7 @@
 """MySQL's dates and times, packed bits, into days, microseconds, and text for TIME. Cells as in `cells`.
 
 Bad is what no calendar has: zero and partial dates (`0000-00-00`, `2024-02-00`, any day of the year 0) and days that
-their month lacks (ALLOW_INVALID_DATES). `text_of` says how the server prints them.
+their month lacks (ALLOW_INVALID_DATES). `date_text` and its like say how the server prints them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCALE = np.array([1_000_000, 10_000, 100, 1], np.int64)  # by bytes of the frac
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _exists(y: Any, m: Any, d: Any) -> Any:
+def exists(y: Any, m: Any, d: Any) -> Any:
     if y < 1 or m < 1 or m > 12 or d < 1:
         return False
     leap = m == 2 and y % 4 == 0 and (y % 100 != 0 or y % 400 == 0)
@@ -36,7 +36,7 @@ def _be(b: Any, p: Any, n: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _le(b: Any, p: Any, n: Any) -> Any:
+def little_endian(b: Any, p: Any, n: Any) -> Any:
     v = np.int64(0)
     for k in range(n):
         v |= np.int64(b[p + k]) << (8 * k)
@@ -51,9 +51,9 @@ def dates(b: Any, at: Any, kind: Any, out: Any, bad: Any) -> Any:
         out[i] = 0
         if kind[i] != VALUE:
             continue
-        v = _le(b, at[i], 3)
+        v = little_endian(b, at[i], 3)
         y, m, d = v >> 9, v >> 5 & 15, v & 31
-        if _exists(y, m, d):
+        if exists(y, m, d):
             out[i] = days(y, m, d)
         else:
             bad[i] = True
@@ -73,7 +73,7 @@ def datetimes(b: Any, at: Any, kind: Any, fraction: Any, out: Any, bad: Any) -> 
         micros = _be(b, at[i] + 5, fraction) * _SCALE[fraction] if fraction else np.int64(0)
         y, m, d = (v >> 22) // 13, (v >> 22) % 13, v >> 17 & 31
         hour, minute, second = v >> 12 & 31, v >> 6 & 63, v & 63
-        if v >= 0 and _exists(y, m, d) and hour < 24 and minute < 60 and second < 60 and micros < 1_000_000:
+        if v >= 0 and exists(y, m, d) and hour < 24 and minute < 60 and second < 60 and micros < 1_000_000:
             out[i] = days(y, m, d) * MICROS_PER_DAY + (hour * 3600 + minute * 60 + second) * 1_000_000 + micros
         else:
             bad[i] = True
@@ -89,11 +89,11 @@ def old_datetimes(b: Any, at: Any, kind: Any, out: Any, bad: Any) -> Any:
         out[i] = 0
         if kind[i] != VALUE:
             continue
-        v = _le(b, at[i], 8)
+        v = little_endian(b, at[i], 8)
         date, time = v // 1_000_000, v % 1_000_000
         y, m, d = date // 10_000, date // 100 % 100, date % 100
         hour, minute, second = time // 10_000, time // 100 % 100, time % 100
-        if 0 <= v < 100_000_000_000_000 and _exists(y, m, d) and hour < 24 and minute < 60 and second < 60:
+        if 0 <= v < 100_000_000_000_000 and exists(y, m, d) and hour < 24 and minute < 60 and second < 60:
             out[i] = days(y, m, d) * MICROS_PER_DAY + (hour * 3600 + minute * 60 + second) * 1_000_000
         else:
             bad[i] = True
@@ -109,7 +109,7 @@ def timestamps(b: Any, at: Any, kind: Any, fraction: Any, old: Any, out: Any, ba
         out[i] = 0
         if kind[i] != VALUE:
             continue
-        v = _le(b, at[i], 4) if old else _be(b, at[i], 4)
+        v = little_endian(b, at[i], 4) if old else _be(b, at[i], 4)
         micros = _be(b, at[i] + 4, fraction) * _SCALE[fraction] if fraction else np.int64(0)
         if (v or micros) and micros < 1_000_000:
             out[i] = v * 1_000_000 + micros
@@ -120,9 +120,34 @@ def timestamps(b: Any, at: Any, kind: Any, fraction: Any, old: Any, out: Any, ba
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _two(out: Any, o: Any, v: Any) -> Any:
+def _two_digits(out: Any, o: Any, v: Any) -> Any:
     out[o], out[o + 1] = np.uint8(48 + v // 10), np.uint8(48 + v % 10)
     return o + 2
+
+
+@njit(cache=True, nogil=True)
+def print_time(out: Any, o: Any, negative: Any, hour: Any, minute: Any, second: Any, micros: Any, digits: Any) -> Any:
+    """At most 17 bytes from `o` on, with so many digits of the fraction; the next byte."""
+    if negative:
+        out[o] = 45
+        o += 1
+    if hour >= 100:
+        out[o] = np.uint8(48 + hour // 100 % 10)
+        o += 1
+    o = _two_digits(out, o, hour % 100)
+    out[o] = 58
+    o = _two_digits(out, o + 1, minute % 100)
+    out[o] = 58
+    o = _two_digits(out, o + 1, second % 100)
+    if digits:
+        out[o] = 46
+        o += 1
+        unit = 100_000
+        for _k in range(digits):
+            out[o] = np.uint8(48 + micros // unit % 10)
+            o += 1
+            unit //= 10
+    return o
 
 
 @njit(cache=True, nogil=True)
@@ -136,7 +161,7 @@ def times(b: Any, at: Any, kind: Any, digits: Any, old: Any, offsets: Any, out: 
             continue
         micros = np.int64(0)
         if old:
-            v = _le(b, at[i], 3)
+            v = little_endian(b, at[i], 3)
             if v & 0x800000:
                 v -= 0x1000000
             negative = v < 0
@@ -150,25 +175,7 @@ def times(b: Any, at: Any, kind: Any, digits: Any, old: Any, offsets: Any, out: 
             micros = (v & ((np.int64(1) << (8 * fraction)) - 1)) * _SCALE[fraction] if fraction else np.int64(0)
             v >>= 8 * fraction
             hour, minute, second = v >> 12 & 1023, v >> 6 & 63, v & 63
-        if negative:
-            out[o] = 45
-            o += 1
-        if hour >= 100:
-            out[o] = np.uint8(48 + hour // 100 % 10)
-            o += 1
-        o = _two(out, o, hour % 100)
-        out[o] = 58
-        o = _two(out, o + 1, minute % 100)
-        out[o] = 58
-        o = _two(out, o + 1, second % 100)
-        if digits:
-            out[o] = 46
-            o += 1
-            unit = 100_000
-            for _k in range(digits):
-                out[o] = np.uint8(48 + micros // unit % 10)
-                o += 1
-                unit //= 10
+        o = print_time(out, o, negative, hour, minute, second, micros, digits)
     offsets[len(at)] = o
 
 
@@ -195,7 +202,7 @@ def old_datetime_text(value: bytes) -> str:
 
 
 def timestamp_text(value: bytes, digits: int) -> str:
-    """Only of the zero date; every other TIMESTAMP is a moment."""
+    """Only of the zero date; every other TIMESTAMP is a point in time."""
     return "0000-00-00 00:00:00" + _fraction(value[4:], digits)
 
 

@@ -1,4 +1,4 @@
-"""Numbers as the binlog writes them, read by kernels. None of them looks whether its bytes are there, but `packed`.
+"""Numbers as the binlog writes them, read by kernels. None of them looks whether its bytes are there, but `unpack`.
 
 Called by the kernels of `scan`, `images` and `json_text`; Python code reads with `fields`.
 """
@@ -37,7 +37,7 @@ def le64(b: Any, p: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def packed(b: Any, p: Any, end: Any) -> Any:
+def unpack(b: Any, p: Any, end: Any) -> Any:
     """(value, next byte) of a length-encoded integer; value -1 if it does not fit."""
     if p >= end:
         return np.int64(-1), p

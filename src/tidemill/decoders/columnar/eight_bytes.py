@@ -15,6 +15,7 @@ ROOM = 8  # what `copy` may write after the last value
 
 # Unsigned throughout: signed indexes are checked for being negative at every access.
 _U = np.uint64
+_HIGH = _U(0xF0F0F0F0F0F0F0F0)
 _1, _2, _3, _4, _5, _6, _7, _8 = (_U(n) for n in range(1, 9))
 
 
@@ -54,3 +55,17 @@ def copy(b: Any, at: Any, size: Any, offsets: Any, out: Any) -> None:
                 k += _1
         o += n
     offsets[len(at)] = o
+
+
+@njit(cache=True, nogil=True, inline="always")
+def number(w: Any, n: Any) -> Any:
+    """The number that the first `n` bytes of the word print in decimal, 1 to 8 of them; -1 if they are not digits.
+    Neighbours are joined, digits first, then pairs, then fours: three multiplications instead of a loop."""
+    bits = _8 * n
+    # Digits to the upper end, zeros before them. To shift a word by all of its bits is not defined.
+    w = w << (_U(64) - bits) | (_U(0x30303030303030) >> (bits - _8))
+    if w & _HIGH | ((w + _U(0x0606060606060606)) & _HIGH) >> _4 != _U(0x3333333333333333):
+        return np.int64(-1)
+    w = (w & _U(0x0F0F0F0F0F0F0F0F)) * _U(2561) >> _8
+    w = (w & _U(0x00FF00FF00FF00FF)) * _U(6553601) >> _U(16)
+    return np.int64((w & _U(0x0000FFFF0000FFFF)) * _U(42949672960001) >> _U(32))

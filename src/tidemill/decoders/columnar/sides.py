@@ -1,4 +1,4 @@
-"""What every decoder's blocks have beside their images: who changed what when, `unchanged`, and `odd`."""
+"""What every decoder's blocks have beside their images: who changed what when, `list_unchanged`, and `odd`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def table_runs(slot: npt.NDArray[np.int32], name: Callable[[int], str]) -> list[
     return sorted(found, key=lambda block: int(block[1][0]))
 
 
-def unchanged(unsent: npt.NDArray[np.bool_]) -> pa.Array:
+def list_unchanged(unsent: npt.NDArray[np.bool_]) -> pa.Array:
     """`unsent[column, row]`: the source left the value out."""
     row, place = np.nonzero(unsent.T)
     none = np.bincount(row, minlength=unsent.shape[1]) == 0
@@ -77,7 +77,7 @@ def side_values(found: list[tuple[Ints, Side, int, pa.Array]], rows: int) -> pa.
     order = np.argsort(row, kind="stable")
     side = np.concatenate([np.full(len(where), int(side), np.uint8) for where, side, _, _ in found])[order]
     place = np.concatenate([np.full(len(where), j, np.uint16) for where, _, j, _ in found])[order]
-    text = pa.concat_arrays([texts for *_, texts in found]).take(column(order, pa.int64()))
+    text = pa.concat_arrays([strings for *_, strings in found]).take(column(order, pa.int64()))
     items = pa.StructArray.from_arrays(
         [column(side, pa.uint8()), column(place, pa.uint16()), text], fields=list(ODD.value_type)
     )

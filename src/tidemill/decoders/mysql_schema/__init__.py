@@ -27,8 +27,8 @@ from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogDatabas
 from tidemill.decoders.mysql_schema.changes import changes, safe_text
 from tidemill.decoders.mysql_schema.column_definition import implicit_period, lacks_charset
 from tidemill.decoders.mysql_schema.ddl import parse, parse_anyhow
-from tidemill.decoders.mysql_schema.defaults import is_rounded, kept, of_catalog
-from tidemill.decoders.mysql_schema.fill import initial
+from tidemill.decoders.mysql_schema.defaults import is_rounded, kept_default, of_catalog
+from tidemill.decoders.mysql_schema.described import structure
 from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
 from tidemill.decoders.mysql_schema.history import NEVER_LISTED, Effect, State, TableHistory, Unknown
 from tidemill.decoders.mysql_schema.place import BinlogPlace, BinlogWitness, file_number
@@ -38,10 +38,11 @@ from tidemill.decoders.mysql_schema.shape import difference
 from tidemill.decoders.mysql_schema.table_map import TableMap
 from tidemill.decoders.mysql_schema.target import calls_nothing, target
 from tidemill.decoders.mysql_schema.temporary import TableKey
-from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, words
+from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, tokenize
+from tidemill.decoders.mysql_schema.types import labels
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model.position import Position
-from tidemill.model.table import Column, Table
+from tidemill.model.table import Table
 
 __all__ = [
     "SYSTEM",
@@ -59,13 +60,15 @@ __all__ = [
     "file_number",
     "implicit_period",
     "is_rounded",
+    "labels",
     "of_catalog",
+    "structure",
 ]  # fmt: skip
 
-_RESYNC = (
+_RECOVER = (
     "Set binlog_row_metadata=FULL at the server, so that the binlog has the names itself from then on. To go on from"
-    ' here, run "tidemill resync FILE", which begins anew with the catalog of today; what was changed until then is not'
-    " captured, so copy the table to the destinations yourself."
+    ' here, run "tidemill recover FILE --snapshot", which begins anew with the catalog of today and copies the tables,'
+    ' or "tidemill recover FILE --accept-gap", which leaves out what was changed until then.'
 )
 SYSTEM = ("mysql", "information_schema", "performance_schema", "sys")
 # What a sequence of MariaDB looks like: a table of one row that nobody writes to.
@@ -136,9 +139,9 @@ class MysqlTables:
         if state is None and _is_sequence(shape):
             return None
         if shape.names:
-            state = self._combined(shape, state)
+            state = self._combine(shape, state)
             self._history.tables[key] = state
-        known_state = self._checked(shape, state, position)
+        known_state = self._check(shape, state, position)
         table = self._register(known_state, position, shape)
         if len(self._resolved) > 10_000:
             self._resolved.clear()
@@ -149,7 +152,7 @@ class MysqlTables:
         """Of a table that was resolved just now."""
         state = self._history.tables.get(self._history.key(shape.database, shape.name))
         assert isinstance(state, CatalogTable)
-        return tuple(map(kept, state.columns))
+        return tuple(map(kept_default, state.columns))
 
     def ddl(self, text: str, database: str, position: Position, session: StatementSession = UNTOLD) -> list[DdlChange]:
         """Changes of captured tables by a statement, in order; `position` is the one after it. The same statement at
@@ -204,7 +207,7 @@ class MysqlTables:
     ) -> list[DdlChange]:
         """Tables that the statement names are not known any more, until a TABLE_MAP with names describes them."""
         try:
-            named = {word.text for word in words(text, session.mode) if word.kind is not TokenKind.SIGN}
+            named = {word.text for word in tokenize(text, session.mode) if word.kind is not TokenKind.SIGN}
         except NotUnderstood:
             named = set(re.findall(r"[\w$]+", text))
         if self._history.fold:
@@ -260,16 +263,17 @@ class MysqlTables:
             table = self._register(state, position)
         document = {"text": text, "kind": effect.kind, "changes": changes(effect)}
         same = effect.kind == "alter" and _shape_of(effect.before) == _shape_of(effect.after)
+        same = same and not document["changes"]
         return DdlChange(table, orjson.dumps(document).decode(), not same, effect.kind == "truncate")
 
-    def _combined(self, shape: TableMap, state: State | None) -> CatalogTable:
+    def _combine(self, shape: TableMap, state: State | None) -> CatalogTable:
         """A table that the binlog names, with what the history knows beyond that, where the two agree."""
         key = tuple(shape.names[j] for j, _ in shape.key)
         if isinstance(state, CatalogTable) and tuple(c.name for c in state.columns) == shape.names:
             if not difference(state, shape):
                 # What is written here in the server's own words was no more than read in a statement.
                 labelled = [
-                    replace(c, type=self._confirmed(shape, j)[0]) if shape.types[j] in (m.ENUM, m.SET) else c
+                    replace(c, type=self._confirm(shape, j)[0]) if shape.types[j] in (m.ENUM, m.SET) else c
                     for j, c in enumerate(state.columns)
                 ]
                 return replace(state, columns=tuple(labelled), key=key)
@@ -278,23 +282,23 @@ class MysqlTables:
         generated = {c.name: c.generated for c in state.columns} if state else {}
         columns = []
         for j, name in enumerate(shape.names):
-            native, charset = self._confirmed(shape, j)
+            native, charset = self._confirm(shape, j)
             columns.append(CatalogColumn(name, native, charset, shape.nullable[j], generated.get(name, False)))
         made = CatalogTable(shape.database, shape.name, tuple(columns), key)
         return replace(made, charset=state.charset, renamed=state.renamed) if state else made
 
-    def _confirmed(self, shape: TableMap, j: int) -> tuple[str, str]:
+    def _confirm(self, shape: TableMap, j: int) -> tuple[str, str]:
         """Type and charset of a column as the event alone has them."""
         kind = mysqltypes.of_map(shape, j)
         if kind is None:
             raise DecodeError(
                 f'the type of column "{shape.names[j]}" of {shape.full_name} is not known',
-                where=self._where, fix=_RESYNC,
+                where=self._where, fix=_RECOVER,
             )  # fmt: skip
         charset = _charset(shape, j)
         return kind.native.partition(" character set ")[0], charset if charset and charset != "binary" else ""
 
-    def _checked(self, shape: TableMap, state: State | None, position: Position) -> CatalogTable:
+    def _check(self, shape: TableMap, state: State | None, position: Position) -> CatalogTable:
         if isinstance(state, CatalogTable):
             if shape.names or not (found := difference(state, shape)):
                 return self._with_charsets(shape, state, position)
@@ -307,11 +311,11 @@ class MysqlTables:
             raise DecodeError(
                 f"the structure of {shape.full_name} is not known: the catalog did not show it when capture began",
                 where=self._at(position),
-                fix=f"{grant} and then: {_RESYNC}" if self._account else _RESYNC,
+                fix=f"{grant} and then: {_RECOVER}" if self._account else _RECOVER,
             )
         else:
             what = f"the structure of {shape.full_name} is not known: {state.reason}"
-        raise DecodeError(what, where=self._at(position), fix=_RESYNC)
+        raise DecodeError(what, where=self._at(position), fix=_RECOVER)
 
     def _with_charsets(self, shape: TableMap, state: CatalogTable, position: Position) -> CatalogTable:
         """A column without a charset took the default of a database that is not known: the event may say it."""
@@ -325,7 +329,7 @@ class MysqlTables:
                 raise DecodeError(
                     f'the character set of column "{columns[j].name}" of {shape.full_name} is not known: its statement'
                     " names none, and that of the database at the time is written nowhere",
-                    where=self._at(position), fix=_RESYNC,
+                    where=self._at(position), fix=_RECOVER,
                 )  # fmt: skip
             columns[j] = replace(columns[j], charset=charset)
         known = replace(state, columns=tuple(columns))
@@ -333,23 +337,15 @@ class MysqlTables:
         return known
 
     def _register(self, state: CatalogTable, position: Position, shape: TableMap | None = None) -> Table:
-        columns = []
-        for j, column in enumerate(state.columns):
-            kind = mysqltypes.data_type(column.type, column.charset, self._flavor)
-            nullable = column.nullable if shape is None else shape.nullable[j]
-            made_of = Column(column.name, kind, nullable=nullable, generated=column.generated)
-            columns.append(replace(made_of, initial=initial(made_of, column.initial)))
-        made = Table(
-            state.database, state.database, state.name, tuple(columns), state.key, self._identity, renamed=state.renamed
-        )
+        made = structure(state, self._flavor, self._identity, shape.nullable if shape is not None else None)
         # A structure that was there before keeps its number, but what was renamed on the way to it is today's.
         return replace(self._schemas.register(made, position), renamed=made.renamed)
 
     def _forget_defaults(self, since: Sequence[tuple[str, str]] | None) -> None:
         """Of tables that a statement named between the place and the catalog; if those are not known, of all."""
-        texts = "\n".join(text for _, text in since or ()).lower()
+        since_then = "\n".join(text for _, text in since or ()).lower()
         for key, state in self._history.tables.items():
-            if isinstance(state, CatalogTable) and (since is None or key[1].lower().replace("`", "``") in texts):
+            if isinstance(state, CatalogTable) and (since is None or key[1].lower().replace("`", "``") in since_then):
                 forgotten = tuple(replace(c, default=None) for c in state.columns)
                 self._history.tables[key] = replace(state, columns=forgotten)
 

@@ -9,12 +9,12 @@ from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
 from tidemill.decoders.mysql_schema.history import Effect, Unknown
 from tidemill.decoders.mysql_schema.session import SqlMode
 from tidemill.decoders.mysql_schema.temporary import TableKey
-from tidemill.decoders.mysql_schema.tokens import quoted
+from tidemill.decoders.mysql_schema.tokens import quote
 
 
 def safe_text(text: str, mode: SqlMode) -> str:
     """Without the values of options that are nobody's business."""
-    single, double = quoted("'", mode), quoted('"', mode)
+    single, double = quote("'", mode), quote('"', mode)
     secret = rf"\b((?:CONNECTION|PASSWORD)\s*=?\s*)({single}|{double})"
     return re.sub(secret, r"\1'***'", text, flags=re.IGNORECASE | re.DOTALL)
 
@@ -30,7 +30,11 @@ def changes(effect: Effect) -> list[dict[str, Any]] | None:
         found.append({"change": "rename_table", "from": _name(effect.key), "to": _name(effect.target)})
     if effect.after is None or effect.kind == "truncate" or isinstance(effect.before, Unknown):
         return found
-    return found + _columns(effect.before, effect.after)
+    found += _columns(effect.before, effect.after)
+    for aside in effect.asides:
+        shown = {"to": aside.text} if aside.change == "comment" else {"index": aside.text or None}
+        found.append({"change": aside.change, **shown})
+    return found
 
 
 def _columns(old: CatalogTable | None, new: CatalogTable) -> list[dict[str, Any]]:
@@ -46,11 +50,14 @@ def _columns(old: CatalogTable | None, new: CatalogTable) -> list[dict[str, Any]
         was = before.get(origin[name])
         if was is None:
             place = {"after": previous} if previous else {"first": True}
-            found.append({"change": "add", "column": name, **_described(column), **place})
+            found.append({"change": "add", "column": name, **_describe(column), **place})
         elif was.name != name:
             found.append({"change": "rename", "column": name, "from": was.name})
-        if was is not None and _described(was) != _described(column):
-            found.append({"change": "modify", "column": name, "from": _described(was), "to": _described(column)})
+        if was is not None and _describe(was) != _describe(column):
+            found.append({"change": "modify", "column": name, "from": _describe(was), "to": _describe(column)})
+        if was is not None and None not in (was.default, column.default) and was.default != column.default:
+            sides = {"from": was.default or None, "to": column.default or None}
+            found.append({"change": "default", "column": name, **sides})
         previous = name
     then = [name for name in before if name in kept]
     now = [origin[name] for name in after if origin[name] in before]
@@ -61,7 +68,7 @@ def _columns(old: CatalogTable | None, new: CatalogTable) -> list[dict[str, Any]
     return found
 
 
-def _described(column: CatalogColumn) -> dict[str, Any]:
+def _describe(column: CatalogColumn) -> dict[str, Any]:
     shown: dict[str, Any] = {"type": column.type, "nullable": column.nullable}
     if column.charset:
         shown["charset"] = column.charset

@@ -7,6 +7,7 @@ from tidemill.decoders.mysql_schema.column_definition import charset_name, chars
 from tidemill.decoders.mysql_schema.statements import (
     AddColumn,
     AddKey,
+    Aside,
     ChangeColumn,
     Charset,
     Clause,
@@ -21,6 +22,7 @@ from tidemill.decoders.mysql_schema.statements import (
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenReader
 
 _NOT_COLUMNS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"}
+_INDEXES = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
 _HARMLESS = {
     "ENABLE", "DISABLE", "FORCE", "ENGINE", "TYPE", "COMMENT", "ALGORITHM", "LOCK", "AUTO_INCREMENT", "ROW_FORMAT",
     "KEY_BLOCK_SIZE", "COMPRESSION", "ENCRYPTION", "ENCRYPTED", "ENCRYPTION_KEY_ID", "CHECKSUM", "DELAY_KEY_WRITE",
@@ -48,7 +50,8 @@ def alteration(clause: TokenReader, mariadb: bool) -> list[Clause]:
         return [*made, AddKey((column.name,))] if column.primary else made
     if clause.take("RENAME"):
         if not clause.take("COLUMN"):
-            return []  # an index
+            old = index_name(clause)
+            return [Aside("index", index_name(clause) if clause.take("TO") else old)]
         if_exists = clause.take("IF", "EXISTS")
         old = clause.name()
         clause.expect("TO")
@@ -69,8 +72,17 @@ def _options(clause: TokenReader) -> list[Clause]:
     """Table options stand in one clause, with or without commas."""
     if clause.peek() not in _HARMLESS | {"DEFAULT", "CHARACTER", "CHARSET", "COLLATE"}:
         raise NotUnderstood("an unknown clause of ALTER TABLE")
+    start, comment = clause.at, None
+    while clause:
+        if clause.take("COMMENT"):
+            clause.take("=")
+            comment = clause.next().text if clause else ""
+        else:
+            clause.parenthesis() if clause.peek() == "(" else clause.next()
+    clause.at = start
     charset = charset_option(clause)
-    return [] if charset is None else [Charset(charset)]
+    made: list[Clause] = [] if comment is None else [Aside("comment", comment)]
+    return made if charset is None else [*made, Charset(charset)]
 
 
 def _add(clause: TokenReader, mariadb: bool) -> list[Clause]:
@@ -79,17 +91,17 @@ def _add(clause: TokenReader, mariadb: bool) -> list[Clause]:
             return [Versioning(True)]
         if clause.peek() == "PARTITION":
             return []
-        key = key_columns(clause)
+        start, key = clause.at, key_columns(clause)
         if key is not None:
-            return [AddKey(key)] if key else []
+            return _added_key(clause, start, key)
     clause.take("COLUMN")
     if_not_exists = clause.take("IF", "NOT", "EXISTS")
     elements = clause.parenthesis().clauses() if clause.peek() == "(" else [clause]
     made: list[Clause] = []
     for element in elements:
-        key = key_columns(element)
+        start, key = element.at, key_columns(element)
         if key is not None:
-            made += [AddKey(key)] if key else []
+            made += _added_key(element, start, key)
             continue
         column = definition(element, mariadb=mariadb)
         made.append(AddColumn(column, if_not_exists))
@@ -101,9 +113,11 @@ def _add(clause: TokenReader, mariadb: bool) -> list[Clause]:
 def _drop_clause(clause: TokenReader) -> list[Clause]:
     if clause.take("PRIMARY", "KEY"):
         return [DropKey()]
-    if clause.take_any("INDEX", "KEY", "CONSTRAINT", "CHECK"):
+    if kind := clause.take_any("INDEX", "KEY", "CONSTRAINT", "CHECK"):
         clause.take("IF", "EXISTS")
-        return [DropKey()] if clause.next().text.upper() == "PRIMARY" else []
+        name = clause.next().text
+        aside: list[Clause] = [Aside("index", name)] if kind in ("INDEX", "KEY") else []
+        return [DropKey()] if name.upper() == "PRIMARY" else aside
     if clause.take("FOREIGN", "KEY") or clause.take("PARTITION") or clause.take("PERIOD", "FOR"):
         return []
     if clause.take("SYSTEM", "VERSIONING"):
@@ -114,8 +128,8 @@ def _drop_clause(clause: TokenReader) -> list[Clause]:
 
 
 def _alter_column(clause: TokenReader, mariadb: bool) -> list[Clause]:
-    if clause.take_any("INDEX", "KEY", "CHECK", "CONSTRAINT"):
-        return []
+    if kind := clause.take_any("INDEX", "KEY", "CHECK", "CONSTRAINT"):
+        return [Aside("index", index_name(clause))] if kind in ("INDEX", "KEY") else []
     clause.take("COLUMN")
     if_exists = clause.take("IF", "EXISTS")
     name = clause.name()
@@ -126,6 +140,25 @@ def _alter_column(clause: TokenReader, mariadb: bool) -> list[Clause]:
         return [SetDefault(name, defaults.read(clause, mariadb=mariadb), if_exists)]
     clause.expect("DROP", "DEFAULT")
     return [SetDefault(name, defaults.NONE, if_exists)]
+
+
+def _added_key(element: TokenReader, start: int, key: tuple[str, ...]) -> list[Clause]:
+    """What `key_columns` found from `start` on: the primary key, an index, or a constraint that is none."""
+    if key:
+        return [AddKey(key)]
+    element.at = start
+    if element.take("CONSTRAINT") and element.peek() != "UNIQUE":
+        element.next()
+    if element.peek() not in _INDEXES:
+        return []
+    return [Aside("index", index_name(element))]
+
+
+def index_name(reader: TokenReader) -> str:
+    """Empty where it has none: then the server makes it from its first column."""
+    while reader.take_any(*_INDEXES) or reader.take("IF", "NOT", "EXISTS") or reader.take("IF", "EXISTS"):
+        pass
+    return "" if not reader or reader.peek() in ("(", "USING") else reader.next().text
 
 
 def key_columns(element: TokenReader) -> tuple[str, ...] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tidemill.decoders.mysql_schema import charsets, defaults, types
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn
 from tidemill.decoders.mysql_schema.session import SqlMode
-from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, words
+from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, tokenize
 
 _WIDTHS = {"tinyint": 4, "smallint": 6, "mediumint": 9, "int": 11, "bigint": 20}
 _INTEGERS = {
@@ -20,7 +20,7 @@ _INTEGERS = {
     "INT3": "mediumint", "MIDDLEINT": "mediumint", "INT": "int", "INTEGER": "int", "INT4": "int", "BIGINT": "bigint",
     "INT8": "bigint",
 }  # fmt: skip
-_TEXTS = {"TINYTEXT": "tinytext", "MEDIUMTEXT": "mediumtext", "LONGTEXT": "longtext"}
+_TEXT_TYPES = {"TINYTEXT": "tinytext", "MEDIUMTEXT": "mediumtext", "LONGTEXT": "longtext"}
 _BLOBS = {"TINYBLOB": "tinyblob", "MEDIUMBLOB": "mediumblob", "LONGBLOB": "longblob"}
 _TO_BINARY = {
     "char": "binary", "varchar": "varbinary", "tinytext": "tinyblob", "text": "blob", "mediumtext": "mediumblob",
@@ -100,11 +100,11 @@ class Definition:
         )  # fmt: skip
 
 
-_MOMENT = Definition(
+_TEMPORAL = Definition(
     "", "timestamp(6)", nullable=False, generated=True, invisible=True, implicit=True, default=defaults.COMPUTED
 )
 #: What WITH SYSTEM VERSIONING adds to a table that names no columns for it.
-PERIOD = (replace(_MOMENT, name="row_start"), replace(_MOMENT, name="row_end", row_end=True))
+PERIOD = (replace(_TEMPORAL, name="row_start"), replace(_TEMPORAL, name="row_end", row_end=True))
 
 
 def implicit_period() -> list[CatalogColumn]:
@@ -128,13 +128,13 @@ def canonical(column: CatalogColumn) -> CatalogColumn:
         charset = charset_name(column.charset)
         if not charset and column.type.partition("(")[0] in ("enum", "set"):
             charset = "binary"  # as MySQL lists it
-        settled = _type(TokenReader(words(column.type)), column.name, mariadb=False).settle(charset)
+        settled = _type(TokenReader(tokenize(column.type)), column.name, mariadb=False).settle(charset)
     except (NotUnderstood, ValueError):
         return column
     return replace(column, type=settled.type, charset=charset if settled.charset else "")
 
 
-def widened(column: CatalogColumn, charset: str) -> CatalogColumn:
+def widen(column: CatalogColumn, charset: str) -> CatalogColumn:
     """The column after CONVERT TO CHARACTER SET: a text keeps its number of characters, so that its type may grow."""
     base, _, rest = column.type.partition("(")
     if base not in _CHARACTER or not column.charset:
@@ -218,8 +218,8 @@ def _string(clause: TokenReader, word: str, made: Definition) -> Definition:
         sizes = _numbers(clause)
         kind = "longtext" if word == "CLOB" else word.lower()
         return replace(made, type=kind, length=sizes[0] if sizes and kind != "longtext" else None)
-    if word in _TEXTS or word in _BLOBS:
-        return replace(made, type=_TEXTS.get(word) or _BLOBS[word])
+    if word in _TEXT_TYPES or word in _BLOBS:
+        return replace(made, type=_TEXT_TYPES.get(word) or _BLOBS[word])
     if word in ("UUID", "INET4", "INET6", "XMLTYPE"):
         return replace(made, type=word.lower())
     if word == "VECTOR":

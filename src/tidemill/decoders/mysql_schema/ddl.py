@@ -10,12 +10,20 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from tidemill.decoders.mysql_schema.clauses import alteration, charset_option, key_columns, step_over_wait, table_name
+from tidemill.decoders.mysql_schema.clauses import (
+    alteration,
+    charset_option,
+    index_name,
+    key_columns,
+    step_over_wait,
+    table_name,
+)
 from tidemill.decoders.mysql_schema.column_definition import PERIOD, Definition, definition
 from tidemill.decoders.mysql_schema.session import PLAIN, SqlMode
 from tidemill.decoders.mysql_schema.statements import (
     AlterDatabase,
     AlterTable,
+    Aside,
     Clause,
     CreateDatabase,
     CreateTable,
@@ -27,7 +35,7 @@ from tidemill.decoders.mysql_schema.statements import (
     Statement,
     TruncateTable,
 )
-from tidemill.decoders.mysql_schema.tokens import QUOTINGS, NotUnderstood, TokenReader, without_quotes, words
+from tidemill.decoders.mysql_schema.tokens import QUOTINGS, NotUnderstood, TokenReader, tokenize, without_quotes
 
 _FIRST = re.compile(
     r"\s*(?:SET\s+STATEMENT\b.*?\bFOR\s+)?(CREATE|ALTER|DROP|RENAME|TRUNCATE|INSERT|REPLACE|UPDATE|DELETE|LOAD)\b",
@@ -46,7 +54,7 @@ def parse(text: str, *, mariadb: bool, mode: SqlMode = PLAIN) -> list[Statement]
     if not _concerns_tables(text, mode):
         return []
     found = []
-    for reader in TokenReader(words(text, mode), mode).clauses(";"):
+    for reader in TokenReader(tokenize(text, mode), mode).clauses(";"):
         statement = _statement(reader, mariadb)
         if statement is not None:
             found.append(statement)
@@ -163,13 +171,12 @@ def _has(options: TokenReader, here: Callable[[], bool]) -> bool:
 
 
 def _on_index(reader: TokenReader) -> AlterTable | None:
-    """CREATE INDEX … ON table, DROP INDEX … ON table: an ALTER that changes nothing here, except of the primary key."""
-    reader.take("INDEX")
-    reader.take("IF", "NOT", "EXISTS") or reader.take("IF", "EXISTS")
-    primary = reader.next().text.upper() == "PRIMARY"
+    """CREATE INDEX … ON table, DROP INDEX … ON table: an ALTER that changes no column."""
+    name = index_name(reader)
+    clause: Clause = DropKey() if name.upper() == "PRIMARY" else Aside("index", name)
     while reader and not reader.take("ON"):
         reader.next()
-    return AlterTable(table_name(reader), (DropKey(),) if primary else ()) if reader else None
+    return AlterTable(table_name(reader), (clause,)) if reader else None
 
 
 def _drop(reader: TokenReader) -> Statement | None:

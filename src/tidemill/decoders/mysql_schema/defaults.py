@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn
-from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, words
+from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, tokenize
 
 NONE, COMPUTED = "", "()"
-_WORDS = {"NULL": NONE, "TRUE": "1", "FALSE": "0"}
+_LITERALS = {"NULL": NONE, "TRUE": "1", "FALSE": "0"}
 _LOST = "\ufffd"  # stands in a statement for bytes that were no text
 _SCALED = re.compile(r"(?:float|double)\(\d+,(\d+)\)")
 
@@ -41,10 +41,10 @@ def read(clause: TokenReader, *, mariadb: bool) -> str | None:
         case TokenKind.STRING:
             text = word.text + "".join(_strings(clause))
             return None if sign or _LOST in text else f"'{text}'"
-        case TokenKind.WORD if word.upper in _WORDS:
-            return _WORDS[word.upper]
+        case TokenKind.WORD if word.upper in _LITERALS:
+            return _LITERALS[word.upper]
         case TokenKind.WORD if word.text.startswith("_"):
-            return _introduced(word.upper, clause)
+            return _read_introduced(word.upper, clause)
     if any(_strings(clause)):
         return None  # DATE'2024-01-01'
     if clause.peek() == "(":
@@ -60,7 +60,7 @@ def _strings(clause: TokenReader) -> list[str]:
     return found
 
 
-def _introduced(charset: str, clause: TokenReader) -> str | None:
+def _read_introduced(charset: str, clause: TokenReader) -> str | None:
     """`_latin1'x'`: the bytes as the client sent them, in another charset. The same text only where it is ASCII."""
     word = clause.next()
     if word.kind is TokenKind.BYTES:
@@ -82,7 +82,7 @@ def of_catalog(shown: str | None, extra: str, *, mariadb: bool) -> str | None:
             return COMPUTED
         return f"0x{_bits(shown).hex()}" if re.fullmatch(r"b'[01]*'", shown) else f"'{shown}'"
     try:
-        clause = TokenReader(words(shown))
+        clause = TokenReader(tokenize(shown))
         found = read(clause, mariadb=True)
     except NotUnderstood:
         return None
@@ -109,7 +109,7 @@ def is_rounded(column: CatalogColumn, *, mariadb: bool) -> bool:
     return base in ("char", "varchar", "enum", "set") and "?" in column.default
 
 
-def kept(column: CatalogColumn) -> str | None:
+def kept_default(column: CatalogColumn) -> str | None:
     """The default as far as the type that the binlog has tells all about it: FLOAT(7,2) is a FLOAT there."""
     default = column.default
     if column.generated:

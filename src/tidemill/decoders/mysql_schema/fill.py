@@ -1,7 +1,7 @@
 """Values of columns that an INSERT left out of its image: literal defaults, as the server stores them.
 
 Called by `blocks`, only for rows that lack columns. What cannot be told exactly is refused, never guessed: how the
-server would round a fraction depends on sql_mode, what moment a TIMESTAMP is on a session's time zone.
+server would round a fraction depends on sql_mode, what time a TIMESTAMP is on a session's time zone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DATETIME = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?
 _TIME = re.compile(r"(-?)(\d{1,3}):(\d{2})(?::(\d{2})(?:\.(\d*))?)?")
 _FIX = (
     "Set binlog_row_image=FULL, also in sessions that are open: then every row is whole. What was written before cannot"
-    ' be read: run "tidemill resync FILE".'
+    ' be read: run "tidemill recover FILE --snapshot", or "tidemill recover FILE --accept-gap" to go on without it.'
 )
 
 
@@ -131,7 +131,7 @@ def _of(column: Column, *, text: str | None = None, number: str | None = None, d
     if pa.types.is_floating(arrow) and data is None:
         return Fill(_floating(arrow, text or number or ""))
     if pa.types.is_date(arrow) or pa.types.is_timestamp(arrow):
-        return _moment(column, text, number)
+        return _temporal(column, text, number)
     if base == "time":
         return Fill(_time(column, text, number))
     if base in ("enum", "set") and text is not None:
@@ -206,10 +206,10 @@ def _floating(arrow: pa.DataType, given: str) -> float:
     return made or 0.0
 
 
-def _moment(column: Column, text: str | None, number: str | None) -> Fill:
+def _temporal(column: Column, text: str | None, number: str | None) -> Fill:
     arrow, digits = column.type.arrow, _size(column) or 0
     if number is not None:
-        text = _written(number, date=pa.types.is_date(arrow))
+        text = _write(number, date=pa.types.is_date(arrow))
     found = (_DATE if pa.types.is_date(arrow) else _DATETIME).fullmatch(text or "")
     if found is None:
         raise _Unsure("is written in a way that is not known here")
@@ -231,8 +231,8 @@ def _moment(column: Column, text: str | None, number: str | None) -> Fill:
     return Fill(dt.datetime(year, month, day, hour, minute, second, micros))
 
 
-def _written(number: str, *, date: bool) -> str:
-    """20240131 and 20240131235959 are numbers for a moment, and so is 0."""
+def _write(number: str, *, date: bool) -> str:
+    """20240131 and 20240131235959 are numbers for a point in time, and so is 0."""
     if re.fullmatch(r"0+", number):
         return "0000-00-00" if date else "0000-00-00 00:00:00"
     if re.fullmatch(r"\d{8}", number):

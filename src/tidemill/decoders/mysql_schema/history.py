@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from tidemill.decoders.mysql_schema import statements as sql
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
-from tidemill.decoders.mysql_schema.column_definition import Definition, canonical, implicit_period, widened
-from tidemill.decoders.mysql_schema.defaults import kept
+from tidemill.decoders.mysql_schema.column_definition import Definition, canonical, implicit_period, widen
+from tidemill.decoders.mysql_schema.defaults import kept_default
 from tidemill.decoders.mysql_schema.session import UNTOLD, StatementSession
 from tidemill.decoders.mysql_schema.temporary import TableKey, Temporary
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood
@@ -33,7 +33,8 @@ State = CatalogTable | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a statement did to one name. `source` is where a renamed table came from, `target` where it went."""
+    """What a statement did to one name. `source` is where a renamed table came from, `target` where it went; `asides`
+    are what it did beside the structure."""
 
     key: TableKey
     kind: str
@@ -41,6 +42,7 @@ class Effect:
     after: State | None
     source: TableKey | None = None
     target: TableKey | None = None
+    asides: tuple[sql.Aside, ...] = ()
 
 
 class _Conflict(Exception):
@@ -124,7 +126,7 @@ class TableHistory:
                 made = Unknown("the table it was made LIKE is not known")
         elif statement.columns:
             try:
-                made = self._made(key, statement)
+                made = self._make(key, statement)
             except NotUnderstood as error:
                 made = Unknown(f"its CREATE TABLE was not understood: {error}")
         else:
@@ -132,7 +134,7 @@ class TableHistory:
         self.tables[key] = made
         return [Effect(key, "create", before, made)]
 
-    def _made(self, key: TableKey, statement: sql.CreateTable) -> CatalogTable:
+    def _make(self, key: TableKey, statement: sql.CreateTable) -> CatalogTable:
         charset = statement.charset or self.charsets.get(key[0], "")
         columns = tuple(c.settle(charset) for c in statement.columns)
         made = _with_key(CatalogTable(*key, columns, charset=charset), statement.key)
@@ -149,7 +151,7 @@ class TableHistory:
         after: State = before or NEVER_LISTED
         if isinstance(before, CatalogTable):
             try:
-                after = self._altered(before, statement.clauses)
+                after = self._alter_table(before, statement.clauses)
             except _Conflict as conflict:
                 after = before if tolerant else Unknown(f"an ALTER TABLE does not fit it ({conflict})")
             except NotUnderstood as error:
@@ -159,11 +161,12 @@ class TableHistory:
         self.tables[key] = after
         target = self._key(statement.rename_to, database) if statement.rename_to is not None else key
         if target == key:
-            return [Effect(key, "alter", before, after)]
+            asides = tuple(clause for clause in statement.clauses if isinstance(clause, sql.Aside))
+            return [Effect(key, "alter", before, after, asides=asides)]
         effects = self._rename([(key, target)], lenient=tolerant)
         return [replace(e, before=before) if e.key == key else e for e in effects]
 
-    def _altered(self, table: CatalogTable, clauses: Iterable[sql.Clause]) -> CatalogTable:
+    def _alter_table(self, table: CatalogTable, clauses: Iterable[sql.Clause]) -> CatalogTable:
         made = _Alteration(table, self.charsets.get(table.database, ""))
         for clause in clauses:
             made.take(clause)
@@ -179,7 +182,7 @@ class TableHistory:
                     continue
                 self.tables[old] = Unknown("a table that was never read in the catalog was renamed to it")
                 origin[old] = old
-            self.tables[new] = _moved(self.tables.pop(old), new)
+            self.tables[new] = _move(self.tables.pop(old), new)
             origin[new] = origin.pop(old)
         target = {was: now for now, was in origin.items()}
         effects = []
@@ -192,7 +195,7 @@ class TableHistory:
         return effects
 
 
-def _moved(state: State, key: TableKey) -> State:
+def _move(state: State, key: TableKey) -> State:
     if isinstance(state, Unknown):
         return state
     # An online tool's copy takes the place of what it was copied from: its renamed columns are the original's.
@@ -272,7 +275,7 @@ class _Alteration:
             if low in self._dropped or column.implicit:
                 continue
             change = self._changed.get(low)
-            made = widened(column, self._charset) if self._convert else column
+            made = widen(column, self._charset) if self._convert else column
             if isinstance(change, CatalogColumn):
                 made = replace(made, name=change.name, invisible=change.invisible, default=change.default)
             elif change is not None:
@@ -285,14 +288,14 @@ class _Alteration:
             else:
                 columns.append(made)
         for old, wish in self._placed:
-            _insert(columns, wish, moving[old] if old else _added(wish.settle(self._charset)))
+            _insert(columns, wish, moving[old] if old else _add(wish.settle(self._charset)))
         columns += self._period(columns)
         if len({c.name.lower() for c in columns}) < len(columns):
             raise _Conflict("it would have two columns of one name")
         key = () if self._drop_key else tuple(
             renames.get(name, name) for name in table.key if name.lower() not in self._dropped
         )  # fmt: skip
-        renamed = _joined(table.renamed if table.like else (), renames)
+        renamed = _join(table.renamed if table.like else (), renames)
         # Old versions of a row stay in the table, so that its key has the end of their time.
         key = tuple(name for name in self._key or key if name not in {c.name for c in table.columns if c.row_end})
         key += tuple(c.name for c in columns if c.row_end and key)
@@ -305,9 +308,9 @@ class _Alteration:
         return [c for c in self._table.columns if c.implicit and self._versioning is None]
 
 
-def _added(column: CatalogColumn) -> CatalogColumn:
+def _add(column: CatalogColumn) -> CatalogColumn:
     """The default of the statement that adds a column is the value of all rows that are there; a later one is not."""
-    return replace(column, initial=kept(column))
+    return replace(column, initial=kept_default(column))
 
 
 def _insert(columns: list[CatalogColumn], wish: Definition, column: CatalogColumn) -> None:
@@ -330,7 +333,7 @@ def _with_key(table: CatalogTable, key: tuple[str, ...]) -> CatalogTable:
     return replace(table, columns=columns, key=tuple(spelled.get(name.lower(), name) for name in key))
 
 
-def _joined(earlier: Iterable[tuple[str, str]], now: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def _join(earlier: Iterable[tuple[str, str]], now: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Renames one after the other, as one: a to b and b to c is a to c."""
     chained = [(old, now.get(new, new)) for old, new in earlier]
     known = {new for _, new in earlier}

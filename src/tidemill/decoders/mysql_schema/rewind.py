@@ -100,7 +100,7 @@ def _without(table: CatalogTable, clause: sql.Clause) -> State:
             back = columns | {clause.new.lower(): replace(columns[clause.new.lower()], name=clause.old)}
             key = tuple(clause.old if name.lower() == clause.new.lower() else name for name in table.key)
             return replace(table, columns=tuple(back.values()), key=key)
-        case sql.ShowColumn():
+        case sql.ShowColumn() | sql.Aside():
             return table  # what is seen without being named does not matter for rows
         case sql.SetDefault():
             low = clause.name.lower()

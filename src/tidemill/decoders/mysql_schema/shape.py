@@ -21,7 +21,7 @@ _FIXED = {
     "multipoint": {m.GEOMETRY}, "multilinestring": {m.GEOMETRY}, "multipolygon": {m.GEOMETRY},
     "geometrycollection": {m.GEOMETRY}, "uuid": {m.STRING}, "inet4": {m.STRING}, "inet6": {m.STRING},
 }  # fmt: skip
-_MOMENTS = {"time": (m.TIME2, m.TIME), "datetime": (m.DATETIME2, m.DATETIME), "timestamp": (m.TIMESTAMP2, m.TIMESTAMP)}
+_TEMPORAL = {"time": (m.TIME2, m.TIME), "datetime": (m.DATETIME2, m.DATETIME), "timestamp": (m.TIMESTAMP2, m.TIMESTAMP)}
 _BLOBS = {"tiny": 1, "": 2, "medium": 3, "long": 4}
 _NAMES = {
     m.TINY: "tinyint", m.SHORT: "smallint", m.INT24: "mediumint", m.LONG: "int", m.LONGLONG: "bigint", m.FLOAT: "float",
@@ -66,8 +66,8 @@ def _fits(column: CatalogColumn, kind: int, meta: int) -> bool:
     if base in _FIXED:
         return kind in _FIXED[base]
     numbers = [int(n) for n in re.findall(r"\d+", rest)] if base not in ("enum", "set") else []
-    if base in _MOMENTS:
-        new, old = _MOMENTS[base]
+    if base in _TEMPORAL:
+        new, old = _TEMPORAL[base]
         return kind == old or (kind == new and meta == (numbers or [0])[0])
     match base:
         case "decimal":

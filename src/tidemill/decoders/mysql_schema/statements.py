@@ -101,6 +101,15 @@ class Versioning:
     on: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What leaves columns and keys as they are: an `index` of that name, empty where the statement names none, or the
+    table's `comment` with its text."""
+
+    change: str
+    text: str
+
+
 Clause = (
     AddColumn
     | ChangeColumn
@@ -112,6 +121,7 @@ Clause = (
     | DropKey
     | Versioning
     | Charset
+    | Aside
 )
 
 

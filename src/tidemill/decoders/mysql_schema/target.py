@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tidemill.decoders.mysql_schema.session import SqlMode
 from tidemill.decoders.mysql_schema.statements import WrittenName
-from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, Word, words
+from tidemill.decoders.mysql_schema.tokens import NotUnderstood, SqlToken, TokenKind, TokenReader, tokenize
 
 _NOISE = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "CONCURRENT", "LOCAL")
 # What may stand before a parenthesis. A function of the user's own may write to any table.
@@ -32,7 +32,7 @@ _NO_STORED_FUNCTION = frozenset(_OF_THE_LANGUAGE.split())
 def target(text: str, mode: SqlMode) -> WrittenName | None:
     """The one table that the statement writes to, as it is written there. None where there may be another."""
     try:
-        found = words(text, mode)
+        found = tokenize(text, mode)
         reader = TokenReader(found)
         if reader.take("SET", "STATEMENT"):
             while reader and not reader.take("FOR"):
@@ -64,11 +64,11 @@ def target(text: str, mode: SqlMode) -> WrittenName | None:
 
 def calls_nothing(text: str, mode: SqlMode) -> bool:
     """Whether it is sure that no stored function runs in the statement."""
-    found = words(text, mode)
+    found = tokenize(text, mode)
     return not any(_may_call(found, at) for at, word in enumerate(found) if word.upper == "(" and at)
 
 
-def _may_call(found: list[Word], at: int) -> bool:
+def _may_call(found: list[SqlToken], at: int) -> bool:
     """What stands before the parenthesis at `at`: a name of ours, unless a table's columns follow its name."""
     before = found[at - 1]
     if before.kind is TokenKind.SIGN or before.upper in _NO_STORED_FUNCTION:

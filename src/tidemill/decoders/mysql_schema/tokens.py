@@ -30,7 +30,7 @@ class TokenKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class SqlToken:
     kind: TokenKind
     text: str
 
@@ -73,7 +73,7 @@ QUOTINGS = tuple(_TOKENIZERS)
 
 
 @cache
-def quoted(mark: str, mode: SqlMode) -> str:
+def quote(mark: str, mode: SqlMode) -> str:
     """An expression for text in these quotation marks. Names have no escapes, and so have strings in a session that
     says so."""
     plain = mark == "`" or SqlMode.NO_BACKSLASH_ESCAPES in mode or (mark == '"' and SqlMode.ANSI_QUOTES in mode)
@@ -84,7 +84,7 @@ def quoted(mark: str, mode: SqlMode) -> str:
 @cache
 def _pieces(mode: SqlMode) -> re.Pattern[str]:
     """Quoted text first, so that nothing inside it is taken for a comment."""
-    strings = "|".join(quoted(mark, mode) for mark in "'\"`")
+    strings = "|".join(quote(mark, mode) for mark in "'\"`")
     return re.compile(
         rf"""(?P<quoted>{strings})
           | (?P<versioned>/\*M?!\d*)
@@ -112,46 +112,46 @@ def without_quotes(text: str, mode: SqlMode) -> str:
     return _pieces(mode & _QUOTING).sub(" ", text)
 
 
-def words(text: str, mode: SqlMode = PLAIN) -> list[Word]:
+def tokenize(text: str, mode: SqlMode = PLAIN) -> list[SqlToken]:
     try:
         tokens = _TOKENIZERS[mode & _QUOTING](dialect="mysql").tokenize(without_comments(text, mode))
     except TokenError as error:
         raise NotUnderstood("quotes that do not close") from error
-    return [word for token in tokens for word in _words(token.token_type, token.text)]
+    return [word for token in tokens for word in _tokens(token.token_type, token.text)]
 
 
-def _words(kind: TokenType, text: str) -> Iterator[Word]:
+def _tokens(kind: TokenType, text: str) -> Iterator[SqlToken]:
     if kind is TokenType.IDENTIFIER:
-        yield Word(TokenKind.QUOTED, text)
+        yield SqlToken(TokenKind.QUOTED, text)
     elif kind in _STRINGS:
-        yield Word(TokenKind.STRING, text)
+        yield SqlToken(TokenKind.STRING, text)
     elif kind is TokenType.HEX_STRING:
-        yield Word(TokenKind.BYTES, bytes.fromhex("0" * (len(text) % 2) + text).decode("latin-1"))
+        yield SqlToken(TokenKind.BYTES, bytes.fromhex("0" * (len(text) % 2) + text).decode("latin-1"))
     elif kind is TokenType.BIT_STRING:
-        yield Word(TokenKind.BYTES, int(text or "0", 2).to_bytes((len(text) + 7) // 8, "big").decode("latin-1"))
+        yield SqlToken(TokenKind.BYTES, int(text or "0", 2).to_bytes((len(text) + 7) // 8, "big").decode("latin-1"))
     elif kind is TokenType.NUMBER:
-        yield Word(TokenKind.NUMBER, text)
+        yield SqlToken(TokenKind.NUMBER, text)
     elif text[:1].isalnum() or text[:1] in "_$" or text[:1] > "\x7f":
         # "PRIMARY KEY" comes as one token.
-        yield from (Word(TokenKind.WORD, part) for part in text.split())
+        yield from (SqlToken(TokenKind.WORD, part) for part in text.split())
     else:
-        yield Word(TokenKind.SIGN, text)
+        yield SqlToken(TokenKind.SIGN, text)
 
 
 class TokenReader:
     """Walks over words. `end` bounds it, so that a clause cannot read into the next."""
 
-    def __init__(self, content: list[Word], mode: SqlMode = PLAIN) -> None:
-        self._words = content
+    def __init__(self, content: list[SqlToken], mode: SqlMode = PLAIN) -> None:
+        self._tokens = content
         self.mode = mode
         self.at = 0
 
     def __bool__(self) -> bool:
-        return self.at < len(self._words)
+        return self.at < len(self._tokens)
 
-    def peek(self, ahead: int = 0) -> str:
-        place = self.at + ahead
-        return self._words[place].upper if place < len(self._words) else ""
+    def peek(self, distance: int = 0) -> str:
+        place = self.at + distance
+        return self._tokens[place].upper if place < len(self._tokens) else ""
 
     def looks(self, *keywords: str) -> bool:
         return all(self.peek(i) == keyword for i, keyword in enumerate(keywords))
@@ -174,11 +174,11 @@ class TokenReader:
         if not self.take(*keywords):
             raise NotUnderstood(f"{' '.join(keywords)} expected")
 
-    def next(self) -> Word:
+    def next(self) -> SqlToken:
         if not self:
             raise NotUnderstood("the statement ends too early")
         self.at += 1
-        return self._words[self.at - 1]
+        return self._tokens[self.at - 1]
 
     def name(self) -> str:
         """An identifier; also in double quotes, which are names with ANSI_QUOTES."""
@@ -200,11 +200,11 @@ class TokenReader:
         while depth:
             sign = self.next().upper
             depth += (sign == "(") - (sign == ")")
-        return TokenReader(self._words[first : self.at - 1], self.mode)
+        return TokenReader(self._tokens[first : self.at - 1], self.mode)
 
     def clauses(self, separator: str = ",") -> list[TokenReader]:
         """The rest, cut at separators outside of parentheses."""
-        found: list[list[Word]] = [[]]
+        found: list[list[SqlToken]] = [[]]
         depth = 0
         while self:
             word = self.next()
@@ -215,5 +215,5 @@ class TokenReader:
                 found[-1].append(word)
         return [TokenReader(part, self.mode) for part in found if part]
 
-    def rest(self) -> list[Word]:
-        return self._words[self.at :]
+    def rest(self) -> list[SqlToken]:
+        return self._tokens[self.at :]

@@ -97,10 +97,9 @@ _ALIASES = {
     "geometrycollection": "geomcollection",
 }  # fmt: skip
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
-_SIZED = {"char": "char", "varchar": "varchar", "binary": "binary", "varbinary": "varbinary"}
 _AS_BYTES = {"char": "binary", "varchar": "varbinary", "tinytext": "tinyblob", "text": "blob",
              "mediumtext": "mediumblob", "longtext": "longblob"}  # fmt: skip
-_TEXTS = frozenset(_AS_BYTES)
+_TEXT_TYPES = frozenset(_AS_BYTES)
 
 
 def data_type(column_type: str, charset: str = "", flavor: Flavor = Flavor.MYSQL) -> DataType:
@@ -121,7 +120,7 @@ def data_type(column_type: str, charset: str = "", flavor: Flavor = Flavor.MYSQL
     charset = charset.lower()
     if base == "json" and flavor is Flavor.MARIADB:
         base, charset = "longtext", "utf8mb4"
-    if charset == "binary" and base in _TEXTS:
+    if charset == "binary" and base in _TEXT_TYPES:
         base = _AS_BYTES[base]
     arguments = [int(n) for n in re.findall(r"\d+", inside or "")] if base not in ("enum", "set") else []
     if base in _INTEGERS:
@@ -135,14 +134,14 @@ def data_type(column_type: str, charset: str = "", flavor: Flavor = Flavor.MYSQL
         case "bit":
             return _bit(arguments[0] if arguments else 1)
         case "enum" | "set":
-            return _labelled(base, [_unquote(label) for label in _LABEL.findall(inside or "")])
+            return _labelled_type(base, [_unquote(label) for label in _LABEL.findall(inside or "")])
         case "time" | "datetime" | "timestamp":
             return _built_in(base, digits=arguments[0] if arguments else 0)
         case "char" | "varchar" | "binary" | "varbinary":
-            return _sized(base, arguments[0] if arguments else 1, charset)
+            return _sized_type(base, arguments[0] if arguments else 1, charset)
         case "vector":
             return _vector(arguments[0] if arguments else 2048)
-    if base in _TEXTS:
+    if base in _TEXT_TYPES:
         return DataType(base + _suffix(charset), pa.string(), JsonForm.STRING)
     if base in BUILT_IN:
         return _built_in(base)
@@ -158,8 +157,8 @@ def of_map(shape: TableMap, column: int) -> DataType | None:
         if not shape.signs:
             return None
         return _built_in(_NUMBERS[kind] + (" unsigned" if shape.signs[column] else ""))
-    if kind in _MOMENTS:
-        return _built_in(_MOMENTS[kind], digits=meta)
+    if kind in _TEMPORAL:
+        return _built_in(_TEMPORAL[kind], digits=meta)
     match kind:
         case m.NEWDECIMAL:
             return decimal(meta >> 8, meta & 0xFF)
@@ -184,12 +183,12 @@ def of_map(shape: TableMap, column: int) -> DataType | None:
         labels = shape.labels[column] if shape.labels else None
         if labels is None:
             return None
-        return _labelled("enum" if kind == m.ENUM else "set", [_label(label, charset) for label in labels])
+        return _labelled_type("enum" if kind == m.ENUM else "set", [_label(label, charset) for label in labels])
     if kind in (m.VARCHAR, m.VAR_STRING, m.VARCHAR_COMPRESSED, m.STRING):
         base = "char" if kind == m.STRING else "varchar"
         if charset == "binary":
             base = _AS_BYTES[base]
-        return _sized(base, meta // charsets.longest(charset), charset)
+        return _sized_type(base, meta // charsets.longest(charset), charset)
     if kind in (m.BLOB, m.BLOB_COMPRESSED) and 1 <= meta <= 4:
         text = ("tinytext", "text", "mediumtext", "longtext")[meta - 1]
         return _built_in(_AS_BYTES[text]) if charset == "binary" else DataType(
@@ -221,7 +220,7 @@ def decimal(precision: int, scale: int = 0) -> DataType:
 
 
 _NUMBERS = {m.TINY: "tinyint", m.SHORT: "smallint", m.INT24: "mediumint", m.LONG: "int", m.LONGLONG: "bigint"}
-_MOMENTS = {
+_TEMPORAL = {
     m.DATE: "date", m.NEWDATE: "date", m.TIME: "time", m.TIME2: "time", m.DATETIME: "datetime", m.DATETIME2: "datetime",
     m.TIMESTAMP: "timestamp", m.TIMESTAMP2: "timestamp",
 }  # fmt: skip
@@ -243,7 +242,7 @@ def _bit(bits: int) -> DataType:
     return _built_in("bit(1)") if bits == 1 else DataType(f"bit({bits})", pa.uint64(), JsonForm.NUMBER)
 
 
-def _sized(base: str, length: int, charset: str) -> DataType:
+def _sized_type(base: str, length: int, charset: str) -> DataType:
     if base.endswith("binary"):
         return DataType(f"{base}({length})", pa.binary(), JsonForm.BASE64)
     return DataType(f"{base}({length}){_suffix(charset)}", pa.string(), JsonForm.STRING)
@@ -253,7 +252,7 @@ def _vector(dimensions: int) -> DataType:
     return DataType(f"vector({dimensions})", pa.list_(pa.float32()), JsonForm.ARRAY)
 
 
-def _labelled(base: str, found: list[str]) -> DataType:
+def _labelled_type(base: str, found: list[str]) -> DataType:
     quoted = ",".join(map(quoted_label, found))
     return DataType(f"{base}({quoted})", pa.string(), JsonForm.STRING)
 

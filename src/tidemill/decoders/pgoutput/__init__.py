@@ -19,9 +19,10 @@ from tidemill.decoders.pgoutput import messages
 from tidemill.decoders.pgoutput import scan as scanning
 from tidemill.decoders.pgoutput.blocks import TWO_THOUSAND, table_blocks
 from tidemill.decoders.pgoutput.columns import value_of
+from tidemill.decoders.pgoutput.copy_text import CellMemory, CopyTextDecoder
 from tidemill.decoders.pgoutput.messages import Cursor, Relation, RelationColumn
-from tidemill.decoders.pgoutput.rows import OpenTransaction, PgOutputRows, Slots
-from tidemill.decoders.pgoutput.scan import WITNESS
+from tidemill.decoders.pgoutput.rows import OpenTransaction, PgOutputRows, Slots, StatedTables, TableStatement
+from tidemill.decoders.pgoutput.scan import STATEMENT, WITNESS
 from tidemill.errors import DecodeError, TidemillError
 from tidemill.model.barrier import Barrier
 from tidemill.model.block import Block
@@ -31,7 +32,8 @@ from tidemill.model.position import Position
 from tidemill.model.table import Table
 
 __all__ = [
-    "TWO_THOUSAND", "WITNESS", "Cursor", "PgOutputDecoder", "Relation", "RelationColumn", "format_lsn", "value_of",
+    "STATEMENT", "TWO_THOUSAND", "WITNESS", "CellMemory", "CopyTextDecoder", "Cursor", "PgOutputDecoder", "Relation",
+    "RelationColumn", "TableStatement", "format_lsn", "value_of",
 ]  # fmt: skip
 
 
@@ -47,7 +49,8 @@ class PgOutputDecoder:
     CopyData and raises as it sees fit.
     `mark_events` is how far apart the places are at which a batch may end. `observe` is given every transaction that
     committed before its changes leave: commit LSNs, ends, xids and times, in the order of commits, and whether a server
-    that is asked to begin there sends them again; it may raise.
+    that is asked to begin there sends them again; it may raise. `statements` reads a message of our event
+    triggers: at most two, of captured tables, in order; without it they are left out.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class PgOutputDecoder:
         *,
         observe: Callable[[Ints, Ints, Ints, Ints, bool], None] = lambda lsn, end, xid, time, again: None,
         messages: bool = True,
+        statements: Callable[[bytes], list[TableStatement]] | None = None,
         mark_events: int = 1000,
         spill_bytes: int = 16 << 20,
         capacity: int = 1 << 17,
@@ -69,6 +73,9 @@ class PgOutputDecoder:
         self._rows = PgOutputRows(capacity)
         self._state = np.zeros(scanning.STATE_SIZE, np.int64)
         self._state[scanning.MUTE] = not messages
+        self._state[scanning.DDL] = statements is not None
+        self._statements = statements
+        self._stated = StatedTables()
         self._slots = Slots()
         self._described: dict[Relation, Table] = {}
         self._asked: set[Relation] = set()  # in this feed: what it brings was committed before its first question
@@ -123,6 +130,7 @@ class PgOutputDecoder:
         self._buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
         state, self._known, self._moves = self._state, dict(self._slots.of), []
         state[scanning.POS] = 0
+        self._stated.begin()
         self._asked.clear()
         while True:
             slots = self._slots
@@ -142,13 +150,14 @@ class PgOutputDecoder:
                     self._server_message(chr(self._buffer[at]), self._buffer[at + 5 : end].tobytes())
                     state[scanning.POS] = end
                 case _:
-                    raise self._broken(int(status))
+                    raise self._broken_error(int(status))
         yield from self._flush(spill_open=len(self._buffer) - int(state[scanning.OPEN_AT]) > self._spill_bytes)
         self.consumed = int(state[scanning.POS])
 
     def _start(self, position: int) -> None:
-        self._state[[scanning.ROWS, scanning.TXS, scanning.BARRIER]] = 0
+        self._state[[scanning.ROWS, scanning.TXS, scanning.BARRIER, scanning.ALONE]] = 0
         self._state[scanning.POS] = position
+        self._slots.documents.clear()
 
     def _flush(self, *, spill_open: bool) -> Iterator[Change]:
         """Hands on every noted row that may leave now, and forgets it."""
@@ -181,6 +190,7 @@ class PgOutputDecoder:
         """Bytes from `position` on are scanned again: relations announced among them must not be known yet."""
         self._moves = [move for move in self._moves if move[0] < position]
         self._slots.point({**self._known, **{oid: slot for _, oid, slot in self._moves}})
+        self._stated.unlearn(position)
 
     def _commit(self, rows: int, txs: int, barrier: Barrier) -> Iterator[Committed]:
         if not txs:
@@ -245,11 +255,24 @@ class PgOutputDecoder:
         at, end = int(state[scanning.POS]), int(state[scanning.FRAME_END])
         kind = chr(self._buffer[at + 30])
         message = messages.Cursor(self._buffer[at + 31 : end].tobytes())
+        if kind == "M":
+            if self._has_ended_transactions():  # as below
+                yield from self._flush(spill_open=False)
+                return
+            self._statement(messages.logical_message(message, streamed=bool(state[scanning.STREAM])), at, end)
+            state[scanning.POS] = end
+            return
         if kind in "RY":
             if state[scanning.STREAM]:
                 message.number("I")
             if kind == "R":
-                self._relation(at, messages.relation(message))
+                relation = messages.relation(message)
+                if self._changes_shape(relation) and self._has_ended_transactions():
+                    # What ended before it is an append of its own; the open transaction is scanned again from its
+                    # beginning, alone.
+                    yield from self._flush(spill_open=False)
+                    return
+                self._relation(at, relation)
             else:
                 oid, schema, name = message.number("I"), message.text(), message.text()
                 self._types[oid] = f"{schema}.{name}" if schema else name
@@ -303,19 +326,51 @@ class PgOutputDecoder:
             yield Committed((), 0, ((0, format_lsn(end_lsn)),))
 
     def _abort(self, xid: int, subxid: int) -> Iterator[Change]:
+        self._stated.clear()
         if xid != subxid:
             self._spills.setdefault(xid, OpenTransaction()).aborted.add(subxid)
         elif self._spills.pop(xid, OpenTransaction()).events:
             yield SpillAborted(xid)
 
-    def _relation(self, at: int, relation: Relation) -> None:
+    def _has_ended_transactions(self) -> bool:
+        state = self._state
+        if state[scanning.STREAM] or state[scanning.SPILLING] or not state[scanning.OPEN]:
+            return False
+        return bool(state[scanning.TXS] > 1 and state[scanning.OPEN_ROW] > 0)
+
+    def _changes_shape(self, relation: Relation) -> bool:
+        """Not where a statement has said it already."""
+        slot = self._slot(relation)
+        return self._slots.of.get(relation.oid, slot) != slot and self._stated.find(relation) is None
+
+    def _statement(self, found: messages.LogicalMessage, at: int, end: int) -> None:
+        """A row for each table, in a slot of its own."""
+        assert self._statements is not None
+        state = self._state
+        for each in self._statements(found.content):
+            row, slot, place = int(state[scanning.ROWS]), *self._slots.add_statement(each)
+            self._rows.note_statement(row, slot, place, end, int(state[scanning.TXS]) - 1, found.xid)
+            if each.relation is not None:
+                self._stated.note(at, each.relation, each.table)
+            state[scanning.ROWS] = row + 1
+            self._mark_change()
+
+    def _mark_change(self) -> None:
+        """A table changed in the open transaction, which becomes an append of its own."""
+        self._state[scanning.BARRIER] |= int(Barrier.SCHEMA_CHANGE)
+        self._state[scanning.ALONE] = not self._state[scanning.STREAM] and not self._state[scanning.SPILLING]
+
+    def _slot(self, relation: Relation) -> int:
         table = self._describe(relation)
         known = relation, table, table.lineage
         if known not in self._relations:
             self._relations[known] = self._slots.add(table)
-        slot = self._relations[known]
-        if self._slots.of.get(relation.oid, slot) != slot:
-            self._state[scanning.BARRIER] |= int(Barrier.SCHEMA_CHANGE)  # the table changed its shape here
+        return self._relations[known]
+
+    def _relation(self, at: int, relation: Relation) -> None:
+        if self._changes_shape(relation):
+            self._mark_change()
+        slot = self._slot(relation)
         self._moves.append((at, relation.oid, slot))
         self._slots.point({**self._slots.of, relation.oid: slot})
 
@@ -323,6 +378,8 @@ class PgOutputDecoder:
         """The stream names a key only where it is the identity (d, i), and never says which column is which over time.
         The catalog has both, and is asked whenever the server announces the relation anew: it does so when anything
         about the table changed."""
+        if (stated := self._stated.find(relation)) is not None:
+            return stated
         if relation not in self._asked:
             table = self._tables(relation, self._types)
             if len(table.columns) != len(relation.columns):
@@ -335,15 +392,9 @@ class PgOutputDecoder:
     def _blocks(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
         return table_blocks(self._rows, self._slots, self._buffer, first, last, offset, ordinal, committed=committed)
 
-    def _broken(self, status: int) -> DecodeError:
-        at = int(self._state[scanning.POS])
-        head = self._buffer[at : at + 40].tobytes().hex()
-        what = {
-            scanning.BAD_FRAME: "a frame of the replication stream is malformed",
-            scanning.BAD_MESSAGE: "a replication message does not follow the protocol",
-            scanning.UNKNOWN_RELATION: "a row belongs to a relation that was never announced",
-        }[status]
-        # The head holds protocol fields, no row values: frame, LSNs, clock and the first bytes of the message.
+    def _broken_error(self, status: int) -> DecodeError:
+        head = self._buffer[(at := int(self._state[scanning.POS])) : at + 40].tobytes().hex()
+        # Protocol fields, no row values: frame, LSNs, clock and the first bytes of the message.
         return DecodeError(
-            what, where=f"frame {head[:62]}", fix="Restart the pipeline; if it repeats, report the frame."
+            scanning.BROKEN[status], where=f"frame {head[:62]}", fix="Restart the pipeline; if it repeats, report it."
         )

@@ -7,13 +7,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.columnar.sides import commits, meta, runs, side_values, table_runs, unchanged
+from tidemill.decoders.columnar.sides import commits, list_unchanged, meta, runs, side_values, table_runs
 from tidemill.decoders.pgoutput import cells, messages
 from tidemill.decoders.pgoutput import scan as scanning
-from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, texts
+from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, strings
 from tidemill.decoders.pgoutput.rows import PgOutputRows, Slots
 from tidemill.errors import DecodeError
-from tidemill.model.block import Block, Side
+from tidemill.model.block import DDL, Block, Side
 from tidemill.model.columns import Ints, booleans, column
 from tidemill.model.table import Table
 
@@ -32,11 +32,12 @@ def table_blocks(
     for number, here in table_runs(slot, lambda number: slots.tables[number].full_name):
         own = _meta(notes, first + here, offset[here], ordinal[here], committed=committed)
         table = slots.tables[number]
-        columns = (
-            _message(notes, buffer, first + here)
-            if number == scanning.MESSAGE_SLOT
-            else _images(notes, buffer, table, first + here)
-        )
+        if number == scanning.MESSAGE_SLOT:
+            columns = _message(notes, buffer, first + here)
+        elif number in slots.statements:
+            columns = {"ddl": pa.array([slots.documents[place] for place in notes.fill[first + here]], DDL)}
+        else:
+            columns = _images(notes, buffer, table, first + here)
         batch = pa.RecordBatch.from_pydict({**own, **columns})
         made.append(Block(table, batch))
     return tuple(made)
@@ -84,12 +85,12 @@ def _images(notes: PgOutputRows, buffer: Buffer, table: Table, rows: Ints) -> di
             children.append(array)
             if bad is not None:
                 where = np.nonzero(bad)[0]
-                odd.append((where, side, j, texts(found.take(where))))
+                odd.append((where, side, j, strings(found.take(where))))
         fields = [pa.field(table.columns[j].name, table.columns[j].type.arrow) for j in wanted]
         mask = None if present.all() else booleans(~present)
         columns[name] = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
         if side is Side.AFTER and (kind == cells.UNSENT).any():
-            columns["unchanged"] = unchanged(kind == cells.UNSENT)
+            columns["unchanged"] = list_unchanged(kind == cells.UNSENT)
     if odd:
         columns["odd"] = side_values(odd, len(rows))
     return columns

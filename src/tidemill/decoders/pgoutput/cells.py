@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tidemill.decoders.columnar.eight_bytes import number, word
 from tidemill.decoders.pgoutput.scan import _be32
 
 TEXT = 116
@@ -69,6 +70,24 @@ def validity(kind: Any, bits: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _long_number(b: Any, p: Any, e: Any, negative: Any) -> Any:
+    """(whether the digits from p to e are a number of 64 bits, that number)."""
+    ok = p < e and e - p <= 19
+    v = np.int64(0)
+    while ok and p < e:
+        d = np.int64(b[p]) - 48
+        if d < 0 or d > 9 or v < _LAST_TENTH or (v == _LAST_TENTH and d > 8):
+            ok = False
+        else:
+            v = v * 10 - d  # counted downwards: the lowest int64 has no positive twin
+        p += 1
+    if ok and not negative:
+        ok = v != _MIN_INT64
+        v = -v
+    return ok, v
+
+
+@njit(cache=True, nogil=True)
 def integers(b: Any, at: Any, size: Any, kind: Any, low: Any, high: Any, out: Any, bad: Any) -> Any:
     wrong = 0
     for i in range(len(at)):
@@ -79,18 +98,13 @@ def integers(b: Any, at: Any, size: Any, kind: Any, low: Any, high: Any, out: An
         negative = p < e and b[p] == 45
         if negative:
             p += 1
-        ok = p < e and e - p <= 19
-        v = np.int64(0)
-        while ok and p < e:
-            d = np.int64(b[p]) - 48
-            if d < 0 or d > 9 or v < _LAST_TENTH or (v == _LAST_TENTH and d > 8):
-                ok = False
-            else:
-                v = v * 10 - d  # counted downwards: the lowest int64 has no positive twin
-            p += 1
-        if ok and not negative:
-            ok = v != _MIN_INT64
-            v = -v
+        if 0 < e - p <= 8 and p + 8 <= len(b):
+            v = number(word(b, np.uint64(p)), np.uint64(e - p))
+            ok = v >= 0
+            if negative:
+                v = -v
+        else:
+            ok, v = _long_number(b, p, e, negative)
         if ok and (v < low or v > high):
             ok = False
         out[i] = v if ok else 0
@@ -112,51 +126,6 @@ def booleans(b: Any, at: Any, size: Any, kind: Any, bits: Any, bad: Any) -> Any:
         elif c != 102:
             bad[i] = True
             wrong += 1
-    return wrong
-
-
-@njit(cache=True, nogil=True)
-def decimals(b: Any, at: Any, size: Any, kind: Any, precision: Any, scale: Any, out: Any, bad: Any) -> Any:
-    """Fixed-point text with at most `scale` fraction digits into two's-complement words (precision at most 18)."""
-    wrong = 0
-    for i in range(len(at)):
-        out[i, 0] = 0
-        out[i, 1] = 0
-        if kind[i] != TEXT:
-            continue
-        p, e = at[i], at[i] + size[i]
-        negative = p < e and b[p] == 45
-        if negative:
-            p += 1
-        ok = p < e and b[e - 1] != 46
-        v = np.int64(0)
-        digits, fraction, point = 0, 0, False
-        while ok and p < e:
-            d = np.int64(b[p]) - 48
-            if b[p] == 46 and not point:
-                point = True
-            elif d < 0 or d > 9 or digits == 18:
-                ok = False
-            else:
-                v = v * 10 + d
-                if v > 0:
-                    digits += 1
-                if point:
-                    fraction += 1
-            p += 1
-        if fraction > scale or (v > 0 and digits + scale - fraction > precision):
-            ok = False
-        if ok:
-            for _k in range(scale - fraction):
-                v *= 10
-        if not ok:
-            bad[i] = True
-            wrong += 1
-            continue
-        if negative:
-            v = -v
-        out[i, 0] = v
-        out[i, 1] = v >> 63
     return wrong
 
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.decoders.columnar import eight_bytes as words
-from tidemill.decoders.pgoutput import cells
-from tidemill.decoders.pgoutput import temporal as moments
+from tidemill.decoders.columnar import eight_bytes
+from tidemill.decoders.columnar.decimal_text import decimals
+from tidemill.decoders.pgoutput import cells, temporal
 from tidemill.errors import DecodeError
 from tidemill.model.columns import booleans
 from tidemill.model.postgres_types import delimiter
@@ -54,7 +54,7 @@ def convert(column: PgOutputCells, kind: DataType) -> tuple[pa.Array, Mask | Non
 def value_of(text: str | None, kind: DataType) -> tuple[pa.Scalar, bool]:
     """One value from its text; second, whether the type cannot hold it."""
     raw = (text or "").encode()
-    data = np.frombuffer(bytearray(raw + bytes(words.ROOM)), np.uint8)
+    data = np.frombuffer(bytearray(raw + bytes(eight_bytes.ROOM)), np.uint8)
     where = np.zeros(1, np.int64), np.array([len(raw)], np.int64)
     array, odd = convert(
         PgOutputCells(data, *where, np.array([cells.NULL if text is None else cells.TEXT], np.uint8)), kind
@@ -62,9 +62,9 @@ def value_of(text: str | None, kind: DataType) -> tuple[pa.Scalar, bool]:
     return array[0], odd is not None and bool(odd[0])
 
 
-def texts(column: PgOutputCells) -> pa.Array:
+def strings(column: PgOutputCells) -> pa.Array:
     """The values as PostgreSQL printed them. The server converts to UTF-8; a SQL_ASCII database may not comply."""
-    offsets, data = _copied(column)
+    offsets, data = _copy(column)
     nulls, bits = _validity(column.kind)
     array = pa.Array.from_buffers(pa.binary(), len(column), [bits, offsets, data], nulls)
     try:
@@ -76,11 +76,11 @@ def texts(column: PgOutputCells) -> pa.Array:
         ) from error
 
 
-def _copied(column: PgOutputCells) -> tuple[pa.Buffer, pa.Buffer]:
+def _copy(column: PgOutputCells) -> tuple[pa.Buffer, pa.Buffer]:
     offsets = np.empty(len(column) + 1, np.int32)
     total = _bytes_of(column)
-    data = np.empty(total + words.ROOM, np.uint8)
-    words.copy(column.buffer, column.at, column.size, offsets, data)
+    data = np.empty(total + eight_bytes.ROOM, np.uint8)
+    eight_bytes.copy(column.buffer, column.at, column.size, offsets, data)
     return pa.py_buffer(offsets), pa.py_buffer(data[:total])
 
 
@@ -99,7 +99,7 @@ def _validity(kind: npt.NDArray[np.uint8], bad: Mask | None = None) -> tuple[int
     return nulls, pa.py_buffer(bits) if nulls else None
 
 
-def _fixed(
+def _fixed_array(
     column: PgOutputCells, arrow: pa.DataType, values: npt.NDArray[Any], bad: Mask, wrong: int
 ) -> tuple[pa.Array, Mask | None]:
     nulls, bits = _validity(column.kind, bad if wrong else None)
@@ -113,30 +113,31 @@ def _integer(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask 
     wrong = cells.integers(
         column.buffer, column.at, column.size, column.kind, int(limits.min), int(limits.max), out, bad
     )
-    return _fixed(column, arrow, out.astype(dtype, copy=False), bad, wrong)
+    return _fixed_array(column, arrow, out.astype(dtype, copy=False), bad, wrong)
 
 
 def _boolean(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     out, bad = np.zeros((len(column) + 7) // 8, np.uint8), np.zeros(len(column), np.bool_)
     wrong = cells.booleans(column.buffer, column.at, column.size, column.kind, out, bad)
-    return _fixed(column, arrow, out, bad, wrong)
+    return _fixed_array(column, arrow, out, bad, wrong)
 
 
 def _decimal(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     if arrow.precision > 18:
         return _through_text(column, arrow)
     out, bad = np.empty((len(column), 2), np.int64), np.zeros(len(column), np.bool_)
-    wrong = cells.decimals(column.buffer, column.at, column.size, column.kind, arrow.precision, arrow.scale, out, bad)
-    return _fixed(column, arrow, out, bad, wrong)
+    where = column.buffer, column.at, column.size, column.kind
+    wrong = decimals(*where, cells.TEXT, arrow.precision, arrow.scale, out, bad)
+    return _fixed_array(column, arrow, out, bad, wrong)
 
 
-def _moment(kernel: Callable[..., int], dtype: type) -> Callable[..., tuple[pa.Array, Mask | None]]:
+def _temporal_reader(kernel: Callable[..., int], dtype: type) -> Callable[..., tuple[pa.Array, Mask | None]]:
     def convert_temporal(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
         out: npt.NDArray[Any] = np.empty(len(column), dtype)
         bad = np.zeros(len(column), np.bool_)
         zone = (arrow.tz is not None,) if pa.types.is_timestamp(arrow) else ()
         wrong = kernel(column.buffer, column.at, column.size, column.kind, *zone, out, bad)
-        return _fixed(column, arrow, out, bad, wrong)
+        return _fixed_array(column, arrow, out, bad, wrong)
 
     return convert_temporal
 
@@ -151,12 +152,12 @@ def _bytes(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | 
 
 
 def _text(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
-    return texts(column), None
+    return strings(column), None
 
 
 def _through_text(column: PgOutputCells, arrow: pa.DataType) -> tuple[pa.Array, Mask | None]:
     """Arrow's own parser: floats, and decimals of more digits than a machine word."""
-    array = texts(column)
+    array = strings(column)
     try:
         return array.cast(arrow), None
     except pa.ArrowInvalid:
@@ -213,9 +214,9 @@ _CONVERTERS: dict[int, Callable[[PgOutputCells, pa.DataType], tuple[pa.Array, Ma
     **{kind.id: _integer for kind in _INTEGERS},
     pa.bool_().id: _boolean,
     pa.decimal128(1).id: _decimal,
-    pa.date32().id: _moment(moments.dates, np.int32),
-    pa.time64("us").id: _moment(moments.times, np.int64),
-    pa.timestamp("us").id: _moment(moments.timestamps, np.int64),
+    pa.date32().id: _temporal_reader(temporal.dates, np.int32),
+    pa.time64("us").id: _temporal_reader(temporal.times, np.int64),
+    pa.timestamp("us").id: _temporal_reader(temporal.timestamps, np.int64),
     pa.binary().id: _bytes,
     pa.string().id: _text,
 }

@@ -61,6 +61,14 @@ class Cursor:
         except UnicodeDecodeError as error:
             raise DecodeError("a name in a replication message is not UTF-8") from error
 
+    def rest(self, size: int) -> bytes:
+        """All that follows, which has this size."""
+        found = self._data[self._at :]
+        if len(found) != size:
+            raise DecodeError("a logical message does not end where its length says")
+        self._at = len(self._data)
+        return found
+
 
 def relation(message: Cursor) -> Relation:
     oid, schema, name = message.number("I"), message.text(), message.text()
@@ -73,6 +81,20 @@ def relation(message: Cursor) -> Relation:
 def _relation_column(message: Cursor) -> RelationColumn:
     key = bool(message.number("B") & 1)
     return RelationColumn(message.text(), message.number("I"), message.number("i"), key)
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalMessage:
+    """`xid` is that of the subtransaction that wrote it, in a streamed transaction; else 0."""
+
+    xid: int
+    content: bytes
+
+
+def logical_message(message: Cursor, *, streamed: bool) -> LogicalMessage:
+    xid = message.number("I") if streamed else 0
+    _flags, _lsn, _prefix = message.number("B"), message.number("Q"), message.text()
+    return LogicalMessage(xid, message.rest(message.number("I")))
 
 
 @dataclass(frozen=True, slots=True)

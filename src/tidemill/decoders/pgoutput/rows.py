@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.decoders.pgoutput.messages import Relation
+from tidemill.decoders.pgoutput.scan import OP_DDL
 from tidemill.errors import TidemillError
 from tidemill.model.columns import Ints
 from tidemill.model.table import Column, Table
@@ -22,6 +24,45 @@ MESSAGES = Table(
         Column("content", DataType("bytea", pa.binary(), JsonForm.BASE64), nullable=False),
     ),
 ).with_fingerprint()  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatement:
+    """What a statement did to one table. `document` is the block's `ddl` column; `table` is as it left it, and the
+    stream announces it as `relation`; None where no row of it follows."""
+
+    table: Table
+    document: str
+    relation: Relation | None = None
+
+
+@dataclass(slots=True)
+class StatedTables:
+    """Tables as statements left them, by oid: a relation that is announced so is no news. Bytes that are scanned again
+    are said again: `noted` are those of this feed, by place in the buffer, `known` those of before it."""
+
+    of: dict[int, tuple[Relation, Table]] = field(default_factory=dict)
+    known: dict[int, tuple[Relation, Table]] = field(default_factory=dict)
+    noted: list[tuple[int, Relation, Table]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        self.known, self.noted = dict(self.of), []
+
+    def note(self, at: int, relation: Relation, table: Table) -> None:
+        self.noted.append((at, relation, table))
+        self.of[relation.oid] = relation, table
+
+    def unlearn(self, position: int) -> None:
+        self.noted = [each for each in self.noted if each[0] < position]
+        self.of = {**self.known, **{relation.oid: (relation, table) for _, relation, table in self.noted}}
+
+    def clear(self) -> None:
+        """Something that was said has been rolled back."""
+        self.of, self.known, self.noted = {}, {}, []
+
+    def find(self, relation: Relation) -> Table | None:
+        stated = self.of.get(relation.oid)
+        return stated[1] if stated is not None and stated[0] == relation else None
 
 
 class PgOutputRows:
@@ -42,13 +83,24 @@ class PgOutputRows:
         rows = (self.op, self.slot, self.old, self.new, self.fill, self.full, self.end, self.tx, self.sub)
         return (*rows, self.tx_lsn, self.tx_end, self.tx_time, self.tx_id, self.tx_row)
 
+    def note_statement(self, row: int, slot: int, document: int, end: int, tx: int, sub: int) -> None:
+        """`document` is its place in `Slots.documents`."""
+        self.op[row], self.slot[row], self.full[row] = OP_DDL, slot, 0
+        self.old[row], self.new[row], self.fill[row] = -1, -1, document
+        self.end[row], self.tx[row], self.sub[row] = end, tx, sub
+
 
 @dataclass(slots=True)
 class Slots:
-    """Relations by oid. A relation that changes gets a new slot: rows noted earlier keep their schema (invariant 6)."""
+    """Relations by oid. A relation that changes gets a new slot: rows noted earlier keep their schema (invariant 6).
+    `statements` are slots of statements, apart from rows of the same table; `documents` are those of the noted rows.
+    """
 
     tables: list[Table] = field(default_factory=lambda: [MESSAGES])
     of: dict[int, int] = field(default_factory=dict)
+    statements: set[int] = field(default_factory=set)
+    slot_of_statement: dict[object, int] = field(default_factory=dict)
+    documents: list[str] = field(default_factory=list)
     oids: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     slot_of: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     width: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
@@ -61,6 +113,15 @@ class Slots:
         for row, t in zip(self.keys, self.tables, strict=True):
             row[[i for i, c in enumerate(t.columns) if c.name in t.key]] = 1
         return len(self.tables) - 1
+
+    def add_statement(self, statement: TableStatement) -> tuple[int, int]:
+        """Its slot, and the place of its document."""
+        known = statement.table, statement.table.lineage
+        if known not in self.slot_of_statement:
+            self.slot_of_statement[known] = self.add(statement.table)
+            self.statements.add(self.slot_of_statement[known])
+        self.documents.append(statement.document)
+        return self.slot_of_statement[known], len(self.documents) - 1
 
     def point(self, of: dict[int, int]) -> None:
         self.of = of

@@ -24,14 +24,16 @@ OPEN_AT = 4  # where the open transaction's Begin frame starts
 OPEN_ROW = 5  # its first row
 STREAM = 6  # xid of the streamed transaction whose piece we are in, or 0
 SPILLING = 7  # 1 when rows of the open transaction were already handed on
-WAL_END = 8  # newest position the server told us of in a keepalive
+WAL_END = 8  # newest position of the server, by its keepalives
 REPLY = 9  # 1 when the server asked for an answer
 FRAME_END = 10  # end of the frame that made us stop
 BARRIER = 11  # the kinds of `Barrier` among the rows: a TRUNCATE, an unsplit key change, a table's new shape
 AFTER = 12  # rows of transactions that commit before it are known already, and are not noted again
 KNOWN = 13  # 1 inside such a transaction
 MUTE = 14  # 1 when logical messages are not wanted
-STATE_SIZE = 15
+DDL = 15  # 1 when messages about changed tables are read, 0 when they are left out
+ALONE = 16  # 1 when the transactions noted so far must leave before another one begins: a table changed among them
+STATE_SIZE = 17
 
 # Why `scan` returned.
 MORE = 0  # the rest of the buffer is an unfinished frame
@@ -41,15 +43,23 @@ SERVER = 3  # a frame that is not CopyData, from POS to FRAME_END
 BAD_FRAME = -1
 BAD_MESSAGE = -2
 UNKNOWN_RELATION = -3
+BROKEN = {
+    BAD_FRAME: "a frame of the replication stream is malformed",
+    BAD_MESSAGE: "a replication message does not follow the protocol",
+    UNKNOWN_RELATION: "a row belongs to a relation that was never announced",
+}
 
-OP_INSERT, OP_UPDATE, OP_DELETE, OP_TRUNCATE, OP_MESSAGE = 1, 2, 3, 4, 5
+OP_INSERT, OP_UPDATE, OP_DELETE, OP_TRUNCATE, OP_MESSAGE, OP_DDL = 1, 2, 3, 4, 5, 6
 MESSAGE_SLOT = 0  # the pseudo relation of logical messages
 #: Prefix of the messages that a source of ours writes to have a transaction to remember; no event is made of them.
 WITNESS = "tidemill.witness"
+#: Prefix of the messages that our event triggers write where a table changes.
+STATEMENT = "tidemill.ddl"
 
 _ABSENT = np.int64(-1)
 _TRUNCATE, _KEY_CHANGE = int(Barrier.TRUNCATE), int(Barrier.KEY_CHANGE)
 _WITNESS = np.frombuffer(WITNESS.encode() + b"\0", np.uint8)
+_STATEMENT = np.frombuffer(STATEMENT.encode() + b"\0", np.uint8)
 _LARGEST_FRAME = 0x3FFFFFFF  # PQ_LARGE_MESSAGE_LIMIT: waiting for more than a server ever sends would be for ever
 
 
@@ -120,11 +130,11 @@ def _compare_keys(b: Any, old: Any, new: Any, columns: Any, keys: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _is_witness(b: Any, p: Any, end: Any) -> Any:
-    """Whether the prefix of a logical message, from `p` on, is ours."""
-    same, i = end - p >= len(_WITNESS), 0
-    while same and i < len(_WITNESS):
-        same = b[p + i] == _WITNESS[i]
+def _has_prefix(b: Any, p: Any, end: Any, prefix: Any) -> Any:
+    """Whether the prefix of a logical message, from `p` on, is this one."""
+    same, i = end - p >= len(prefix), 0
+    while same and i < len(prefix):
+        same = b[p + i] == prefix[i]
         i += 1
     return same
 
@@ -184,6 +194,8 @@ def scan(
         if c == 66:  # B: final LSN, commit time, xid
             if s[OPEN] or s[STREAM] or end - m != 20:
                 status = BAD_MESSAGE
+            elif s[ALONE]:
+                status = FULL
             else:
                 tx_lsn[t], tx_time[t], tx_id[t] = _be64(b, m), _be64(b, m + 8), _be32(b, m + 16)
                 tx_row[t] = r
@@ -214,6 +226,8 @@ def scan(
             if status == MORE and c == 77:
                 if end - m < 14:  # flags, LSN, at least an empty prefix, content length
                     status = BAD_MESSAGE
+                elif s[ALONE] and not s[OPEN] and not s[STREAM]:
+                    status = FULL
                 else:
                     if not s[OPEN] and not s[STREAM]:
                         # A message outside any transaction is one of its own. Resuming one byte after it skips it.
@@ -222,7 +236,11 @@ def scan(
                         s[KNOWN] = 1 if tx_lsn[t] < s[AFTER] else 0
                         t += 1
                     known = s[KNOWN] and not s[STREAM]
-                    if not known and not s[MUTE] and not _is_witness(b, m + 9, end):
+                    inside = s[OPEN] or s[STREAM]  # ours are transactional
+                    if not known and inside and _has_prefix(b, m + 9, end, _STATEMENT):
+                        if s[DDL]:
+                            status = CONTROL
+                    elif not known and not s[MUTE] and not _has_prefix(b, m + 9, end, _WITNESS):
                         op[r], slot[r], old[r], new[r], fill[r], full[r] = OP_MESSAGE, MESSAGE_SLOT, -1, m, -1, 0
                         end_of[r], tx[r], sub[r] = end, t - 1, xid
                         r += 1

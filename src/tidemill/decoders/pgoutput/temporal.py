@@ -41,6 +41,19 @@ def _date_part(b: Any, p: Any, e: Any) -> Any:
     return 1 <= d <= 31, y, m, d, q
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _fraction(b: Any, q: Any, e: Any) -> Any:
+    """(microseconds, next byte) of `.123456`, 0 if there is none; microseconds -1 if that is no fraction."""
+    if q >= e or b[q] != 46:
+        return np.int64(0), q
+    f, r = _number(b, q + 1, e)
+    if f < 0 or r - q - 1 > 6:
+        return np.int64(-1), q
+    for _k in range(6 - (r - q - 1)):
+        f *= 10
+    return f, r
+
+
 @njit(cache=True, nogil=True)
 def _time_part(b: Any, p: Any, e: Any) -> Any:
     """(microseconds, next byte); microseconds -1 if it is no time of day."""
@@ -53,16 +66,30 @@ def _time_part(b: Any, p: Any, e: Any) -> Any:
     s, q = _number(b, q + 1, e)
     if s < 0 or s > 60:
         return np.int64(-1), q
-    micros = ((h * 60 + m) * 60 + s) * 1_000_000
-    if q < e and b[q] == 46:
-        f, r = _number(b, q + 1, e)
-        if f < 0 or r - q - 1 > 6:
-            return np.int64(-1), q
-        for _k in range(6 - (r - q - 1)):
-            f *= 10
-        micros += f
-        q = r
-    return micros, q
+    f, q = _fraction(b, q, e)
+    return (((h * 60 + m) * 60 + s) * 1_000_000 + f if f >= 0 else np.int64(-1)), q
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _pair(b: Any, p: Any) -> Any:
+    """Two digits; far below 0 if one of them is none."""
+    tens, ones = np.int64(b[p]) - 48, np.int64(b[p + 1]) - 48
+    return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else np.int64(-100_000)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _usual_timestamp(b: Any, p: Any, e: Any) -> Any:
+    """(microseconds since 1970, next byte) of `2024-02-29 12:34:56.5`, as years of four digits are printed; -1 if it is
+    not that, or is before 1970, and has to be looked at in detail."""
+    if e - p < 19 or b[p + 4] != 45 or b[p + 7] != 45 or b[p + 10] != 32 or b[p + 13] != 58 or b[p + 16] != 58:
+        return np.int64(-1), p
+    y, m, d = _pair(b, p) * 100 + _pair(b, p + 2), _pair(b, p + 5), _pair(b, p + 8)
+    hour, minute, second = _pair(b, p + 11), _pair(b, p + 14), _pair(b, p + 17)
+    usual = y >= 1970 and 1 <= m <= 12 and 1 <= d <= 31 and 0 <= hour <= 24 and 0 <= minute <= 59 and 0 <= second <= 60
+    f, q = _fraction(b, p + 19, e)
+    if not usual or f < 0:
+        return np.int64(-1), p
+    return days(y, m, d) * MICROS_PER_DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + f, q
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -117,6 +144,10 @@ def timestamps(b: Any, at: Any, size: Any, kind: Any, zoned: Any, out: Any, bad:
         if kind[i] != TEXT:
             continue
         e = at[i] + size[i]
+        v, q = _usual_timestamp(b, at[i], e)
+        if v >= 0 and (e == q + 3 and b[q] == 43 and b[q + 1] == 48 and b[q + 2] == 48 if zoned else e == q):
+            out[i] = v
+            continue
         ok, y, m, d, q = _date_part(b, at[i], e)
         v = np.int64(-1)
         if ok and q < e and b[q] == 32:

@@ -1,0 +1,24 @@
+"""A table of the catalog as the rest of the project knows tables. The stream's tables and a snapshot's are made here:
+the same table is the same structure whichever way it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tidemill.decoders.mysql_schema.catalog import CatalogTable
+from tidemill.decoders.mysql_schema.fill import initial
+from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_schema.types import data_type
+from tidemill.model.table import Column, Table
+
+
+def structure(state: CatalogTable, flavor: Flavor, identity: str, nullable: Sequence[bool] | None = None) -> Table:
+    """Not numbered yet. `nullable`, by column, where an event says it."""
+    columns = []
+    for j, column in enumerate(state.columns):
+        kind = data_type(column.type, column.charset, flavor)
+        may_be_null = column.nullable if nullable is None else nullable[j]
+        made_of = Column(column.name, kind, nullable=may_be_null, generated=column.generated)
+        columns.append(replace(made_of, initial=initial(made_of, column.initial)))
+    return Table(state.database, state.database, state.name, tuple(columns), state.key, identity, renamed=state.renamed)
