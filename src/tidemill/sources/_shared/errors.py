@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from tidemill.errors import ConfigError, SetupError
+
+T = TypeVar("T")
 
 
 class LoginRefused(SetupError):
@@ -19,15 +22,15 @@ class ServerTooOld(SetupError):
     code = "server-too-old"
 
 
-RESYNC = (
-    'The changes in between are gone at the source. Run "tidemill resync FILE" to accept the gap and capture from now'
-    " on, and copy the tables to the destinations yourself."
+RECOVER = (
+    'The changes in between are gone at the source. Run "tidemill recover FILE --snapshot" to copy the tables again and'
+    ' go on, or "tidemill recover FILE --accept-gap" to go on without what was lost.'
 )
 
 
-def as_value_error(parse: Callable[[], object]) -> None:
+def as_value_error(parse: Callable[[], T]) -> T:
     """For validators of a config model, which must not raise anything else."""
     try:
-        parse()
+        return parse()
     except ConfigError as error:
         raise ValueError(f"{error.what}. {error.fix}") from None

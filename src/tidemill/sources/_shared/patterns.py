@@ -54,11 +54,17 @@ class Unmatched:
 
     @classmethod
     def yet(cls, pattern: Pattern, names: Sequence[str] = (), more: str = "") -> Unmatched:
-        """Nothing of any kind matches; it may be created, or one of `names` is meant."""
-        near = difflib.get_close_matches(pattern.text, names, n=1)
-        hint = f"Did you mean {near[0]}? " if near else ""
+        """Nothing of any kind matches; it may be created, or one of `names` is meant, with its schema or without."""
+        hint = suggest(pattern.text, names)
         later = "A table that is created later is captured from then on; if none will be, correct `tables`."
         return cls(pattern, f'no table matches "{pattern.text}" yet', f"{hint}{later}{f' {more}' if more else ''}")
+
+
+def suggest(text: str, names: Sequence[str]) -> str:
+    """A question that ends with a space, if one of the names is near; empty if none is."""
+    forms = {name.partition(".")[2]: name for name in names} | {name: name for name in names}
+    near = difflib.get_close_matches(text, forms, n=1)
+    return f"Did you mean {forms[near[0]]}? " if near else ""
 
 
 def _literal(part: str, quote: str) -> str | None:

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tidemill.contracts import ByteStreamSource, Check, Notice, Passage, Resting, Schemas, SourceConfig, history_of
+from tidemill.contracts import (
+    ByteStreamSource,
+    Check,
+    Notice,
+    Passage,
+    Resting,
+    Schemas,
+    SnapshotConfig,
+    SourceConfig,
+    history_of,
+)
 from tidemill.decoders.mysql_schema import BinlogPlace, Flavor
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.position import Ordering, Position
+from tidemill.model.table import Table
 from tidemill.sources._shared.errors import as_value_error
 from tidemill.sources._shared.patterns import Pattern, Unmatched
 from tidemill.sources.mysql import resume as position
@@ -27,6 +38,7 @@ from tidemill.sources.mysql.checks import run_checks
 from tidemill.sources.mysql.client import Dsn, MysqlSession, connect
 from tidemill.sources.mysql.decode import StreamDecoder, decoder_of
 from tidemill.sources.mysql.server import MysqlServerInfo
+from tidemill.sources.mysql.snapshot import MysqlSnapshotReader
 from tidemill.sources.mysql.stream import BinlogConnection, own_uuid
 from tidemill.sources.mysql.tables import Selection
 
@@ -86,6 +98,9 @@ class MysqlConfig(SourceConfig):
     )
     failover_wait_seconds: float = Field(
         default=10, ge=0, description="Seconds to wait for a server that does not have all of our transactions yet."
+    )
+    snapshot: SnapshotConfig | None = Field(
+        default=None, description="Whether and how rows that were there before are copied; left out, they are not."
     )
     gather_ms: float = Field(default=50, ge=0, description="How long a busy stream is gathered before it is decoded.")
 
@@ -184,7 +199,7 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
         with connect(self.config) as db:
             setup.prepare(db, self.config)
             server = MysqlServerInfo.read(db)
-            begin = position.witnessed(position.now(db, server, self.config), server, self.config).text()
+            begin = position.witness(position.now(db, server, self.config), server, self.config).text()
         if schemas is not None:
             history_of(schemas).forget_structures(0)
         return begin
@@ -220,10 +235,10 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
 
     def read(self, wait: float = 0.2) -> memoryview:
         """Packets of the stream not yet consumed, the last one maybe cut. Holds until the next call."""
-        return self._streaming().read(wait)
+        return self._open_stream().read(wait)
 
     def consumed(self, count: int) -> None:
-        self._streaming().consumed(count)
+        self._open_stream().consumed(count)
 
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
         """How far a stream has come that brings changes of other tables only: written down, it need not read them
@@ -241,14 +256,29 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
     def acknowledge(self, position: Position) -> None:
         """Nothing to say: the server purges its binlog by its own rules, not by what replicas have read."""
 
+    def snapshot_reader(self) -> MysqlSnapshotReader:
+        return MysqlSnapshotReader(self.config)
+
+    def reached(self, high: Position, logged: Position) -> bool:
+        """By the place of the decoder, which an idle stream has come to without anything to log."""
+        place = self.decoder.place
+        return BinlogPlace.parse(high, place.flavor).compare(place) in (Ordering.SAME, Ordering.BEFORE)
+
+    def hasten(self, high: Position) -> None:
+        """Nothing to do: `high` is the end of a transaction, which the stream brings by itself."""
+
+    def register(self, tables: Sequence[Table], schemas: Schemas, position: Position) -> list[Table]:
+        with schemas.together():
+            return [schemas.register(table, position) for table in tables]
+
     def notices(self) -> tuple[Notice, ...]:
         decoder = self._decoder
         if decoder is not None and self._said_at != (decoder, decoder.statements):
-            self._said = tuple(self._unmatched(list(decoder.known())))
+            self._said = tuple(self._find_unmatched(list(decoder.known())))
             self._said_at = (decoder, decoder.statements)
         return self._said
 
-    def _unmatched(self, known: list[tuple[str, str]]) -> Iterator[Notice]:
+    def _find_unmatched(self, known: list[tuple[str, str]]) -> Iterator[Notice]:
         """As the stream has come: a table that is created or dropped there changes what is said."""
         for pattern in self._patterns:
             if not any(pattern.matches(*name) for name in known):
@@ -286,7 +316,7 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
             self._side = None
         self._lag = (-_LAG_SECONDS, None)
 
-    def _streaming(self) -> BinlogConnection:
+    def _open_stream(self) -> BinlogConnection:
         if self._stream is None:
             raise RuntimeError("open() was not called")
         return self._stream

@@ -27,7 +27,7 @@ from tidemill.sources.mysql import server as facts
 from tidemill.sources.mysql.client import MysqlSession
 from tidemill.sources.mysql.errors import GrantMissing
 from tidemill.sources.mysql.server import MysqlServerInfo
-from tidemill.sources.mysql.tables import name_of, quoted
+from tidemill.sources.mysql.tables import name_of, quote
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -60,7 +60,7 @@ def read_databases(db: MysqlSession, left_out: Sequence[str] = SYSTEM) -> list[C
 def read_tables(db: MysqlSession, server: MysqlServerInfo, left_out: Sequence[str] = SYSTEM) -> list[CatalogTable]:
     """Three questions for all tables together: a question per table takes minutes on servers with many. Only of
     defaults that the catalog does not print exactly, which are few, tables are asked themselves. What people wrote is
-    asked for as bytes: it need not be UTF-8 (`_shown`)."""
+    asked for as bytes: it need not be UTF-8 (`_show`)."""
     mariadb = server.flavor is Flavor.MARIADB
     charsets = {
         row["c"]: row["s"]
@@ -77,9 +77,9 @@ def read_tables(db: MysqlSession, server: MysqlServerInfo, left_out: Sequence[st
     ):
         extra = (row["e"] or "").upper()
         made = CatalogColumn(
-            name_of(row["c"]), _shown(row["type"]), row["s"] or "", nullable=row["n"] == "YES",
+            name_of(row["c"]), _show(row["type"]), row["s"] or "", nullable=row["n"] == "YES",
             generated=bool(row["g"]), invisible="INVISIBLE" in extra, row_end=row["g"] == b"ROW END",
-            default=of_catalog(None if row["v"] is None else _shown(row["v"]), extra, mariadb=mariadb),
+            default=of_catalog(None if row["v"] is None else _show(row["v"]), extra, mariadb=mariadb),
         )  # fmt: skip
         columns.setdefault((name_of(row["d"]), name_of(row["t"])), []).append(made)
     keys: dict[tuple[str, str], list[str]] = {}
@@ -118,9 +118,9 @@ def _exact(
     asked = [j for j, column in enumerate(columns) if is_rounded(column, mariadb=mariadb)]
     if not asked:
         return columns
-    said = {f"v{j}": _said(columns[j]) for j in asked}
+    said = {f"v{j}": _say(columns[j]) for j in asked}
     shown = ", ".join(f"{expression} AS {alias}" for alias, expression in said.items())
-    name = f"{quoted(database)}.{quoted(table)}"
+    name = f"{quote(database)}.{quote(table)}"
     if mariadb:
         empty = f"SELECT {shown} FROM (SELECT 1 AS one) AS one LEFT JOIN {name} ON FALSE"
     else:
@@ -139,8 +139,8 @@ def _exact(
     return made
 
 
-def _said(column: CatalogColumn) -> str:
-    name = quoted(column.name)
+def _say(column: CatalogColumn) -> str:
+    name = quote(column.name)
     if column.charset:
         return f"HEX(CONVERT(DEFAULT({name}) USING utf8mb4))"
     if "binary" in column.type:
@@ -200,7 +200,7 @@ def _statement(info: str) -> tuple[str, str] | None:
     return (used[1].replace("``", "`") if used else ""), text
 
 
-def _shown(value: bytes) -> str:
+def _show(value: bytes) -> str:
     """MariaDB lists the bytes of a default as they are where it can take them for letters, and it takes halves of
     surrogate pairs (ED A0 80) for such. Other bytes that are none it lists as question marks (`is_rounded`)."""
     return value.decode(errors="replace").replace("\ufffd", "?")

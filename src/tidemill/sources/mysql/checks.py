@@ -202,7 +202,7 @@ def _position(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig, re
         )
         assert place is not None
         position.resume(db, server, place, config)
-        waiting = _waiting(db, server, place)
+        waiting = _waiting_text(db, server, place)
         size = position.lag_bytes(place, facts.binlog_files(db)) if place.gtids is None else None
     except TidemillError as error:
         return Check("position", Outcome.FAIL, error.what, error.fix)
@@ -224,12 +224,12 @@ def _position(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig, re
     return Check("position", Outcome.PASS, f"the server has all that follows it, {waiting}")
 
 
-def _waiting(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace) -> str:
+def _waiting_text(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace) -> str:
     """What the server has beyond a place; empty if nothing."""
     if place.gtids is None:
         size = position.lag_bytes(place, facts.binlog_files(db))
         return f"{size} bytes of binlog" if size else ""
-    have = facts.executed(db, server)
+    have = facts.read_executed(db, server)
     if isinstance(have, MysqlGtids) and isinstance(place.gtids, MysqlGtids):
         count = sum(past - first for *_, first, past in have.minus(place.gtids))
     else:

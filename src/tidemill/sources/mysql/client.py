@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pymysql
 
 from tidemill.net.buffered import keep_alive
-from tidemill.sources.mysql.errors import refused, translated
+from tidemill.sources.mysql.errors import connection_error, translate
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -64,7 +64,7 @@ class MysqlSession:
         self.where = where
 
     def rows(self, statement: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        with translated(self.where), self.connection.cursor(pymysql.cursors.DictCursor) as cursor:
+        with translate(self.where), self.connection.cursor(pymysql.cursors.DictCursor) as cursor:
             cursor.execute(statement, tuple(params) or None)
             return list(cursor.fetchall())
 
@@ -77,12 +77,12 @@ class MysqlSession:
 
     def each(self, statement: str) -> Iterator[dict[str, Any]]:
         """Rows as they come, for answers that may not fit into memory. Nothing else may be asked until it is done."""
-        with translated(self.where), self.connection.cursor(pymysql.cursors.SSDictCursor) as cursor:
+        with translate(self.where), self.connection.cursor(pymysql.cursors.SSDictCursor) as cursor:
             cursor.execute(statement)
             yield from cursor
 
     def execute(self, statement: str) -> None:
-        with translated(self.where), self.connection.cursor() as cursor:
+        with translate(self.where), self.connection.cursor() as cursor:
             cursor.execute(statement)
 
     @property
@@ -114,7 +114,7 @@ def connect(config: MysqlConfig, answer_seconds: float = 300) -> MysqlSession:
             read_timeout=answer_seconds, write_timeout=config.network_timeout_seconds,
         )  # fmt: skip
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
-        raise refused(error, config.where) from error
+        raise connection_error(error, config.where) from error
     keep_alive(connection._sock, config.network_timeout_seconds)
     return MysqlSession(connection, config.where)
 

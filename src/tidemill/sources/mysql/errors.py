@@ -24,9 +24,9 @@ from contextlib import contextmanager
 import pymysql
 
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
-from tidemill.sources._shared.errors import RESYNC, LoginRefused, ServerTooOld, TlsFailed
+from tidemill.sources._shared.errors import RECOVER, LoginRefused, ServerTooOld, TlsFailed
 
-__all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of the tree above
+__all__ = ["RECOVER", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of the tree above
 
 
 class OtherFlavor(SetupError):
@@ -71,7 +71,7 @@ _WENT_AWAY = {0, 1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927}  # shutdown, a 
 _TLS = ("ssl", "tls", "certificate")
 
 
-def refused(error: Exception, where: str) -> TidemillError:
+def connection_error(error: Exception, where: str) -> TidemillError:
     """A connection that could not be made: worth a retry only if the server may simply be away for a while."""
     code, message = _parts(error)
     if any(word in message.lower() for word in _TLS) or code == 3159:  # require_secure_transport
@@ -99,20 +99,20 @@ def from_server(code: int, message: str, where: str) -> TidemillError:
 
 def from_stream(code: int, message: str, where: str, server_id: int) -> TidemillError:
     """The server ended the binlog stream with an error. Almost all of them are 1236, told apart only by their words."""
-    words = message.lower()
-    if "same server_uuid" in words or "same server_id" in words:
-        return server_id_taken(
+    lowered = message.lower()
+    if "same server_uuid" in lowered or "same server_id" in lowered:
+        return server_id_error(
             f"another connection with server_id {server_id} took the stream over: {message}", where, server_id
         )
-    if code == 1236 and any(part in words for part in _PURGED):
-        fix = f"{RESYNC} Raise binlog_expire_logs_seconds to keep more."
+    if code == 1236 and any(part in lowered for part in _PURGED):
+        fix = f"{RECOVER} Raise binlog_expire_logs_seconds to keep more."
         return BinlogPurged(f"the binlog that follows our position was removed: {message}", where=where, fix=fix)
-    if code == 1236 and any(part in words for part in _OTHER):
+    if code == 1236 and any(part in lowered for part in _OTHER):
         return OtherServer(
             f"the server does not have what we have seen: {message}", where=where,
-            fix=f"Check the dsn: is it the same database, or a replica that has caught up? Otherwise: {RESYNC}",
+            fix=f"Check the dsn: is it the same database, or a replica that has caught up? Otherwise: {RECOVER}",
         )  # fmt: skip
-    if code == 1236 and "anonymous" in words:
+    if code == 1236 and "anonymous" in lowered:
         return PositionLost(
             f"the binlog holds transactions without GTID: {message}", where=where,
             fix="A first start can begin after them (start_position: latest) or read by file (positions: file).",
@@ -122,7 +122,7 @@ def from_stream(code: int, message: str, where: str, server_id: int) -> Tidemill
     if code == 1236:
         return PositionLost(
             f"the server cannot read its binlog from our position: {message}", where=where,
-            fix=f"Look at the server's error log. If the binlog is damaged: {RESYNC}",
+            fix=f"Look at the server's error log. If the binlog is damaged: {RECOVER}",
         )  # fmt: skip
     return from_server(code, message, where)
 
@@ -132,7 +132,7 @@ _OTHER = ("not in the master's binlog", "not in the binlog", "has diverged", "ha
           "slave has more", "not available", "beyond the end", "impossible position", "> file size")  # fmt: skip
 
 
-def server_id_taken(what: str, where: str, server_id: int) -> ServerIdTaken:
+def server_id_error(what: str, where: str, server_id: int) -> ServerIdTaken:
     return ServerIdTaken(
         what, where=where,
         fix=f"Set `server_id` to a number that no replica of this server has (now {server_id}). By default it is made"
@@ -142,7 +142,7 @@ def server_id_taken(what: str, where: str, server_id: int) -> ServerIdTaken:
 
 
 @contextmanager
-def translated(where: str) -> Iterator[None]:
+def translate(where: str) -> Iterator[None]:
     """Errors of ordinary statements as ours."""
     try:
         yield

@@ -25,7 +25,7 @@ from tidemill.sources.mysql import errors
 from tidemill.sources.mysql import server as facts
 from tidemill.sources.mysql.client import MysqlSession
 from tidemill.sources.mysql.server import MysqlServerInfo
-from tidemill.sources.mysql.stream import created
+from tidemill.sources.mysql.stream import creation_time
 
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
@@ -43,16 +43,16 @@ def by_gtid(server: MysqlServerInfo, config: MysqlConfig) -> bool:
 
 def now(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig) -> BinlogPlace:
     """The end of the binlog."""
-    have = facts.executed(db, server) if by_gtid(server, config) else None  # first: it all stands before the end
+    have = facts.read_executed(db, server) if by_gtid(server, config) else None  # first: it all stands before the end
     end = facts.end_of_binlog(db, server)
     if have is not None:
         return BinlogPlace(server.flavor, have, end.name, end.size)
     return BinlogPlace(server.flavor, None, end.name, end.size, server.identity)
 
 
-def witnessed(place: BinlogPlace, server: MysqlServerInfo, config: MysqlConfig) -> BinlogPlace:
+def witness(place: BinlogPlace, server: MysqlServerInfo, config: MysqlConfig) -> BinlogPlace:
     """A place at the end of the binlog, with what tells later that the server is still the one it was."""
-    made = created(config, place.file)
+    made = creation_time(config, place.file)
     seen = BinlogWitness(place.file, place.offset, made, server.identity)
     return replace(place, created=made, seen=seen if place.gtids is not None else None)
 
@@ -60,17 +60,17 @@ def witnessed(place: BinlogPlace, server: MysqlServerInfo, config: MysqlConfig) 
 def end_witness(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig) -> BinlogWitness:
     """For a GTID set that grew by what was not read: all of it stands before the end of the binlog."""
     end = facts.end_of_binlog(db, server)
-    return BinlogWitness(end.name, end.size, created(config, end.name), server.identity)
+    return BinlogWitness(end.name, end.size, creation_time(config, end.name), server.identity)
 
 
 def first(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig) -> BinlogPlace:
     """Where a source without a position begins: everything that is still there, from now on, or a place named."""
     match config.start_position:
         case "latest":
-            return witnessed(now(db, server, config), server, config)
+            return witness(now(db, server, config), server, config)
         case "earliest":
             if by_gtid(server, config):
-                return BinlogPlace(server.flavor, facts.purged(db, server))
+                return BinlogPlace(server.flavor, facts.read_purged(db, server))
             files = facts.binlog_files(db)
             return BinlogPlace(server.flavor, None, files[0].name, 4, server.identity)
     try:
@@ -91,7 +91,7 @@ def parse(text: Position, server: MysqlServerInfo, config: MysqlConfig) -> Binlo
         raise errors.OtherServer(
             f"our position {text[:80]} is none of {server.name}: the server was replaced by one of another kind",
             where=config.where,
-            fix=f"Check the dsn. If the change was meant: {errors.RESYNC}",
+            fix=f"Check the dsn. If the change was meant: {errors.RECOVER}",
         ) from error
 
 
@@ -129,21 +129,22 @@ def resume(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace, config
         raise errors.GtidOff(
             f"our position is a GTID set, but gtid_mode is {server.setting('gtid_mode') or 'OFF'} now",
             where=config.where,
-            fix="Set gtid_mode=ON again. If it is to stay off, `tidemill resync FILE` begins with a file and byte.",
+            fix="Set gtid_mode=ON again. If it is to stay off, `tidemill recover FILE --snapshot` or"
+            " `tidemill recover FILE --accept-gap` begins with a file and byte.",
         )
     have = _wait_for(db, server, place.gtids, config)
     if lacking := minus(place.gtids, have):
         raise errors.OtherServer(
             f"the server lacks transactions that we have already captured: {_short(lacking)}", where=config.where,
             fix="It is another server, a replica that lags, or was restored from a backup. Check the dsn, or wait"
-            f" until the replica has caught up. Otherwise: {errors.RESYNC}",
+            f" until the replica has caught up. Otherwise: {errors.RECOVER}",
         )  # fmt: skip
-    gone = facts.purged(db, server)
+    gone = facts.read_purged(db, server)
     if missing := minus(gone, place.gtids):
         raise errors.BinlogPurged(
             f"the server has purged transactions that we have not captured: {_short(missing)}",
             where=f"{config.where}, last position {_short(str(place.gtids))}",
-            fix=f"{errors.RESYNC} Raise binlog_expire_logs_seconds to keep more.",
+            fix=f"{errors.RECOVER} Raise binlog_expire_logs_seconds to keep more.",
         )
     check_history(db, server, place, config)
     return replace(place, server=server.identity)
@@ -179,13 +180,13 @@ def check_history(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace,
             return  # called otherwise by now: whether something is missing was judged by GTIDs
         if min(numbers) < number_of(witness.file):
             what = f"{at}, where we read last, is in no file that the server has"
-        elif place.gtids is not None and (again := minus(_own(place.gtids, server), facts.purged(db, server))):
+        elif place.gtids is not None and (again := minus(_own(place.gtids, server), facts.read_purged(db, server))):
             what = f"{witness.file}, where we read last, was purged, but not with it the last we read: {_short(again)}"
         else:
             return
     elif size < witness.offset:
         what = f"{at}, where we read last, is beyond the end of that file, {size}"
-    elif witness.created and (made := created(config, witness.file)) != witness.created:
+    elif witness.created and (made := creation_time(config, witness.file)) != witness.created:
         what = f"{witness.file}, where we read last, was made at {_utc(witness.created)}, and this one at {_utc(made)}"
     else:
         return
@@ -193,7 +194,7 @@ def check_history(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace,
         f"the server has another history than the one that was captured: {what}", where=config.where,
         fix="Its binlog was reset (RESET BINARY LOGS AND GTIDS, RESET MASTER), it was restored from a backup, or it is"
         f" another server with the same {'server_uuid' if server.flavor is Flavor.MYSQL else 'server_id'}. Check the"
-        f" dsn. {errors.RESYNC}",
+        f" dsn. {errors.RECOVER}",
     )  # fmt: skip
 
 
@@ -218,7 +219,7 @@ def _wait_for(db: MysqlSession, server: MysqlServerInfo, wanted: GtidSet, config
     """What the server has. A transaction is sent as soon as it is in the binlog, which is a moment before the server
     counts it as executed; and a replica that has just taken over may still be applying."""
     deadline = time.monotonic() + config.failover_wait_seconds
-    while minus(wanted, have := facts.executed(db, server)) and time.monotonic() < deadline:
+    while minus(wanted, have := facts.read_executed(db, server)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return have
 
@@ -230,7 +231,7 @@ def _resume_file(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace, 
             f"{at} is a place in the binlog of server {place.server}, but this is {server.identity}",
             where=config.where,
             fix="A file and a byte mean nothing at another server; with GTIDs it could go on. Check the dsn. If the"
-            f" server was replaced: {errors.RESYNC}",
+            f" server was replaced: {errors.RECOVER}",
         )  # fmt: skip
     files = facts.binlog_files(db)
     sizes = {file.name: file.size for file in files}
@@ -240,14 +241,14 @@ def _resume_file(db: MysqlSession, server: MysqlServerInfo, place: BinlogPlace, 
         kind, why = (errors.OtherServer, "does not have") if newer else (errors.BinlogPurged, "has purged")
         raise kind(
             f"the server {why} the binlog file of our position {at}{kept}", where=config.where,
-            fix=f"{errors.RESYNC} Raise binlog_expire_logs_seconds to keep more.",
+            fix=f"{errors.RECOVER} Raise binlog_expire_logs_seconds to keep more.",
         )  # fmt: skip
     if place.offset > sizes[place.file]:
         raise errors.OtherServer(
             f"our position {at} is beyond the end of that file, {sizes[place.file]}: the server lost its last"
             " transactions or was restored",
             where=config.where,
-            fix=errors.RESYNC,
+            fix=errors.RECOVER,
         )
     check_history(db, server, place, config)
     return replace(place, server=server.identity)

@@ -91,14 +91,14 @@ def binlog_files(db: MysqlSession) -> list[BinlogFile]:
     return [BinlogFile(row["Log_name"], int(row["File_size"])) for row in db.rows("SHOW BINARY LOGS")]
 
 
-def executed(db: MysqlSession, server: MysqlServerInfo) -> GtidSet:
+def read_executed(db: MysqlSession, server: MysqlServerInfo) -> GtidSet:
     """Every transaction that is, or once was, in the server's binlog."""
     if server.flavor is Flavor.MYSQL:
         return MysqlGtids.parse(str(db.value("SELECT @@GLOBAL.gtid_executed") or ""))
     return MariadbGtids.parse(str(db.value("SELECT @@GLOBAL.gtid_binlog_pos") or ""))
 
 
-def purged(db: MysqlSession, server: MysqlServerInfo) -> GtidSet:
+def read_purged(db: MysqlSession, server: MysqlServerInfo) -> GtidSet:
     """The transactions that were in binlog files which are gone: a reader must have them already."""
     if server.flavor is Flavor.MYSQL:
         return MysqlGtids.parse(str(db.value("SELECT @@GLOBAL.gtid_purged") or ""))

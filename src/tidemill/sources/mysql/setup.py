@@ -100,12 +100,12 @@ def check_replication_privilege(config: MysqlConfig) -> None:
 def check_server_id(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig, own: str | None = None) -> None:
     """Two replicas of one server_id end each other's streams for ever, so the one that comes later does not begin."""
     if config.replica_id == server.server_id:
-        raise errors.server_id_taken(
+        raise errors.server_id_error(
             f"server_id {config.replica_id} is the server's own", config.where, config.replica_id
         )
     if (name := _other_replica(db, server, config, own)) is not None:
         who = f' ("{name}")' if name else ""
-        raise errors.server_id_taken(
+        raise errors.server_id_error(
             f"another replica{who} has server_id {config.replica_id}", config.where, config.replica_id
         )
 
@@ -139,7 +139,7 @@ def check_select(db: MysqlSession, found: list[tuple[str, str]], config: MysqlCo
     """A column grant lets an account see a table in the catalog that it may not read. The answer has no column's name,
     which need not be UTF-8."""
     for database, table in found:
-        name = f"{tables.quoted(database)}.{tables.quoted(table)}"
+        name = f"{tables.quote(database)}.{tables.quote(table)}"
         try:
             db.rows(f"SELECT COUNT(*) AS n FROM (SELECT * FROM {name} LIMIT 0) AS q")
         except errors.GrantMissing as error:

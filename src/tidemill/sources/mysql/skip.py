@@ -1,6 +1,6 @@
 """What an operator gives up so that capture can go on: some transactions by name, or the one that comes next.
 
-Called by `tidemill resync --after` and `--skip-transaction`. Nothing changes at the server.
+Called by `tidemill recover --after` and `--skip-transaction`. Nothing changes at the server.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def up_to(config: MysqlConfig, after: Position, wanted: Position, confirmed: Pos
             raise ConfigError(f"{wanted} was captured already", where=config.where, fix="Name a later transaction.")
         assert to.gtids is not None
         assert here.gtids is not None
-        if ahead := position.minus(there.gtids, facts.executed(db, server)):
+        if uncommitted := position.minus(there.gtids, facts.read_executed(db, server)):
             raise ConfigError(
-                f"{wanted} is not in what the server has: it has not committed {ahead[:200]}", where=config.where,
+                f"{wanted} is not in what the server has: it has not committed {uncommitted[:200]}", where=config.where,
                 fix="Nothing was changed. Name transactions that it has; the ones after them are captured.",
             )  # fmt: skip
         lost = position.minus(to.gtids, here.gtids)
@@ -195,7 +195,7 @@ def _here(
 
 def _at_the_end(db: MysqlSession, server: MysqlServerInfo, here: BinlogPlace) -> bool:
     if here.gtids is not None:
-        return not position.minus(facts.executed(db, server), here.gtids)
+        return not position.minus(facts.read_executed(db, server), here.gtids)
     end = facts.end_of_binlog(db, server)
     return (here.file, here.offset) == (end.name, end.size)
 

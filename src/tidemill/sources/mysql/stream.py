@@ -106,7 +106,7 @@ class BinlogConnection:
             file, offset = ("", 4) if isinstance(place.gtids, MariadbGtids) else (place.file, place.offset)
             body = struct.pack("<IHI", offset, 0, server_id) + file.encode()
             command = COMMAND.COM_BINLOG_DUMP
-        with errors.translated(self._where):
+        with errors.translate(self._where):
             self._session.connection._execute_command(command, body)
 
 
@@ -115,7 +115,7 @@ def register(session: MysqlSession, config: MysqlConfig, server_id: int, own: st
     name = replica_name(config, own).encode()
     body = struct.pack("<IB", server_id, len(name)) + name + struct.pack("<BBHII", 0, 0, 0, 0, 0)
     try:
-        with errors.translated(session.where):
+        with errors.translate(session.where):
             session.connection._execute_command(COMMAND.COM_REGISTER_SLAVE, body)
             session.connection._read_packet()
     except errors.GrantMissing as error:
@@ -125,14 +125,14 @@ def register(session: MysqlSession, config: MysqlConfig, server_id: int, own: st
         ) from error  # fmt: skip
 
 
-def created(config: MysqlConfig, file: str) -> int:
+def creation_time(config: MysqlConfig, file: str) -> int:
     """When a binlog file was made, seconds since 1970: its first event says so. Read as a replica of another number
     reads it, on a connection of its own, and no further."""
     with connect(config) as session:
         _agree_on_checksums(session)
         body = struct.pack("<IHI", 4, _NON_BLOCKING, probe_id()) + file.encode()
         try:
-            with errors.translated(session.where):
+            with errors.translate(session.where):
                 session.connection._execute_command(COMMAND.COM_BINLOG_DUMP, body)
                 for _ in range(5):  # a ROTATE that names the file, then the event
                     event = session.connection._read_packet().get_all_data()[1:]

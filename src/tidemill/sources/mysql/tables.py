@@ -70,13 +70,13 @@ def find(db: MysqlSession, selection: Selection) -> tuple[list[tuple[str, str]],
         )  # fmt: skip
     everything = [name for name, _ in named]
     return meant, [
-        _unmatched(pattern, base, everything, db)
+        _unmatched_notice(pattern, base, everything, db)
         for pattern in selection.patterns
         if not any(pattern.matches(*name) for name in base)
     ]
 
 
-def _unmatched(
+def _unmatched_notice(
     pattern: Pattern, base: Sequence[tuple[str, str]], all_kinds: Sequence[tuple[str, str]], db: MysqlSession
 ) -> Unmatched:
     other = next((name for name in all_kinds if pattern.matches(*name)), None)
@@ -86,7 +86,7 @@ def _unmatched(
     unseen = ""
     if not sees_all(db):
         database, table = pattern.literal
-        name = f"{quoted(database) if database else '*'}.{quoted(table) if database and table else '*'}"
+        name = f"{quote(database) if database else '*'}.{quote(table) if database and table else '*'}"
         unseen = f"If it is there, the account does not see it. Run: GRANT SELECT ON {name} TO {account(db)};"
     return Unmatched.yet(pattern, [f"{d}.{t}" for d, t in base], unseen)
 
@@ -116,5 +116,5 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

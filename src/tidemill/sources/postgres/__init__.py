@@ -5,7 +5,7 @@ The capture loop calls it:
     source.setup(after, schemas)             once per process; idempotent
     source.open(after, schemas)              connects; again after ConnectionLost
     source.changes(wait)                     what came, decoded
-    source.due(delivered)                    what the server may be told now
+    source.due(delivered)                    what may be confirmed to the server now
     source.acknowledge(position)             only what a checkpoint covers (invariant 2)
 """
 
@@ -13,30 +13,36 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from tidemill.contracts import ByteStreamSource, Check, Notice, Passage, Resting, Schemas
 from tidemill.decoders.pgoutput import WITNESS, PgOutputDecoder, Relation
 from tidemill.errors import ConnectionLost, RegistryError, TidemillError
+from tidemill.model.columns import Ints
 from tidemill.model.position import Ordering, Position
 from tidemill.model.table import Table
 from tidemill.net.buffered import Pace
-from tidemill.sources.postgres import identity, resume, setup, skip, watch
+from tidemill.sources.postgres import ddl_trigger, identity, resume, setup, skip, watch
 from tidemill.sources.postgres import keys as key_history
 from tidemill.sources.postgres import stream as wire
 from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.checks import run_checks
 from tidemill.sources.postgres.client import Endpoint, connect, login
 from tidemill.sources.postgres.config import PostgresConfig
-from tidemill.sources.postgres.errors import RESYNC, SlotLost, translated
+from tidemill.sources.postgres.errors import RECOVER, SlotLost, translate
 from tidemill.sources.postgres.lineage import remember, trace
 from tidemill.sources.postgres.lsn import compare_lsn, format_lsn, parse_lsn
+from tidemill.sources.postgres.relations import Announcer
+from tidemill.sources.postgres.schema_statements import SchemaStatements
+from tidemill.sources.postgres.snapshot import PostgresSnapshotReader
 from tidemill.sources.postgres.witness import SLACK_BYTES, Ask, WalWitness, identify, place
 from tidemill.telemetry import events
 
 __all__ = ["PostgresConfig", "PostgresSource", "component"]
 
 _LONGEST_SILENCE = 3600.0
+_HASTE_SECONDS = 0.2
 
 
 class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
@@ -48,6 +54,8 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         super().__init__(config)
         self.catalog = RelationCatalog(lambda: connect(config), config.where)
         self._watch = watch.PublicationWatch(config)
+        self.slot_bytes = self._watch.slot_bytes
+        self._announcer = Announcer(lambda: connect(config), config)
         self._stream: wire.WalConnection | None = None
         self._flushed = 0  # what the caller acknowledged
         self._confirmed = 0  # what the server already has as confirmed
@@ -61,6 +69,8 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         self._reached = 0  # what the server could forget if nothing had to be remembered
         self._noted_at = self._emitted_at = 0.0
         self._may_emit = False
+        self._decoded = 0  # the end of the last transaction that came over this connection
+        self._hastened_at = 0.0
         self.began = Position("")
 
     def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> setup.PreparedPostgres:
@@ -75,10 +85,22 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
                 if schemas is not None:
                     self._watch.baseline(db, schemas)
 
-            return setup.prepare(db, self.config, after, schemas, before_slot)
+            prepared = setup.prepare(db, self.config, after, schemas, before_slot)
+            if self.config.ddl.capture != "trigger":
+                return prepared
+            did, self._watch.untriggered = ddl_trigger.ensure(db, self.config)
+            return replace(prepared, did=(*prepared.did, *did))
+
+    def trigger_script(self) -> str:
+        with connect(self.config) as db:
+            return ddl_trigger.script(db.info.server_version)
+
+    def remove_triggers(self) -> list[str]:
+        with connect(self.config) as db:
+            return ddl_trigger.remove(db, self.config)
 
     def other_server(self, after: Position, schemas: Schemas) -> str:
-        with connect(self.config) as db, translated(self.config.where):
+        with connect(self.config) as db, translate(self.config.where):
             return identity.other_server(db, schemas.recall)
 
     def pass_over(
@@ -102,14 +124,14 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
 
     def renew(self, schemas: Schemas | None = None) -> Position:
         """A new slot in the place of the lost one; tables and publication as `setup` wants them."""
-        with connect(self.config) as db, translated(self.config.where):
+        with connect(self.config) as db, translate(self.config.where):
             slot = resume.read(db, self.config.slot_name)
             if slot is not None:
                 resume.wait_until_free(db, self.config)
                 db.execute("SELECT pg_drop_replication_slot(%s)", [self.config.slot_name])
         begin = Position(self.setup(None, schemas).position)
         if schemas is not None:
-            with connect(self.config) as db, translated(self.config.where):
+            with connect(self.config) as db, translate(self.config.where):
                 identity.begin_anew(db, self.config, schemas)
             self._watch.open(schemas)
         return begin
@@ -120,22 +142,60 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         """Connects (see `start`); tables are numbered as the decoder of this connection meets them."""
 
         def describe(relation: Relation, type_names: dict[int, str]) -> Table:
-            self._watch.hint()
-            before = schemas.newest(relation.full_name)
-            keys = [*([before.key] if before else []), *key_history.since(self.began, relation.oid, schemas)]
-            table = self.catalog.describe(relation, type_names, keys)
-            known = schemas.register(trace(table, relation.oid, self.catalog, schemas), after or self.began)
-            remember(relation.oid, self.catalog, schemas)
-            return known
+            return self._number(relation, type_names, schemas, after or self.began)
+
+        def observe(lsn: Ints, end: Ints, xid: Ints, time: Ints, again: bool) -> None:
+            witness.observe(lsn, end, xid, time, again)
+            self._decoded = int(end[-1])
 
         self._witness = witness = WalWitness(self.config, schemas)
+        statements = SchemaStatements(self.config, self.catalog, schemas, lambda: after or self.began)
         self._decoder = PgOutputDecoder(
-            describe, self.server_message, observe=witness.observe, messages=self.config.messages,
-            mark_events=mark_events,
+            describe, self.server_message, observe=observe, messages=self.config.messages, mark_events=mark_events,
+            statements=statements.read if self.config.ddl.capture == "trigger" else None,
         )  # fmt: skip
+        self._decoded = 0
         self.began = self.start(after, confirmed, witness)
         self._decoder.resume(parse_lsn(self.began))
         self._watch.begin()
+
+    def _number(self, relation: Relation, type_names: dict[int, str], schemas: Schemas, position: Position) -> Table:
+        self._watch.hint()
+        before = schemas.newest(relation.full_name)
+        keys = [*([before.key] if before else []), *key_history.since(self.began, relation.oid, schemas)]
+        table = self.catalog.describe(relation, type_names, keys)
+        known = schemas.register(trace(table, relation.oid, self.catalog, schemas), position)
+        remember(relation.oid, self.catalog, schemas)
+        return known
+
+    def snapshot_reader(self) -> PostgresSnapshotReader:
+        snapshot = self.config.snapshot
+        standby = snapshot.dsn if snapshot is not None else None
+        return PostgresSnapshotReader(self.config.model_copy(update={"dsn": standby}) if standby else self.config)
+
+    def reached(self, high: Position, logged: Position) -> bool:
+        """By commits, which come in the order of the WAL, or by how far an idle server says it has sent."""
+        decoder, wanted = self.decoder, parse_lsn(high)
+        if not decoder.idle:
+            return self._decoded >= wanted
+        return max(self._decoded, decoder.wal_end, parse_lsn(logged)) >= wanted
+
+    def hasten(self, high: Position) -> None:
+        """Writes a message, where that is allowed; and asks how far the server is."""
+        now = time.monotonic()
+        if now - self._hastened_at < _HASTE_SECONDS:
+            return
+        self._hastened_at = now
+        self._emit(now, hurried=True)
+        self._report(self._flushed if self._flushed > self._confirmed else 0, ask=True)
+
+    def register(self, tables: Sequence[Table], schemas: Schemas, position: Position) -> list[Table]:
+        """As the stream would number them: with what is known of their columns' past. If a table has changed since it
+        was described, its structure of now is the answer; the read of its first chunk finds that out."""
+        said = self._announcer.announce(tables)
+        with self.catalog.prefetch(said), schemas.together():
+            return [schemas.register(table, position) if now is None else self._number(now, {}, schemas, position)
+                    for table, now in zip(tables, said, strict=True)]  # fmt: skip
 
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
         """Answers the server's questions on the way. A caught-up stream moves on to where the server says it has sent
@@ -151,13 +211,17 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
             if decoder.idle:
                 self._witness.judge(decoder.wal_end)
             target = self._hold(self._witness, target, done, idle)
-        if target <= self._flushed or time.monotonic() - self._confirmed_at < self.config.feedback_seconds:
+        # Also not what the slot was already past when we connected: noted as confirmed, it would be taken back, and the
+        # next start would take the slot for one that somebody else moved.
+        if target <= max(self._flushed, self._confirmed):
+            return None
+        if time.monotonic() - self._confirmed_at < self.config.feedback_seconds:
             return None
         self._confirmed_at = time.monotonic()
         return format_lsn(target)
 
     def _hold(self, witness: WalWitness, target: int, done: int, idle: bool) -> int:
-        """How much of `target` the server may be told, so that the last transaction we remember comes again."""
+        """How much of `target` may be confirmed, so that the last transaction we remember comes again."""
         self._reached = max(self._reached, target)
         now = time.monotonic()
         if now - self._noted_at >= self.config.feedback_seconds:
@@ -172,9 +236,10 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
             return target
         return min(target, last.lsn)
 
-    def _emit(self, now: float) -> None:
-        """Makes a transaction to remember on a database where there is no other."""
-        if not self._may_emit or (self._emitted_at and now - self._emitted_at < self.config.heartbeat_seconds):
+    def _emit(self, now: float, *, hurried: bool = False) -> None:
+        """Makes a transaction to remember on a database where there is no other, or one that is waited for."""
+        soon = self._emitted_at and now - self._emitted_at < self.config.heartbeat_seconds
+        if not self._may_emit or (soon and not hurried):
             return
         self._emitted_at = now
         try:
@@ -189,7 +254,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         return self._watch.notices()
 
     def lag_bytes(self) -> int | None:
-        """From what the server was told to what it says it has sent."""
+        """From what was confirmed to the server to what it says it has sent."""
         return max(0, self._wal_end - max(self._reached, self._flushed, self._confirmed)) if self._stream else None
 
     def start(
@@ -203,10 +268,10 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         """
         self.close()
         config = self.config
-        with connect(config) as db, translated(config.where):
+        with connect(config) as db, translate(config.where):
             slot = resume.read(db, config.slot_name)
             if slot is None:
-                raise SlotLost(f'replication slot "{config.slot_name}" is gone', where=config.where, fix=RESYNC)
+                raise SlotLost(f'replication slot "{config.slot_name}" is gone', where=config.where, fix=RECOVER)
             resume.verify(db, slot, config)
             resume.wait_until_free(db, config)
             slot = resume.read(db, config.slot_name) or slot  # its last reader may have moved it
@@ -217,21 +282,23 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
                 if witness is not None:
                     witness.forget()
             else:
-                self._wait_for_standby(recovering, end, known, witness)
+                last = witness.last if witness is not None else None
+                if recovering:
+                    resume.wait_for_standby(end, known, last.end if last else 0, config)
                 begin = resume.resume(slot, known, confirmed, end, config)
 
             def compare(ask: Ask) -> None:
                 if witness is not None:
                     witness.meet(identify(ask, recovering=recovering), parse_lsn(known or "0/0"), end, ask)
 
-            sock, ahead = login(config, Endpoint.of(db), compare)
-            stream = wire.WalConnection(sock, config.where, ahead, Pace(gather=config.gather_ms / 1000))
+            sock, unread = login(config, Endpoint.of(db), compare)
+            stream = wire.WalConnection(sock, config.where, unread, Pace(gather=config.gather_ms / 1000))
             try:
                 first = begin
                 if witness is not None:
                     first = witness.rewind(begin, slot.confirmed)
                     self._watch.open(witness.schemas)  # not before the server is known to be the same
-                stream.begin(self._command(first, db.info.server_version), config.network_timeout_seconds)
+                stream.begin(wire.start_command(config, first, db.info.server_version), config.network_timeout_seconds)
             except BaseException:
                 stream.close()
                 raise
@@ -241,21 +308,12 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         self._reached, self._may_emit = 0, config.heartbeat_seconds > 0 and not recovering
         return format_lsn(begin)
 
-    def _wait_for_standby(self, recovering: bool, end: int, known: Position, witness: WalWitness | None) -> None:
-        last = witness.last if witness is not None else None
-        if recovering and max(parse_lsn(known), last.end if last else 0) > end:
-            raise ConnectionLost(
-                f"the standby has come to {format_lsn(end)}, not yet to our last position {known}",
-                where=self.config.where,
-                fix="It is tried again. If that repeats, the standby does not follow its primary.",
-            )
-
     def read(self, wait: float = 0.2) -> memoryview:
         """Bytes of the stream not yet consumed: CopyData frames, the last one maybe cut. Empty after a quiet `wait`.
 
         Holds until the next call. Keeps the connection alive, so call it at least every few seconds (or `acknowledge`).
         """
-        stream = self._streaming()
+        stream = self._open_stream()
         self._watch.check()
         self._report_if_due()
         view = stream.read(wait)
@@ -274,7 +332,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
     def consumed(self, count: int) -> None:
         if count:
             self._heard = time.monotonic()
-        self._streaming().consumed(count)
+        self._open_stream().consumed(count)
 
     def keepalive(self, wal_end: int, reply_requested: bool) -> None:
         """What the decoder saw in keepalives: how far the server has sent, and whether it waits for an answer."""
@@ -313,6 +371,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
             self._stream.close()
             self._stream = None
         self.catalog.close()
+        self._announcer.close()
         self._watch.close()
 
     def doctor(self, resting: Resting | None = None) -> Iterable[Check]:
@@ -328,23 +387,11 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         # Servers before 18 would let a confirmed position go back.
         if flushed <= self._confirmed:
             flushed = self._confirmed if flushed else 0
-        self._streaming().status(max(self._wal_end, flushed), flushed, reply=ask)
+        self._open_stream().status(max(self._wal_end, flushed), flushed, reply=ask)
         self._reported = time.monotonic()
         self._confirmed = max(self._confirmed, flushed)
 
-    def _command(self, begin: int, version: int) -> str:
-        options = {
-            "proto_version": "4" if version >= 160000 else "3" if version >= 150000 else "2",
-            "publication_names": '"' + self.config.publication_name.replace('"', '""') + '"',
-            "streaming": "on" if self.config.streaming else "off",
-            "messages": "true",  # one of them may be ours; the decoder leaves out what nobody wants
-        }
-        if version >= 160000:
-            options["origin"] = self.config.origin
-        given = ", ".join("{} '{}'".format(name, value.replace("'", "''")) for name, value in options.items())
-        return f'START_REPLICATION SLOT "{self.config.slot_name}" LOGICAL {format_lsn(begin)} ({given})'
-
-    def _streaming(self) -> wire.WalConnection:
+    def _open_stream(self) -> wire.WalConnection:
         if self._stream is None:
             raise RuntimeError("start() was not called")
         return self._stream

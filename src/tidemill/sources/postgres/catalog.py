@@ -6,8 +6,10 @@ stream, only adds to them. What it no longer knows gets a safe answer: text, nul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import psycopg
 
@@ -17,8 +19,9 @@ from tidemill.model import postgres_types
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType
 from tidemill.sources.postgres.client import SESSION
-from tidemill.sources.postgres.errors import RESYNC, NoReplicaIdentity, translated
+from tidemill.sources.postgres.errors import RECOVER, NoReplicaIdentity, translate
 
+Answer = TypeVar("Answer")
 _IDENTITY = {"d": "key", "i": "key", "f": "full", "n": "nothing"}
 
 
@@ -34,7 +37,7 @@ class _Type:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attribute:
+class RelationAttribute:
     not_null: bool
     generated: bool
     primary: bool
@@ -50,23 +53,62 @@ class RelationCatalog:
         self._db: psycopg.Connection | None = None
         self._types: dict[tuple[int, int], _Type | None] = {}
         self._files: dict[int, dict[int, int]] = {}
+        self._prefetched: dict[int, tuple[dict[int, int], dict[str, RelationAttribute]]] = {}
 
     def describe(
         self, relation: Relation, type_names: Mapping[int, str], keys: Sequence[tuple[str, ...]] = ()
     ) -> Table:
         """The table, not yet numbered. `type_names` are the names that Type messages gave, for types dropped since;
         `keys` are the one that the table's last version had, and those that it had since."""
+        return self._again(lambda: self._describe(relation, type_names, keys))
+
+    def describe_as(self, relation: Relation, attributes: Mapping[str, RelationAttribute]) -> Table:
+        """The same, of a table whose columns are known as they were: only types are asked for."""
+
+        def describe() -> Table:
+            if self._db is None:
+                self._db = self._connect()
+            numbers = {name: f"{relation.oid}.{attribute.number}" for name, attribute in attributes.items()}
+            with translate(self._where):
+                return self._table(self._db, relation, attributes, numbers, {}, ())
+
+        return self._again(describe)
+
+    def ask(self, question: Callable[[psycopg.Connection], Answer]) -> Answer:
+        def step() -> Answer:
+            if self._db is None:
+                self._db = self._connect()
+            with translate(self._where):
+                return question(self._db)
+
+        return self._again(step)
+
+    def _again(self, step: Callable[[], Answer]) -> Answer:
         try:
-            return self._describe(relation, type_names, keys)
+            return step()
         except ConnectionLost:  # an idle connection may have been cut; a new one tells whether the server is there
             self.close()
-            return self._describe(relation, type_names, keys)
+            return step()
+
+    @contextmanager
+    def prefetch(self, relations: Iterable[Relation | None]) -> Iterator[None]:
+        """What the server is asked for each of these is asked for all of them at once, and holds for descriptions that
+        are made inside."""
+        wanted = [relation.oid for relation in relations if relation is not None]
+        if self._db is None or self._db.closed or self._db.broken:
+            self._db = self._connect()
+        with translate(self._where):
+            self._prefetched = self._look_up(wanted)
+        try:
+            yield
+        finally:
+            self._prefetched = {}
 
     def emit(self, prefix: str, content: str) -> None:
         """Writes a logical message in a transaction of its own, which waits for no standby."""
         if self._db is None:
             self._db = self._connect()
-        with translated(self._where):
+        with translate(self._where):
             self._db.execute(
                 "SELECT set_config('synchronous_commit', 'local', true), pg_logical_emit_message(true, %s, %s)",
                 [prefix, content],
@@ -80,22 +122,26 @@ class RelationCatalog:
     def _describe(self, relation: Relation, type_names: Mapping[int, str], before: Sequence[tuple[str, ...]]) -> Table:
         if self._db is None:
             self._db = self._connect()
-        with translated(self._where):
-            files = self.storage(relation.oid)
-            known = self._attributes(relation.oid)
+        with translate(self._where):
+            files, known = self._prefetched.get(relation.oid) or self._look_up([relation.oid])[relation.oid]
             sent = {c.name for c in relation.columns}
             self._files.pop(relation.oid, None)
             if sent == {name for name, attribute in known.items() if name in sent or not attribute.generated}:
                 self._files[relation.oid] = files
-            numbers = _numbers(relation, known)
-            columns = tuple(
-                replace(self._column(c, relation, known.get(c.name), type_names), origin=numbers.get(c.name, ""))
-                for c in relation.columns
-            )
-            key, identity = _key(relation, known, before), _identity(relation)
-            if identity == "full" and self._partial(relation.oid, key):
-                identity = "key"
-        return Table(self._db.info.dbname, relation.schema, relation.name, columns, key, identity)
+            return self._table(self._db, relation, known, _numbers(relation, known), type_names, before)
+
+    def _table(
+        self, db: psycopg.Connection, relation: Relation, known: Mapping[str, RelationAttribute],
+        numbers: Mapping[str, str], type_names: Mapping[int, str], before: Sequence[tuple[str, ...]],
+    ) -> Table:  # fmt: skip
+        columns = tuple(
+            replace(self._column(c, relation, known.get(c.name), type_names), origin=numbers.get(c.name, ""))
+            for c in relation.columns
+        )
+        key, identity = _key(relation, known, before), _identity(relation)
+        if identity == "full" and self._partial(relation.oid, key):
+            identity = "key"
+        return Table(db.info.dbname, relation.schema, relation.name, columns, key, identity)
 
     def _partial(self, relation: int, key: tuple[str, ...]) -> bool:
         """Whether a partition of it logs less than whole rows. The server sends rows of partitions under the identity
@@ -107,7 +153,7 @@ class RelationCatalog:
             FROM pg_partition_tree(%s::oid::regclass) p JOIN pg_class c ON c.oid = p.relid
             LEFT JOIN pg_index i ON i.indrelid = c.oid
                 AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
-            LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+            LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
             WHERE p.isleaf AND c.relkind = 'r' AND c.relreplident <> 'f' GROUP BY c.oid
             """,
             [relation],
@@ -118,12 +164,12 @@ class RelationCatalog:
                     f"partition {name} logs {', '.join(logged)} of old rows, not the key of the table it belongs to:"
                     f" {', '.join(key)}",
                     where=self._where,
-                    fix=f"ALTER TABLE {name} REPLICA IDENTITY FULL. {RESYNC}",
+                    fix=f"ALTER TABLE {name} REPLICA IDENTITY FULL. {RECOVER}",
                 )
         return bool(rows)
 
     def _column(
-        self, column: RelationColumn, relation: Relation, known: _Attribute | None, type_names: Mapping[int, str]
+        self, column: RelationColumn, relation: Relation, known: RelationAttribute | None, type_names: Mapping[int, str]
     ) -> Column:
         kind = self._data_type(column.type_oid, column.typmod, type_names)
         in_key = column.key and relation.identity in "di"  # key columns are NOT NULL; FULL marks every column
@@ -154,17 +200,27 @@ class RelationCatalog:
             self._types[oid, typmod] = _Type(*row) if row else None
         return self._types[oid, typmod]
 
-    def _attributes(self, relation: int) -> dict[str, _Attribute]:
+    def _look_up(self, relations: list[int]) -> dict[int, tuple[dict[int, int], dict[str, RelationAttribute]]]:
+        """Files and columns of each. The files first: one that the table was given since is another one later."""
+        files = self._find_files(relations)
+        known = self._attributes(relations)
+        return {oid: (files.get(oid, {}), known.get(oid, {})) for oid in relations}
+
+    def _attributes(self, relations: list[int]) -> dict[int, dict[str, RelationAttribute]]:
         assert self._db is not None
         rows = self._db.execute(
             """
-            SELECT a.attname, a.attnotnull, a.attgenerated <> '', coalesce(a.attnum = ANY (i.indkey), false), a.attnum
+            SELECT a.attrelid, a.attname, a.attnotnull, a.attgenerated <> '',
+                   coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false), a.attnum
             FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
-            WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+            WHERE a.attrelid = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum
             """,
-            [relation],
+            [relations],
         )
-        return {name: _Attribute(*rest) for name, *rest in rows}
+        found: dict[int, dict[str, RelationAttribute]] = {}
+        for relation, name, *rest in rows:
+            found.setdefault(int(relation), {})[name] = RelationAttribute(*rest)
+        return found
 
     def storage_then(self, relation: int) -> dict[int, int] | None:
         """`storage` as it was when the relation was described, if the catalog had its columns and no others: what they
@@ -174,23 +230,31 @@ class RelationCatalog:
     def storage(self, relation: int) -> dict[int, int]:
         """The file of each table that holds the relation's rows: itself, or its partitions. A table that is written
         anew gets another one."""
+        with translate(self._where):
+            return self._find_files([relation]).get(relation, {})
+
+    def _find_files(self, relations: list[int]) -> dict[int, dict[int, int]]:
         assert self._db is not None
-        with translated(self._where):
-            rows = self._db.execute(
-                """
-                SELECT c.oid, pg_relation_filenode(c.oid) FROM pg_class c
-                WHERE c.relkind IN ('r', 'm') AND (c.oid = %(oid)s OR c.oid IN (
-                    SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf))
-                """,
-                {"oid": relation},
-            ).fetchall()
-        return {int(oid): int(file) for oid, file in rows if file is not None}
+        rows = self._db.execute(
+            """
+            SELECT w.oid, c.oid, pg_relation_filenode(c.oid) FROM unnest(%s::oid[]) AS w (oid)
+            CROSS JOIN LATERAL (
+                SELECT w.oid AS relid UNION SELECT relid::oid FROM pg_partition_tree(w.oid) WHERE isleaf) t
+            JOIN pg_class c ON c.oid = t.relid WHERE c.relkind IN ('r', 'm')
+            """,
+            [relations],
+        ).fetchall()
+        found: dict[int, dict[int, int]] = {}
+        for relation, oid, file in rows:
+            if file is not None:
+                found.setdefault(int(relation), {})[int(oid)] = int(file)
+        return found
 
     def missing(self, tables: list[int], column: str) -> dict[int, str]:
         """What rows from before the column was added have in it, as text, by table. None where it is NULL, or where the
         table was written anew since: pg_attribute.attmissingval."""
         assert self._db is not None
-        with translated(self._where):
+        with translate(self._where):
             for name in ("DateStyle", "IntervalStyle", "TimeZone", "extra_float_digits", "bytea_output", "lc_monetary"):
                 self._db.execute("SELECT set_config(%s, %s, false)", [name, SESSION[name]])
             rows = self._db.execute(
@@ -201,7 +265,7 @@ class RelationCatalog:
         return {int(oid): text for oid, text in rows}
 
 
-def _numbers(relation: Relation, known: Mapping[str, _Attribute]) -> dict[str, str]:
+def _numbers(relation: Relation, known: Mapping[str, RelationAttribute]) -> dict[str, str]:
     """What the columns are known by, if the catalog has exactly these, in this order, and at most later ones besides.
     Otherwise it is ahead of the stream, and a name may be another column's by now."""
     names = [c.name for c in relation.columns]
@@ -212,7 +276,9 @@ def _numbers(relation: Relation, known: Mapping[str, _Attribute]) -> dict[str, s
     return {name: f"{relation.oid}.{known[name].number}" for name in names} if found == names else {}
 
 
-def _key(relation: Relation, known: Mapping[str, _Attribute], before: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+def _key(
+    relation: Relation, known: Mapping[str, RelationAttribute], before: Sequence[tuple[str, ...]]
+) -> tuple[str, ...]:
     """In the order of the table's columns, which the stream gives, so that a replay has the same key. `before` are
     the keys that the table had.
 

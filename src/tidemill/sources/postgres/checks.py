@@ -9,7 +9,7 @@ import psycopg
 
 from tidemill.contracts import Check, Outcome, Resting
 from tidemill.errors import TidemillError
-from tidemill.sources.postgres import errors, identity, resume, setup, witness
+from tidemill.sources.postgres import ddl_trigger, errors, identity, resume, setup, witness
 from tidemill.sources.postgres.client import Endpoint, connect, login
 from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.table_checks import check_tables
@@ -36,6 +36,8 @@ def run_checks(config: PostgresConfig, resting: Resting | None = None) -> Iterat
         yield _ask("wal_level", "logical", lambda: setup.check_wal_level(db, config))
         yield _ask("privilege", "the role may use replication", lambda: setup.check_privilege(db, config))
         yield from check_tables(db, config, resting)
+        with errors.translate(""):
+            yield ddl_trigger.check(db, config)
         yield from _slot(db, config, resting)
         yield from _settings(db)
         yield from _stream(db, config, resting)
@@ -43,7 +45,7 @@ def run_checks(config: PostgresConfig, resting: Resting | None = None) -> Iterat
 
 def _ask(name: str, detail: str, question: Callable[[], object]) -> Check:
     try:
-        with errors.translated(""):
+        with errors.translate(""):
             question()
     except TidemillError as error:
         return Check(name, Outcome.FAIL, error.what, error.fix)
@@ -69,10 +71,12 @@ def _version(db: psycopg.Connection) -> str:
 
 def _slot(db: psycopg.Connection, config: PostgresConfig, resting: Resting | None) -> Iterator[Check]:
     name = config.slot_name
-    with errors.translated(""):
+    with errors.translate(""):
         slot = resume.read(db, name)
     if slot is None and resting is not None:
-        yield Check("slot", Outcome.FAIL, f'"{name}" is gone, and what followed {resting.after} with it', errors.RESYNC)
+        yield Check(
+            "slot", Outcome.FAIL, f'"{name}" is gone, and what followed {resting.after} with it', errors.RECOVER
+        )
         return
     if slot is None:
         yield _ask("slot", f'"{name}" does not exist yet, and there is room for it',

@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tidemill.net.buffered import keep_alive
 from tidemill.net.pgsession import PgSession
-from tidemill.sources.postgres.errors import from_server, refused, translated
+from tidemill.sources.postgres.errors import connection_error, from_server, translate
 from tidemill.sources.postgres.witness import Ask
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def connect(config: PostgresConfig) -> psycopg.Connection:
     try:
         db = PgSession.connect(**given, autocommit=True)
     except psycopg.OperationalError as error:
-        raise refused(str(error), config.where, error.sqlstate or "") from error
+        raise connection_error(str(error), config.where, error.sqlstate or "") from error
     # What the server itself may wait for, 0 for ever, and time for its word that it waited in vain.
     waits = (_ANSWER_SECONDS, config.lock_timeout_seconds, config.setup_timeout_seconds)
-    db.patience = max(waits) + config.network_timeout_seconds if all(waits) else math.inf
+    db.silence_seconds = max(waits) + config.network_timeout_seconds if all(waits) else math.inf
     try:
-        with translated(config.where):
+        with translate(config.where):
             db.execute("SELECT set_config('search_path', '', false), set_config('lock_timeout', %s, false)",
                        [str(int(config.lock_timeout_seconds * 1000))])  # fmt: skip
     except BaseException:
@@ -101,30 +101,59 @@ class Endpoint:
 
 
 def login(
-    config: PostgresConfig, to: Endpoint, first: Callable[[Ask], None] = lambda ask: None
+    config: PostgresConfig,
+    to: Endpoint,
+    first: Callable[[Ask], None] = lambda ask: None,
 ) -> tuple[socket.socket, bytes]:
-    """A socket on which the server waits for a replication command, and bytes of it that were read ahead. `first` may
-    send commands that are answered with rows."""
+    """A socket on which the server waits for a command of the replication protocol, and bytes of it that were read
+    ahead. `first` may send commands that are answered with rows."""
+    session = _session(config, to, replication="database")
+    try:
+        first(lambda command: _ask(session, command, config.where))
+    except BaseException:
+        session._usock.close()
+        raise
+    sock, unread = _take_over(session)
+    session._sock.close()  # the file, not the socket: the socket closes when both have been closed
+    return sock, unread
+
+
+class CopySession:
+    """An ordinary session whose socket is read directly while the server answers a COPY, again and again."""
+
+    def __init__(self, config: PostgresConfig, to: Endpoint) -> None:
+        self._where = config.where
+        self._session = _session(config, to)
+
+    def ask(self, command: str) -> list[tuple[object, ...]]:
+        """Rows that the server answers with, as text."""
+        return _ask(self._session, command, self._where)
+
+    def socket(self) -> tuple[socket.socket, bytes]:
+        """As of `login`. Until the answer to the COPY was read to its end, nothing is asked."""
+        return _take_over(self._session)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, pg8000.exceptions.InterfaceError):
+            self._session.close()
+
+
+def _session(config: PostgresConfig, to: Endpoint, replication: str | None = None) -> Any:
     sock = _reach(config, to.address, to.port)
     try:
-        session = pg8000.native.Connection(
+        return pg8000.native.Connection(
             to.user, host=to.host, port=to.port, database=to.database, password=to.password, sock=sock,
             ssl_context=False if to.host.startswith("/") else tls(to.options),
-            application_name=config.application_name, replication="database", startup_params=SESSION,
+            application_name=config.application_name, startup_params=SESSION,
+            replication=replication,
         )  # fmt: skip
     except pg8000.exceptions.DatabaseError as error:
         sock.close()
         fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
-        raise refused(str(fields.get("M", error)), config.where, str(fields.get("C", ""))) from error
+        raise connection_error(str(fields.get("M", error)), config.where, str(fields.get("C", ""))) from error
     except (pg8000.exceptions.InterfaceError, OSError, ValueError) as error:
         sock.close()
-        raise refused(str(error), config.where) from error
-    try:
-        first(lambda command: _ask(session, command, config.where))
-    except BaseException:
-        sock.close()
-        raise
-    return _take_over(session)
+        raise connection_error(str(error), config.where) from error
 
 
 def _ask(session: Any, command: str, where: str) -> list[tuple[object, ...]]:
@@ -137,18 +166,17 @@ def _ask(session: Any, command: str, where: str) -> list[tuple[object, ...]]:
         fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
         raise from_server(str(fields.get("C", "")), str(fields.get("M", error)), where) from error
     except (pg8000.exceptions.InterfaceError, OSError) as error:
-        raise refused(str(error), where) from error
+        raise connection_error(str(error), where) from error
 
 
 def _take_over(session: Any) -> tuple[socket.socket, bytes]:
     # pg8000 reads through a buffered file; what it read beyond the login (a notice, rarely) must not be lost.
     sock: socket.socket = session._usock
     sock.setblocking(False)
-    ahead = b""
+    unread = b""
     with contextlib.suppress(ssl.SSLWantReadError, BlockingIOError):
-        ahead = session._sock.peek()
-    session._sock.close()  # the file, not the socket: the socket closes when both have been closed
-    return sock, bytes(ahead)
+        unread = session._sock.read1(len(session._sock.peek()))
+    return sock, bytes(unread)
 
 
 def _reach(config: PostgresConfig, host: str, port: int) -> socket.socket:
@@ -160,7 +188,7 @@ def _reach(config: PostgresConfig, host: str, port: int) -> socket.socket:
             return sock
         sock = socket.create_connection((host, port), config.connect_timeout_seconds)
     except OSError as error:
-        raise refused(str(error), config.where) from error
+        raise connection_error(str(error), config.where) from error
     keep_alive(sock, config.network_timeout_seconds)
     return sock
 

@@ -40,23 +40,23 @@ class Comparison:
     def marks(self) -> Iterator[TableMark]:
         """What happened, in order of cause; the caller merges them."""
         before, now = self.before.units, self.now.units
-        altered = _altered(self.before.publication, self.now.publication)
+        altered = _describe_alteration(self.before.publication, self.now.publication)
         for oid, unit in now.items():
             known = before.get(oid)
             if altered and known and known.published and unit.published:
                 yield self._incomplete(unit.name, altered)
-            yield from self._appeared(unit) if known is None else self._kept(known, unit)
+            yield from self._find_appeared(unit) if known is None else self._compare_kept(known, unit)
         for oid, unit in before.items():
             if unit.published and oid not in now:
-                yield self._gone(unit)
+                yield self._mark_gone(unit)
 
-    def _appeared(self, unit: Unit) -> Iterator[TableMark]:
+    def _find_appeared(self, unit: Unit) -> Iterator[TableMark]:
         if not unit.published:
             if not self._untouched(unit):
-                yield self._missing(unit)
+                yield self._mark_missing(unit)
             return
         if not self._newborn(unit) and not self._untouched(unit):
-            yield from self._joined(unit)
+            yield from self._find_joined(unit)
 
     def _newborn(self, unit: Unit) -> bool:
         """It was published with its first row, under the name that it has."""
@@ -68,7 +68,7 @@ class Comparison:
             return all(self._whole(self.now.relations[leaf], links) for leaf, links in unit.leaves.items())
         return not self.rows.rewritten([unit.table.oid])
 
-    def _kept(self, before: Unit, unit: Unit) -> Iterator[TableMark]:
+    def _compare_kept(self, before: Unit, unit: Unit) -> Iterator[TableMark]:
         if before.name != unit.name and unit.published and not self._untouched(unit):
             reason = f"it was called {before.name} until then, and its earlier rows stand under that name"
             yield TableMark(INCOMPLETE, unit.name, "", self.until, (reason,))
@@ -76,12 +76,12 @@ class Comparison:
             yield self._incomplete(unit.name, "it had another name or schema meanwhile")
         if before.published and not unit.published:
             if unit.wanted:
-                yield self._missing(unit)
+                yield self._mark_missing(unit)
         elif unit.published and not before.published:
             if not self._untouched(unit):
-                yield from self._joined(unit)
+                yield from self._find_joined(unit)
         elif unit.published and not before.routes & unit.routes:
-            yield self._incomplete(unit.name, _rerouted(before.table, unit.table))
+            yield self._incomplete(unit.name, _describe_rerouting(before.table, unit.table))
         if before.published and unit.published:
             yield from self._partitions(before, unit)
 
@@ -113,7 +113,7 @@ class Comparison:
         known = self.before.relations.get(relation.oid)
         return known is not None and known.link == relation.link
 
-    def _gone(self, unit: Unit) -> TableMark:
+    def _mark_gone(self, unit: Unit) -> TableMark:
         table = self.now.relations.get(unit.table.oid)
         if table is None:
             reason = f"{unit.name} was dropped"
@@ -125,11 +125,11 @@ class Comparison:
             reason = f"{table.full_name} left the publication, and `tables` does not name it"
         return TableMark(DROPPED, unit.name, self.since, self.until, (reason,))
 
-    def _joined(self, unit: Unit) -> Iterator[TableMark]:
+    def _find_joined(self, unit: Unit) -> Iterator[TableMark]:
         if unit.name not in self.ended:
             yield TableMark(INCOMPLETE, unit.name, "", self.until, ("it had rows when it came into the publication",))
 
-    def _missing(self, unit: Unit) -> TableMark:
+    def _mark_missing(self, unit: Unit) -> TableMark:
         return TableMark(INCOMPLETE, unit.name, self.since, "", ("it was not in the publication",))
 
     def _incomplete(self, table: str, reason: str) -> TableMark:
@@ -139,12 +139,12 @@ class Comparison:
         return self.rows.untouched(list(unit.leaves) if unit.table.kind == "p" else [unit.table.oid])
 
 
-def _altered(before: Publication | None, now: Publication | None) -> str:
+def _describe_alteration(before: Publication | None, now: Publication | None) -> str:
     """What happened to the publication as a whole, in words; empty if nothing that matters did."""
     assert before is not None
     assert now is not None
     if before.kinds != now.kinds:
-        return f"the publication had {_listed(before.kinds)} before, and {_listed(now.kinds)} since"
+        return f"the publication had {_list(before.kinds)} before, and {_list(now.kinds)} since"
     if before.altered == now.altered:
         return ""
     if (before.owner, before.via_root, before.generated) == (now.owner, now.via_root, now.generated):
@@ -159,7 +159,7 @@ def _returned(before: PublishedRelation, now: PublishedRelation) -> bool:
     return bool(before.typed and before.owner) and before.typed != now.typed and before.owner == now.owner
 
 
-def _rerouted(before: PublishedRelation, now: PublishedRelation) -> str:
+def _describe_rerouting(before: PublishedRelation, now: PublishedRelation) -> str:
     if (before.filter, before.columns) == (now.filter, now.columns):
         return "it was taken out of the publication and put back"
     changed = [
@@ -173,5 +173,5 @@ def _rerouted(before: PublishedRelation, now: PublishedRelation) -> str:
     return " and ".join(changed)
 
 
-def _listed(kinds: tuple[str, ...]) -> str:
+def _list(kinds: tuple[str, ...]) -> str:
     return ", ".join(kinds) or "nothing"

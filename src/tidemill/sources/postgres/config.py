@@ -10,10 +10,32 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, field_validator
 
-from tidemill.contracts import SourceConfig
+from tidemill.contracts import Config, SnapshotConfig, SourceConfig
 from tidemill.sources._shared.errors import as_value_error
 from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.tables import parse as parse_pattern
+
+
+class PostgresSnapshotConfig(SnapshotConfig):
+    dsn: str | None = Field(
+        default=None,
+        repr=False,
+        description="Where chunks are read instead: a standby of the same server. Publication and stream stay.",
+        json_schema_extra={"secret": True},
+    )
+
+    @field_validator("dsn")
+    @classmethod
+    def _dsn_is_readable(cls, value: str | None) -> str | None:
+        return None if value is None else _checked_dsn(value)
+
+
+class PostgresDdlConfig(Config):
+    capture: Literal["trigger", "relation", "off"] = Field(
+        default="relation",
+        description="How changes of tables are known: trigger makes event triggers, which a superuser must allow; "
+        "relation goes by what the stream announces before the next row; off leaves the tables of sinks as they are.",
+    )
 
 
 class PostgresConfig(SourceConfig):
@@ -87,16 +109,17 @@ class PostgresConfig(SourceConfig):
         description="Seconds between looks at the catalog for what the publication leaves out; more if they are slow.",
     )
     gather_ms: float = Field(default=50, ge=0, description="How long a busy stream is gathered before it is decoded.")
+    ddl: PostgresDdlConfig = Field(
+        default_factory=PostgresDdlConfig, description="Changes of tables in the stream: docs/schema-changes.md."
+    )
+    snapshot: PostgresSnapshotConfig | None = Field(
+        default=None, description="Copies the rows that are in the tables already. Left out: changes only."
+    )
 
     @field_validator("dsn")
     @classmethod
     def _dsn_is_readable(cls, value: str) -> str:
-        try:
-            conninfo_to_dict(value)
-        except psycopg.ProgrammingError:
-            # The parser's message may quote the dsn, and with it the password.
-            raise ValueError("not a PostgreSQL connection URI or keyword string") from None
-        return value
+        return _checked_dsn(value)
 
     @field_validator("tables")
     @classmethod
@@ -111,6 +134,10 @@ class PostgresConfig(SourceConfig):
         if value not in ("earliest", "latest"):
             as_value_error(lambda: parse_lsn(value))
         return value
+
+    @property
+    def announces_changes(self) -> bool:
+        return self.ddl.capture != "off"
 
     @property
     def slot_name(self) -> str:
@@ -128,6 +155,15 @@ class PostgresConfig(SourceConfig):
     @property
     def where(self) -> str:
         return f'source "{self.id}"'
+
+
+def _checked_dsn(value: str) -> str:
+    try:
+        conninfo_to_dict(value)
+    except psycopg.ProgrammingError:
+        # The parser's message may quote the dsn, and with it the password.
+        raise ValueError("not a PostgreSQL connection URI or keyword string") from None
+    return value
 
 
 def default_name(source: str) -> str:

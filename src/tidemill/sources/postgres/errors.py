@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
-from tidemill.sources._shared.errors import RESYNC, LoginRefused, ServerTooOld, TlsFailed
+from tidemill.sources._shared.errors import RECOVER, LoginRefused, ServerTooOld, TlsFailed
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres.config import PostgresConfig
 
-__all__ = ["RESYNC", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of the tree above
+__all__ = ["RECOVER", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of the tree above
 
 
 class WalLevelTooLow(SetupError):
@@ -85,17 +85,17 @@ _LOGIN = ("authentication failed", "pg_hba.conf", "no password supplied", "is no
 _TLS = ("certificate", "server does not support SSL", "Server refuses SSL", "SSL error", "sslmode")
 
 
-def refused(message: str, where: str, sqlstate: str = "") -> TidemillError:
+def connection_error(message: str, where: str, sqlstate: str = "") -> TidemillError:
     """A connection that could not be made: worth a retry only if the server may simply be away for a while."""
     message = message.strip()
     if "must be superuser or replication role" in message or "permission denied to start WAL sender" in message:
-        return privilege_missing(where)
+        return privilege_error(where)
     if sqlstate == "53300" and "max_wal_senders" in message:
         return no_free_sender(where)
-    if sqlstate.startswith(("28", "3D")) or any(words in message for words in _LOGIN):
+    if sqlstate.startswith(("28", "3D")) or any(phrase in message for phrase in _LOGIN):
         fix = "Check user, password and database of the dsn, and that pg_hba.conf lets this host in."
         return LoginRefused(f"the server refused the login: {message}", where=where, fix=fix)
-    if any(words in message for words in _TLS):
+    if any(phrase in message for phrase in _TLS):
         fix = "Check sslmode, and that sslrootcert is the authority that signed the server's certificate."
         return TlsFailed(f"no trusted connection: {message}", where=where, fix=fix)
     return ConnectionLost(
@@ -108,33 +108,37 @@ def from_server(sqlstate: str, message: str, where: str) -> TidemillError:
     if sqlstate == "55006" or "is active for PID" in message:
         return SlotInUse(message, where=where, fix=IN_USE_FIX)
     lost = ("already been removed", "can no longer", "invalidat", "cannot read from logical replication slot")
-    if any(words in message for words in lost) or (sqlstate == "42704" and "replication slot" in message):
-        return SlotLost(message, where=where, fix=RESYNC)
+    if any(phrase in message for phrase in lost) or (sqlstate == "42704" and "replication slot" in message):
+        return SlotLost(message, where=where, fix=RECOVER)
     if sqlstate == "42704" and "publication" in message:
-        fix = f"It must have existed at the position being read: what happened without it was left out. {RESYNC}"
+        fix = f"It must have existed at the position being read: what happened without it was left out. {RECOVER}"
         return PublicationLost(message, where=where, fix=fix)
     if sqlstate == "42501":
-        return SetupError(message, where=where, fix="Grant the role what the message names.")
+        return SetupError(message, where=where, fix=_remedy(message))
     if not sqlstate or sqlstate[:2] in ("08", "57"):  # connection exceptions; operator intervention (shutdown, kill)
         return ConnectionLost(message, where=where, fix="The connection is made again.")
     return SourceError(f"{message} (SQLSTATE {sqlstate})", where=where, fix="See the server's log for its context.")
 
 
-def publication_lost(config: PostgresConfig, what: str, when: str) -> PublicationLost:
+def publication_lost_error(config: PostgresConfig, what: str, when: str) -> PublicationLost:
     return PublicationLost(
         f'publication "{config.publication_name}" {what}: the server leaves out what happens without it',
         where=f"{config.where}, {when}",
-        fix=RESYNC,
+        fix=RECOVER,
     )
 
 
+ROW_SECURITY = (
+    "A policy hides rows of the table from the role, so that a copy would lack them. Run as a superuser: ALTER ROLE ..."
+    " BYPASSRLS; or let the role be the table's owner, without FORCE ROW LEVEL SECURITY."
+)
 IN_USE_FIX = (
     "Another process reads this slot. Stop it, or give this source a slot of its own; if the process is dead,"
     " end its session with pg_terminate_backend."
 )
 
 
-def privilege_missing(where: str) -> NoReplicationPrivilege:
+def privilege_error(where: str) -> NoReplicationPrivilege:
     return NoReplicationPrivilege(
         "the role may not use replication", where=where,
         fix="Run as a superuser: ALTER ROLE ... REPLICATION (on Amazon RDS: GRANT rds_replication TO ...).",
@@ -148,18 +152,23 @@ def no_free_sender(where: str) -> NoFreeSender:
 
 
 @contextmanager
-def translated(where: str, denied: type[SetupError] = SetupError, remedy: str = "") -> Iterator[None]:
+def translate(where: str, denied: type[SetupError] = SetupError, remedy: str = "") -> Iterator[None]:
     """Errors of ordinary queries as ours; a missing privilege becomes `denied`, with `remedy` as its fix."""
     try:
         yield
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction) as error:
-        raise denied(_words(error), where=where, fix=remedy or "Grant the role what the message names.") from error
+        raise denied(_message(error), where=where, fix=remedy or _remedy(_message(error))) from error
     except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
         fix = "A session holds a lock or an old transaction is open: see pg_stat_activity, then try again."
-        raise ServerBusy(_words(error), where=where, fix=fix) from error
+        raise ServerBusy(_message(error), where=where, fix=fix) from error
     except psycopg.Error as error:
-        raise from_server(error.sqlstate or "", _words(error), where) from error
+        raise from_server(error.sqlstate or "", _message(error), where) from error
 
 
-def _words(error: psycopg.Error) -> str:
+def _remedy(message: str) -> str:
+    """For a privilege that is missing."""
+    return ROW_SECURITY if "row-level security" in message else "Grant the role what the message names."
+
+
+def _message(error: psycopg.Error) -> str:
     return error.diag.message_primary or str(error).strip()

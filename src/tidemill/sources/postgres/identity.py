@@ -1,7 +1,7 @@
 """Whether a query's server is the one that was captured, before anything is said of its slot and publication.
 
 The same comparison is made again over the replication connection, with the timeline (`witness`): this one is asked
-first, because at another server everything of ours is missing, and a resync there would be the wrong way out.
+first, because at another server everything of ours is missing, and a recovery there would be the wrong way out.
 """
 
 from __future__ import annotations

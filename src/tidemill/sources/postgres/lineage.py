@@ -8,6 +8,7 @@ anew since, changes nothing of what was found out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,12 +18,12 @@ from tidemill.contracts import Schemas
 from tidemill.decoders.pgoutput import value_of
 from tidemill.model.table import Column, Initial, Table
 
-_AHEAD = "the catalog was ahead of the stream when the column was met"
-_REWRITTEN = (
+_CATALOG_NEWER = "the catalog was ahead of the stream when the column was met"
+REWRITTEN = (
     "the table was written anew since, so that each row may have its own (a default that is computed for each row, an"
     " identity column), or the catalog no longer tells (VACUUM FULL, CLUSTER, another type)"
 )
-_GENERATED = "each row has its own, computed from its other columns"
+GENERATED = "each row has its own, computed from its other columns"
 
 
 class StorageCatalog(Protocol):
@@ -33,8 +34,15 @@ class StorageCatalog(Protocol):
     def missing(self, tables: list[int], column: str) -> dict[int, str]: ...
 
 
-def trace(table: Table, relation: int, catalog: StorageCatalog, schemas: Schemas) -> Table:
-    """The table with what is known of its columns' past. Call `remember` once it is registered."""
+def trace(
+    table: Table,
+    relation: int,
+    catalog: StorageCatalog,
+    schemas: Schemas,
+    initial: Callable[[Column], Initial | None] = lambda column: None,
+) -> Table:
+    """The table with what is known of its columns' past. Call `remember` once it is registered. `initial` is what old
+    rows have in a new column, where that is known; else the catalog is asked."""
     mine = f"{relation}."
     versions = [v for v in schemas.versions(table.full_name) if any(c.origin.startswith(mine) for c in v.columns)]
     if not versions:
@@ -48,7 +56,8 @@ def trace(table: Table, relation: int, catalog: StorageCatalog, schemas: Schemas
     return replace(
         table,
         columns=tuple(
-            c if c.origin in names else replace(c, initial=_initial(c, relation, catalog, schemas)) for c in columns
+            c if c.origin in names else replace(c, initial=initial(c) or _initial(c, relation, catalog, schemas))
+            for c in columns
         ),
         renamed=tuple((was, c.name) for c in columns for was in names.get(c.origin, {}) if was != c.name),
     )
@@ -66,10 +75,10 @@ def remember(relation: int, catalog: StorageCatalog, schemas: Schemas) -> None:
 
 def _initial(column: Column, relation: int, catalog: StorageCatalog, schemas: Schemas) -> Initial:
     if column.generated:
-        return Initial(unknown=_GENERATED)
+        return Initial(unknown=GENERATED)
     document = schemas.recall(_name(relation))
     if not column.origin or document is None:
-        return Initial(unknown=_AHEAD)
+        return Initial(unknown=_CATALOG_NEWER)
     before = {int(oid): file for oid, file in orjson.loads(document).items()}
     now = catalog.storage(relation)
     # Tables that were there before the column: partitions that came since brought it with them.
@@ -77,8 +86,13 @@ def _initial(column: Column, relation: int, catalog: StorageCatalog, schemas: Sc
     missing = catalog.missing(shared, column.name)
     confirmed = {missing.get(oid) for oid in shared}
     if any(oid not in missing and before[oid] != now[oid] for oid in shared) or len(confirmed) != 1:
-        return Initial(unknown=_REWRITTEN)
-    value, odd = value_of(confirmed.pop(), column.type)
+        return Initial(unknown=REWRITTEN)
+    return initial_value(confirmed.pop(), column)
+
+
+def initial_value(text: str | None, column: Column) -> Initial:
+    """As the catalog prints it, None for NULL."""
+    value, odd = value_of(text, column.type)
     return Initial(unknown="their value is none of the type's that is kept here") if odd else Initial(value)
 
 

@@ -1,6 +1,6 @@
 """Tables whose copy at the destinations is not the table any more, because of what happened to the publication.
 
-A mark stays, over restarts, until an operator has copied the table and accepts it (`tidemill resync FILE --table`).
+A mark stays, over restarts, until an operator has copied the table and accepts it (`tidemill recover FILE --table`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TableMark:
 
     def notice(self) -> Notice:
         because = "; ".join(self.reasons)
-        accept = f'"tidemill resync FILE --table {self.table}"'
+        accept = f'"tidemill recover FILE --table {self.table}"'
         if self.code == DROPPED:
             return Notice(
                 self.code,
@@ -56,11 +56,11 @@ def merge(marks: Iterable[TableMark]) -> tuple[TableMark, ...]:
     found: dict[tuple[str, str], TableMark] = {}
     for mark in marks:
         known = found.get((mark.table, mark.code))
-        found[mark.table, mark.code] = _joined(known, mark) if known else mark
+        found[mark.table, mark.code] = _join(known, mark) if known else mark
     return tuple(mark for _, mark in sorted(found.items()))
 
 
-def _joined(a: TableMark, b: TableMark) -> TableMark:
+def _join(a: TableMark, b: TableMark) -> TableMark:
     """`b` is the later one: it says whether it still goes on."""
     since = min((a.since, b.since), key=_lsn) if a.since and b.since else ""
     until = max((a.until, b.until), key=_lsn) if b.until else ""

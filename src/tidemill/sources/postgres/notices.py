@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidemill.sources.postgres.config import PostgresConfig
 
 
-def standing(config: PostgresConfig, now: Published, refused: Mapping[str, TidemillError]) -> Iterator[Notice]:
+def list_notices(config: PostgresConfig, now: Published, refused: Mapping[str, TidemillError]) -> Iterator[Notice]:
     """`refused`: tables that we may add to the publication, and why that did not work."""
     publication, name = now.publication, config.publication_name
     for unmatched in now.unmatched:

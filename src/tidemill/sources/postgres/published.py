@@ -189,6 +189,19 @@ class Published:
         return cls(publication, {r.oid: r for r in rows}, tuple(data["patterns"]))
 
 
+def streamed_relations(published: Published, unit: Unit) -> Iterator[tuple[PublishedRelation, list[int]]]:
+    """What the stream calls the unit's rows, each with the partitions that hold them; none for a plain table."""
+    if not unit.published or (published.publication and "insert" not in published.publication.kinds):
+        return
+    if unit.table.kind == "r":
+        yield unit.table, []
+    elif published.publication is not None and published.publication.via_root:
+        yield unit.table, sorted(unit.leaves)
+    else:
+        for leaf in sorted(unit.leaves):
+            yield published.relations[leaf], []
+
+
 def _relation(row: list[Any]) -> PublishedRelation:
     values = [*row[:_COLUMNS], tuple(row[_COLUMNS]), *row[_COLUMNS + 1 :]]
     return PublishedRelation(*values)

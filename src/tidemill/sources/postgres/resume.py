@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tidemill.errors import PositionLost, SetupError
+from tidemill.errors import ConnectionLost, PositionLost, SetupError
 from tidemill.model.position import Position
 from tidemill.sources.postgres import errors
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
@@ -83,7 +83,7 @@ def create(db: psycopg.Connection, config: PostgresConfig) -> None:
     call = f"SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false{more})"
     db.execute("SELECT set_config('statement_timeout', %s, false)", [str(int(config.setup_timeout_seconds * 1000))])
     try:
-        with errors.translated(config.where, errors.NoReplicationPrivilege, errors.privilege_missing("").fix):
+        with errors.translate(config.where, errors.NoReplicationPrivilege, errors.privilege_error("").fix):
             db.execute(call.encode(), [config.slot_name, *([config.failover] if more else [])])
     except errors.ServerBusy as error:
         oldest = db.execute(
@@ -108,7 +108,7 @@ def verify(db: psycopg.Connection, slot: ReplicationSlot, config: PostgresConfig
         raise errors.SlotLost(
             f'replication slot "{name}" was invalidated{because}: the WAL it needs was removed',
             where=f"{config.where}, last acknowledged {format_lsn(slot.confirmed)}",
-            fix=f"{errors.RESYNC} Raise max_slot_wal_keep_size to keep more.",
+            fix=f"{errors.RECOVER} Raise max_slot_wal_keep_size to keep more.",
         )
     if (slot.plugin, slot.database) != ("pgoutput", db.info.dbname):
         raise errors.SlotMismatch(
@@ -175,13 +175,23 @@ def resume(slot: ReplicationSlot, after: Position, confirmed: Position | None, e
             f'replication slot "{config.slot_name}" stands at {format_lsn(slot.confirmed)}, past our last position'
             f" {format_lsn(known)}: someone else has read or made it anew",
             where=config.where,
-            fix=errors.RESYNC,
+            fix=errors.RECOVER,
         )
     if parse_lsn(after) > end:
         raise PositionLost(
             f"our last position {after} is beyond the end of the server's WAL, {format_lsn(end)}:"
             " this is another server, or it was restored from a backup",
             where=config.where,
-            fix=f"Check the dsn. If the server was restored: {errors.RESYNC}",
+            fix=f"Check the dsn. If the server was restored: {errors.RECOVER}",
         )
     return max(parse_lsn(after), slot.confirmed)
+
+
+def wait_for_standby(end: int, known: Position, remembered: int, config: PostgresConfig) -> None:
+    """`ConnectionLost`, which is tried again, while a standby has not come to what we have and remember."""
+    if max(parse_lsn(known), remembered) > end:
+        raise ConnectionLost(
+            f"the standby has come to {format_lsn(end)}, not yet to our last position {known}",
+            where=config.where,
+            fix="It is tried again. If that repeats, the standby does not follow its primary.",
+        )

@@ -48,7 +48,7 @@ def prepare(
 ) -> PreparedPostgres:
     did: list[str] = []
     notes: list[str] = []
-    with errors.translated(config.where):
+    with errors.translate(config.where):
         # Two processes that set up the same source at once take turns.
         db.execute("SELECT pg_advisory_lock(hashtext('tidemill'), hashtext(%s))", [config.slot_name])
         check_version(db, config)
@@ -60,14 +60,14 @@ def prepare(
             raise errors.SlotLost(
                 f'replication slot "{config.slot_name}" is gone',
                 where=f"{config.where}, last position {after}",
-                fix=errors.RESYNC,
+                fix=errors.RECOVER,
             )
         if slot is None:
             check_free_slot(db, config)
         check_privilege(db, config)
         published = Published.read(db, config)
         if published.publication is None and after is not None:
-            raise errors.publication_lost(config, "is gone", f"last position {after}")
+            raise errors.publication_lost_error(config, "is gone", f"last position {after}")
         check_via_root(published, config)
         if slot is None and schemas is not None:
             keys.note(db, config.slot_name, published.units, schemas, afresh=True)
@@ -133,7 +133,7 @@ def check_privilege(db: psycopg.Connection, config: PostgresConfig) -> None:
         """
     ).fetchone()
     if not row or not row[0]:
-        raise errors.privilege_missing(config.where)
+        raise errors.privilege_error(config.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def full_identity(schema: str, name: str) -> sql.Composed:
 def set_full(db: psycopg.Connection, config: PostgresConfig, schema: str, name: str) -> None:
     statement = full_identity(schema, name)
     remedy = f"Run as the table's owner: {statement.as_string(db)}"
-    with errors.translated(config.where, errors.NoReplicaIdentity, remedy):
+    with errors.translate(config.where, errors.NoReplicaIdentity, remedy):
         db.execute(statement)
 
 
@@ -230,7 +230,7 @@ def check_via_root(published: Published, config: PostgresConfig) -> None:
             where=config.where,
             fix=f"Run as its owner: {set_option(config, f'publish_via_partition_root = {wanted}')};"
                 " or change publish_via_partition_root of the source. Changes that came under the other names meanwhile"
-                f" are not captured under these: {errors.RESYNC}",
+                f" are not captured under these: {errors.RECOVER}",
         )  # fmt: skip
 
 
@@ -259,14 +259,14 @@ def include(db: psycopg.Connection, config: PostgresConfig, table: FoundTable) -
 
 
 def creation(db: psycopg.Connection, config: PostgresConfig, found: Sequence[FoundTable]) -> sql.Composed:
-    tables = sql.SQL(" FOR TABLE {}").format(_listed(found)) if found else sql.SQL("")
+    tables = sql.SQL(" FOR TABLE {}").format(_list(found)) if found else sql.SQL("")
     return sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(
         sql.Identifier(config.publication_name), tables, _options(db, config)
     )
 
 
 def addition(config: PostgresConfig, found: Sequence[FoundTable]) -> sql.Composed:
-    return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(config.publication_name), _listed(found))
+    return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(config.publication_name), _list(found))
 
 
 def _describe(db: psycopg.Connection, published: Published, notes: list[str]) -> None:
@@ -298,11 +298,11 @@ def _options(db: psycopg.Connection, config: PostgresConfig) -> sql.Composable:
 def _change(db: psycopg.Connection, config: PostgresConfig, statement: sql.Composed) -> None:
     text = statement.as_string(db)
     remedy = f"Run as the tables' owner with CREATE on the database (or a superuser): {text}"
-    with errors.translated(config.where, errors.PublicationProblem, remedy):
+    with errors.translate(config.where, errors.PublicationProblem, remedy):
         db.execute(statement)
 
 
-def _listed(found: Sequence[FoundTable]) -> sql.Composed:
+def _list(found: Sequence[FoundTable]) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in found)
 
 

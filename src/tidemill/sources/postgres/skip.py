@@ -1,7 +1,7 @@
 """What an operator gives up so that capture can go on: everything up to an LSN, or the one transaction that comes next.
 
-Called by `tidemill resync --after` and `--skip-transaction`. The slot stays as it is: a stream that is asked for from a
-later position leaves out what was committed before it.
+Called by `tidemill recover --after` and `--skip-transaction`. The slot stays as it is: a stream that is asked for from
+a later position leaves out what was committed before it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemill.errors import ConfigError
 from tidemill.model.position import Position
 from tidemill.sources.postgres import resume
 from tidemill.sources.postgres.client import connect
-from tidemill.sources.postgres.errors import RESYNC, SlotLost, translated
+from tidemill.sources.postgres.errors import RECOVER, SlotLost, translate
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def next_transaction(source: PostgresSource, after: Position, confirmed: Positio
 
 def _reach(config: PostgresConfig, after: Position, confirmed: Position | None) -> tuple[int, int]:
     """From where to where the slot can be read."""
-    with connect(config) as db, translated(config.where):
+    with connect(config) as db, translate(config.where):
         slot = resume.read(db, config.slot_name)
         if slot is None:
-            raise SlotLost(f'replication slot "{config.slot_name}" is gone', where=config.where, fix=RESYNC)
+            raise SlotLost(f'replication slot "{config.slot_name}" is gone', where=config.where, fix=RECOVER)
         resume.verify(db, slot, config)
         end = resume.wal_end(db)
         return resume.resume(slot, after, confirmed, end, config), end

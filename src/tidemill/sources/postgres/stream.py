@@ -10,10 +10,15 @@ import contextlib
 import socket
 import struct
 import time
+from typing import TYPE_CHECKING
 
 from tidemill.errors import ConnectionLost, SourceError
 from tidemill.net.buffered import BufferedReader, Pace
 from tidemill.sources.postgres.errors import from_server
+from tidemill.sources.postgres.lsn import format_lsn
+
+if TYPE_CHECKING:
+    from tidemill.sources.postgres.config import PostgresConfig
 
 _TWO_THOUSAND = 946_684_800  # seconds from 1970 to 2000, where PostgreSQL's clock starts
 _HEADER = 5
@@ -22,9 +27,9 @@ _HEADER = 5
 class WalConnection:
     """One connection in streaming mode. Not for several threads."""
 
-    def __init__(self, sock: socket.socket, where: str, ahead: bytes = b"", pace: Pace | None = None) -> None:
+    def __init__(self, sock: socket.socket, where: str, unread: bytes = b"", pace: Pace | None = None) -> None:
         self._where = where
-        self._buffered = BufferedReader(sock, where, _frame_size, ahead=ahead, pace=pace)
+        self._buffered = BufferedReader(sock, where, _frame_size, unread=unread, pace=pace)
 
     def begin(self, command: str, timeout: float) -> None:
         """Sends START_REPLICATION; returns when the server has switched to streaming."""
@@ -43,7 +48,7 @@ class WalConnection:
             server_message(kind, body, self._where)
 
     def read(self, wait: float) -> memoryview:
-        """All bytes not yet consumed, see `Gulps.read`."""
+        """All bytes not yet consumed, see `BufferedReader.read`."""
         return self._buffered.read(wait)
 
     @property
@@ -93,3 +98,16 @@ def _fields(body: bytes) -> dict[str, str]:
     """ErrorResponse and NoticeResponse: a letter and a text, each ended by a zero byte (manual 54.8)."""
     parts = (part.decode(errors="replace") for part in body.split(b"\0") if part)
     return {part[0]: part[1:] for part in parts}
+
+
+def start_command(config: PostgresConfig, begin: int, version: int) -> str:
+    options = {
+        "proto_version": "4" if version >= 160000 else "3" if version >= 150000 else "2",
+        "publication_names": '"' + config.publication_name.replace('"', '""') + '"',
+        "streaming": "on" if config.streaming else "off",
+        "messages": "true",  # one of them may be ours; the decoder leaves out what nobody wants
+    }
+    if version >= 160000:
+        options["origin"] = config.origin
+    given = ", ".join("{} '{}'".format(name, value.replace("'", "''")) for name, value in options.items())
+    return f'START_REPLICATION SLOT "{config.slot_name}" LOGICAL {format_lsn(begin)} ({given})'

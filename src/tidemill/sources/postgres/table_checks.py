@@ -10,8 +10,9 @@ from psycopg import sql
 
 from tidemill.contracts import Check, Outcome, Resting
 from tidemill.errors import TidemillError
+from tidemill.model.snapshot import SnapshotMode
 from tidemill.sources.postgres import errors, setup
-from tidemill.sources.postgres.notices import standing
+from tidemill.sources.postgres.notices import list_notices
 from tidemill.sources.postgres.published import Published, Unit
 from tidemill.sources.postgres.watch import PublicationState, recall
 
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
 def check_tables(db: psycopg.Connection, config: PostgresConfig, resting: Resting | None) -> Iterator[Check]:
     try:
-        with errors.translated(""):
+        with errors.translate(""):
             now = Published.read(db, config)
             wanted = [unit for unit in now.units.values() if unit.wanted]
             lacking = [i for i in setup.identities(db, [u.found for u in wanted]) if not i.usable]
-            toasted = _toasted(db, wanted)
+            toasted = _find_toasted(db, wanted)
+            hidden = _find_hidden(db, wanted)
             seen = recall(resting.recall) if resting else None
     except TidemillError as error:
         yield Check("tables", Outcome.FAIL, error.what, error.fix)
@@ -39,6 +41,11 @@ def check_tables(db: psycopg.Connection, config: PostgresConfig, resting: Restin
             "large values", Outcome.WARN, f"an update that leaves them alone does not send them: {few(toasted)}",
             "Sinks with partial updates keep them; for whole rows always, ALTER TABLE ... REPLICA IDENTITY FULL.",
         )  # fmt: skip
+    if hidden:
+        copies = config.snapshot is not None and config.snapshot.mode is not SnapshotMode.NEVER
+        outcome = Outcome.FAIL if copies else Outcome.WARN
+        what = f"policies hide rows from the role, so that no snapshot can read them: {few(hidden)}"
+        yield Check("row level security", outcome, what, errors.ROW_SECURITY)
     yield from _publication(db, config, now, seen, resting)
     for mark in seen.marks if seen else ():
         notice = mark.notice()
@@ -69,14 +76,14 @@ def _publication(
 ) -> Iterator[Check]:
     name = config.publication_name
     if now.publication is None and resting is not None:
-        yield Check("publication", Outcome.FAIL, f'"{name}" is gone, and what happened without it too', errors.RESYNC)
+        yield Check("publication", Outcome.FAIL, f'"{name}" is gone, and what happened without it too', errors.RECOVER)
         return
     if now.publication is None:
         yield _creatable(db, config, now)
         return
     if seen and seen.published.publication and seen.published.publication.oid != now.publication.oid:
         detail = f'"{name}" was dropped and made anew: what happened in between was left out'
-        yield Check("publication", Outcome.FAIL, detail, errors.RESYNC)
+        yield Check("publication", Outcome.FAIL, detail, errors.RECOVER)
         return
     try:
         setup.check_via_root(now, config)
@@ -92,7 +99,7 @@ def _publication(
     if addable:
         detail = f'"{name}" lacks {few([u.name for u in addable])}'
         yield Check("publication", Outcome.WARN, detail, "They will be added; what changed before is not captured.")
-    partial = [n for n in standing(config, now, {}) if n.code in ("publication-partial", "table-filtered")]
+    partial = [n for n in list_notices(config, now, {}) if n.code in ("publication-partial", "table-filtered")]
     for notice in partial:
         detail = notice.what if notice.code == "publication-partial" else f"{notice.subject}: {notice.what}"
         yield Check("publication", Outcome.WARN, detail, notice.fix)
@@ -108,8 +115,8 @@ def _creatable(db: psycopg.Connection, config: PostgresConfig, now: Published) -
     owners = _owners(db, [u.table.oid for u in wanted if not u.table.ours])
     if allowed and not owners:
         return Check("publication", Outcome.PASS, f'"{name}" does not exist yet, the setup makes it')
-    grants = [] if allowed else [f"GRANT CREATE ON DATABASE {_quoted(db.info.dbname)} TO {_quoted(role)}"]
-    grants += [f"GRANT {_quoted(owner)} TO {_quoted(role)}" for owner in owners]
+    grants = [] if allowed else [f"GRANT CREATE ON DATABASE {_quote(db.info.dbname)} TO {_quote(role)}"]
+    grants += [f"GRANT {_quote(owner)} TO {_quote(role)}" for owner in owners]
     foreign = few([u.name for u in wanted if not u.table.ours])
     why = " and ".join(
         [*(["has no CREATE on the database"] if not allowed else []), *([f"does not own {foreign}"] if owners else [])]
@@ -128,11 +135,11 @@ def _owners(db: psycopg.Connection, tables: list[int]) -> list[str]:
     return [owner for (owner,) in rows]
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return sql.Identifier(name).as_string()
 
 
-def _toasted(db: psycopg.Connection, wanted: Sequence[Unit]) -> list[str]:
+def _find_toasted(db: psycopg.Connection, wanted: Sequence[Unit]) -> list[str]:
     """Columns whose values may be stored out of line, in tables that log only the key of old rows."""
     rows = db.execute(
         """
@@ -142,6 +149,16 @@ def _toasted(db: psycopg.Connection, wanted: Sequence[Unit]) -> list[str]:
           AND a.attlen = -1 AND a.attstorage IN ('x', 'e') AND (a.atttypmod = -1 OR a.atttypmod > 2000) ORDER BY 1
         """,
         [[u.table.oid for u in wanted]],
+    )
+    return [name for (name,) in rows]
+
+
+def _find_hidden(db: psycopg.Connection, wanted: Sequence[Unit]) -> list[str]:
+    """Tables of which the role does not see every row. The stream has them all."""
+    rows = db.execute(
+        "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.oid = ANY (%s) AND row_security_active(c.oid) ORDER BY 1",
+        [[oid for unit in wanted for oid in (unit.table.oid, *unit.leaves)]],
     )
     return [name for (name,) in rows]
 

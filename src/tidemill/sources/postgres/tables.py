@@ -52,7 +52,7 @@ def find(db: psycopg.Connection, patterns: Sequence[str]) -> tuple[list[FoundTab
     for pattern in [parse(text) for text in patterns] or [parse("*.*")]:
         matched = [by_oid.get(t.root, t) for t in tables if pattern.matches(t.schema, t.name)]
         if not matched:
-            unmatched.append(_unmatched(pattern, relations))
+            unmatched.append(_unmatched_notice(pattern, relations))
         chosen.update((table.oid, table) for table in matched)
     return sorted(chosen.values(), key=lambda t: (t.schema, t.name)), unmatched
 
@@ -70,7 +70,7 @@ def _relations(db: psycopg.Connection) -> list[FoundTable]:
     return [FoundTable(*row) for row in rows]
 
 
-def _unmatched(pattern: Pattern, relations: Sequence[FoundTable]) -> Unmatched:
+def _unmatched_notice(pattern: Pattern, relations: Sequence[FoundTable]) -> Unmatched:
     other = next((r for r in relations if pattern.matches(r.schema, r.name)), None)
     if other is not None:
         reason = _KINDS.get(other.kind, "an unlogged table" if other.persistence == "u" else "a temporary table")

@@ -30,12 +30,12 @@ from psycopg import sql
 
 from tidemill.contracts import Notice, Schemas
 from tidemill.errors import ConnectionLost, PositionLost, RegistryError, SourceError, TidemillError
-from tidemill.sources.postgres import errors, keys, resume, setup
+from tidemill.sources.postgres import ddl_trigger, errors, keys, resume, setup
 from tidemill.sources.postgres.client import connect
 from tidemill.sources.postgres.compare import Comparison
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 from tidemill.sources.postgres.marks import TableMark, merge
-from tidemill.sources.postgres.notices import standing, without_identity
+from tidemill.sources.postgres.notices import list_notices, without_identity
 from tidemill.sources.postgres.published import Published
 from tidemill.sources.postgres.tables import parse
 from tidemill.telemetry import events
@@ -78,7 +78,9 @@ class PublicationWatch:
         self._wake = threading.Event()
         self._stop = threading.Event()  # one for each time it is opened: a thread that was left behind stays stopped
         self._thread: threading.Thread | None = None
+        self.untriggered: Notice | None = None  # set by the setup, which knows why
         self.looks = self.failed_looks = 0
+        self._slot_bytes: int | None = None  # as of the last look
 
     def open(self, schemas: Schemas) -> None:
         self.close()
@@ -92,7 +94,7 @@ class PublicationWatch:
 
     def baseline(self, db: psycopg.Connection, schemas: Schemas) -> None:
         """Before there is a slot: what happens to the publication from here on counts, also before the first look."""
-        with errors.translated(self._config.where):
+        with errors.translate(self._config.where):
             lsn = resume.wal_end(db)
             keep(schemas, PublicationState(Published.read(db, self._config), lsn, ()))
 
@@ -116,7 +118,11 @@ class PublicationWatch:
         self._wake.set()
 
     def notices(self) -> tuple[Notice, ...]:
-        return self._notices
+        return (*self._notices, *([self.untriggered] if self.untriggered else []))
+
+    def slot_bytes(self) -> int | None:
+        """WAL that the server keeps for the slot."""
+        return self._slot_bytes
 
     def close(self) -> None:
         """A query under way is cut off, so that a server that does not answer holds up nothing."""
@@ -178,12 +184,12 @@ class PublicationWatch:
     def _look(self, db: psycopg.Connection, stop: threading.Event) -> None:
         config = self._config
         self._reading_seconds = 0.0
-        with errors.translated(config.where):
+        with errors.translate(config.where):
             lsn = resume.wal_end(db)
             now = self._read(db)
             if self._seen is None:
                 if now.publication is None:
-                    raise errors.publication_lost(config, "is gone", "before it was first looked at")
+                    raise errors.publication_lost_error(config, "is gone", "before it was first looked at")
                 self._keep(PublicationState(now, lsn, ()), stop)
             seen = self._seen
             assert seen is not None
@@ -203,7 +209,10 @@ class PublicationWatch:
             else:
                 self._note(lsn, stop)
             identities = self._identify(db, now)
-        self._notices = (*(mark.notice() for mark in marks), *standing(config, now, self._refused), *identities)
+            self.untriggered = ddl_trigger.watch(db, config, self.untriggered)
+            slot = resume.read(db, config.slot_name)
+            self._slot_bytes = slot.retained_bytes if slot is not None else None
+        self._notices = (*(mark.notice() for mark in marks), *list_notices(config, now, self._refused), *identities)
         self.looks += 1
 
     def _read(self, db: psycopg.Connection) -> Published:
@@ -226,10 +235,10 @@ class PublicationWatch:
     def _must_be_the_same(self, seen: PublicationState, now: Published) -> None:
         known = seen.published.publication
         if now.publication is None:
-            raise errors.publication_lost(self._config, "is gone", f"last seen at {format_lsn(seen.lsn)}")
+            raise errors.publication_lost_error(self._config, "is gone", f"last seen at {format_lsn(seen.lsn)}")
         if known is not None and known.oid != now.publication.oid:
             when = f"last seen at {format_lsn(seen.lsn)}"
-            raise errors.publication_lost(self._config, "was dropped and made anew", when)
+            raise errors.publication_lost_error(self._config, "was dropped and made anew", when)
 
     def _include(self, db: psycopg.Connection, now: Published) -> bool:
         """Adds tables that are wanted, as the setup does at first. What cannot be added is said, and tried again."""
@@ -271,7 +280,7 @@ class PublicationWatch:
         """Makes a change wholly, or answers what kept us from it. Gives way to who has a lock."""
         wait = min(self._config.lock_timeout_seconds or _LOCK_SECONDS, _LOCK_SECONDS)
         try:
-            with errors.translated(self._config.where), db.transaction():
+            with errors.translate(self._config.where), db.transaction():
                 db.execute("SELECT set_config('lock_timeout', %s, true)", [str(max(1, int(1000 * wait)))])
                 change()
         except (ConnectionLost, PositionLost):
@@ -343,7 +352,7 @@ def recall(remembered: Callable[[str], bytes | None]) -> PublicationState | None
     if data["version"] != _VERSION:
         raise RegistryError(
             "what was seen of the publication was noted by another version of Tidemill",
-            fix="Go on with that version, or accept a gap: tidemill resync FILE.",
+            fix="Go on with that version, or begin anew: tidemill recover FILE --snapshot.",
         )
     marks = tuple(TableMark(**mark | {"reasons": tuple(mark["reasons"])}) for mark in data["marks"])
     lsn = max(parse_lsn(data["lsn"]), parse_lsn(looked.decode()) if looked else 0)

@@ -34,8 +34,8 @@ SLACK_BYTES = 1 << 20
 Ask = Callable[[str], list[tuple[object, ...]]]
 RESTORED = (
     "Check the dsn. If the server was restored or failed over on purpose: the destinations hold changes that it no"
-    ' longer has, and lack what it did instead. Run "tidemill resync FILE" to capture from now on, and copy the'
-    " tables to the destinations yourself."
+    ' longer has, and lack what it did instead. Run "tidemill recover FILE --snapshot" to copy the tables again'
+    ' and go on, or "tidemill recover FILE --accept-gap" to go on with that difference.'
 )
 
 
@@ -92,12 +92,12 @@ def check_server(memory: WitnessMemory, now: ServerTimeline, known: int, ask: As
     """The memory as it holds at this server, or `PositionLost`. `known` is where our log ends."""
     before = memory.server
     if now.system != before.system:
-        _lost(f"this is another server: its system identifier is {now.system}, not {before.system}", where)
+        _raise_lost(f"this is another server: its system identifier is {now.system}, not {before.system}", where)
     fork = _fork(before.timeline, now.timeline, ask) if before.timeline and now.timeline else None
     if fork is None:
         return replace(memory, server=now)
     if known > fork:
-        _lost(
+        _raise_lost(
             f"the server is on timeline {now.timeline}, which left ours ({before.timeline}) at {format_lsn(fork)},"
             f" before our last position {format_lsn(known)}",
             where,
@@ -111,7 +111,9 @@ def check_end(memory: WitnessMemory, end: int, where: str) -> None:
     """A transaction that was sent was on the server's disk: its WAL cannot end before it."""
     last = memory.last
     if last is not None and last.end > end:
-        _lost(f"the server's WAL ends at {format_lsn(end)}, before a transaction that it sent ({_named(last)})", where)
+        _raise_lost(
+            f"the server's WAL ends at {format_lsn(end)}, before a transaction that it sent ({_describe(last)})", where
+        )
 
 
 def _fork(before: int, now: int, ask: Ask) -> int | None:
@@ -123,9 +125,9 @@ def _fork(before: int, now: int, ask: Ask) -> int | None:
     content = ask(f"TIMELINE_HISTORY {now}")[0][1]
     text = content.decode(errors="replace") if isinstance(content, bytes) else str(content)
     for line in text.splitlines():
-        words = line.split()
-        if len(words) >= 2 and words[0] == str(before):
-            return parse_lsn(words[1])
+        tokens = line.split()
+        if len(tokens) >= 2 and tokens[0] == str(before):
+            return parse_lsn(tokens[1])
     return 0
 
 
@@ -184,7 +186,7 @@ class WalWitness:
             at = int(np.searchsorted(lsn, self._expected.lsn))
             found = WitnessedTransaction(int(lsn[at]), int(end[at]), int(xid[at]), int(time[at]))
             if found != self._expected:
-                self._differs(self._expected, _named(found))
+                self._differs(self._expected, _describe(found))
             self._expected = None
         if self._boundary and end[-1] >= self._boundary:
             if self._boundary not in end:
@@ -204,7 +206,7 @@ class WalWitness:
 
     def note(self) -> None:
         """Remembers the newest transaction, once its history is known to be ours. Durable when it returns, so that the
-        server may be told up to there."""
+        position may be confirmed up to there."""
         memory, newest = self._memory, self._newest
         if memory is None or newest is None or self.pending:
             return
@@ -223,10 +225,12 @@ class WalWitness:
             self._memory = memory
 
     def _differs(self, expected: WitnessedTransaction, found: str) -> NoReturn:
-        _lost(f"the server's history is another one: where it sent {_named(expected)}, it now has {found}", self._where)
+        _raise_lost(
+            f"the server's history is another one: where it sent {_describe(expected)}, it now has {found}", self._where
+        )
 
     def _gap(self) -> NoReturn:
-        _lost(
+        _raise_lost(
             "the server's history is another one: no transaction of it ends at our last position"
             f" {format_lsn(self._boundary)}",
             self._where,
@@ -255,11 +259,11 @@ def recall(remembered: Callable[[str], bytes | None]) -> WitnessMemory | None:
     return WitnessMemory.from_json(document) if document else None
 
 
-def _named(transaction: WitnessedTransaction) -> str:
+def _describe(transaction: WitnessedTransaction) -> str:
     # A history with transactions of the same sizes has the same LSNs and xids: only the time tells them apart.
     committed = _TWO_THOUSAND + timedelta(microseconds=transaction.time)
     return f"transaction {transaction.xid} at {format_lsn(transaction.lsn)} of {committed:%Y-%m-%d %H:%M:%S.%f}"
 
 
-def _lost(what: str, where: str) -> NoReturn:
+def _raise_lost(what: str, where: str) -> NoReturn:
     raise PositionLost(what, where=where, fix=RESTORED)

@@ -1,0 +1,174 @@
+"""Tables of a SQLite file as its own pragmas describe them, and what a statement of a schema would make."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.decoders.sqlite import SqliteColumn, SqliteTable, cells_of, data_type, to_arrow
+from tidemill.model.table import Initial
+
+OWN = "_tidemill_"  # how the names of our tables and triggers begin
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueIndex:
+    """`columns` are (name, collation) in order. With `expression` one of them is none, and is not among them."""
+
+    columns: tuple[tuple[str, str], ...]
+    expression: bool
+    partial: bool
+
+
+def file_number(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one that was put in its place; None where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+#: What is said where it is another one than was opened.
+MOVED = "It is opened again by itself, and is gone on with if it has all that follows our position."
+
+
+def path_of_file(value: object) -> object:
+    """As it is. An address is refused, and not shown: it may have a token in it."""
+    if isinstance(value, str) and "://" in value:
+        raise ValueError(
+            f"{value.partition('://')[0]}://… is the address of a server. Changes of a libSQL or Turso server cannot be"
+            " read: give the path of a database file"
+        )
+    return value
+
+
+def quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def table_names(db: sqlite3.Connection) -> dict[str, str]:
+    """Name and statement of every ordinary table: no view, no virtual table or its shadows, nothing of SQLite's own.
+    Shadows of a module that is not loaded here are known by their names only."""
+    modules = {str(name).lower() for (name,) in db.execute("SELECT name FROM pragma_module_list")}
+    virtual = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql LIKE 'CREATE VIRTUAL TABLE%'").fetchall()
+    unknown = tuple(f"{name}_" for name, sql in virtual if not _module(sql) & modules)
+    rows = db.execute(
+        "SELECT s.name, s.sql FROM sqlite_schema AS s JOIN pragma_table_list AS l ON l.name = s.name"
+        " WHERE l.schema = 'main' AND l.type = 'table' AND s.type = 'table' ORDER BY s.name"
+    ).fetchall()
+    return {
+        name: sql
+        for name, sql in rows
+        if not name.lower().startswith(("sqlite_", OWN)) and not name.startswith(unknown)
+    }
+
+
+def _module(sql: str) -> set[str]:
+    """What a CREATE VIRTUAL TABLE statement uses. It may have USING in its table's name, too."""
+    return {word.lower() for word in re.findall(r"\bUSING\s+[\"'`\[]?(\w+)", sql, re.IGNORECASE)}
+
+
+def read_table(db: sqlite3.Connection, name: str, *, virtual: bool = True) -> SqliteTable:
+    """`virtual`: with generated columns that are not stored."""
+    strict = without_rowid = False
+    for row in db.execute("SELECT wr, strict FROM pragma_table_list(?) WHERE schema = 'main'", [name]):
+        without_rowid, strict = bool(row[0]), bool(row[1])
+    rows = db.execute('SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', [name])
+    found = [row for row in rows.fetchall() if virtual or row[5] != 2]
+    keys = [row[1].upper() for row in found if row[4]]
+    rowid = keys == ["INTEGER"] and not without_rowid
+    indexed = db.execute("SELECT 1 FROM pragma_index_list(?) WHERE origin = 'pk'", [name]).fetchone() is not None
+    descending = rowid and indexed  # the rowid itself has no index
+    columns = tuple(
+        SqliteColumn(
+            column, kind, nullable=not (notnull or (pk and (without_rowid or strict or (rowid and not indexed)))),
+            generated=hidden in (2, 3), key=pk, default=default,
+        )
+        for column, kind, notnull, default, pk, hidden in found
+    )  # fmt: skip
+    return SqliteTable(name, columns, without_rowid, strict, descending)
+
+
+def trigger_names_table(sql: str, table: str) -> bool:
+    """Whether the statements of a trigger have this name in them; it need not be the table's there."""
+    body = sql.lower().partition("begin")[2]
+    return re.search(rf"(?<!\w){re.escape(table.lower())}(?!\w)", body) is not None
+
+
+def unique_indexes(db: sqlite3.Connection, name: str) -> list[UniqueIndex]:
+    """Also that of the primary key, except where that is the rowid."""
+    found = []
+    indexes = db.execute('SELECT name, partial FROM pragma_index_list(?) WHERE "unique"', [name]).fetchall()
+    for index, partial in indexes:
+        rows = db.execute("SELECT cid, name, coll FROM pragma_index_xinfo(?) WHERE key ORDER BY seqno", [index])
+        columns = rows.fetchall()
+        names = tuple((n, c) for cid, n, c in columns if cid >= 0)
+        found.append(UniqueIndex(names, any(cid < 0 for cid, _, _ in columns), bool(partial)))
+    return found
+
+
+def table_of_statement(sql: str) -> SqliteTable | None:
+    """What a CREATE TABLE statement makes, without what it does not store; None if SQLite cannot read it. It is run in
+    memory, on an empty database."""
+    db = sqlite3.connect(":memory:")
+    try:
+        db.execute(sql)
+        names = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        return read_table(db, names[0], virtual=False) if names else None
+    except sqlite3.Error:
+        return None
+    finally:
+        db.close()
+
+
+def default_value(column: SqliteColumn) -> object:
+    """What rows that were there read in an added column: the constant, as the column's affinity makes it."""
+    if column.default is None:
+        return None
+    db = sqlite3.connect(":memory:")
+    try:
+        db.execute("CREATE TABLE t (a)")
+        db.execute("INSERT INTO t VALUES (1)")
+        db.execute(f"ALTER TABLE t ADD COLUMN {quote(column.name)} {column.declared} DEFAULT {column.default}")
+        return db.execute(f"SELECT {quote(column.name)} FROM t").fetchone()[0]
+    finally:
+        db.close()
+
+
+def default_literal(column: SqliteColumn) -> str | None:
+    """As `quote` writes it; None where there is none, or it is no constant."""
+    try:
+        value = default_value(column)
+    except sqlite3.Error:
+        return None
+    if value is None:
+        return None
+    db = sqlite3.connect(":memory:")
+    try:
+        return str(db.execute("SELECT quote(?)", [value]).fetchone()[0])
+    finally:
+        db.close()
+
+
+def initial_values(old: SqliteTable, new: SqliteTable, renamed: tuple[tuple[str, str], ...]) -> dict[str, Initial]:
+    """Of columns that were added: what the rows that were there have in them."""
+    there = {c.name for c in old.columns} | {now for _, now in renamed}
+    found = {}
+    for c in new.columns:
+        if c.name in there:
+            continue
+        if c.generated:
+            found[c.name] = Initial(unknown="it is generated from other columns")
+            continue
+        try:
+            cells = cells_of([(default_value(c),)], 1)
+        except sqlite3.Error:
+            found[c.name] = Initial(unknown="its default is not a constant")
+            continue
+        array, bad = to_arrow(cells, 0, data_type(c.declared).arrow)
+        found[c.name] = Initial(array[0]) if bad is None else Initial(unknown="its default is of another kind")
+    return found

@@ -1,0 +1,351 @@
+"""Reads PostgreSQL tables in chunks, each in one short transaction, by `COPY` (ADR 28).
+
+What a read does not see must have committed after the observation that it proves. A commit stands in the WAL, and may
+be in our log, before others see it: until its session has left the list of running transactions, which with
+synchronous replication may be seconds later. It holds the lock on its transaction number until then. So an observation
+is the numbers that are locked, and a read proves it when all of them have ended for its snapshot. A standby shows a
+commit as soon as it has replayed it: there a read proves every observation that waited for the log's end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import psycopg
+
+from tidemill.contracts.catalog_scan import CatalogScan
+from tidemill.errors import ConnectionLost, SourceError, StructureChanged
+from tidemill.model.block import Block
+from tidemill.model.position import Position
+from tidemill.model.snapshot import Bound, Chunk, SnapshotTable
+from tidemill.model.table import Table
+from tidemill.sources.postgres import tables as table_names
+from tidemill.sources.postgres.catalog import RelationCatalog
+from tidemill.sources.postgres.client import SESSION, CopySession, Endpoint, connect
+from tidemill.sources.postgres.config import PostgresConfig
+from tidemill.sources.postgres.copy_out import CopyMemory, CopyOut
+from tidemill.sources.postgres.errors import PublicationProblem, translate
+from tidemill.sources.postgres.lsn import parse_lsn
+from tidemill.sources.postgres.pages import Pages, check_file, file_query, measure_pages, next_bound, page_conditions
+from tidemill.sources.postgres.published import Publication, Published, PublishedRelation, streamed_relations
+from tidemill.sources.postgres.relations import announce, identifier, literal, signature_query
+from tidemill.sources.postgres.scan import scan_catalog
+from tidemill.telemetry.failpoints import failpoint
+
+_HIGH = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
+_SILENCE_SECONDS = 300.0  # of a server that looks for the first row of a chunk
+_REPLAY_SECONDS = 60.0
+_NO_SUCH_TABLE = "SQLSTATE 42P01"
+
+_Copied = tuple[PublishedRelation, list[int]]
+"""What the stream calls the rows, and the partitions that hold them; none for a plain table."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """What a chunk's read needs of its table. `condition` is the publication's row filter."""
+
+    oid: int
+    publication: int
+    signature: str
+    key_types: tuple[str, ...]
+    condition: str
+    pages: bool = False  # without a key it may be read in ranges of pages
+    most: int = -1  # it had not more rows when it was described; -1: not known
+
+    def to_json(self) -> str:
+        return orjson.dumps(
+            [self.oid, self.publication, self.signature, self.key_types, self.condition, self.pages, self.most]
+        ).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> _Token:
+        oid, publication, signature, types, condition, *rest = orjson.loads(text)
+        return cls(oid, publication, signature, tuple(types), condition, *rest)
+
+
+class PostgresSnapshotReader:
+    """For one thread. Pickled, it is its configuration; connections are made when first needed."""
+
+    def __init__(self, config: PostgresConfig) -> None:
+        self._config = config
+        self._db: psycopg.Connection | None = None
+        self._endpoint: Endpoint | None = None
+        self._session: CopySession | None = None
+        self._memory: CopyMemory | None = None
+        self._pages: dict[tuple[str, str], Pages | None] = {}  # the same of tables without a key
+        self._ends: dict[tuple[str, str], Bound | None] = {}  # by table and part, the last key when it was planned
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._config,)
+
+    def tables(self, names: Sequence[str] = ()) -> list[SnapshotTable]:
+        config, patterns = self._config, [table_names.parse(name) for name in names]
+        with self._connect() as db:
+            published = Published.read(db, config)
+            if published.publication is None:
+                raise PublicationProblem(
+                    f'there is no publication "{config.publication_name}" yet', where=config.where,
+                    fix="Capture makes it when the pipeline starts.",
+                )  # fmt: skip
+            copied = [
+                (relation, leaves)
+                for unit in published.units.values()
+                for relation, leaves in streamed_relations(published, unit)
+                if not patterns or any(p.matches(relation.schema, relation.name) for p in patterns)
+            ]
+            return self._describe(db, published, published.publication, copied)
+
+    def structures(self) -> list[Table]:
+        with self._connect() as db:
+            published = Published.read(db, self._config)
+            publication, catalog = published.publication, RelationCatalog(lambda: db, self._config.where)
+            oid, generated = (publication.oid, publication.generated) if publication is not None else (0, False)
+            # One that is not published yet is added when capture starts.
+            relations = [
+                relation
+                for unit in published.units.values()
+                for relation in [copied for copied, _ in streamed_relations(published, unit)] or [unit.table]
+            ]
+            said = announce(db, {each.oid: each.columns for each in relations}, oid, generated=generated)
+            with catalog.prefetch(one.relation for one in said.values()):
+                return [catalog.describe(one.relation, {}) for one in said.values() if one.relation.columns]
+
+    def scan_catalog(self, seconds: float) -> CatalogScan:
+        return scan_catalog(self._config, seconds)
+
+    def _describe(
+        self, db: psycopg.Connection, published: Published, publication: Publication, copied: Sequence[_Copied]
+    ) -> list[SnapshotTable]:
+        """With as many queries for thousands of tables as for one."""
+        lists = {relation.oid: relation.columns for relation, _ in copied}
+        said = announce(db, lists, publication.oid, generated=publication.generated)
+        catalog = RelationCatalog(lambda: db, self._config.where)
+        with catalog.prefetch(one.relation for one in said.values()):
+            tables = {oid: catalog.describe(one.relation, {}) for oid, one in said.items() if one.relation.columns}
+        # At last: the structures hold at `high` or before it.
+        sizes, high = self._measure(db, [oid for relation, leaves in copied for oid in leaves or [relation.oid]])
+        pages = "update" in publication.kinds
+        found = []
+        for relation, leaves in copied:
+            if relation.oid not in tables:
+                continue
+            one = said[relation.oid]
+            held = [sizes.get(oid, (0, 0)) for oid in leaves or [relation.oid]]
+            estimate = sum(rows for rows, _ in held)
+            most = sum(rows for _, rows in held) if all(rows >= 0 for _, rows in held) else -1
+            token = _Token(
+                relation.oid, publication.oid, one.signature, one.key_types, relation.filter, pages, most
+            )  # fmt: skip
+            leaf_names = ((published.relations[leaf].schema, published.relations[leaf].name) for leaf in leaves)
+            parts = tuple(identifier(*name) for name in leaf_names)
+            if leaves or relation.kind == "r":
+                parts = parts or ("",)
+            found.append(SnapshotTable(tables[relation.oid], one.key, estimate, high, parts, token.to_json()))
+        return found
+
+    def _measure(self, db: psycopg.Connection, tables: Sequence[int]) -> tuple[dict[int, tuple[int, int]], Position]:
+        """About how many rows each has (one that was never analyzed by its size), and how many at most: a heap page
+        has room for 291 (MaxHeapTuplesPerPage), and other table methods are not known. And the end of the WAL."""
+        rows = db.execute(
+            "SELECT c.oid::int8, CASE WHEN c.reltuples < 0 THEN s.bytes / 64 ELSE c.reltuples::int8 END,"
+            " CASE WHEN c.relam = 2 AND current_setting('block_size') = '8192' THEN s.bytes / 8192 * 291 ELSE -1 END"
+            " FROM pg_class c CROSS JOIN LATERAL (SELECT pg_relation_size(c.oid) AS bytes) s WHERE c.oid = ANY (%s)",
+            [list(tables)],
+        ).fetchall()
+        (high,) = db.execute(f"SELECT ({_HIGH})::text".encode()).fetchone() or ("",)
+        return {oid: (int(about or 0), -1 if most is None else int(most)) for oid, about, most in rows}, Position(high)
+
+    def plan(self, table: SnapshotTable, part: str, after: Bound | None, rows: int) -> Bound | None:
+        token = _Token.from_json(table.token)
+        if after is None and 0 <= token.most <= rows:
+            return None  # of many small tables the server is not asked for each
+        if not table.key:
+            return self._plan_pages(table, part, after, rows) if token.pages else None
+        key = ", ".join(identifier(name) for name in table.key)
+        # Under names of their own: ORDER BY would take a column of the answer, which is text.
+        shown = ", ".join(f"{identifier(name)}::text AS tidemill_{n}" for n, name in enumerate(table.key))
+        name = part or _name(table)
+        with self._connect() as db:
+            if after is None or (table.name, part) not in self._ends:
+                # Rows after the last one of now come by the stream, so that a table that grows has an end.
+                backwards = ", ".join(f"{identifier(column)} DESC" for column in table.key)
+                end = db.execute(f"SELECT {shown} FROM ONLY {name} ORDER BY {backwards} LIMIT 1".encode()).fetchone()
+                self._ends[table.name, part] = None if end is None else tuple(end)
+            last = self._ends[table.name, part]
+            conditions = [_comparison(table.key, token, ">", after)] if after is not None else []
+            conditions += [_comparison(table.key, token, "<=", last)] if last is not None else []
+            where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+            walk = f"SELECT {shown} FROM ONLY {name}{where} ORDER BY {key} OFFSET {rows - 1} LIMIT 1"
+            row = db.execute(walk.encode()).fetchone()
+            return None if row is None or tuple(row) == last else tuple(row)
+
+    def _plan_pages(self, table: SnapshotTable, part: str, after: Bound | None, rows: int) -> Bound | None:
+        with self._connect() as db:
+            if after is None or (table.name, part) not in self._pages:
+                self._pages[table.name, part] = measure_pages(db, part or _name(table))
+        pages = self._pages[table.name, part]
+        if pages is not None and after is not None and after[1] != pages[2]:
+            raise StructureChanged(f"{table.name} was written anew: its rows are in other pages")
+        return None if pages is None else next_bound(pages, after, rows)
+
+    def observe(self, logged: Position) -> str:
+        with self._connect() as db:
+            deadline = time.monotonic() + _REPLAY_SECONDS
+            while True:
+                row = db.execute("SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text").fetchone()
+                assert row is not None
+                if not row[0]:
+                    break
+                if parse_lsn(row[1] or "0/0") >= parse_lsn(logged):
+                    return orjson.dumps(None).decode()
+                if time.monotonic() > deadline:
+                    raise ConnectionLost(
+                        f"the standby has come to {row[1]}, not yet to {logged}", where=self._config.where,
+                        fix="It is tried again. If that repeats, the standby does not follow its primary.",
+                    )  # fmt: skip
+                time.sleep(0.05)
+            locked = db.execute(
+                "SELECT transactionid::text::int8 FROM pg_locks"
+                " WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
+            ).fetchall()
+            return orjson.dumps(sorted(int(number) for (number,) in locked)).decode()
+
+    @contextmanager
+    def read(self, chunk: Chunk, table: SnapshotTable, observations: Sequence[str]) -> Iterator[PostgresChunkReading]:
+        token, config = _Token.from_json(table.token), self._config
+        if self._endpoint is None:
+            with self._connect() as db:
+                self._endpoint = Endpoint.of(db)
+        said: list[tuple[Any, ...]] = []
+        signature = signature_query(token.oid, token.publication)
+
+        def begin(ask: Any) -> None:
+            if ask(signature) != [(token.signature,)]:
+                raise StructureChanged(f"table {table.name} has another structure, or is gone", where=config.where)
+            ask("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            ask("SET LOCAL row_security = off")  # a policy that hides rows is an error
+            ask(f"SET LOCAL lock_timeout = {int(config.lock_timeout_seconds * 1000)}")
+            # Before the first snapshot: statements that write a table anew do not keep its rows for older ones.
+            locked = [f"ONLY {_name(table)}", *([f"ONLY {chunk.part}"] if chunk.part else [])]
+            try:
+                ask(f"LOCK TABLE {', '.join(locked)} IN ACCESS SHARE MODE")
+            except SourceError as error:
+                if _NO_SUCH_TABLE not in error.what:
+                    raise
+                raise StructureChanged(f"a part of {table.name} is gone: {error.what}", where=config.where) from error
+            if not table.key and (chunk.lower or chunk.upper):
+                ((file,),) = ask(file_query(chunk.part or _name(table)))
+                check_file(chunk, str(file), config.where)
+            said.extend(ask(f"SELECT pg_current_snapshot()::text, ({_HIGH})::text,"
+                            " (extract(epoch FROM clock_timestamp()) * 1000000)::int8::text"))  # fmt: skip
+            said.extend(ask(signature))
+
+        session, self._session = self._session or CopySession(config, self._endpoint), None
+        try:
+            begin(session.ask)
+            memory, self._memory = self._memory or CopyMemory(), None
+            out = CopyOut(*session.socket(), config.where, _SILENCE_SECONDS, memory)
+            (snapshot, high, clock), *now = said
+            if now != [(token.signature,)]:
+                raise StructureChanged(f"the structure of {table.name} changed", where=config.where)
+            yield PostgresChunkReading(
+                Position(str(high)), _prove(str(snapshot), observations), int(clock), out, _copy(chunk, table, token),
+                table,
+            )  # fmt: skip
+            if out.idle:
+                session.ask("ROLLBACK")
+                self._session = session  # a login takes longer than a small table
+                self._memory = memory
+        finally:
+            if self._session is not session:
+                session.close()
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    @contextmanager
+    def _connect(self) -> Iterator[psycopg.Connection]:
+        """Values are printed as in the stream: bounds go from session to session as text."""
+        with translate(self._config.where):
+            if self._db is None or self._db.closed or self._db.broken:
+                self._db = connect(self._config)
+                self._db.execute(
+                    "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)",
+                    [list(SESSION), list(SESSION.values())],
+                )
+                self._db.execute("SET row_security = off")
+            yield self._db
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresChunkReading:
+    high: Position
+    observation: int | None
+    commit_time: int
+    _out: CopyOut
+    _command: str
+    _table: SnapshotTable
+
+    def blocks(self) -> Iterator[Block]:
+        failpoint("snapshot.read")
+        return self._out.blocks(self._command, self._table.table)
+
+
+def _name(table: SnapshotTable) -> str:
+    return identifier(table.table.schema, table.table.name)
+
+
+def _comparison(key: Sequence[str], token: _Token, operator: str, bound: Bound) -> str:
+    columns = ", ".join(identifier(name) for name in key)
+    values = ", ".join(literal(text, kind) for text, kind in zip(bound, token.key_types, strict=True))
+    return f"({columns}) {operator} ({values})"
+
+
+def _copy(chunk: Chunk, table: SnapshotTable, token: _Token) -> str:
+    conditions = [f"({condition})" for condition in (token.condition, chunk.where) if condition]
+    if not table.key:
+        conditions += page_conditions(chunk)
+    elif chunk.lower is not None:
+        conditions.append(_comparison(table.key, token, ">", chunk.lower))
+    if table.key and chunk.upper is not None:
+        conditions.append(_comparison(table.key, token, "<=", chunk.upper))
+    if chunk.points:
+        points = [_comparison(table.key, token, "=", _print(point, token)) for point in chunk.points]
+        conditions.append(f"({' OR '.join(points)})")
+    columns = ", ".join(identifier(c.name) for c in table.table.columns)
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"COPY (SELECT {columns} FROM ONLY {chunk.part or _name(table)}{where}) TO STDOUT"
+
+
+def _print(point: Bound, token: _Token) -> Bound:
+    """Bytes come in hex, without the prefix that PostgreSQL has for them."""
+    return tuple(f"\\x{text}" if kind == "bytea" else text for text, kind in zip(point, token.key_types, strict=True))
+
+
+def _prove(snapshot: str, observations: Sequence[str]) -> int | None:
+    """The newest observation whose transactions have all ended for this snapshot (`pg_current_snapshot`)."""
+    low, high, running = snapshot.split(":")
+    lowest, next_one = int(low), int(high)
+    active = {int(number) for number in running.split(",") if number}
+
+    def ended(short: int) -> bool:
+        # pg_locks has the lower half of the number: the nearest one to the snapshot's is meant.
+        number = (next_one >> 32 << 32) + short
+        number += (number < next_one - (1 << 31)) * (1 << 32) - (number > next_one + (1 << 31)) * (1 << 32)
+        return number < lowest or (number < next_one and number not in active)
+
+    for index in reversed(range(len(observations))):
+        if all(map(ended, orjson.loads(observations[index]) or ())):
+            return index
+    return None
