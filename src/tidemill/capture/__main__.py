@@ -6,8 +6,6 @@ SIGINT, or when its standard input closes: if the supervisor is killed, nobody h
 
 from __future__ import annotations
 
-import os
-import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -15,20 +13,33 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import TypeVar
 
+from tidemill.capture.catalog_scan import build_scanner, run_beside
 from tidemill.capture.confirmed import import_confirmed, read_confirmed
+from tidemill.capture.effort import Effort
+from tidemill.capture.lease import CaptureLease, CaptureTask, read_task
 from tidemill.capture.loop import Capture, Limits
+from tidemill.capture.open_log import open_log
+from tidemill.capture.recovery import NewBeginning, begin_anew
+from tidemill.capture.requeue import Requeuer
 from tidemill.capture.signals import call_on_signal
+from tidemill.capture.snapshot import ChunkAdopter
+from tidemill.capture.source_end import SourceEnd
 from tidemill.capture.status import StatusFile
+from tidemill.capture.trace import AppendTracer
+from tidemill.config.advice import fill_in_data, fill_in_error
 from tidemill.config.pipeline import Pipeline
+from tidemill.contracts import SlotHolder, SnapshotSource, StateStore
 from tidemill.disk.private import make_directory
-from tidemill.errors import TidemillError, is_retryable
-from tidemill.log.entry import Tail
+from tidemill.errors import PositionLost, TidemillError, is_retryable
+from tidemill.log.reader import LogReader
 from tidemill.log.writer import LogWriter
 from tidemill.model.position import Offset, Position
+from tidemill.model.snapshot import SnapshotMode
 from tidemill.retry import RetryPolicy
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
 from tidemill.telemetry.context import bind_process
+from tidemill.telemetry.tracer import Tracer, open_tracer
 
 Result = TypeVar("Result")
 
@@ -37,89 +48,165 @@ def main() -> int:
     events.configure()
     stop = threading.Event()
     call_on_signal(stop.set)
-    pipeline: Pipeline = pickle.load(sys.stdin.buffer)
+    task = read_task(0)
+    pipeline, lease = task.pipeline, CaptureLease(task.until, trial=task.trial)
     bind_process(pipeline=pipeline.name, stage="capture")
-    threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
+    threading.Thread(target=lease.follow, args=(0, stop), name="lease", daemon=True).start()
     make_directory(pipeline.state_path)
     status = StatusFile(pipeline.state_path)
+    tracer = open_tracer()
     try:
-        run(pipeline, stop, status)
+        run_recovering(task, stop, status, lease, tracer)
     except TidemillError as error:
-        error.fix = _fill_in(error.fix, pipeline)
-        status.last_error(error)
+        status.last_error(fill_in_error(error, pipeline))
         status.update(stage="failed", exit_code=error.exit_code)
         events.fail("capture.failed", code=error.code, error=error.what, where=error.where, fix=error.fix)
         return error.exit_code
+    finally:
+        if tracer is not None:
+            tracer.close()
     status.update(stage="stopped")
     return 0
 
 
-def run(pipeline: Pipeline, stop: threading.Event, status: StatusFile) -> None:
+def run_recovering(
+    task: CaptureTask, stop: threading.Event, status: StatusFile, lease: CaptureLease, tracer: Tracer | None = None
+) -> None:
+    """`run`, and after a lost position again where the document asks for it (`mode: when_needed`): once for each stream
+    that there was, so that a server which loses every position is an error."""
+    streamed = True
+    while not stop.is_set():
+
+        def note_stream() -> None:
+            nonlocal streamed
+            streamed = True
+
+        try:
+            run(task, stop, status, lease, on_stream=note_stream, tracer=tracer)
+            return
+        except PositionLost as error:
+            if not streamed or not _is_recovered_by_itself(task.pipeline):
+                raise
+            streamed = False
+            status.last_error(error)
+            events.warn("recovery.began", code=error.code, error=error.what, where=error.where)
+            _recover(task.pipeline, stop, status, lease)
+
+
+def _is_recovered_by_itself(pipeline: Pipeline) -> bool:
+    config = pipeline.snapshot_config
+    return config is not None and config.mode is SnapshotMode.WHEN_NEEDED
+
+
+def _recover(pipeline: Pipeline, stop: threading.Event, status: StatusFile, lease: CaptureLease) -> None:
+    def begin() -> NewBeginning:
+        with (
+            closing(pipeline.build_state()) as state,
+            closing(open_log(pipeline, state, lease.check, anew=True)) as log,
+        ):
+            return begin_anew(pipeline, log, lambda consequence: None, copy=True)
+
+    if (done := _retry_until_stopped(begin, stop, status)) is not None:
+        events.warn("recovery.copies", snapshot=done.snapshot, position=done.after, lost=done.lost)
+
+
+def run(
+    task: CaptureTask, stop: threading.Event, status: StatusFile, lease: CaptureLease,
+    on_stream: Callable[[], None] = lambda: None, tracer: Tracer | None = None,
+) -> None:  # fmt: skip
     """Sets the source up, then captures until `stop`."""
-    spec, state = pipeline.spec, pipeline.state_path
+    pipeline = task.pipeline
     status.update(stage="setup")
+    with (
+        closing(pipeline.open_registry()) as schemas,
+        closing(pipeline.build_state()) as kept,
+    ):
+        log = _retry_until_stopped(lambda: open_log(pipeline, kept, lease.check), stop, status)
+        if log is not None:
+            with closing(log):
+                _capture(task, stop, status, log, schemas, kept, on_stream, tracer, lease.accepted)
+
+
+def _capture(
+    task: CaptureTask, stop: threading.Event, status: StatusFile, log: LogWriter, schemas: SchemaRegistry,
+    kept: StateStore, on_stream: Callable[[], None], tracer: Tracer | None, accepted: threading.Event,
+) -> None:  # fmt: skip
+    pipeline = task.pipeline
+    spec, state = pipeline.spec, pipeline.state_path
     source = pipeline.build_source()
-    schemas = SchemaRegistry(state / "registry.sqlite")
-    log = _patiently(lambda: _open_log(pipeline), stop, status)
-    if log is None:
-        return
-    kept = pipeline.build_state()
-    _patiently(lambda: import_confirmed(kept, pipeline.name, state), stop, status)
-    known = _patiently(lambda: read_confirmed(kept, pipeline.name, state, log.tail.offset), stop, status)
+    _retry_until_stopped(lambda: import_confirmed(kept, pipeline.name, state), stop, status)
+    known = _retry_until_stopped(lambda: read_confirmed(kept, pipeline.name, state, log.tail.offset), stop, status)
     resumed = bool(log.tail.position or known)
-    _patiently(lambda: source.setup(log.tail.position or known, schemas), stop, status)
-    ahead = spec.log.max_bytes
+    _retry_until_stopped(lambda: source.setup(log.tail.position or known, schemas), stop, status)
+    undelivered = spec.log.max_bytes
     if spec.batch.max_inflight is not None:
-        ahead = min(ahead, spec.batch.max_inflight * spec.batch.max_bytes)
-    limits = Limits(ahead, max(1, min(1000, spec.batch.max_events // 8)), spec.ack == "logged")
+        undelivered = min(undelivered, spec.batch.max_inflight * spec.batch.max_bytes)
+    limits = Limits(
+        undelivered, max(1, min(1000, spec.batch.max_events // 8)), spec.ack == "logged", spec.log.max_bytes
+    )
+
+    scanner = build_scanner(pipeline, source)
 
     def notices() -> tuple[dict[str, str], ...]:
-        return tuple({**asdict(notice), "fix": _fill_in(notice.fix, pipeline)} for notice in source.notices())
+        said = (*source.notices(), *(scanner.notices() if scanner is not None else ()))
+        return tuple(fill_in_data(asdict(notice), pipeline) for notice in said)
+
+    effort = Effort()
 
     def progress(visible: int) -> None:
         tail = log.tail
         status.update(
             stage="cdc", events=status.count(visible), offset=tail.offset, position=tail.position,
-            lag_bytes=source.lag_bytes(), notices=notices(), error={},
+            lag_bytes=source.lag_bytes(), notices=notices(), error={}, tables=effort.tables,
+            busy_seconds=effort.busy_seconds,
+            slot_bytes=source.slot_bytes() if isinstance(source, SlotHolder) else None,
         )  # fmt: skip
 
-    def streaming() -> None:
+    def note_stream() -> None:
+        on_stream()
         status.streaming(source.began, resumed=resumed, notices=notices())
 
-    def confirmed(position: Position, offset: Offset) -> None:
+    def note_confirmed(position: Position, offset: Offset) -> None:
         kept.confirm(pipeline.name, position, offset)
         progress(0)
 
-    try:
+    requeuer = Requeuer(log, LogReader(pipeline.log_uri), kept.schema_changes, pipeline.name, stop)
+    trace = AppendTracer(tracer, pipeline.name, source) if tracer is not None else None
+    adopter, end = None, None
+    if isinstance(source, SnapshotSource):
+        copied = pipeline.snapshot_config
+        adopter = ChunkAdopter(
+            source,
+            log,
+            LogReader(pipeline.log_uri),
+            schemas,
+            kept.snapshots,
+            pipeline.name,
+            most_bytes=undelivered // 2,
+            filtered=copied.filters if copied is not None else (),
+            quarantined=lambda: requeuer.tables,
+            trace=trace,
+        )
+        _retry_until_stopped(adopter.begin, stop, status)
+        end = SourceEnd(source) if task.once else None
+
+    def adopt() -> int:
+        if end is not None and not requeuer.busy and end.look(log.tail.position):
+            status.update(now=True, caught_up=True)
+        if scanner is not None and scanner.has_news():
+            status.update(now=True, notices=notices())  # an idle stream reports nothing by itself
+        return adopter.turn(stop.is_set) if adopter is not None else 0
+
+    with run_beside(scanner):
         Capture(
             source, log, schemas, limits, stop,
-            confirmed=known, on_confirmed=confirmed, on_stream=streaming, on_progress=progress,
-            on_error=status.last_error,
+            confirmed=known, on_confirmed=note_confirmed, on_stream=note_stream, on_progress=progress,
+            on_error=status.last_error, adopt=adopt, requeue=requeuer.turn, trace=trace, accepted=accepted,
+            effort=effort,
         ).run()  # fmt: skip
-    finally:
-        log.close()
-        schemas.close()
-        kept.close()
 
 
-def _fill_in(fix: str, pipeline: Pipeline) -> str:
-    """Sources do not know the document; advice that can be pasted names it."""
-    return fix.replace("tidemill resync FILE", f"tidemill resync {pipeline.file} --pipeline {pipeline.name}")
-
-
-def _open_log(pipeline: Pipeline) -> LogWriter:
-    """An empty log begins where the source resumes after the checkpoint, so that offsets keep their meaning
-    (invariant 5)."""
-    with closing(pipeline.build_checkpoints()) as store:
-        saved = store.load(pipeline.name)
-    base = Tail(saved.begins, saved.position) if saved else None
-    return LogWriter.open(
-        pipeline.log_uri, pipeline.spec.log, base=base, delivered=saved.offset if saved else None,
-        ours=pipeline.owns_log,
-    )  # fmt: skip
-
-
-def _patiently(step: Callable[[], Result], stop: threading.Event, status: StatusFile) -> Result | None:
+def _retry_until_stopped(step: Callable[[], Result], stop: threading.Event, status: StatusFile) -> Result | None:
     """A database that is not up yet, or a log that another process is just leaving, is waited for. None if stopped."""
     tries = RetryPolicy().begin(stop)
     while not stop.is_set():
@@ -132,13 +219,6 @@ def _patiently(step: Callable[[], Result], stop: threading.Event, status: Status
             events.warn("capture.setup_waits", error=error.what, where=error.where)
             tries.pause()
     return None
-
-
-def _watch_parent(stop: threading.Event) -> None:
-    # The bare descriptor: a thread inside a buffered reader would abort the interpreter's exit.
-    while os.read(0, 4096):
-        pass
-    stop.set()
 
 
 if __name__ == "__main__":

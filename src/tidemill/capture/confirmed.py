@@ -6,7 +6,6 @@ that is there later was written by an older version that ran in between, so it i
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -16,7 +15,7 @@ from tidemill.disk.private import sync_path
 from tidemill.errors import EnvironmentProblem, StateError
 from tidemill.model.position import Offset, Position
 
-_OLDER = ("confirmed.json", "told.json")  # newest name first
+_OLDER = "told.json"
 
 
 def import_confirmed(state: StateStore, pipeline: str, directory: Path) -> None:
@@ -28,43 +27,42 @@ def import_confirmed(state: StateStore, pipeline: str, directory: Path) -> None:
 
 
 def read_confirmed(state: StateStore | None, pipeline: str, directory: Path, logged: Offset) -> Position | None:
-    """What the source was told, if the log still holds (or held and delivered) everything before it. Changes nothing.
+    """The confirmed position, if the log still holds (or held and delivered) everything before it. Changes nothing.
 
-    With a log that ends earlier, moved away or lost, what was told covers events that nobody has: as if never said.
+    With a log that ends earlier, moved away or lost, it covers events that nobody has, and does not count.
     """
     known = _read_older(directory) or (state.confirmed(pipeline) if state else None)
     return known.position if known and known.offset <= logged else None
 
 
 def forget_confirmed(state: StateStore, pipeline: str, directory: Path) -> None:
-    """After a resync: the new slot was told nothing."""
+    """After a recovery: nothing was confirmed to the new slot."""
     _remove_older(directory)
     state.forget_confirmed(pipeline)
 
 
 def _read_older(directory: Path) -> ConfirmedPosition | None:
-    for name in _OLDER:
-        with suppress(FileNotFoundError):
-            try:
-                kept = orjson.loads((directory / name).read_bytes())
-                return ConfirmedPosition(Position(kept["position"]), int(kept["offset"]))
-            except (ValueError, KeyError, TypeError) as error:
-                raise EnvironmentProblem(
-                    "the file does not hold the position that was last confirmed to the source",
-                    where=str(directory / name),
-                    fix="Restore it from a backup. Without one, remove the file: a slot that moved on while its "
-                    "database was idle may then be taken for one that somebody else moved.",
-                ) from error
-    return None
+    path = directory / _OLDER
+    try:
+        kept = orjson.loads(path.read_bytes())
+        return ConfirmedPosition(Position(kept["position"]), int(kept["offset"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise EnvironmentProblem(
+            "the file does not hold the position that was last confirmed to the source",
+            where=str(path),
+            fix="Restore it from a backup. Without one, remove the file: a slot that moved on while its database was "
+            "idle may then be taken for one that somebody else moved.",
+        ) from error
 
 
 def _remove_older(directory: Path) -> None:
     """Durably: back after a power cut, the file would be taken for the newer one."""
+    path = directory / _OLDER
     try:
-        found = [directory / name for name in _OLDER if (directory / name).exists()]
-        for path in found:
+        if path.exists():
             path.unlink()
-        if found:
             sync_path(directory)
     except OSError as error:
         raise StateError(

@@ -9,15 +9,19 @@ otherwise waits for it. The loop shares nothing with the stream but the log: wha
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
-from tidemill.capture import stopped
+from tidemill.capture import failed_transaction
+from tidemill.capture.effort import Effort
+from tidemill.capture.trace import AppendTracer
 from tidemill.contracts import Notice, Source
-from tidemill.errors import LogError, RegistryError, SpillLost, TidemillError, is_retryable
+from tidemill.errors import LogError, LogFull, RegistryError, SpillLost, TidemillError, is_retryable
+from tidemill.log.entry import Entry
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.position import Offset, Position
@@ -28,19 +32,26 @@ from tidemill.telemetry.failpoints import failpoint
 
 _WAIT_SECONDS = 0.2  # for a change, before the source is acknowledged to and `stop` is looked at
 
+_TRIAL_SECONDS = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`ahead_bytes`: how far capture may run ahead of delivery. `mark_events`: how finely batches can be cut."""
+    """`ahead_bytes`: how far capture may run ahead of delivery. `mark_events`: how finely batches can be cut.
+    `kept_bytes`: how much the log may hold that is not delivered, or may not go because rows wait in quarantine."""
 
     ahead_bytes: int
     mark_events: int = 1000
     ack_when_logged: bool = False
+    kept_bytes: int = 1 << 62
 
 
 class Capture:
     """Runs until `stop` is set. `confirmed` survives restarts: it proves that nobody else moved the source's
-    position."""
+    position. `adopt` is called when the log has all that the source gave: a snapshot's chunks come in there
+    (`capture/snapshot.py`), and it says how many events became visible. `requeue` is the same for rows that waited in
+    quarantine (`capture/requeue.py`); it is also called while the log has no room. With a `trace`, changes and appends
+    are recorded as spans. Until `accepted` is set nothing is captured: the document is on trial."""
 
     def __init__(
         self,
@@ -55,10 +66,17 @@ class Capture:
         on_stream: Callable[[], None] = lambda: None,
         on_progress: Callable[[int], None] = lambda events: None,
         on_error: Callable[[TidemillError], None] = lambda error: None,
+        adopt: Callable[[], int] = lambda: 0,
+        requeue: Callable[[], int] = lambda: 0,
+        trace: AppendTracer | None = None,
+        accepted: threading.Event | None = None,
+        effort: Effort | None = None,
     ) -> None:
         self._source, self._log, self._schemas, self._limits, self._stop = source, log, schemas, limits, stop
         self._confirmed, self._on_confirmed = confirmed, on_confirmed
         self._on_stream, self._on_progress, self._on_error = on_stream, on_progress, on_error
+        self._adopt, self._requeue, self._trace, self._accepted = adopt, requeue, trace, accepted
+        self._effort = effort or Effort()
         self._retries = RetryPolicy().begin(stop)
         self._pen = ThreadPoolExecutor(1, "log")
         self._writing: tuple[Change, Future[int]] | None = None
@@ -76,7 +94,7 @@ class Capture:
                     if not is_retryable(error):
                         self._note_progress()
                         with suppress(RegistryError):  # then it cannot be left out before it was met once more
-                            stopped.note(self._schemas, error, self._log.tail.position)
+                            failed_transaction.note(self._schemas, error, self._log.tail.position)
                         raise
                     events.warn(
                         "capture.interrupted",
@@ -95,32 +113,62 @@ class Capture:
         self._settle_log()
         after = self._log.tail.position or None
         self._source.open(after, self._schemas, confirmed=self._confirmed, mark_events=self._limits.mark_events)
+        self._await_acceptance()
+        if self._stop.is_set():
+            return
         if after is None:
             # From here on a restart resumes, whatever `start_position` would say by then (invariant 7).
             self._log.append(Committed((), 0, ((0, self._source.began),)))
-        stopped.forget(self._schemas)
+        failed_transaction.forget(self._schemas)
         events.emit("capture.connected", position=self._source.began)
         self._on_stream()
         while not self._stop.is_set():
-            for change in self._source.changes(_WAIT_SECONDS):
-                self._store(change)
+            with self._effort.turn():
+                self._store_all(self._source.changes(_WAIT_SECONDS))
             if (notices := self._source.notices()) != self._noticed:
                 self._noticed = notices
                 self._on_progress(0)  # an idle stream reports nothing else
             if self._writing is None or self._writing[1].done():
                 self._settle()
                 self._acknowledge(settled=not self._stop.is_set())
+                if not self._stop.is_set() and (visible := self._requeue() + self._adopt()):
+                    self._on_progress(visible)
+
+    def _await_acceptance(self) -> None:
+        """The log stays as it is meanwhile: the document from before, if it comes back, may capture more tables."""
+        if self._accepted is None or self._accepted.is_set():
+            return
+        self._on_stream()
+        while not self._stop.is_set() and not self._accepted.wait(_TRIAL_SECONDS):
+            self._acknowledge(settled=False)  # the server ends a connection that stays silent
+
+    def _store_all(self, changes: Iterator[Change]) -> None:
+        began, any_came = time.monotonic(), False
+        for change in changes if self._trace is None else self._trace.follow(changes):
+            any_came = True
+            self._store(change)
+        if not any_came:
+            self._effort.idle(time.monotonic() - began)
 
     def _store(self, change: Change) -> None:
         """Begins to write the change, once the log has the one before it and room. The thread may keep it: no block
         points into the source's buffer."""
         self._settle()
+        held_back = False
         while not self._stop.is_set():
             self._acknowledge(settled=False)  # the server ends a connection that stays silent
-            if self._log.undelivered_bytes() <= self._limits.ahead_bytes:
+            full = self._log.kept_bytes() > self._limits.kept_bytes
+            if not full and self._log.undelivered_bytes() <= self._limits.ahead_bytes:
                 self._writing = change, self._pen.submit(self._apply, change)
                 return
+            if full and not held_back:
+                held_back = True
+                self._on_error(_full_of_waiting_rows(self._log))
+            if visible := self._requeue():
+                self._on_progress(visible)
+            began = time.monotonic()
             self._stop.wait(0.02)
+            self._effort.idle(time.monotonic() - began)
 
     def _settle(self) -> None:
         """Waits until the log has what is being written. Nothing is given up: a full disk only makes it wait."""
@@ -159,7 +207,7 @@ class Capture:
 
     def _note_progress(self) -> None:
         """Capture stops at one transaction. The log then ends right before it, also where others that touched none of
-        our tables stand between: `tidemill resync --skip-transaction` leaves out what comes next."""
+        our tables stand between: `tidemill recover --skip-transaction` leaves out what comes next."""
         self._forsake()
         if self._passed is not None:
             with suppress(LogError):
@@ -167,26 +215,32 @@ class Capture:
 
     def _apply(self, change: Change) -> int:
         """Events that became visible."""
-        visible = 0
+        visible, began = 0, time.time_ns()
         match change:
             case Committed():
                 self._passed = None if change.events else change
                 if change.events:
                     failpoint("capture.before_append")
-                    visible = self._log.append(change).rows
+                    visible = self._note_append(change, self._log.append(change), began)
                     failpoint("capture.appended")
             case Spilled():
                 self._log.spill(change)
                 failpoint("capture.spilled")
             case SpillCommitted():
                 self._passed = None
-                visible = self._log.commit_spill(change).rows
+                visible = self._note_append(change, self._log.commit_spill(change), began)
                 failpoint("capture.spill_committed")
             case SpillAborted():
                 self._log.drop_spill(change)
             case _:
                 assert_never(change)
         return visible
+
+    def _note_append(self, change: Change, entry: Entry, began: int) -> int:
+        self._effort.note(entry)
+        if self._trace is not None and entry.rows:
+            self._trace.on_append(change, entry, began)
+        return entry.rows
 
     def _acknowledge(self, *, settled: bool) -> None:
         """`settled`: every change that the source gave is in the log. Otherwise the source may have sent more than we
@@ -205,3 +259,13 @@ class Capture:
             failpoint("capture.confirmed")
             self._confirmed = confirmed
         self._source.acknowledge(confirmed)
+
+
+def _full_of_waiting_rows(log: LogWriter) -> LogFull:
+    return LogFull(
+        f"the log keeps {log.kept_bytes()} bytes because rows of a table wait in quarantine, and is full: nothing is"
+        " captured, of no table",
+        where=log.store.label,
+        fix="`tidemill ddl ls FILE` shows the schema change; decide with `tidemill ddl approve`, `apply` or `reject`."
+        " Or raise log.max_bytes.",
+    )

@@ -27,7 +27,10 @@ class CaptureStatus:
     """`stage` is init, setup, cdc, stopped or failed. `error` is the last trouble, empty when all is well.
     `notices` are the source's: the stream goes on, but somebody must know.
     `streaming_since` is when this process first had a stream, seconds since 1970, 0 before that; `began` is the
-    source's position where that was, after which it `resumed` if the pipeline had run before."""
+    source's position where that was, after which it `resumed` if the pipeline had run before. `caught_up`: the log has
+    all that the source had then; only said where it was asked for (`run --once`). `main_since`: when the process had
+    loaded its modules. `tables` are events by table, of the busiest so many; `busy_seconds` those in which it read and
+    wrote changes, without what it waited for; `slot_bytes` what PostgreSQL keeps for the slot."""
 
     pid: int
     stage: str = "init"
@@ -41,7 +44,12 @@ class CaptureStatus:
     streaming_since: float = 0.0
     began: str = ""
     resumed: bool = False
+    caught_up: bool = False
     time: float = 0.0
+    main_since: float = 0.0
+    tables: dict[str, int] = field(default_factory=dict)
+    busy_seconds: float = 0.0
+    slot_bytes: int | None = None
 
 
 class StatusFile:
@@ -49,7 +57,7 @@ class StatusFile:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / _STATUS
-        self._status = CaptureStatus(os.getpid())
+        self._status = CaptureStatus(os.getpid(), main_since=time.time())
         self._written = 0.0
 
     def update(self, *, now: bool = False, **changes: Any) -> None:

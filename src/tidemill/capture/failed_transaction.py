@@ -1,4 +1,4 @@
-"""The one transaction at which capture stopped for good, kept so that `tidemill resync --skip-transaction` leaves out
+"""The one transaction at which capture stopped for good, kept so that `tidemill recover --skip-transaction` leaves out
 that one, once, and never another.
 
 Written when capture gives up, in the memory of the source's registry; the log then ends right before the transaction

@@ -1,0 +1,333 @@
+"""Capture's part of a snapshot: chunks that Spark tasks staged become visible here, when the stream has come to them.
+
+Called once per turn of the loop, when the log has everything that the source gave. It looks into the state store for
+structures to number and for chunks to adopt; log and state are all it goes by, so a crash costs nothing (ADR 28).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tidemill.capture.trace import AppendTracer
+from tidemill.capture.window import ChunkWindow, Verdict
+from tidemill.contracts import ChunkCopy, SnapshotRecord, SnapshotSource, SnapshotStore, TableCopy
+from tidemill.errors import LogFull, StagingLost, StateError, is_retryable
+from tidemill.log.backlog import Backlog
+from tidemill.log.copying import EVERY, read_copying, write_copying
+from tidemill.log.entry import Constants
+from tidemill.log.reader import LogReader
+from tidemill.log.requeued import requeued_for
+from tidemill.log.staging import Manifest, Part, Staged, Staging
+from tidemill.log.writer import LogWriter
+from tidemill.model.barrier import Barrier
+from tidemill.model.block import Block
+from tidemill.model.position import Offset, Position
+from tidemill.model.snapshot import ChunkState, SnapshotState, SnapshotTable, TableState
+from tidemill.model.table import Table
+from tidemill.schema.registry import SchemaRegistry
+from tidemill.telemetry import events
+from tidemill.telemetry.failpoints import failpoint
+
+_BUSY_SECONDS, _IDLE_SECONDS = 0.05, 1.0
+_CHUNKS, _TABLES, _TURN_SECONDS = 64, 100, 0.25  # at a time, so that the stream is not kept waiting
+KEYLESS_TRIES = 5
+# While changes come, so few copied bytes wait for delivery before them: what a lane delivers in a tenth of a second.
+_BESIDE_CHANGES_BYTES, _GRAIN_BYTES, _QUIET_SECONDS = 16 << 20, 1 << 20, 5.0
+
+
+def live_ids(store: SnapshotStore, pipeline: str) -> frozenset[str]:
+    """What is staged under these is still wanted (`LogWriter.open`)."""
+    record = store.active(pipeline)
+    if record is None:
+        return frozenset()
+    states = (ChunkState.PLANNED, ChunkState.STAGED)
+    return frozenset(
+        chunk.staging_id(record.identity)
+        for state in states
+        for chunk in store.chunks(pipeline, record.id, state, 1 << 30)
+    )
+
+
+class ChunkAdopter:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        source: SnapshotSource,
+        log: LogWriter,
+        reader: LogReader,
+        schemas: SchemaRegistry,
+        store: SnapshotStore,
+        pipeline: str,
+        *,
+        most_bytes: int = 1 << 62,
+        filtered: Collection[str] = (),
+        quarantined: Callable[[], Mapping[str, Offset]] = dict,
+        trace: AppendTracer | None = None,
+    ) -> None:
+        """While more than `most_bytes` wait for delivery nothing is adopted: changes need room too. While some come
+        it is far less, so that they are not delivered after all that was read. `filtered`: tables of which not all rows
+        are copied. `quarantined`: those whose rows, also copied ones, wait in the log, and from which offset on. With a
+        `trace`, appends are recorded as spans."""
+        self._source, self._log, self._reader, self._schemas = source, log, reader, schemas
+        self._store, self._pipeline, self._most_bytes = store, pipeline, most_bytes
+        self._filtered, self._quarantined, self._trace = frozenset(filtered), quarantined, trace
+        self._next = 0.0
+        self._copying: dict[str, Offset | None] | None = None  # as it stands in the log
+        self._structures: dict[str, str] = {}  # of each table the last one that a chunk brought
+        self._copied = Backlog(_GRAIN_BYTES)  # of this process's chunks
+        self._seen = log.tail.offset  # where the log ended after the last look
+        self._changed = -_QUIET_SECONDS  # when the stream was last seen to bring something
+
+    def turn(self, stopped: Callable[[], bool] = lambda: False) -> int:
+        """Events that became visible. Cheap while there is no snapshot."""
+        now = time.monotonic()
+        if now < self._next:
+            return 0
+        self._next = now + _IDLE_SECONDS
+        if self._log.tail.offset != self._seen:
+            self._seen, self._changed = self._log.tail.offset, now
+        try:
+            record = self._store.active(self._pipeline)
+            self._note_copying(record)
+            if record is None or record.state is not SnapshotState.RUNNING:
+                return 0
+            visible = self._adopt_all(record, lambda: stopped() or time.monotonic() - now > _TURN_SECONDS)
+            # Many tables take their time to look through: the stream goes first.
+            self._next = time.monotonic() + max(_BUSY_SECONDS, time.monotonic() - now if not visible else 0.0)
+            return visible
+        except LogFull:
+            return 0  # the stream delivers first
+        except StateError as error:
+            if not is_retryable(error):
+                raise
+            events.warn("snapshot.state_waits", error=error.what, where=error.where)
+            return 0
+        finally:
+            self._seen = self._log.tail.offset
+
+    def _adopt_all(self, record: SnapshotRecord, stopped: Callable[[], bool]) -> int:
+        """Chunks that need no barrier share an append, and all that were adopted are noted together: there may be
+        thousands of small tables, and each wait for the disk is one for all of them."""
+        tables = self._store.tables(self._pipeline, record.id)
+        self._register(record, [table for table in tables if not table.registered], stopped)
+        by_number = {table.number: table for table in tables}
+        chunks = self._store.chunks(self._pipeline, record.id, ChunkState.STAGED, _CHUNKS)
+        known = self._log.find_adopted([chunk.staging_id(record.identity) for chunk in chunks]) if chunks else {}
+        done: list[tuple[ChunkCopy, int]] = []
+        ready: list[_Ready] = []
+        for chunk in chunks:
+            if stopped() or self._is_full(sum(one.staged.manifest.size for one in ready)):
+                break
+            if not self._has(chunk.high):
+                continue
+            if (rows := self._prepare(record, by_number[chunk.table], chunk, known, ready)) is not None:
+                done.append((chunk, rows))
+        visible = self._append(record, ready)
+        if done or visible:
+            failpoint("snapshot.adopted")
+            self._store.adopt(self._pipeline, record.id, done + visible)
+            failpoint("snapshot.noted")
+        for chunk, rows in done:
+            if chunk.rows and not rows:  # all of it changed meanwhile
+                Staging(self._log.store, chunk.staging_id(record.identity)).drop()
+        return sum(rows for _, rows in visible)
+
+    def _is_full(self, ready: int) -> bool:
+        """Whether what waits for delivery, with so many bytes that are ready to be appended, is enough for now."""
+        delivered = self._log.acknowledged()
+        if delivered is not None:
+            self._copied.deliver(delivered.offset)
+        beside_changes = time.monotonic() - self._changed < _QUIET_SECONDS
+        return self._log.kept_bytes() + ready > self._most_bytes or (
+            beside_changes and self._copied.bytes + ready > _BESIDE_CHANGES_BYTES
+        )
+
+    def begin(self) -> None:
+        """Before the stream begins: of a snapshot that has begun already sinks know then from the first event on."""
+        self._note_copying(self._store.active(self._pipeline))
+
+    def _note_copying(self, record: SnapshotRecord | None) -> None:
+        if self._copying is None:
+            self._copying = read_copying(self._log.store)
+            if None in self._copying.values() and not self._store.records(self._pipeline, 1):
+                self._copying = self._give_up(self._copying)
+        tables = self._store.tables(self._pipeline, record.id) if record is not None else []
+        going = {table.name for table in tables if table.state not in (TableState.READY, TableState.FAILED)}
+        going -= self._filtered
+        if record is not None and record.where:
+            going = set()
+        elif record is not None and not tables:
+            going = {EVERY}
+        going |= {  # the copy, or the end of it, has not come to the sinks yet
+            name for name, first in self._quarantined().items()
+            if name in self._copying and ((until := self._copying[name]) is None or until > first)
+        }  # fmt: skip
+        ended = {name for name, until in self._copying.items() if until is None and name not in going}
+        ready = self._find_ready() if ended else frozenset()
+        # No row comes any more of a table whose copy failed or was cancelled: none of its events is excused.
+        noted: dict[str, Offset | None] = {
+            name: self._log.tail.offset if name in ended else until
+            for name, until in self._copying.items()
+            if name not in ended or name in ready
+        }
+        noted |= dict.fromkeys(going)
+        if noted != self._copying:
+            write_copying(self._log.store, noted)
+            self._copying = noted
+
+    def _find_ready(self) -> frozenset[str]:
+        """Tables whose newest copy has come to its end."""
+        states: dict[str, TableState] = {}
+        for record in self._store.records(self._pipeline):
+            for table in self._store.tables(self._pipeline, record.id):
+                states.setdefault(table.name, table.state)
+        return frozenset(name for name, state in states.items() if state is TableState.READY)
+
+    def _give_up(self, copying: dict[str, Offset | None]) -> dict[str, Offset | None]:
+        """The log knows of a copy that the state store has lost: nobody goes on with it, and no row is to come."""
+        lost = {name for name, until in copying.items() if until is None}
+        events.warn(
+            "snapshot.state_lost", tables=",".join(sorted(lost - {EVERY})),
+            fix="The state store does not know the snapshot that was being made, so that it is not gone on with, and"
+            " rows are missing. Copy the tables again: tidemill snapshot start FILE.",
+        )  # fmt: skip
+        kept = {name: until for name, until in copying.items() if name not in lost}
+        write_copying(self._log.store, kept)
+        return kept
+
+    def _has(self, high: Position) -> bool:
+        logged = self._log.tail.position
+        if self._source.reached(high, logged):
+            return True
+        self._source.hasten(high)
+        return False
+
+    def _register(self, record: SnapshotRecord, tables: Sequence[TableCopy], stopped: Callable[[], bool]) -> None:
+        """As many as there is time for. One write for all of them: there may be thousands."""
+        numbered: dict[str, SnapshotTable] = {}
+        due = [table.structure for table in tables if self._has(table.structure.high)]
+        for first in range(0, len(due), _TABLES):
+            if stopped():
+                break
+            some = due[first : first + _TABLES]
+            made = self._source.register([each.table for each in some], self._schemas, self._log.tail.position)
+            numbered |= {each.name: replace(each, table=table) for each, table in zip(some, made, strict=True)}
+        if numbered:
+            self._store.save_numbered(self._pipeline, record.id, numbered)
+            failpoint("snapshot.registered")
+
+    def _prepare(
+        self, record: SnapshotRecord, table: TableCopy, chunk: ChunkCopy, known: dict[str, int], ready: list[_Ready]
+    ) -> int | None:
+        """Decides on a chunk: it is in the log, or has nothing for it (the answer is its rows), or it is `ready` to be
+        appended, or planned once more."""
+        staging = Staging(self._log.store, chunk.staging_id(record.identity))
+        manifest = staging.manifest()
+        if manifest is None and chunk.rows and staging.id not in known:
+            self._again(record, chunk, staging, "what was staged is gone")
+            return None
+        if manifest is None or staging.id in known:
+            # Nothing was read, or a crash came between the log and the state.
+            return known.get(staging.id, 0)
+        structure = table.structure.table
+        if chunk.fingerprint != structure.fingerprint or chunk.since < max(
+            self._reader.head(), self._reader.gap().offset
+        ):
+            self._again(record, chunk, staging, "the table's structure changed, or its window is gone")
+            return None
+        window = ChunkWindow(self._window(chunk, structure.full_name), structure)
+        if window.verdict is Verdict.AGAIN and (structure.key or chunk.tries < KEYLESS_TRIES):
+            self._again(record, chunk, staging, window.why)
+            return None
+        if window.verdict is Verdict.AGAIN:
+            events.warn(
+                "snapshot.table_without_key_changed", table=structure.full_name, tries=chunk.tries,
+                fix="Rows that changed while it was read may be there twice or as they were. Copy it again when it is"
+                " quiet, or give it a primary key.",
+            )  # fmt: skip
+        if window.verdict is Verdict.FILTERED:
+            try:
+                left = [self._filter(window, staging, number, part) for number, part in enumerate(manifest.parts)]
+            except StagingLost as error:
+                self._again(record, chunk, staging, error.what)
+                return None
+            manifest = Manifest(manifest.id, tuple(part for part in left if part is not None))
+            failpoint("snapshot.filtered")
+        if not manifest.events:
+            return 0
+        position = Position(f"snapshot:{record.identity}/{structure.full_name}/{chunk.chunk.number}")
+        ready.append(_Ready(chunk, structure, staging, Staged(manifest, Constants(position, 0, chunk.commit_time))))
+        return None
+
+    def _append(self, record: SnapshotRecord, ready: Sequence[_Ready]) -> list[tuple[ChunkCopy, int]]:
+        """Those that became visible, with their rows. Nothing came into the log since they were prepared."""
+        plain, done = [], []
+        for one in ready:
+            barrier = self._barrier(one.structure.full_name, one.structure.fingerprint)
+            if barrier is Barrier.NONE:
+                plain.append(one)
+            else:
+                done += self._append_together(record, [one], barrier)
+        return self._append_together(record, plain) + done if plain else done
+
+    def _append_together(
+        self, record: SnapshotRecord, ready: Sequence[_Ready], barrier: Barrier = Barrier.NONE
+    ) -> list[tuple[ChunkCopy, int]]:
+        through = self._log.tail.position
+        try:
+            if len(ready) > 1:
+                entry = self._log.adopt_all([one.staged for one in ready], through)
+            else:
+                (one,) = ready
+                entry = self._log.adopt(
+                    one.staged.manifest, through, constants=one.staged.constants, barrier=barrier, divisible=True
+                )  # fmt: skip
+        except StagingLost as error:
+            if len(ready) > 1:
+                return [done for one in ready for done in self._append_together(record, [one])]
+            self._again(record, ready[0].chunk, ready[0].staging, error.what)
+            return []
+        if self._trace is not None:
+            self._trace.on_adopted(entry)
+        self._copied.add(self._log.tail.offset, sum(one.staged.manifest.size for one in ready))
+        self._structures |= {one.structure.full_name: one.structure.fingerprint for one in ready}
+        return [(one.chunk, one.staged.manifest.events) for one in ready]
+
+    def _filter(self, window: ChunkWindow, staging: Staging, number: int, part: Part) -> Part | None:
+        """One part is in memory at a time. None: nothing of it is left."""
+        found = window.filter([self._reader.read(ref) for ref in part.blocks])
+        if found.verdict is Verdict.AS_IT_IS:
+            return part
+        return staging.write(f"filtered{number}", found.blocks) if found.blocks else None
+
+    def _window(self, chunk: ChunkCopy, table: str) -> Iterator[Block]:
+        for entry in self._reader.entries(chunk.since):
+            for ref in entry.blocks:
+                # What waited in quarantine is older than where it stands now; the window has it where it came first.
+                if ref.table == table and not ((ref.position or "").startswith("snapshot:") or requeued_for(ref)):
+                    yield self._reader.read(ref)
+
+    def _barrier(self, table: str, fingerprint: str) -> Barrier:
+        """A batch must not mix structures. Which one the log's last row of the table has is known only of chunks of
+        this process; a table that never had another needs no barrier."""
+        if self._structures.get(table) == fingerprint or len(self._schemas.versions(table)) < 2:
+            return Barrier.NONE
+        return Barrier.SCHEMA_CHANGE
+
+    def _again(self, record: SnapshotRecord, chunk: ChunkCopy, staging: Staging, why: str) -> None:
+        events.emit("snapshot.chunk_again", table=chunk.chunk.table, chunk=chunk.chunk.number, why=why)
+        self._store.read_again(self._pipeline, record.id, chunk)
+        staging.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A chunk without the rows that changed since it was read."""
+
+    chunk: ChunkCopy
+    structure: Table
+    staging: Staging
+    staged: Staged
