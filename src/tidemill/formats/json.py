@@ -45,7 +45,7 @@ class JsonFormat(BaseFormat):
         """The same documents as JSON lines, in one buffer that can be written as it is."""
         return self._program(block, source, b"\n").run().data
 
-    def stacked(self, block: Block, source: str) -> pa.LargeBinaryArray:
+    def stack(self, block: Block, source: str) -> pa.LargeBinaryArray:
         return self._program(block, source, b"\n").run().array()
 
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> LinesWriter:

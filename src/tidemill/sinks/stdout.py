@@ -68,7 +68,7 @@ class StdoutSink(BaseSink[StdoutConfig]):
         try:
             for block in delivery:
                 for text in encoding.pieces(block):
-                    with self._opened() as fd:
+                    with self._open() as fd:
                         left = memoryview(text)
                         while left:
                             left = left[os.write(fd, left) :]
@@ -97,7 +97,7 @@ class StdoutSink(BaseSink[StdoutConfig]):
         self._fd = None
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _open(self) -> Iterator[int]:
         """The target, locked against other lanes: a pipe takes only 4 KiB in one piece."""
         if self._fd is None:
             self._fd = _open(self._target())

@@ -64,7 +64,7 @@ class BaseFormat:
         if self.envelope is not Envelope.CLOUDEVENTS or self.mode is ContentMode.STRUCTURED:
             return {}
         found = cloudevents.attributes(block, source)
-        return found | {"time": cloudevents.written(found["time"]), "datacontenttype": self.content_type}
+        return found | {"time": cloudevents.format_timestamps(found["time"]), "datacontenttype": self.content_type}
 
     def batch(self, block: Block, source: str) -> pa.Buffer:
         stream = pa.BufferOutputStream()
@@ -73,7 +73,7 @@ class BaseFormat:
         writer.close()
         return stream.getvalue()
 
-    def stacked(self, block: Block, source: str) -> pa.LargeBinaryArray | None:
+    def stack(self, block: Block, source: str) -> pa.LargeBinaryArray | None:
         return None
 
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> BatchWriter:

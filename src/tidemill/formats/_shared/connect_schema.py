@@ -58,7 +58,7 @@ def envelope(table: Table, source: str, connector: Connector, message: bool, nul
     if message:
         images = [{**_struct(_MESSAGE, _columns(table.columns, frozenset()), False, "message"), "version": 1}]
     else:
-        columns = _columns(table.columns, required(table) - null)
+        columns = _columns(table.columns, require(table) - null)
         images = [_struct(f"{prefix}.Value", columns, True, side) for side in ("before", "after")]
     block = [_field("string", "id", False), _field("int64", "total_order", False)]
     block.append(_field("int64", "data_collection_order", False))
@@ -75,12 +75,12 @@ def envelope(table: Table, source: str, connector: Connector, message: bool, nul
 
 @functools.lru_cache(maxsize=256)
 def key(table: Table, source: str) -> bytes:
-    fields = _columns(table.key_columns(), required(table))
+    fields = _columns(table.key_columns(), require(table))
     return orjson.dumps(_struct(f"{_prefix(table, source)}.Key", fields, False))
 
 
 @functools.lru_cache(maxsize=256)
-def required(table: Table) -> frozenset[str]:
+def require(table: Table) -> frozenset[str]:
     """NOT NULL columns that every image has. `before` and `after` are one type: where the source sends no more than the
     key of an old row, `before` has nulls for the rest. Debezium requires those too, and invents zeros for them."""
     return frozenset(

@@ -17,6 +17,7 @@ from tidemill import __version__
 from tidemill.formats._shared import record as records
 from tidemill.formats._shared.record import FieldColumns
 from tidemill.model.block import Block, Op
+from tidemill.model.identity import ordinals
 from tidemill.model.table import Table
 
 UNAVAILABLE = "__debezium_unavailable_value"
@@ -26,6 +27,8 @@ _CODES = pa.array([None, *(OPS.get(op) for op in Op)], pa.string())
 _SNAPSHOT = pa.array([None, *("true" if op is Op.READ else "false" for op in Op)], pa.string())
 _FILE = re.compile(r"([^:@/]+\.[0-9]{6,}):([0-9]+)(?:@.*)?")
 _MARIADB = re.compile(r"[0-9]+-[0-9]+-[0-9]+(,.*)?")
+_NUMBERED = re.compile(r"[0-9]+@([0-9a-f]{16}|[0-9]{1,12})")  # a change of a SQLite file, of a Turso file
+_IDENTITY = 16  # digits of a SQLite file's identity
 _LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 
 # The fields of both connectors: a schema must not depend on the rows.
@@ -63,6 +66,8 @@ class Connector(enum.StrEnum):
     POSTGRESQL = "postgresql"
     MYSQL = "mysql"
     MARIADB = "mariadb"
+    SQLITE = "sqlite"  # this one and the next are ours: Debezium has no connector for them
+    TURSO = "turso"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +87,23 @@ class PositionOrigin:
             position = position.dictionary_encode()
         elif len(position.dictionary) > 2 * block.rows + 16:  # a slice keeps the dictionary of the whole append
             position = position.dictionary_decode().dictionary_encode()
-        index, words = position.indices, position.dictionary
-        first = words[0].as_py() if len(words) else "0/0"
+        index, positions = position.indices, position.dictionary
+        first = positions[0].as_py() if len(positions) else "0/0"
         rows = block.rows
-        texts, numbers = pa.nulls(rows, pa.string()), pa.nulls(rows, pa.int64())
+        strings, numbers = pa.nulls(rows, pa.string()), pa.nulls(rows, pa.int64())
         if _LSN.fullmatch(first):
-            return cls(Connector.POSTGRESQL, lsns(words).take(index).cast(pa.int64()), texts, texts, numbers)
+            return cls(Connector.POSTGRESQL, lsns(positions).take(index).cast(pa.int64()), strings, strings, numbers)
         if _FILE.fullmatch(first):
-            found = [_FILE.fullmatch(word) for word in words.to_pylist()]
+            found = [_FILE.fullmatch(word) for word in positions.to_pylist()]
             file = pa.array([f[1] if f else None for f in found], pa.string()).take(index)
             pos = pa.array([int(f[2]) if f else None for f in found], pa.int64()).take(index)
-            return cls(Connector.MYSQL, numbers, texts, file, pos)
+            return cls(Connector.MYSQL, numbers, strings, file, pos)
+        if numbered := _NUMBERED.fullmatch(first):
+            connector = Connector.SQLITE if len(numbered[1]) == _IDENTITY else Connector.TURSO
+            pos = pc.list_element(pc.split_pattern(positions, "@", max_splits=1), 0).cast(pa.int64()).take(index)
+            return cls(connector, numbers, strings, strings, pos)
         connector = Connector.MARIADB if _MARIADB.fullmatch(first) else Connector.MYSQL
-        return cls(connector, numbers, position.cast(pa.string()), texts, numbers)
+        return cls(connector, numbers, position.cast(pa.string()), strings, numbers)
 
 
 @functools.lru_cache(maxsize=256)
@@ -118,21 +127,21 @@ def schema(table: Table) -> pa.Schema:
 
 def record(block: Block, source: str) -> FieldColumns:
     fields = schema(block.table)
-    moments = times(block.batch.column("commit_time"))
+    timestamps = times(block.batch.column("commit_time"))
     columns: dict[str, Any] = {
-        "source": _source(block, source, moments),
+        "source": _source(block, source, timestamps),
         "op": _CODES.take(block.batch.column("op")),
         "unchanged": records.unchanged_names(block),
         "odd": records.odd_values(block),
         "ddl": block.column("ddl"),
-        **moments,
+        **timestamps,
     }
     if block.table.columns:
         kind = block.table.arrow_struct()
         columns["before"] = _old(block, kind)
         after = block.column("after")
-        columns["after"] = None if after is None else _with_placeholders(block, records.fitted(after, kind))
-    return records.filled(fields, columns, block.rows)
+        columns["after"] = None if after is None else _with_placeholders(block, records.fit(after, kind))
+    return records.fill(fields, columns, block.rows)
 
 
 def times(commit_time: pa.Array) -> dict[str, pa.Array]:
@@ -154,19 +163,19 @@ def sequences(lsn: pa.Array, ordinal: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(*parts)
 
 
-def lsns(words: pa.Array) -> pa.Array:
+def lsns(positions: pa.Array) -> pa.Array:
     """Positions as numbers; null where a position is not of the form `16/B374D848`."""
-    words = words.cast(pa.large_string())
-    offsets, data = words.buffers()[1:]
-    numbers = np.zeros(len(words), np.uint64)
-    if not len(words):
+    positions = positions.cast(pa.large_string())
+    offsets, data = positions.buffers()[1:]
+    numbers = np.zeros(len(positions), np.uint64)
+    if not len(positions):
         return pa.array(numbers)
-    ends = np.frombuffer(offsets, np.int64)[words.offset : words.offset + len(words) + 1]
+    ends = np.frombuffer(offsets, np.int64)[positions.offset : positions.offset + len(positions) + 1]
     good = _parse_lsn(ends, np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8), numbers)
     return pa.array(numbers, mask=~good)
 
 
-def _source(block: Block, source: str, moments: dict[str, pa.Array]) -> FieldColumns:
+def _source(block: Block, source: str, timestamps: dict[str, pa.Array]) -> FieldColumns:
     table, origin = block.table, PositionOrigin.of(block)
     postgres = origin.connector is Connector.POSTGRESQL
     columns: dict[str, Any] = {
@@ -176,11 +185,11 @@ def _source(block: Block, source: str, moments: dict[str, pa.Array]) -> FieldCol
         "snapshot": _SNAPSHOT.take(block.batch.column("op")),
         "db": pa.scalar(table.database),
         "table": pa.scalar(table.name),
-        **moments,
+        **timestamps,
     }
     if postgres:
         columns |= {
-            "sequence": sequences(origin.lsn, block.batch.column("ordinal")),
+            "sequence": sequences(origin.lsn, ordinals(block)),
             "schema": pa.scalar(table.schema),
             "txId": block.batch.column("tx_id").cast(pa.int64()),
             "lsn": origin.lsn,
@@ -190,12 +199,12 @@ def _source(block: Block, source: str, moments: dict[str, pa.Array]) -> FieldCol
             "gtid": origin.gtid, "file": origin.file, "pos": origin.pos,
             "row": block.batch.column("ordinal").cast(pa.int32()),
         }  # fmt: skip
-    return records.filled(_SOURCE, columns, block.rows)
+    return records.fill(_SOURCE, columns, block.rows)
 
 
 def _old(block: Block, kind: pa.DataType) -> pa.Array | None:
     """The old row, or a row of its old key and nulls."""
-    images = [records.fitted(a, kind) for name in ("before", "key") if (a := block.column(name)) is not None]
+    images = [records.fit(a, kind) for name in ("before", "key") if (a := block.column(name)) is not None]
     if len(images) < 2:
         return images[0] if images else None
     return pc.if_else(images[0].is_valid(), images[0], images[1])

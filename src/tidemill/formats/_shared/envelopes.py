@@ -10,12 +10,13 @@ import orjson
 import pyarrow as pa
 
 from tidemill import __version__
-from tidemill.encoding.program import Program, StringColumn, quoted, render
+from tidemill.encoding.program import Program, StringColumn, quote, render
 from tidemill.formats._shared import connect_schema
 from tidemill.formats._shared.debezium import OPS, UNAVAILABLE, Connector, PositionOrigin, times
 from tidemill.formats._shared.row_images import Rare, columns_of, image, image_of, newest_odd, old_image
 from tidemill.model import cloudevents
 from tidemill.model.block import Block, Op, Side
+from tidemill.model.identity import ordinals
 from tidemill.model.table import Table
 from tidemill.model.types import JsonForm
 
@@ -34,7 +35,7 @@ def cloudevent(block: Block, source: str, tail: bytes) -> Program:
     p.text(b"{")
     for name, value in attributes.items():
         if isinstance(value, str):
-            p.text(quoted(name) + b":" + quoted(value) + b",")
+            p.text(quote(name) + b":" + quote(value) + b",")
         else:
             missing = value.is_null().to_numpy(zero_copy_only=False).astype(np.uint8) if value.null_count else None
             p.field(name, value, JsonForm.STRING, omit=missing)
@@ -46,12 +47,12 @@ def cloudevent(block: Block, source: str, tail: bytes) -> Program:
 
 def _native(p: Program, block: Block, source: str, meta: _Meta) -> None:
     table, rare = block.table, Rare.of(block)
-    p.text(b'{"event_id":' + quoted(f"{source}:")[:-1])
+    p.text(b'{"event_id":' + quote(f"{source}:")[:-1])
     p.lookup(meta.position, meta.positions, bare=True)
     p.text(b":")
-    p.value(meta.ordinal, JsonForm.NUMBER)
-    p.text(b'","source_id":' + quoted(source) + b',"database":' + quoted(table.database))
-    p.text(b',"schema":' + quoted(table.schema) + b',"table":' + quoted(table.name) + b',"op":')
+    p.value(*meta.place)
+    p.text(b'","source_id":' + quote(source) + b',"database":' + quote(table.database))
+    p.text(b',"schema":' + quote(table.schema) + b',"table":' + quote(table.name) + b',"op":')
     p.lookup(meta.op, _by_op({op: op.label for op in Op}))
     p.text(b',"tx_id":')
     p.value(meta.tx_id, JsonForm.NUMBER)
@@ -63,7 +64,7 @@ def _native(p: Program, block: Block, source: str, meta: _Meta) -> None:
     p.value(meta.offset, JsonForm.NUMBER)
     p.text(b',"timestamp":')
     p.value(meta.commit_time, JsonForm.STRING)
-    p.text(b',"schema_version":' + quoted(table.fingerprint) + b',"schema_sequence":%d' % table.sequence)
+    p.text(b',"schema_version":' + quote(table.fingerprint) + b',"schema_sequence":%d' % table.sequence)
     p.text(b',"checkpoint":{"position":')
     p.lookup(meta.position, meta.positions)
     p.text(b'},"ddl":')
@@ -89,7 +90,7 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
     With its schema an event must look as that says, so that JSON columns are strings.
     """
     table, meta, rare = block.table, _Meta.of(block), Rare.of(block, placeholder=UNAVAILABLE)
-    origin, moments = PositionOrigin.of(block), times(meta.commit_time)
+    origin, timestamps = PositionOrigin.of(block), times(meta.commit_time)
     message = Op.MESSAGE in meta.op  # a block of messages holds nothing else
     statement = Op.DDL in meta.op  # and so does a block of statements
     p = Program(block.rows)
@@ -102,7 +103,7 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
     if statement:
         p.text(b"{")
         _source(p, source, meta, origin, table)
-        _statement(p, block, moments)
+        _statement(p, block, timestamps, origin)
         p.close((b"}}" if with_schema else b"}") + tail)
         return p
     if message:
@@ -117,8 +118,8 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
     p.text(b',"transaction":null,"op":')
     p.lookup(meta.op, _by_op(OPS))
     p.text(b",")
-    for name, moment in moments.items():
-        p.field(name, moment, JsonForm.NUMBER)
+    for name, name_of_time in timestamps.items():
+        p.field(name, name_of_time, JsonForm.NUMBER)
     p.close((b"}}" if with_schema else b"}") + tail)
     return p
 
@@ -126,7 +127,7 @@ def debezium(block: Block, source: str, tail: bytes, *, with_schema: bool = Fals
 def _without_value(block: Block, rare: Rare) -> frozenset[str]:
     """Required columns that some row shows as null: the catalog that said NOT NULL may be newer than the row, and a
     binlog may have less than the whole of an old row."""
-    wanted = connect_schema.required(block.table)
+    wanted = connect_schema.require(block.table)
     found: set[str] = set()
     old = np.zeros(block.rows, np.bool_)
     for side in (Side.BEFORE, Side.AFTER, Side.KEY):
@@ -149,24 +150,24 @@ def _without_value(block: Block, rare: Rare) -> frozenset[str]:
 
 
 def _source(p: Program, source: str, meta: _Meta, origin: PositionOrigin, table: Table) -> None:
-    p.text(b'"source":{"version":' + quoted(__version__) + b',"connector":' + quoted(str(origin.connector)))
-    p.text(b',"name":' + quoted(source) + b",")
-    moments = times(meta.commit_time)
-    p.field("ts_ms", moments["ts_ms"], JsonForm.NUMBER)
+    p.text(b'"source":{"version":' + quote(__version__) + b',"connector":' + quote(str(origin.connector)))
+    p.text(b',"name":' + quote(source) + b",")
+    timestamps = times(meta.commit_time)
+    p.field("ts_ms", timestamps["ts_ms"], JsonForm.NUMBER)
     p.text(b'"snapshot":')
     p.lookup(meta.op, _by_op({op: "true" if op is Op.READ else "false" for op in Op}))
-    p.text(b',"db":' + quoted(table.database) + b',"sequence":')
+    p.text(b',"db":' + quote(table.database) + b',"sequence":')
     if origin.connector is Connector.POSTGRESQL:
         p.text(b'"[\\"')
         p.value(origin.lsn, JsonForm.NUMBER)
         p.text(b'\\",\\"')
-        p.value(meta.ordinal, JsonForm.NUMBER)
+        p.value(*meta.place)
         p.text(b'\\"]"')
     else:
         p.text(b"null")
     p.text(b",")
     for name in ("ts_us", "ts_ns"):
-        p.field(name, moments[name], JsonForm.NUMBER)
+        p.field(name, timestamps[name], JsonForm.NUMBER)
     if origin.connector is Connector.POSTGRESQL:
         _postgresql(p, meta, origin, table)
     else:
@@ -174,22 +175,29 @@ def _source(p: Program, source: str, meta: _Meta, origin: PositionOrigin, table:
     p.text(b"}")
 
 
-def _statement(p: Program, block: Block, moments: dict[str, pa.Array]) -> None:
+def _statement(p: Program, block: Block, timestamps: dict[str, pa.Array], origin: PositionOrigin) -> None:
     """What Debezium sends to its topic of schema changes. They are few, so one by one is fine."""
     table = block.table
     documents = [orjson.loads(text) for text in block.batch.column("ddl").to_pylist()]
-    name = f'"{table.database}"."{table.name}"'
+    schema = table.schema if origin.connector is Connector.POSTGRESQL else None
+    name = ".".join(f'"{part}"' for part in (table.database, schema, table.name) if part is not None)
     kinds = {"create": "CREATE", "drop": "DROP"}
     changes = [orjson.dumps([{"type": kinds.get(d["kind"], "ALTER"), "id": name}]).decode() for d in documents]
-    p.text(b',"databaseName":' + quoted(table.database) + b',"schemaName":null,')
+    p.text(
+        b',"databaseName":'
+        + quote(table.database)
+        + b',"schemaName":'
+        + (quote(schema) if schema is not None else b"null")
+        + b","
+    )
     p.field("ddl", pa.array([d["text"] for d in documents], pa.string()), JsonForm.STRING)
     p.field("tableChanges", pa.array(changes, pa.string()), JsonForm.RAW)
-    for moment, values in moments.items():
-        p.field(moment, values, JsonForm.NUMBER)
+    for name_of_time, values in timestamps.items():
+        p.field(name_of_time, values, JsonForm.NUMBER)
 
 
 def _postgresql(p: Program, meta: _Meta, origin: PositionOrigin, table: Table) -> None:
-    p.text(b'"schema":' + quoted(table.schema) + b',"table":' + quoted(table.name) + b',"txId":')
+    p.text(b'"schema":' + quote(table.schema) + b',"table":' + quote(table.name) + b',"txId":')
     p.value(meta.tx_id, JsonForm.NUMBER)
     p.text(b',"lsn":')
     p.value(origin.lsn, JsonForm.NUMBER)
@@ -198,7 +206,7 @@ def _postgresql(p: Program, meta: _Meta, origin: PositionOrigin, table: Table) -
 
 def _mysql(p: Program, meta: _Meta, origin: PositionOrigin, table: Table) -> None:
     """A position is a set of GTIDs, or a file and a byte of it: the others are null, and so is what we do not read."""
-    p.text(b'"table":' + quoted(table.name) + b',"server_id":null,"gtid":')
+    p.text(b'"table":' + quote(table.name) + b',"server_id":null,"gtid":')
     p.value(origin.gtid, JsonForm.STRING)
     p.text(b',"file":')
     p.value(origin.file, JsonForm.STRING)
@@ -256,6 +264,7 @@ class _Meta:
     ordinal: pa.Array
     offset: pa.Array
     commit_time: pa.Array
+    place: tuple[pa.Array, JsonForm]  # the ordinal as an event's id has it
 
     @classmethod
     def of(cls, block: Block) -> _Meta:
@@ -270,18 +279,24 @@ class _Meta:
         return cls(
             batch.column("op").to_numpy().astype(np.int32), index, position.dictionary,
             render(position.dictionary, JsonForm.STRING), batch.column("tx_id"), batch.column("ordinal"),
-            batch.column("offset"), batch.column("commit_time"),
+            batch.column("offset"), batch.column("commit_time"), _place(block),
         )  # fmt: skip
 
 
+def _place(block: Block) -> tuple[pa.Array, JsonForm]:
+    if block.column("sub") is None:
+        return block.batch.column("ordinal"), JsonForm.NUMBER
+    return ordinals(block), JsonForm.RAW
+
+
 def _names(block: Block) -> StringColumn:
-    return _texts([c.name for c in block.table.columns])
+    return _strings([c.name for c in block.table.columns])
 
 
 def _by_op(labels: dict[Op, str]) -> StringColumn:
-    return _texts([labels.get(Op(code)) if code in {int(op) for op in Op} else None for code in range(max(Op) + 1)])
+    return _strings([labels.get(Op(code)) if code in {int(op) for op in Op} else None for code in range(max(Op) + 1)])
 
 
-def _texts(values: list[str | None]) -> StringColumn:
-    texts = [orjson.dumps(v) for v in values]
-    return StringColumn(pa.py_buffer(b"".join(texts)), np.cumsum([0, *map(len, texts)]).astype(np.int64))
+def _strings(values: list[str | None]) -> StringColumn:
+    strings = [orjson.dumps(v) for v in values]
+    return StringColumn(pa.py_buffer(b"".join(strings)), np.cumsum([0, *map(len, strings)]).astype(np.int64))

@@ -54,7 +54,7 @@ def key(block: Block) -> tuple[FieldColumns, np.ndarray[Any, np.dtype[np.bool_]]
         columns[column.name] = pc.coalesce(*values) if values else None
     if block.column("odd") is not None:
         columns[KEY_ODD] = _odd_keys(block, newest, KEY_ODD in fields.names)
-    return records.filled(fields, columns, block.rows), found
+    return records.fill(fields, columns, block.rows), found
 
 
 def _odd_keys(block: Block, newest: np.ndarray[Any, np.dtype[np.int8]], room: bool) -> pa.Array | None:

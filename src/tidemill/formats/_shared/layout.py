@@ -74,25 +74,25 @@ class Layout:
                 longest = array.type.precision + abs(array.type.scale) + 6
             self._add(step, prefix, longest, DATA=_address(buffers[1]) + _WIDTHS[step] * at, **slots)
 
-    def texts(self, texts: StringColumn, prefix: bytes = b"", valid: pa.Array | None = None) -> None:
+    def strings(self, strings: StringColumn, prefix: bytes = b"", valid: pa.Array | None = None) -> None:
         """Documents that were laid out before, each with the count of its bytes; nothing where `valid` is null."""
-        self._alive.append(texts)
-        self._variable += int(texts.ends[-1])
+        self._alive.append(strings)
+        self._variable += int(strings.ends[-1])
         slots = {"NULL": NOTHING} | (self._validity(valid) if valid is not None else {})
-        self._add(LayoutStep.BYTES64, prefix, 11, DATA=texts.data.address, OFFSETS=texts.ends.ctypes.data, **slots)
+        self._add(LayoutStep.BYTES64, prefix, 11, DATA=strings.data.address, OFFSETS=strings.ends.ctypes.data, **slots)
 
     def elements(
-        self, step: LayoutStep, lists: pa.Array, texts: StringColumn, prefix: bytes, null: int = NOTHING
+        self, step: LayoutStep, lists: pa.Array, strings: StringColumn, prefix: bytes, null: int = NOTHING
     ) -> None:
         """A list whose elements were laid out before. `step` is the narrow one of its kind."""
         wide = pa.types.is_large_list(lists.type)
         first = int(lists.offsets[0].as_py()) if len(lists) else 0
-        self._alive += [lists, texts]
-        self._variable += int(texts.ends[-1])
+        self._alive += [lists, strings]
+        self._variable += int(strings.ends[-1])
         self._add(
-            LayoutStep(step + wide), prefix, 12, DATA=texts.data.address,
+            LayoutStep(step + wide), prefix, 12, DATA=strings.data.address,
             OFFSETS=_address(lists.buffers()[1]) + (8 if wide else 4) * lists.offset,
-            CHILD=texts.ends.ctypes.data - 8 * first, NULL=null, **self._validity(lists),
+            CHILD=strings.ends.ctypes.data - 8 * first, NULL=null, **self._validity(lists),
         )  # fmt: skip
 
     def run(self) -> StringColumn:

@@ -90,13 +90,11 @@ def native(block: Block, source: str) -> FieldColumns:
     for side in ("key", "before", "after"):
         array = block.column(side)
         if array is not None and side in fields.names:
-            columns[side] = fitted(array, fields.field(side).type)
-    return filled(fields, columns, block.rows)
+            columns[side] = fit(array, fields.field(side).type)
+    return fill(fields, columns, block.rows)
 
 
-def filled(
-    schema: pa.Schema, columns: dict[str, pa.Array | pa.Scalar | FieldColumns | None], rows: int
-) -> FieldColumns:
+def fill(schema: pa.Schema, columns: dict[str, pa.Array | pa.Scalar | FieldColumns | None], rows: int) -> FieldColumns:
     """The columns in the schema's order; those that are not there are null in every row."""
     given = [columns.get(field.name) for field in schema]
     parts = tuple(
@@ -109,7 +107,7 @@ def key_struct(table: Table) -> pa.DataType:
     return pa.struct([(c.name, c.type.arrow) for c in table.key_columns()])
 
 
-def fitted(array: pa.StructArray, kind: pa.DataType) -> pa.StructArray:
+def fit(array: pa.StructArray, kind: pa.DataType) -> pa.StructArray:
     """The struct with exactly the columns of `kind`, in their order."""
     if array.type == kind:
         return array
@@ -122,7 +120,7 @@ def unchanged_names(block: Block) -> pa.Array | None:
     lists = block.column("unchanged")
     if lists is None:
         return None
-    return _relisted(lists, pa.array([c.name for c in block.table.columns], pa.string()).take(lists.flatten()))
+    return _relist(lists, pa.array([c.name for c in block.table.columns], pa.string()).take(lists.flatten()))
 
 
 def odd_values(block: Block) -> pa.Array | None:
@@ -132,10 +130,10 @@ def odd_values(block: Block) -> pa.Array | None:
     values = lists.flatten()
     names = pa.array([c.name for c in block.table.columns], pa.string())
     arrays = [_SIDES.take(values.field(0)), names.take(values.field(1)), values.field(2)]
-    return _relisted(lists, pa.StructArray.from_arrays(arrays, fields=list(ODD.value_type)))
+    return _relist(lists, pa.StructArray.from_arrays(arrays, fields=list(ODD.value_type)))
 
 
-def _relisted(lists: pa.ListArray, values: pa.Array) -> pa.ListArray:
+def _relist(lists: pa.ListArray, values: pa.Array) -> pa.ListArray:
     """The same lists over other values; rows without a list stay null."""
     sizes = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.encoding.program import Odd, Program, quoted
+from tidemill.encoding.program import Odd, Program, quote
 from tidemill.model.block import Block, Side
 from tidemill.model.types import JsonForm
 
@@ -31,12 +31,12 @@ class Rare:
         if (odd := block.column("odd")) is not None:
             values, rows = odd.flatten(), _parents(odd)
             side, number = (values.field(i).to_numpy(zero_copy_only=False) for i in (0, 1))
-            texts = values.field(2).cast(pa.string())
+            strings = values.field(2).cast(pa.string())
             for code in np.unique(side.astype(np.int64) << 16 | number):
                 places = np.flatnonzero((side == code >> 16) & (number == code & 0xFFFF))
                 index = np.full(block.rows, -1, np.int32)
                 index[rows[places]] = places
-                odds[Side(int(code >> 16)), names[code & 0xFFFF]] = Odd(index, texts)
+                odds[Side(int(code >> 16)), names[code & 0xFFFF]] = Odd(index, strings)
         lists, complete = block.column("unchanged"), np.ones(block.rows, np.uint8)
         omitted: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
         if lists is not None:
@@ -58,12 +58,12 @@ class Rare:
 def _show(odds: dict[tuple[Side, str], Odd], column: str, mask: np.ndarray[Any, np.dtype[np.uint8]], text: str) -> None:
     """Replaces the column's value by `text` where the mask says so."""
     known = odds.get((Side.AFTER, column))
-    texts = pa.array([text], pa.string())
+    strings = pa.array([text], pa.string())
     if known is None:
-        odds[Side.AFTER, column] = Odd(mask.astype(np.int32) - 1, texts)
+        odds[Side.AFTER, column] = Odd(mask.astype(np.int32) - 1, strings)
         return
-    index = np.where(mask == 1, len(known.texts), known.index).astype(np.int32)
-    odds[Side.AFTER, column] = Odd(index, pa.concat_arrays([known.texts, texts]))
+    index = np.where(mask == 1, len(known.strings), known.index).astype(np.int32)
+    odds[Side.AFTER, column] = Odd(index, pa.concat_arrays([known.strings, strings]))
 
 
 def old_image(p: Program, block: Block, rare: Rare, *, whole: bool = False, plain: bool = False) -> None:
@@ -96,7 +96,7 @@ def image(
     for name in forms if whole else children:
         child = children.get(name)
         if child is None:
-            p.text(quoted(name) + b":null,")
+            p.text(quote(name) + b":null,")
             continue
         omit = rare.omitted.get(name) if side is Side.AFTER else None
         p.field(name, child, forms[name], odd=rare.odd(side, name), omit=omit)
@@ -135,7 +135,7 @@ def newest_odd(sides: list[tuple[np.ndarray[Any, np.dtype[np.bool_]], Odd | None
         if odd is not None:
             index = np.where(valid & ~taken, odd.index, index)
         taken |= valid
-    return Odd(index.astype(np.int32), known[0].texts)  # one block has one list of texts
+    return Odd(index.astype(np.int32), known[0].strings)  # one block has one list of texts
 
 
 def _parents(lists: pa.ListArray) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -91,8 +91,8 @@ class ContainerWriter:
         self._sync = b""
 
     def write(self, block: Block) -> None:
-        texts = _datums(events.record(block, self._source, self._format.envelope), b"")
-        data = _compressed(texts.data, self._codec)
+        strings = _datums(events.record(block, self._source, self._format.envelope), b"")
+        data = _compress(strings.data, self._codec)
         self._begin(data)
         self._stream.write(_long(block.rows) + _long(len(data)))
         self._stream.write(data)
@@ -174,7 +174,7 @@ def _long(value: int) -> bytes:
     return varint((value << 1) ^ (value >> 63))
 
 
-def _compressed(data: pa.Buffer, codec: str) -> bytes | pa.Buffer:
+def _compress(data: pa.Buffer, codec: str) -> bytes | pa.Buffer:
     match codec:
         case "null":
             return data

@@ -62,13 +62,13 @@ def event(table: Table, source: str, envelope: Envelope) -> AvroSchema:
     else:
         space = schema_names.namespace(table)
         names = {"": f"{space}.Event", "key": f"{space}.Key", "before": f"{space}.Row", "after": f"{space}.Row"}
-    return _finished(schema, {**names, "odd": "io.tidemill.Odd"}, space)
+    return _finish(schema, {**names, "odd": "io.tidemill.Odd"}, space)
 
 
 @functools.lru_cache(maxsize=256)
 def key(table: Table, source: str = "", envelope: Envelope = Envelope.NATIVE) -> AvroSchema:
     space = schema_names.namespace(table, source if envelope is Envelope.DEBEZIUM else None)
-    return _finished(events.key_schema(table), {"": f"{space}.Key", "__odd": "io.tidemill.Odd"}, space)
+    return _finish(events.key_schema(table), {"": f"{space}.Key", "__odd": "io.tidemill.Odd"}, space)
 
 
 def type_of(kind: pa.DataType) -> Any:
@@ -76,7 +76,7 @@ def type_of(kind: pa.DataType) -> Any:
     return _Writer({}, "")._type(kind, "")
 
 
-def _finished(schema: pa.Schema, names: dict[str, str], space: str) -> AvroSchema:
+def _finish(schema: pa.Schema, names: dict[str, str], space: str) -> AvroSchema:
     document = _Writer(names, space).record(list(schema), "", envelope=True)
     crc = _crc64(orjson.dumps(_canonical(document)))
     return AvroSchema(names[""], orjson.dumps(document).decode(), crc.to_bytes(8, "little"))

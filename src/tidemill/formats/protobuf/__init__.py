@@ -77,14 +77,14 @@ class ProtobufFormat(BaseFormat):
     def open(self, stream: Any, table: Table, source: str, compression: str = "none") -> DelimitedWriter:
         return DelimitedWriter(self, stream, source)
 
-    def stacked(self, block: Block, source: str) -> pa.LargeBinaryArray:
-        return self.delimited(block, source).array()
+    def stack(self, block: Block, source: str) -> pa.LargeBinaryArray:
+        return self.delimit(block, source).array()
 
-    def delimited(self, block: Block, source: str) -> StringColumn:
+    def delimit(self, block: Block, source: str) -> StringColumn:
         """Messages, each after its length as a varint."""
-        texts = self._messages(block, source, b"")
+        strings = self._messages(block, source, b"")
         layout = Layout(block.rows)
-        layout.texts(texts)
+        layout.strings(strings)
         return layout.run()
 
     def _messages(self, block: Block, source: str, frame: bytes) -> StringColumn:
@@ -107,7 +107,7 @@ class DelimitedWriter:
         self._source = source
 
     def write(self, block: Block) -> None:
-        self._stream.write(self._format.delimited(block, self._source).data)
+        self._stream.write(self._format.delimit(block, self._source).data)
 
     def close(self) -> None:
         pass
@@ -120,14 +120,14 @@ def _lay_record(layout: Layout, record: FieldColumns, numbers: Mapping[str, int]
             case FieldColumns():
                 inner = Layout(record.rows)
                 _lay_record(inner, column, SOURCE)
-                layout.texts(inner.run(), _tag(number, _BYTES))
+                layout.strings(inner.run(), _tag(number, _BYTES))
             case pa.Scalar():
                 layout.constant(_constant(number, column) if column.is_valid else b"")
             case _ if field.name in _REPEATED:
                 elements = _elements(column, number)
                 layout.elements(LayoutStep.REPEATED32, column, elements, b"")
             case _ if pa.types.is_struct(column.type):
-                layout.texts(_message(column, column_numbers(column.type)), _tag(number, _BYTES), column)
+                layout.strings(_message(column, column_numbers(column.type)), _tag(number, _BYTES), column)
             case _:
                 _lay(layout, column, number)
 
@@ -148,7 +148,7 @@ def _lay(layout: Layout, array: pa.Array, number: int) -> None:
         item = Layout(len(values))
         _lay(item, values, 1)
         items = Layout(len(values))
-        items.texts(item.run(), _tag(1, _BYTES))
+        items.strings(item.run(), _tag(1, _BYTES))
         layout.elements(LayoutStep.MESSAGE32, array, items.run(), _tag(number, _BYTES))
     elif not pa.types.is_null(kind):  # `schema` has said that there is no such type
         raise TypeError(f"no Protobuf for {kind}")
@@ -170,7 +170,7 @@ def _elements(lists: pa.Array, number: int) -> StringColumn:
     layout = Layout(len(values))
     if pa.types.is_struct(values.type):
         numbers = {field.name: place + 1 for place, field in enumerate(values.type)}
-        layout.texts(_message(values, numbers), _tag(number, _BYTES))
+        layout.strings(_message(values, numbers), _tag(number, _BYTES))
     else:
         _lay(layout, values, number)
     return layout.run()

@@ -208,9 +208,9 @@ class _File:
         self._add(name, [self._column(field, field.name, numbers[field.name]) for field in kind])
 
     def columns(self, name: str, columns: Sequence[pa.Field]) -> None:
-        texts, numbers = names.identifiers(c.name for c in columns), column_numbers(columns)
+        strings, numbers = names.identifiers(c.name for c in columns), column_numbers(columns)
         fields = []
-        for column, text in zip(columns, texts, strict=True):
+        for column, text in zip(columns, strings, strict=True):
             if numbers[column.name] == _KEY_ODD_NUMBER:
                 fields.append(Field(_KEY_ODD_NUMBER, text, "Odd", column.name, repeated=True))
             elif not pa.types.is_null(column.type):

@@ -13,7 +13,10 @@ import pyarrow.compute as pc
 
 from tidemill.encoding.program import render
 from tidemill.model.block import Block, Op, Side
+from tidemill.model.odd import OddValues
 from tidemill.model.types import JsonForm
+
+__all__ = ["FRAGMENT", "Mask", "OddValues", "Verdicts", "digits", "has_table", "images", "present", "unchanged_mask"]
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 FRAGMENT = "only a change of a JSON document was sent, and not the document"
@@ -22,42 +25,16 @@ FRAGMENT = "only a change of a JSON document was sent, and not the document"
 
 @dataclass(slots=True)
 class Verdicts:
-    """Rows that cannot be written, by offset, each with its first reason."""
+    """Rows that cannot be written, by offset, each with its first reason. `lacking` as of `Poisoned`."""
 
     reasons: dict[int, str] = field(default_factory=dict)
+    lacking: set[int] = field(default_factory=set)
 
-    def condemn(self, offsets: np.ndarray[Any, Any], rows: Mask, reason: str) -> None:
+    def condemn(self, offsets: np.ndarray[Any, Any], rows: Mask, reason: str, *, lacking: bool = False) -> None:
         for offset in offsets[rows].tolist():
+            if lacking and offset not in self.reasons:
+                self.lacking.add(offset)
             self.reasons.setdefault(offset, reason)
-
-
-class OddValues:
-    """The exact texts of one block, by side and column."""
-
-    def __init__(self, block: Block) -> None:
-        self._rows = block.rows
-        self._found: dict[tuple[int, int], tuple[np.ndarray[Any, Any], pa.Array]] = {}
-        column = block.column("odd")
-        if column is None or column.null_count == len(column):
-            return
-        row = pc.list_parent_indices(column).to_numpy()
-        entries = column.flatten()
-        if not len(entries):
-            return
-        side, number, text = (entries.field(name) for name in ("side", "column", "text"))
-        places = side.to_numpy().astype(np.int64) * 65536 + number.to_numpy()
-        for place in np.unique(places).tolist():
-            at = np.flatnonzero(places == place)
-            self._found[place // 65536, place % 65536] = row[at], text.take(pa.array(at))
-
-    def of(self, side: Side, column: int) -> pa.Array | None:
-        """The texts at their rows, null elsewhere; None if there are none."""
-        found = self._found.get((int(side), column))
-        if found is None:
-            return None
-        index = np.full(self._rows, -1, np.int64)
-        index[found[0]] = np.arange(len(found[0]))
-        return found[1].take(pa.array(index, mask=index < 0))
 
 
 def has_table(block: Block, *, keyless: bool = False) -> bool:
@@ -77,8 +54,8 @@ def images(block: Block) -> dict[Side, Mapping[str, pa.Array]]:
 
 def digits(values: pa.Array) -> pa.Array:
     """Decimals as text with all of their places. Arrow's own cast writes small ones as `1E-10`."""
-    texts = render(values, JsonForm.STRING).array(values.is_valid().to_numpy(zero_copy_only=False))
-    return pc.utf8_slice_codeunits(texts.cast(pa.large_string()), 1, -1)  # without its quotes
+    strings = render(values, JsonForm.STRING).array(values.is_valid().to_numpy(zero_copy_only=False))
+    return pc.utf8_slice_codeunits(strings.cast(pa.large_string()), 1, -1)  # without its quotes
 
 
 def present(block: Block, side: Side) -> Mask:

@@ -65,6 +65,7 @@ def _windows(blocks: Sequence[Block]) -> Iterator[list[Block]]:
         yield list(blocks)
         return
     offsets = np.sort(np.concatenate([b.offsets() for b in blocks]))
-    bounds: list[Offset] = [*(int(o) for o in offsets[::WINDOW]), int(offsets[-1]) + 1]
+    # Events that processors added share an offset, and stay together.
+    bounds: list[Offset] = sorted({*(int(o) for o in offsets[::WINDOW]), int(offsets[-1]) + 1})
     for low, high in itertools.pairwise(bounds):
         yield [part for b in blocks if (part := b.slice(low, high)).rows]

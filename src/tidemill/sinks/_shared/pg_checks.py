@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _OLDEST = 120000  # pg_my_temp_schema, hashtextextended and generated columns in the catalog
 
 
-def reached(db: Connection, *, oldest: int = _OLDEST) -> Iterator[Check]:
+def check_connection(db: Connection, *, oldest: int = _OLDEST) -> Iterator[Check]:
     version = db.info.server_version
     if version < oldest:
         fix = f"Use PostgreSQL {oldest // 10000} or newer."

@@ -60,9 +60,9 @@ def connect(config: PostgresTarget, where: str) -> Connection:
         db = PgSession.connect(**_WATCHED | given, autocommit=True)
     except psycopg.Error as error:
         raise _unreachable(error, where) from error
-    db.patience = config.statement_timeout_seconds + _GRACE_SECONDS
+    db.silence_seconds = config.statement_timeout_seconds + _GRACE_SECONDS
     try:
-        with explained(where):
+        with explain_errors(where):
             for name, value in _session(config).items():
                 db.execute("SELECT set_config(%s, %s, false)", [name, value])
             db.execute(_DURABLE)
@@ -94,7 +94,7 @@ def _session(config: PostgresTarget) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def explained(where: str) -> Iterator[None]:
+def explain_errors(where: str) -> Iterator[None]:
     """Errors of the server as ours. What the rows themselves caused is found before this (`is_data_error`)."""
     import psycopg
 
@@ -178,13 +178,13 @@ def _about(error: psycopg.Error) -> str:
 
 
 def _unreachable(error: psycopg.Error, where: str) -> DeliveryError:
-    words = str(error)
+    message = str(error)
     lost = ("authentication failed", "pg_hba.conf", "no password supplied", "FATAL:  role", "FATAL:  database")
-    if any(part in words for part in lost):
+    if any(part in message for part in lost):
         return Refused("the server refused the login", where=where, fix="Check user, password and database of the dsn.")
-    if "invalid connection option" in words or 'missing "="' in words or "invalid URI" in words:
+    if "invalid connection option" in message or 'missing "="' in message or "invalid URI" in message:
         return Refused("the dsn cannot be read", where=where, fix="Write postgresql://user@host/database.")
-    if any(part in words for part in ("certificate", "does not support SSL", "sslmode")):
+    if any(part in message for part in ("certificate", "does not support SSL", "sslmode")):
         return Refused("no trusted connection", where=where, fix="Check sslmode and sslrootcert of the dsn.")
     return DeliveryError("the server cannot be reached", where=where, fix="Check host, port and the server.")
 

@@ -17,10 +17,9 @@ from pydantic import Field
 
 from tidemill.contracts import SinkConfig
 from tidemill.errors import DeliveryError, Refused
-from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Epoch
 from tidemill.sinks._shared.pg_client import PostgresTarget
-from tidemill.sinks._shared.resume import Delivered, DeliveryShare, ShareRecord, superseded
+from tidemill.sinks._shared.resume import Delivered, RecordedResumption, ShareRecord, superseded_error
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -58,7 +57,7 @@ class Positions:
 
     def __init__(self, db: Connection, schema: str, sink: str, *, rewind: Rewind, where: str) -> None:
         self._db = db
-        self._table = _qualified(schema, "tidemill_positions")
+        self._table = _qualify(schema, "tidemill_positions")
         self._schema = schema
         self._sink = sink
         self._rewind = rewind
@@ -82,7 +81,7 @@ class Positions:
         """Makes this delivery's plan the current one, in a transaction of its own. Before `begin`."""
         if delivery.redelivered:
             return
-        plan, epoch = _plan(delivery), _written(delivery.epoch)
+        plan, epoch = _plan(delivery), _encode(delivery.epoch)
         if self._current(delivery, "") == (plan, epoch):
             return
         from psycopg import sql
@@ -104,7 +103,7 @@ class Positions:
                 return
             other, theirs = found[0], _read(found[1])
             if theirs and delivery.epoch and delivery.epoch.superseded(delivery.start, theirs, other[0]):
-                raise superseded(delivery, other[0], self._where)
+                raise superseded_error(delivery, other[0], self._where)
             if other[0] > delivery.start:
                 if self._rewind == "refuse":
                     return  # `begin` says so
@@ -117,13 +116,13 @@ class Positions:
             ).format(self._table)
             self._db.execute(update, [*plan, epoch, delivery.pipeline, self._sink])
 
-    def begin(self, delivery: Delivery) -> Taking:
+    def begin(self, delivery: Delivery) -> PostgresResumption:
         """Inside the transaction: holds the plan still, and knows what of it is delivered already. A dead letter that
         is sent again is no part of any plan: it is taken as it comes, and leaves the positions alone."""
         if delivery.redelivered:
-            return Taking(self, delivery, Delivered())
+            return PostgresResumption(self, delivery, Delivered())
         found = self._current(delivery, "FOR SHARE")
-        if found is None or found != (_plan(delivery), _written(delivery.epoch)):
+        if found is None or found != (_plan(delivery), _encode(delivery.epoch)):
             if found is not None and found[0][0] > delivery.start and self._rewind == "refuse":
                 raise Refused(
                     f"events come again from offset {delivery.start}, but the target has the batch from "
@@ -139,7 +138,7 @@ class Positions:
             [f"tidemill/{delivery.pipeline}/{self._sink}/{delivery.lane}"],
         )
         # Only records of this very batch are read: there are none unless it is a replay.
-        return Taking(self, delivery, self._load(delivery))
+        return PostgresResumption(self, delivery, self._load(delivery))
 
     def save(self, delivery: Delivery, records: dict[str, ShareRecord]) -> None:
         from psycopg import sql
@@ -202,37 +201,23 @@ class PlanChanged(DeliveryError):
     code = "plan-changed"
 
 
-class Taking:
-    """One delivery's transaction: which events are new, and the note of them."""
+class PostgresResumption(RecordedResumption):
+    """One delivery's transaction: which events are new, and the note of them in the same transaction."""
 
     def __init__(self, positions: Positions, delivery: Delivery, delivered: Delivered) -> None:
-        self.skipped = 0
+        super().__init__(delivery, str(delivery.lane), delivered)
         self._positions = positions
-        self._delivery = delivery
-        self._delivered = delivered
-        self._share = DeliveryShare(delivery, str(delivery.lane), delivered)
 
-    def fresh(self, block: Block) -> Block | None:
-        """The block without what is delivered already; None if nothing is left."""
-        rows = self._delivered.fresh(self._delivery, block)
-        if rows is not None:
-            self.skipped += block.rows - len(rows)
-            block = block.take(rows)
-        if not block.rows:
-            return None
-        self._share.note(block)
-        return block
-
-    def save(self) -> None:
-        if self._share.events and not self._delivery.redelivered:
-            self._positions.save(self._delivery, self._share.records())
+    def note(self) -> None:
+        if self.events and not self._delivery.redelivered:
+            self._positions.save(self._delivery, self.records)
 
 
 def _plan(delivery: Delivery) -> tuple[int, ...]:
     return delivery.start, delivery.end, delivery.lanes
 
 
-def _written(epoch: Epoch | None) -> bytes:
+def _encode(epoch: Epoch | None) -> bytes:
     return orjson.dumps([epoch.version, epoch.since]) if epoch else b""
 
 
@@ -240,7 +225,7 @@ def _read(text: bytes) -> Epoch | None:
     return Epoch(*orjson.loads(text)) if text else None
 
 
-def _qualified(schema: str, name: str) -> sql.Identifier:
+def _qualify(schema: str, name: str) -> sql.Identifier:
     from psycopg import sql
 
     return sql.Identifier(schema, name)

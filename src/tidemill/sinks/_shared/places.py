@@ -1,4 +1,4 @@
-"""Addresses of destinations, written one way: how sinks say what they occupy (component.Place)."""
+"""Addresses of destinations, written one way: how sinks say what they occupy (contracts.Place)."""
 
 from __future__ import annotations
 

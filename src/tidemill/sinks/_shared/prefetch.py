@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def ahead(items: Iterator[T]) -> Generator[T, None, None]:
+def prefetch(items: Iterator[T]) -> Generator[T, None, None]:
     """The items in their order, each made by a thread while the one before it is used; one ahead, not more. What goes
     wrong in making one is raised where it would have come. Close it if it is left early: that waits for the thread."""
     end = object()

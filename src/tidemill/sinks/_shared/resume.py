@@ -89,7 +89,7 @@ class Delivered:
             return
         for record in self.records.values():
             if record.epoch is not None and delivery.epoch.superseded(delivery.start, record.epoch, record.start):
-                raise superseded(delivery, record.start)
+                raise superseded_error(delivery, record.start)
 
     def fresh(self, delivery: Delivery, block: Block) -> np.ndarray[Any, Any] | None:
         """The numbers of the rows still to be sent; None for all of them."""
@@ -141,7 +141,36 @@ class DeliveryShare:
         }
 
 
-def superseded(delivery: Delivery, start: Offset, where: str = "") -> Refused:
+class RecordedResumption:
+    """A `Resumption` by records: events that a record names are left out, the others stand in `records`."""
+
+    def __init__(self, delivery: Delivery, lane: str, delivered: Delivered) -> None:
+        self.skipped = 0
+        self._delivery = delivery
+        self._delivered = delivered
+        self._share = DeliveryShare(delivery, lane, delivered)
+
+    @property
+    def events(self) -> int:
+        """How many were fresh so far."""
+        return self._share.events
+
+    @property
+    def records(self) -> dict[str, ShareRecord]:
+        return self._share.records()
+
+    def fresh(self, block: Block) -> Block | None:
+        rows = self._delivered.fresh(self._delivery, block)
+        if rows is not None:
+            self.skipped += block.rows - len(rows)
+            block = block.take(rows)
+        if not block.rows:
+            return None
+        self._share.note(block)
+        return block
+
+
+def superseded_error(delivery: Delivery, start: Offset, where: str = "") -> Refused:
     """A worker that everybody believed dead woke up; what it has to say was said by others."""
     return Refused(
         f"this worker comes too late with the events {delivery.start} to {delivery.end - 1}: a later run or batch, "

@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.contracts import Format
 from tidemill.errors import ConfigError, Poisoned, Refused
 from tidemill.model.block import Block
+from tidemill.model.route import header_entries
 from tidemill.model.template import Template
 
 
-def parsed(text: str) -> str:
+def check_template(text: str) -> str:
     """For validators of config fields: the text itself, if it is a template."""
     try:
         Template(text)
@@ -24,7 +26,7 @@ def parsed(text: str) -> str:
 
 def of_a_table(text: str) -> str:
     """The same, if all rows of a table get one name."""
-    if not Template(parsed(text)).is_constant:
+    if not Template(check_template(text)).is_constant:
         raise ValueError("a table's rows go to one table: only ${source.id}, .database, .schema and .table")
     return text
 
@@ -39,13 +41,54 @@ def names(
     try:
         return template.render(block, source, escape).dictionary_encode()
     except Refused as error:
-        reasons = _unnamed(template, block, source)
+        reasons = _find_unnamed(template, block, source)
         if not reasons:
             raise
         raise Poisoned(reasons, fix=error.fix) from error
 
 
-def _unnamed(template: Template, block: Block, source: str) -> dict[int, str]:
+def destinations(template: Template, block: Block, source: str) -> pa.DictionaryArray:
+    """The same for topics, streams and subjects: where a processor named one (`route`), that is it."""
+    route = block.column("route")
+    topics = None if route is None else pc.struct_field(route, "topic")
+    if topics is None or topics.null_count == block.rows:
+        return names(template, block, source)
+    if not topics.null_count:
+        return topics.dictionary_encode()
+    other = np.flatnonzero(topics.is_null().to_numpy(zero_copy_only=False))
+    named = names(template, block.take(other), source).cast(pa.string())
+    index = np.full(block.rows, -1)
+    index[other] = np.arange(len(other))
+    return pc.coalesce(topics, named.take(pa.array(index, mask=index < 0))).dictionary_encode()
+
+
+def routed_keys(block: Block, keys: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """Keys of messages, with those that a processor named."""
+    route = block.column("route")
+    given = None if route is None else pc.struct_field(route, "key")
+    if given is None or given.null_count == block.rows:
+        return keys
+    return pc.coalesce(given.cast(pa.large_string()).cast(pa.large_binary()), keys)
+
+
+def routed_headers(block: Block) -> dict[str, pa.StringArray]:
+    """Headers that a processor gave, by name; null in rows that have no such header."""
+    route = block.column("route")
+    maps = None if route is None else pc.struct_field(route, "headers")
+    if maps is None or maps.null_count == block.rows:
+        return {}
+    row, keys, values = header_entries(maps)
+    coded = keys.dictionary_encode()
+    found = {}
+    for number, name in enumerate(coded.dictionary.to_pylist()):
+        at = np.flatnonzero(coded.indices.to_numpy() == number)
+        index = np.full(block.rows, -1)
+        index[row[at]] = at
+        found[name] = values.take(pa.array(index, mask=index < 0))
+    return found
+
+
+def _find_unnamed(template: Template, block: Block, source: str) -> dict[int, str]:
     """By halving: few rows are bad, as a rule, and the template only says that some are."""
     try:
         template.render(block, source)
@@ -54,7 +97,7 @@ def _unnamed(template: Template, block: Block, source: str) -> dict[int, str]:
             return {int(block.offsets()[0]): f'no value for a part of "{template.text}"'}
         half = block.rows // 2
         parts = (Block(block.table, block.batch.slice(0, half)), Block(block.table, block.batch.slice(half)))
-        return {offset: reason for part in parts for offset, reason in _unnamed(template, part, source).items()}
+        return {offset: reason for part in parts for offset, reason in _find_unnamed(template, part, source).items()}
     return {}
 
 
@@ -65,9 +108,10 @@ def documents(
     topics = named.dictionary.to_pylist()
     if len(topics) == 1 or format.to(topics[0]) is format:
         one = format.to(topics[0]) if topics else format
-        return one.encode(block, source), one.encode_key(block, source)
+        return one.encode(block, source), routed_keys(block, one.encode_key(block, source))
     rows = [np.flatnonzero(named.indices.to_numpy() == number) for number in range(len(topics))]
     parts = [(format.to(topic), block.take(mine)) for topic, mine in zip(topics, rows, strict=True)]
     back = pa.array(np.argsort(np.concatenate(rows), kind="stable"))
     values = pa.concat_arrays([one.encode(part, source) for one, part in parts]).take(back)
-    return values, pa.concat_arrays([one.encode_key(part, source) for one, part in parts]).take(back)
+    keys = pa.concat_arrays([one.encode_key(part, source) for one, part in parts]).take(back)
+    return values, routed_keys(block, keys)

@@ -22,23 +22,23 @@ from tidemill.schema.diff import diff
 
 MARK = "tidemill: "
 CODE = "rows-left-behind"
-NOT_TOLD = "the source does not tell what they have there"
+UNKNOWN = "the source does not tell what they have there"
 
 
-def added(column: Column, since: Offset, keep: str = "NULL", why: str = "") -> str:
+def added_comment(column: Column, since: Offset, keep: str = "NULL", why: str = "") -> str:
     """For a column that is new, where it is not known what the rows that are there have in it, or cannot be written."""
-    why = why or (column.initial.unknown if column.initial is not None else "") or NOT_TOLD
+    why = why or (column.initial.unknown if column.initial is not None else "") or UNKNOWN
     return f"{MARK}rows that did not change since offset {since} keep {keep} here: {why}"
 
 
-def replaced(since: Offset) -> str:
+def replaced_comment(since: Offset) -> str:
     return (
         f"{MARK}rows that did not change since offset {since} keep the values of an earlier column of this name here: "
         "it was dropped at the source, and added again"
     )
 
 
-def swapped(was: str, since: Offset) -> str:
+def swapped_comment(was: str, since: Offset) -> str:
     """For a column that took over the name of another one, where the destination cannot rename both at once."""
     return (
         f'{MARK}rows that did not change since offset {since} have this column\'s values in "{was}": columns exchanged '
@@ -46,7 +46,7 @@ def swapped(was: str, since: Offset) -> str:
     )
 
 
-def already_there(since: Offset) -> str:
+def already_there_comment(since: Offset) -> str:
     """For a column that the source added, where the destination had one of that name."""
     return (
         f"{MARK}rows that did not change since offset {since} keep what they had here: the destination had a column of "
@@ -54,7 +54,7 @@ def already_there(since: Offset) -> str:
     )
 
 
-def name_taken(was: str, since: Offset) -> str:
+def name_taken_comment(was: str, since: Offset) -> str:
     """For a column that the source renamed, where the destination had one of the new name besides."""
     return (
         f'{MARK}rows that did not change since offset {since} have this column\'s values in "{was}": it was renamed at '
@@ -71,7 +71,7 @@ class Looks:
         self._found: dict[str, tuple[Notice, ...]] = {}
         self._fresh: set[str] = set()  # since the last receipt
 
-    def looked(self, table: str, found: tuple[Notice, ...]) -> None:
+    def record(self, table: str, found: tuple[Notice, ...]) -> None:
         self._found[table] = found
         self._fresh.add(table)
 
@@ -80,7 +80,7 @@ class Looks:
         self._found.clear()
         self._fresh.clear()
 
-    def packed(self) -> str:
+    def pack(self) -> str:
         fresh, self._fresh = self._fresh, set()
         said = {table: found for table, found in self._found.items() if found or table in fresh}
         return orjson.dumps({table: [asdict(n) for n in each] for table, each in said.items()}).decode() if said else ""
@@ -88,7 +88,7 @@ class Looks:
 
 def refuse_older(delivery: Delivery, table: Table, where: str, *, defaults: bool) -> None:
     """For sinks that go by names: a dead letter of before a change that gave its columns other names, or its names
-    other columns. Without `defaults`, also of before a column whose rows have a value that the letter would lack."""
+    other columns. Without `defaults`, also of before a column whose rows have a value that the record would lack."""
     if delivery.newest is None or delivery.newest.lineage == table.lineage:
         return
     change = diff(table, delivery.newest)
@@ -99,7 +99,8 @@ def refuse_older(delivery: Delivery, table: Table, where: str, *, defaults: bool
         raise Refused(
             f"the dead letter is of an older structure of {table.full_name}: "
             f"{', '.join(sorted(columns))} came or changed since", where=where,
-            fix="Copy its row from the source yourself, then run tidemill dlq purge.",
+            fix=f"`tidemill verify FILE --table {table.full_name}` says whether the row is as the source has it; with "
+            "--repair it is sent again if not. Then purge the dead letter.",
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.model.block import Block, Op, Side
+from tidemill.model.keyhash import key_hashes
 from tidemill.model.table import Column
 from tidemill.sinks._shared.images import Mask, OddValues, Verdicts, images, present, unchanged_mask
 
@@ -78,6 +79,21 @@ def upsert(
         if column.name not in keys and column.name in kinds:
             _value(rows, reader, sides, number, column, kinds[column.name], live, lists, refuses)
     return rows
+
+
+def last_of_each_offset(block: Block) -> Block:
+    """Of several events that processors made of one, the last of each key, for destinations where a version orders
+    rows: all of them have the same."""
+    if block.column("sub") is None:
+        return block
+    hashes = key_hashes(block, block.table.key)
+    if hashes is None:
+        return block
+    offsets = block.offsets()
+    order = np.lexsort((np.arange(block.rows), hashes, offsets))
+    last = np.ones(block.rows, bool)
+    last[:-1] = (offsets[order][1:] != offsets[order][:-1]) | (hashes[order][1:] != hashes[order][:-1])
+    return block if last.all() else block.take(np.sort(order[last]))
 
 
 def _differs(old: pa.Array, new: pa.Array) -> Mask:

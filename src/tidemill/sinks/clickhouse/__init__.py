@@ -12,25 +12,33 @@ late brings after all, cut or dealt otherwise, has versions and offsets that are
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from tidemill.contracts import BaseSink, Capabilities, Check, Place, SinkConfig
-from tidemill.errors import Poisoned
+from tidemill.errors import Poisoned, Refused
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.model.schema_change import SchemaChangeKind
-from tidemill.net.clickhouse import ConnectionConfig, address, connect
+from tidemill.model.position import Offset
+from tidemill.model.schema_change import COLUMN_KINDS, SchemaChange, SchemaChangeKind, SchemaPlan
+from tidemill.model.table import Table
+from tidemill.model.template import Template
+from tidemill.net.clickhouse import ConnectionConfig, address, connect, explain_errors
 from tidemill.sinks._shared.history import WriterHistory
 from tidemill.sinks._shared.lines import WINDOW, windows
 from tidemill.sinks._shared.places import hosts
 from tidemill.sinks._shared.routing import of_a_table
+from tidemill.sinks.clickhouse.recovery import remove_older
 from tidemill.sinks.clickhouse.resume import ClickHouseNotebook
-from tidemill.sinks.clickhouse.server_table import ClickHouseTableName
-from tidemill.sinks.clickhouse.tables import VERSION, ClickHouseTables, Mode
+from tidemill.sinks.clickhouse.server_table import VERSION, ClickHouseTableName, Mode, describe
+from tidemill.sinks.clickhouse.tables import ClickHouseTables
 from tidemill.sinks.clickhouse.types import JsonType, NullArrays
+
+if TYPE_CHECKING:
+    from tidemill.sinks.clickhouse.audit import ClickHouseAudit
 
 _WINDOW = 4 * WINDOW  # typed columns are a fraction of the text that others make of a row
 #: Settings of an INSERT that the sink depends on, and what for.
@@ -121,7 +129,7 @@ class ClickHouseSink(BaseSink[ClickHouseConfig]):
         "Versions of rows, and a changelog's order, are offsets, so that what comes again replaces itself; inserts "
         "carry deduplication tokens."
     )
-    capabilities = Capabilities(schema_changes=frozenset(SchemaChangeKind), upsert=True)
+    capabilities = Capabilities(schema_changes=COLUMN_KINDS, upsert=True)
     config: ClickHouseConfig
     tier: ClassVar[Tier] = Tier.EFFECTIVELY_ONCE
 
@@ -142,11 +150,26 @@ class ClickHouseSink(BaseSink[ClickHouseConfig]):
             cannot.add(SchemaChangeKind.DROP_COLUMN)
         return replace(cls.capabilities.without(*cannot), upsert=config.mode == "upsert")
 
+    def plan(self, change: SchemaChange) -> SchemaPlan:
+        """A table that the source dropped stays. Whether the rows that are there are of this log is asked by the first
+        delivery, not here."""
+        if change.after is None:
+            return SchemaPlan()
+        name = self._name(change.after, change.source)
+        return SchemaPlan(self._open().tables.plan(name, change.after, change.offset))
+
+    def apply(self, change: SchemaChange) -> None:
+        if change.after is None:
+            return
+        tables, name = self._open().tables, self._name(change.after, change.source)
+        tables.make(name, change.after, change.offset)
+        tables.follow(name, change.after, change.offset)
+
     def write(self, delivery: Delivery) -> Receipt:
         from tidemill.sinks.clickhouse.write import ClickHouseWriter
 
         began = time.perf_counter()
-        session = self._opened()
+        session = self._open()
         writing = ClickHouseWriter(self.config, session, delivery, self._where())
         try:
             for block in delivery:
@@ -155,7 +178,7 @@ class ClickHouseSink(BaseSink[ClickHouseConfig]):
             writing.finish()
             if writing.reasons:
                 fix = "docs/sinks/clickhouse.md says what each type can hold."
-                raise Poisoned(writing.reasons, where=self._where(), fix=fix)
+                raise Poisoned(writing.reasons, lacking=writing.lacking, where=self._where(), fix=fix)
         except BaseException:
             session.high_water_marks.clear()  # some of it may be there now
             raise
@@ -164,8 +187,45 @@ class ClickHouseSink(BaseSink[ClickHouseConfig]):
         encoding = time.perf_counter() - began - writing.waited
         return Receipt(
             self.config.id, delivery.lane, writing.events - writing.skipped, writing.bytes, writing.skipped,
-            encode_seconds=encoding, write_seconds=writing.waited, notices=session.tables.looks.packed(),
+            encode_seconds=encoding, write_seconds=writing.waited, notices=session.tables.looks.pack(),
         )  # fmt: skip
+
+    def begin_recovery(self, tables: Sequence[Table], source: str, since: Offset) -> None:
+        """Rows carry the offset that wrote them as their version: nothing is to be noted."""
+
+    def end_recovery(self, table: Table, source: str, since: Offset, *, remove: bool) -> int:
+        if not remove or not table.key:
+            return 0
+        if self.config.shared_tables:
+            raise Refused(
+                "rows that the source no longer has stay in a table that several sources share", where=self._where(),
+                fix="Whose they are is not known: remove them yourself.",
+            )  # fmt: skip
+        return remove_older(
+            self._open().client, self._name(table, source), self.config.offset_base + since, self._where()
+        )
+
+    def audit(self, table: Table, source: str, *, values: bool = False) -> ClickHouseAudit:
+        from tidemill.sinks.clickhouse.audit import ClickHouseAudit
+
+        if self.config.mode != "upsert":
+            raise Refused(
+                "a changelog has events, not rows", where=self._where(),
+                fix="verify works with mode: upsert, and with tables that no other source fills.",
+            )  # fmt: skip
+        name = self._name(table, source)
+        client = connect(self.config, self._where(), session=uuid.uuid4().hex)
+        try:
+            with explain_errors(self._where()):
+                found = describe(client, name, self.config.offset_base)
+            if found is None:
+                raise Refused(
+                    f"there is no table {name.plain}", where=self._where(), fix="Has the pipeline delivered yet?"
+                )
+            return ClickHouseAudit(client, name, found, table, self._where(), values=values)
+        except BaseException:
+            client.close()
+            raise
 
     def doctor(self) -> Iterable[Check]:
         from tidemill.sinks.clickhouse.checks import run_checks
@@ -177,7 +237,7 @@ class ClickHouseSink(BaseSink[ClickHouseConfig]):
         if session is not None:
             session.client.close()
 
-    def _opened(self) -> ClickHouseSession:
+    def _open(self) -> ClickHouseSession:
         if self._session is None:
             config, where = self.config, self._where()
             client = connect(config, where)
@@ -195,6 +255,10 @@ class ClickHouseSink(BaseSink[ClickHouseConfig]):
                 {},
             )  # fmt: skip
         return self._session
+
+    def _name(self, table: Table, source: str) -> ClickHouseTableName:
+        database, name = Template(self.config.database), Template(self.config.table)
+        return ClickHouseTableName(database.constant(table, source), name.constant(table, source))
 
     def _where(self) -> str:
         return f'sink "{self.config.id}", {address(self.config)}'

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
 from tidemill.model.template import Template
-from tidemill.net.clickhouse import MIN_VERSION, connect, explained, quoted
-from tidemill.sinks.clickhouse.tables import IS_DELETED, VERSION
+from tidemill.net.clickhouse import MIN_VERSION, connect, explain_errors, quote
+from tidemill.sinks.clickhouse.server_table import IS_DELETED, VERSION
 
 if TYPE_CHECKING:
     from tidemill.sinks.clickhouse import ClickHouseConfig
@@ -26,7 +26,7 @@ def run_checks(config: ClickHouseConfig, where: str) -> Iterator[Check]:
         return
     try:
         yield _version(str(client.server_version))
-        with explained(where):
+        with explain_errors(where):
             yield from _database(client, config)
     except DeliveryError as error:
         yield Check("server", Outcome.FAIL, error.what, error.fix)
@@ -65,7 +65,7 @@ def _privileges(client: Any, config: ClickHouseConfig) -> Check:
     from clickhouse_connect.driver.exceptions import DatabaseError
 
     needed = ["SELECT", "INSERT", "ALTER", "TRUNCATE", "CREATE TABLE"]
-    scope = f"ON {quoted(config.database)}.*"
+    scope = f"ON {quote(config.database)}.*"
     try:
         lacking = [p for p in needed if int(client.command(f"CHECK GRANT {p} {scope}")) != 1]
     except DatabaseError:  # CHECK GRANT came with 24.11

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
-from tidemill.net.clickhouse import quoted
+from tidemill.net.clickhouse import quote
 from tidemill.sinks.clickhouse.types import ClickHouseType
 
 COMMENT = re.compile(r"source: (.*?)(?: #(\d+\.\d+))?(?: \| (tidemill: .*))?", re.DOTALL)
@@ -23,12 +23,12 @@ def rename(pairs: list[tuple[str, str]], kinds: dict[str, ClickHouseType], actio
     while free := [(was, now) for was, now in left if now not in kinds]:
         for was, now in free:
             kinds[now] = kinds.pop(was)
-            actions.append(f"RENAME COLUMN IF EXISTS {quoted(was)} TO {quoted(now)}")
+            actions.append(f"RENAME COLUMN IF EXISTS {quote(was)} TO {quote(now)}")
         left = [pair for pair in left if pair not in free]
     return left
 
 
-def exchanged(table: Table, natives: Mapping[str, str], origins: Mapping[str, str]) -> list[tuple[str, str]]:
+def find_exchanged(table: Table, natives: Mapping[str, str], origins: Mapping[str, str]) -> list[tuple[str, str]]:
     """Columns that a statement gave each other's names, where the source knows them by nothing else."""
     olds = {was for was, _ in table.renamed}
     both = [(was, now) for was, now in table.renamed if now in olds and was in natives and now in natives]
@@ -54,8 +54,8 @@ def release(column: str, kind: ClickHouseType) -> str:
     """The column stays, with the values of rows that cannot follow, and is not ours any more. Later rows have nothing
     for it: NULL says so, a zero would not."""
     if kind.nullable or kind.element is not None:
-        return f"COMMENT COLUMN {quoted(column)} ''"
-    return f"MODIFY COLUMN {quoted(column)} {replace(kind, nullable=True)} COMMENT ''"
+        return f"COMMENT COLUMN {quote(column)} ''"
+    return f"MODIFY COLUMN {quote(column)} {replace(kind, nullable=True)} COMMENT ''"
 
 
 def native(column: Column) -> str:
@@ -66,7 +66,7 @@ def text(kind: str, origin: str, said: str = "") -> str:
     return f"source: {kind}{f' #{origin}' if origin else ''}{f' | {said}' if said else ''}"
 
 
-def noted(natives: Mapping[str, str], origins: Mapping[str, str]) -> Table:
+def table_of_notes(natives: Mapping[str, str], origins: Mapping[str, str]) -> Table:
     """The columns we made, under the types the source had for them: what the next structure is compared with."""
     return Table("", "", "", tuple(pseudo(name, kind, origins.get(name, "")) for name, kind in natives.items()))
 

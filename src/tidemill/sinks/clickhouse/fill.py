@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from tidemill.net.clickhouse import explained, quoted
+from tidemill.net.clickhouse import explain_errors, quote
 from tidemill.sinks._shared.images import Mask, Verdicts
 from tidemill.sinks._shared.upserts import Upsert
-from tidemill.sinks.clickhouse.tables import IS_DELETED, VERSION, ClickHouseDestination
+from tidemill.sinks.clickhouse.server_table import IS_DELETED, VERSION
+from tidemill.sinks.clickhouse.tables import ClickHouseDestination
 from tidemill.sinks.clickhouse.types import ClickHouseType
 
 _KEYS_PER_QUERY = 4096
@@ -40,22 +41,22 @@ def fetch(
     client: Any, destination: ClickHouseDestination, keys: dict[str, pa.Array], columns: list[str], where: str
 ) -> Stored:
     """The newest version of each key, deleted ones too: `FINAL` would hide those."""
-    names = ", ".join(quoted(name) for name in keys)
+    names = ", ".join(quote(name) for name in keys)
     wanted = [*columns, IS_DELETED]
-    cells = ", ".join(_readable(quoted(name), destination.kinds.get(name)) for name in wanted)
-    outer = ", ".join(f"tupleElement(newest, {i}) AS {quoted(name)}" for i, name in enumerate(wanted, start=1))
-    texts = _tuples(keys)
+    cells = ", ".join(_readable(quote(name), destination.kinds.get(name)) for name in wanted)
+    outer = ", ".join(f"tupleElement(newest, {i}) AS {quote(name)}" for i, name in enumerate(wanted, start=1))
+    strings = _tuples(keys)
     parts = []
-    for at in range(0, max(1, len(texts)), _KEYS_PER_QUERY):
-        chosen = ", ".join(texts.slice(at, _KEYS_PER_QUERY).to_pylist())
+    for at in range(0, max(1, len(strings)), _KEYS_PER_QUERY):
+        chosen = ", ".join(strings.slice(at, _KEYS_PER_QUERY).to_pylist())
         inner = (
             f"SELECT {names}, max({VERSION}) AS newest_version, argMax(tuple({cells}), {VERSION}) AS newest "
             f"FROM {destination.name} WHERE ({names}) IN ({chosen}) GROUP BY {names}"
         )
-        shown = ", ".join(f"{_readable(quoted(name), destination.kinds[name])} AS {quoted(name)}" for name in keys)
+        shown = ", ".join(f"{_readable(quote(name), destination.kinds[name])} AS {quote(name)}" for name in keys)
         statement = f"SELECT {shown}, newest_version AS {VERSION}, {outer} FROM ({inner})"
         settings = {"max_query_size": len(statement) + 100_000, "output_format_arrow_string_as_string": 0}
-        with explained(where):
+        with explain_errors(where):
             parts.append(client.query_arrow(statement, settings=settings, use_strings=False))
     return Stored(pa.concat_tables(parts).combine_chunks())
 
@@ -67,7 +68,7 @@ def fill(rows: Upsert, stored: Stored, base: int, verdicts: Verdicts) -> Mask | 
     has_old = np.ones(count, bool)
     for values in rows.old_keys.values():
         has_old &= values.is_valid().to_numpy(zero_copy_only=False)
-    own, old, there = _numbered(rows, stored)
+    own, old, there = _number(rows, stored)
     lookup = np.where(rows.moved & has_old, old, own)
     names = list(rows.holes)
     holes = np.stack([rows.holes[name] for name in names])
@@ -85,27 +86,27 @@ def fill(rows: Upsert, stored: Stored, base: int, verdicts: Verdicts) -> Mask | 
         rows.columns[name] = pool.take(pa.array(np.maximum(found[i], 0), mask=found[i] < 0))
     if not missing.any():
         return None
-    newest = np.zeros(total, np.uint64)
-    newest[there] = stored.versions
-    superseded = missing & (newest[lookup] >= rows.offsets + np.uint64(base))
+    newest, seen = np.zeros(total, np.uint64), np.zeros(total, bool)
+    newest[there], seen[there] = stored.versions, True
+    superseded = missing & seen[lookup] & (newest[lookup] >= rows.offsets + np.uint64(base))
     verdicts.condemn(
         rows.offsets, missing & ~superseded,
         "the source did not send the unchanged columns, and the destination has no row to take them from; "
-        "a snapshot of the table, or REPLICA IDENTITY FULL, brings them",
+        "a snapshot of the table, or REPLICA IDENTITY FULL, brings them", lacking=True,
     )  # fmt: skip
     return ~missing
 
 
 def unwritten(rows: Upsert, stored: Stored, base: int) -> Mask:
     """Which rows are newer than what the destination has of their key."""
-    own, _, there = _numbered(rows, stored)
+    own, _, there = _number(rows, stored)
     newest = np.zeros(int(max(own.max(initial=0), there.max(initial=0))) + 1, np.uint64)
     seen = np.zeros(len(newest), bool)
     newest[there], seen[there] = stored.versions, True
     return ~seen[own] | (newest[own] < rows.offsets + np.uint64(base))
 
 
-def _numbered(rows: Upsert, stored: Stored) -> tuple[Any, Any, Any]:
+def _number(rows: Upsert, stored: Stored) -> tuple[Any, Any, Any]:
     """A number per key value: of the rows, of where moved rows stood, of what is stored. Same key, same number."""
     count, known = len(rows.offsets), stored.table.num_rows
     codes = np.zeros(2 * count + known, np.int64)

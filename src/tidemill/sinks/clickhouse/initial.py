@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.model.table import Column
-from tidemill.net.clickhouse import code_of, explain, literal, quoted
+from tidemill.net.clickhouse import code_of, explain, literal, quote
 from tidemill.sinks._shared.images import Verdicts
 from tidemill.sinks._shared.unfollowed import is_known
 from tidemill.sinks.clickhouse.types import ClickHouseType
@@ -35,7 +35,7 @@ def expression(column: Column, kind: ClickHouseType) -> str | None:
     return f"CAST({_of(value, kind)}, {literal(str(kind))})"
 
 
-def differing(
+def find_differing(
     client: Any, name: str, columns: Mapping[str, tuple[ClickHouseType, Column]], where: str
 ) -> Iterator[str]:
     """Those of the columns in which some row has another value than rows of the source got there."""
@@ -43,7 +43,7 @@ def differing(
 
     for column, (kind, source) in columns.items():
         value = expression(source, kind) if is_known(source) else None
-        at = quoted(column)
+        at = quote(column)
         other = f"ifNull({at} != {value}, 1)" if value else f"isNotNull({at})"
         try:
             if value is None or client.query(f"SELECT 1 FROM {name} FINAL WHERE {other} LIMIT 1").result_rows:

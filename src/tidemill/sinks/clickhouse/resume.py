@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.net.clickhouse import explained, literal, quoted
+from tidemill.net.clickhouse import explain_errors, literal, quote
 from tidemill.sinks._shared.history import TABLE, WriterHistory, WriterNote
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
 from tidemill.sinks.clickhouse.server_table import ClickHouseTableName
@@ -18,32 +18,32 @@ class ClickHouseNotebook:
     where: str
 
     def create(self, database: str) -> None:
-        with explained(self.where):
+        with explain_errors(self.where):
             self.client.command(
-                f"CREATE TABLE IF NOT EXISTS {quoted(database)}.{TABLE} (table String, source_table String, "
+                f"CREATE TABLE IF NOT EXISTS {quote(database)}.{TABLE} (table String, source_table String, "
                 "pipeline String, sink String, base UInt64, start UInt64, offset UInt64, position String, "
                 "noted_at DateTime DEFAULT now()) ENGINE = MergeTree ORDER BY (table, pipeline, sink, base, offset)"
             )
 
     def read(self, database: str) -> list[WriterNote]:
-        with explained(self.where):
+        with explain_errors(self.where):
             rows = self.client.query(
                 "SELECT table, source_table, pipeline, sink, base, start, offset, position "
-                f"FROM {quoted(database)}.{TABLE}"
+                f"FROM {quote(database)}.{TABLE}"
             ).result_rows
         return [WriterNote(*row) for row in rows]
 
     def write(self, database: str, note: WriterNote) -> None:
-        texts = ", ".join(literal(t) for t in (note.table, note.source_table, note.pipeline, note.sink))
-        with explained(self.where):
+        strings = ", ".join(literal(t) for t in (note.table, note.source_table, note.pipeline, note.sink))
+        with explain_errors(self.where):
             self.client.command(
-                f"INSERT INTO {quoted(database)}.{TABLE} (table, source_table, pipeline, sink, base, start, offset, "
-                f"position) SELECT {texts}, {note.base}, {note.start}, {note.offset}, {literal(note.position)}",
+                f"INSERT INTO {quote(database)}.{TABLE} (table, source_table, pipeline, sink, base, start, offset, "
+                f"position) SELECT {strings}, {note.base}, {note.start}, {note.offset}, {literal(note.position)}",
                 settings={"async_insert": 0},
             )
 
     def greatest(self, name: ClickHouseTableName) -> int | None:
-        with explained(self.where):
+        with explain_errors(self.where):
             rows = self.client.query(f"SELECT max({self.version}), count() FROM {name}").result_rows
         return int(rows[0][0]) if rows[0][1] else None
 

@@ -7,16 +7,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.model.block import Block, Op, Side
+from tidemill.model.derived import sub_ordinals
 from tidemill.model.table import Column
 from tidemill.sinks._shared.images import Mask, OddValues, Verdicts, images, present
-from tidemill.sinks._shared.upserts import ImageReader, Upsert, upsert
-from tidemill.sinks.clickhouse.tables import AFTER, BEFORE, IS_DELETED, VERSION, ClickHouseDestination
+from tidemill.sinks._shared.upserts import ImageReader, Upsert, last_of_each_offset, upsert
+from tidemill.sinks.clickhouse.server_table import IS_DELETED, SUB, VERSION
+from tidemill.sinks.clickhouse.tables import AFTER, BEFORE, ClickHouseDestination
 from tidemill.sinks.clickhouse.types import ClickHouseType
 from tidemill.sinks.clickhouse.values import fit
 
 
-def upserted(block: Block, destination: ClickHouseDestination, verdicts: Verdicts) -> Upsert:
-    return upsert(block, destination.kinds, fit, verdicts, _refuses_null)
+def upsert_rows(block: Block, destination: ClickHouseDestination, verdicts: Verdicts) -> Upsert:
+    return upsert(last_of_each_offset(block), destination.kinds, fit, verdicts, _refuses_null)
 
 
 def _refuses_null(kind: ClickHouseType, column: Column) -> bool:
@@ -43,7 +45,7 @@ def insertable(rows: Upsert, base: int, keep: Mask | None = None) -> pa.Table:
     return pa.concat_tables([ready, pa.table(left, schema=ready.schema)])
 
 
-def changelog(block: Block, destination: ClickHouseDestination, base: int, verdicts: Verdicts) -> pa.Table:
+def changelog_rows(block: Block, destination: ClickHouseDestination, base: int, verdicts: Verdicts) -> pa.Table:
     """One row per event: what happened, where, and both images. Of a row known only by its key, `before` has that."""
     offsets, batch = block.offsets(), block.batch
     reader, sides = ImageReader(block, OddValues(block), offsets, fit, verdicts), images(block)
@@ -57,6 +59,12 @@ def changelog(block: Block, destination: ClickHouseDestination, base: int, verdi
         "_commit_time": batch.column("commit_time"),
         "_unchanged": _names(block),
     }
+    subs = sub_ordinals(block)
+    if SUB in destination.kinds:
+        columns[SUB] = pa.array(np.zeros(block.rows, np.uint16) if subs is None else subs)
+    elif subs is not None:
+        reason = f'processors made several events of one, and {destination.name.plain} has no column "{SUB}" for them'
+        verdicts.condemn(offsets, subs > 0, reason)
     for number, column in enumerate(block.table.columns):
         kind = destination.kinds[BEFORE + column.name]
         olds = [

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.model.delivery import Delivery
-from tidemill.net.clickhouse import DATA_ERRORS, code_of, explain, name_of, quoted
+from tidemill.net.clickhouse import DATA_ERRORS, code_of, explain, name_of, quote
 from tidemill.sinks._shared.images import Verdicts
 from tidemill.sinks.clickhouse.server_table import ClickHouseTableName
 from tidemill.telemetry.failpoints import failpoint
@@ -46,7 +46,7 @@ class Sender:
 
     def send(self, name: ClickHouseTableName, rows: pa.Table) -> None:
         """Returns when the piece before this one is written; nothing is sent if some of that was refused."""
-        body = encoded(rows, self._config.compression)
+        body = encode(rows, self._config.compression)
         self.settle()
         if not self._verdicts.reasons:
             self._under_way = name, rows, self._thread.submit(self._insert, name, rows, body)
@@ -75,7 +75,7 @@ class Sender:
     def _insert(self, name: ClickHouseTableName, rows: pa.Table, body: pa.Buffer) -> None:
         failpoint("clickhouse.inserting")
         self._client.raw_insert(
-            str(name), column_names=[quoted(n) for n in rows.column_names], insert_block=body, fmt="ArrowStream",
+            str(name), column_names=[quote(n) for n in rows.column_names], insert_block=body, fmt="ArrowStream",
             settings={
                 "async_insert": 0,  # the answer means: written
                 "input_format_null_as_default": 1,  # of deleted rows only; NULLs of others are looked for before
@@ -107,7 +107,7 @@ class Sender:
             part = parts.pop()
             try:
                 inserts += 1
-                self._insert(name, part, encoded(part, self._config.compression))
+                self._insert(name, part, encode(part, self._config.compression))
             except ClickHouseError as error:
                 if code_of(error) not in DATA_ERRORS:
                     raise explain(error, self._where) from error
@@ -119,7 +119,7 @@ class Sender:
                     parts += [part.slice(half), part.slice(0, half)]
 
 
-def encoded(rows: pa.Table, compression: str) -> pa.Buffer:
+def encode(rows: pa.Table, compression: str) -> pa.Buffer:
     """An Arrow stream of one batch."""
     stream = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)

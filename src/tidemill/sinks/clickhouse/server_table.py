@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from tidemill.net.clickhouse import quoted
+from tidemill.errors import Refused
+from tidemill.model.table import Table
+from tidemill.net.clickhouse import quote
 from tidemill.sinks.clickhouse.comments import COMMENT
 from tidemill.sinks.clickhouse.types import ClickHouseType, parse
+
+Mode = Literal["upsert", "changelog"]
+
+VERSION, IS_DELETED = "_version", "_is_deleted"
+#: Columns of ours; in changelog mode the table's own follow twice, as `before_…` and `after_…`.
+UPSERT_COLUMNS = {VERSION: "UInt64", IS_DELETED: "UInt8"}
+CHANGELOG_COLUMNS = {
+    "_offset": "UInt64",
+    "_op": "LowCardinality(String)",
+    "_position": "String",
+    "_tx_id": "Nullable(UInt64)",
+    "_ordinal": "UInt32",
+    "_commit_time": "DateTime64(6, 'UTC')",
+    "_unchanged": "Array(LowCardinality(String))",
+}
+#: Which of several events that processors made of one; tables of earlier versions do not have it.
+SUB = "_sub"
 
 _STRUCTURE = re.compile(r"tidemill: structure (\d+) since (\d+) of the log at (\d+)")
 _WINDOW = re.compile(r"\b(non_)?replicated_deduplication_window = (\d+)")
@@ -20,7 +39,7 @@ class ClickHouseTableName:
     table: str
 
     def __str__(self) -> str:
-        return f"{quoted(self.database)}.{quoted(self.table)}"
+        return f"{quote(self.database)}.{quote(self.table)}"
 
     @property
     def plain(self) -> str:
@@ -77,7 +96,43 @@ def describe(client: Any, name: ClickHouseTableName, base: int) -> ServerTable |
 
 
 def _deduplicates(engine: str, full: str) -> bool:
-    """Replicated tables heed tokens unless told not to, others only if told to. A window of 0 forgets them all."""
+    """Replicated tables heed tokens unless a setting forbids it, others only if one says so. A window of 0: never."""
     replicated = engine.startswith(("Replicated", "Shared"))
     windows = {not plain: int(size) for plain, size in _WINDOW.findall(full)}
     return windows.get(replicated, int(replicated)) > 0
+
+
+def check_engine(
+    name: ClickHouseTableName, table: Table, found: ServerTable, mode: Mode, where: str, *, shared: bool
+) -> None:
+    """`Refused` if no ALTER TABLE could make this table take the rows."""
+    if mode == "changelog":
+        lacking = [column for column in CHANGELOG_COLUMNS if column not in found.kinds]
+        if lacking or "MergeTree" not in found.engine:
+            raise Refused(
+                f"{name.plain} is no changelog table: engine {found.engine}, lacks {', '.join(lacking) or '-'}",
+                where=where, fix='Choose another "table", or let the sink create it.',
+            )  # fmt: skip
+        if shared and "Replacing" in found.engine:
+            raise Refused(
+                f"{name.plain} keeps one event of each offset, and several logs have the same offsets",
+                where=where,
+                fix="A changelog with shared_tables needs a plain MergeTree ORDER BY (_offset, _sub): give each source "
+                'its own "table", or create this one anew.',
+            )  # fmt: skip
+        return
+    parameters = found.engine_full.partition(" ")[0] + found.engine_full.partition("ReplacingMergeTree(")[2]
+    fits = "Replacing" in found.engine and f"{VERSION}, {IS_DELETED})" in parameters
+    if not fits:
+        raise Refused(
+            f"{name.plain} has engine {found.engine_full.partition(' ORDER')[0]}, not "
+            f"ReplacingMergeTree({VERSION}, {IS_DELETED})", where=where,
+            fix='Choose another "table", or create it as docs/sinks/clickhouse.md shows.',
+        )  # fmt: skip
+    if set(found.sorting_key) != set(table.key):
+        raise Refused(
+            f"{name.plain} is ordered by ({', '.join(found.sorting_key)}), but {table.full_name} has the key "
+            f"({', '.join(table.key)})", where=where,
+            fix="ClickHouse cannot change the order of a table: fill a new one (another \"table\", then tidemill"
+            " snapshot start FILE).",
+        )  # fmt: skip

@@ -10,53 +10,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from tidemill.contracts import Notice
 from tidemill.errors import Refused
 from tidemill.model.table import Column, Table
-from tidemill.net.clickhouse import code_of, explain, explained, literal, quoted
+from tidemill.net.clickhouse import code_of, explain, explain_errors, literal, quote
 from tidemill.schema.diff import diff
 from tidemill.sinks._shared.unfollowed import (
     Looks,
-    added,
-    already_there,
+    added_comment,
+    already_there_comment,
     is_known,
-    name_taken,
+    name_taken_comment,
     notices,
-    replaced,
-    swapped,
+    replaced_comment,
+    swapped_comment,
 )
 from tidemill.sinks.clickhouse.comments import (
     elsewhere,
-    exchanged,
+    find_exchanged,
     is_taken,
     native,
-    noted,
     pseudo,
     release,
     rename,
+    table_of_notes,
     text,
 )
-from tidemill.sinks.clickhouse.initial import differing, expression
-from tidemill.sinks.clickhouse.server_table import ClickHouseTableName, ServerTable, describe
+from tidemill.sinks.clickhouse.initial import expression, find_differing
+from tidemill.sinks.clickhouse.server_table import (
+    CHANGELOG_COLUMNS,
+    IS_DELETED,
+    SUB,
+    UPSERT_COLUMNS,
+    VERSION,
+    ClickHouseTableName,
+    Mode,
+    ServerTable,
+    check_engine,
+    describe,
+)
 from tidemill.sinks.clickhouse.types import ClickHouseType, JsonType, NullArrays, holds, kind_of, union
 
-Mode = Literal["upsert", "changelog"]
-
 DEDUPLICATION_WINDOW = 10_000
-VERSION, IS_DELETED = "_version", "_is_deleted"
-#: Columns of ours; in changelog mode the table's own follow twice, as `before_…` and `after_…`.
-UPSERT_COLUMNS = {VERSION: "UInt64", IS_DELETED: "UInt8"}
-CHANGELOG_COLUMNS = {
-    "_offset": "UInt64",
-    "_op": "LowCardinality(String)",
-    "_position": "String",
-    "_tx_id": "Nullable(UInt64)",
-    "_ordinal": "UInt32",
-    "_commit_time": "DateTime64(6, 'UTC')",
-    "_unchanged": "Array(LowCardinality(String))",
-}
 BEFORE, AFTER = "before_", "after_"
 
 _ATTEMPTS = 5
@@ -103,25 +100,39 @@ class ClickHouseTables:
         structure, destination = self._known.get((name, table.full_name), (None, None))
         return destination if structure == table.lineage else None
 
+    def plan(self, name: ClickHouseTableName, table: Table, since: int) -> tuple[str, ...]:
+        """The statements that `make` and `follow` would run, in order; `Refused` where they would be. Reads only."""
+        self._check_structure(table)
+        with explain_errors(self.where):
+            found = describe(self.client, name, self.base)
+        if found is None:
+            return self._creation(name, table, since)
+        check_engine(name, table, found, self.mode, self.where, shared=self.shared)
+        return () if self._older(name, table, found, since) else self._plan_fit(name, table, found, since).statements
+
     def make(self, name: ClickHouseTableName, table: Table, since: int) -> None:
         """Creates the table if it does not exist; `Refused` if what exists cannot take the rows at all."""
+        self._check_structure(table)
+        with explain_errors(self.where):
+            found = self._make(name, table, since)
+        check_engine(name, table, found, self.mode, self.where, shared=self.shared)
+
+    def _check_structure(self, table: Table) -> None:
         if self.mode == "upsert" and not table.key:
             raise Refused(
                 f"{table.full_name} has no key, which mode upsert needs", where=self.where,
                 fix="Give it a primary key (or REPLICA IDENTITY USING INDEX), or use mode: changelog.",
             )  # fmt: skip
-        clash = self._reserved(table)
+        clash = self._reserve(table)
         if clash:
             raise Refused(
                 f"{table.full_name} has columns that the sink uses itself: {', '.join(clash)}", where=self.where,
                 fix="Rename them at the source, or use the other mode.",
             )  # fmt: skip
-        with explained(self.where):
-            self._check_engine(name, table, self._made(name, table, since))
 
     def follow(self, name: ClickHouseTableName, table: Table, since: int) -> ClickHouseDestination:
         """Changes the table until the rows of this structure, which come from offset `since` on, fit."""
-        with explained(self.where):
+        with explain_errors(self.where):
             found = describe(self.client, name, self.base)
         if found is None:
             raise Refused(f"the table {name.plain} was dropped", where=self.where, fix="Start the pipeline again.")
@@ -130,10 +141,10 @@ class ClickHouseTables:
             self._known = {key: known for key, known in self._known.items() if key[0] != name}
         if not destination.older:
             self._known[name, table.full_name] = table.lineage, destination
-            self.looks.looked(table.full_name, destination.notices)
+            self.looks.record(table.full_name, destination.notices)
         return destination
 
-    def wanted(self, table: Table) -> dict[str, tuple[ClickHouseType, Column]]:
+    def columns_for(self, table: Table) -> dict[str, tuple[ClickHouseType, Column]]:
         """The destination's columns for a structure, without those that are ours."""
         if self.mode == "upsert":
             return {c.name: (self._kind(c, key=c.name in table.key), c) for c in table.columns}
@@ -153,37 +164,41 @@ class ClickHouseTables:
     def _stamp(self, table: Table, since: int) -> str:
         return f"tidemill: structure {table.sequence} since {since} of the log at {self.base}"
 
-    def _reserved(self, table: Table) -> list[str]:
-        ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS
-        return [name for name in self.wanted(table) if name in ours]
+    def _reserve(self, table: Table) -> list[str]:
+        ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS | {SUB: "UInt16"}
+        return [name for name in self.columns_for(table) if name in ours]
 
-    def _made(self, name: ClickHouseTableName, table: Table, since: int) -> ServerTable:
+    def _make(self, name: ClickHouseTableName, table: Table, since: int) -> ServerTable:
         found = describe(self.client, name, self.base)
         if found is not None:
             return found
-        if not self.create:
-            raise Refused(
-                f"the table {name.plain} does not exist", where=self.where,
-                fix=f"Create it, or set create_tables: true. It would be made so:\n{self.creation(name, table, since)}",
-            )  # fmt: skip
-        self.client.command(f"CREATE DATABASE IF NOT EXISTS {quoted(name.database)}")
-        self.client.command(self.creation(name, table, since))
+        for statement in self._creation(name, table, since):
+            self.client.command(statement)
         made = describe(self.client, name, self.base)
         assert made is not None
         return made
 
+    def _creation(self, name: ClickHouseTableName, table: Table, since: int) -> tuple[str, ...]:
+        statement = self.creation(name, table, since)
+        if not self.create:
+            raise Refused(
+                f"the table {name.plain} does not exist", where=self.where,
+                fix=f"Create it, or set create_tables: true. It would be made so:\n{statement}",
+            )  # fmt: skip
+        return f"CREATE DATABASE IF NOT EXISTS {quote(name.database)}", statement
+
     def creation(self, name: ClickHouseTableName, table: Table, since: int) -> str:
-        ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS
+        ours = UPSERT_COLUMNS if self.mode == "upsert" else CHANGELOG_COLUMNS | {SUB: "UInt16"}
         columns = [
-            f"{quoted(n)} {kind} COMMENT {literal(self._note(c))}" for n, (kind, c) in self.wanted(table).items()
+            f"{quote(n)} {kind} COMMENT {literal(self._note(c))}" for n, (kind, c) in self.columns_for(table).items()
         ]
-        columns += [f"{quoted(n)} {kind}" for n, kind in ours.items()]
+        columns += [f"{quote(n)} {kind}" for n, kind in ours.items()]
         if self.mode == "upsert":
             engine = f"ReplacingMergeTree({VERSION}, {IS_DELETED})"
-            order = ", ".join(quoted(k) for k in table.key)
+            order = ", ".join(quote(k) for k in table.key)
         else:
-            # Of two rows with one offset one stays: they are the same event, unless several logs share the table.
-            engine, order = "MergeTree" if self.shared else "ReplacingMergeTree", "_offset"
+            # Of two rows of one place one stays: they are the same event, unless several logs share the table.
+            engine, order = "MergeTree" if self.shared else "ReplacingMergeTree", f"_offset, {SUB}"
         body = ",\n  ".join(columns)
         return (
             f"CREATE TABLE IF NOT EXISTS {name} (\n  {body}\n) ENGINE = {engine} ORDER BY ({order})\n"
@@ -191,76 +206,59 @@ class ClickHouseTables:
             f"COMMENT {literal(self._stamp(table, since))}"
         )
 
+    def _older(
+        self, name: ClickHouseTableName, table: Table, found: ServerTable, since: int
+    ) -> ClickHouseDestination | None:
+        """Where rows go whose structure is older than the table's; None if it is not."""
+        if not self._keeps_one_structure or since >= found.since:
+            return None
+        moved = elsewhere(table, found.origins)
+        if not moved and table.sequence == found.sequence:
+            return None
+        missing = tuple(c for c in self.columns_for(table) if c not in found.kinds or c in moved)
+        return ClickHouseDestination(name, found.kinds, found.deduplicates, older=True, missing=missing)
+
+    def _plan_fit(self, name: ClickHouseTableName, table: Table, found: ServerTable, since: int) -> TableChangePlan:
+        """What makes the table fit; `Refused` if nothing does that is allowed."""
+        plan = self._plan(name, table, found, since)
+        if plan.problems:
+            raise Refused(
+                f"{name.plain} does not fit the source: {'; '.join(plan.problems)}", where=self.where,
+                fix="Set allow_destructive_ddl: true to change it, or alter the column by hand, "
+                "to String if in doubt.",
+            )  # fmt: skip
+        return plan
+
     def _follow(self, name: ClickHouseTableName, table: Table, found: ServerTable, since: int) -> ClickHouseDestination:
-        if self._keeps_one_structure and since < found.since:
-            moved = elsewhere(table, found.origins)
-            if moved or table.sequence != found.sequence:
-                missing = tuple(c for c in self.wanted(table) if c not in found.kinds or c in moved)
-                return ClickHouseDestination(name, found.kinds, found.deduplicates, older=True, missing=missing)
+        if older := self._older(name, table, found, since):
+            return older
         for _ in range(_ATTEMPTS):
-            plan = self._plan(name, table, found, since)
-            if plan.problems:
-                raise Refused(
-                    f"{name.plain} does not fit the source: {'; '.join(plan.problems)}", where=self.where,
-                    fix="Set allow_destructive_ddl: true to change it, or alter the column by hand, "
-                    "to String if in doubt.",
-                )  # fmt: skip
+            plan = self._plan_fit(name, table, found, since)
             if not plan.statements:
                 break
             found = self._alter(name, table, plan, since)
         plain = {c: text(found.natives[c], found.origins.get(c, "")) for c in found.said}
-        clear = {c: f"ALTER TABLE {name} COMMENT COLUMN {quoted(c)} {literal(t)}" for c, t in plain.items()}
+        clear = {c: f"ALTER TABLE {name} COMMENT COLUMN {quote(c)} {literal(t)}" for c, t in plain.items()}
         said = notices(self.sink, table, name.plain, found.said, clear)
         return ClickHouseDestination(name, found.kinds, found.deduplicates, notices=said)
 
     def _alter(self, name: ClickHouseTableName, table: Table, plan: TableChangePlan, since: int) -> ServerTable:
         from clickhouse_connect.driver.exceptions import ClickHouseError
 
-        trouble: ClickHouseError | None = None
+        failure: ClickHouseError | None = None
         try:
             for statement in plan.statements:
                 self.client.command(statement, settings={"mutations_sync": 2, "alter_sync": 2})
         except ClickHouseError as error:
             if not code_of(error):
                 raise explain(error, self.where) from error
-            trouble = error
-        with explained(self.where):
+            failure = error
+        with explain_errors(self.where):
             now = describe(self.client, name, self.base)
-        if now is None or (trouble is not None and self._plan(name, table, now, since) == plan):
+        if now is None or (failure is not None and self._plan(name, table, now, since) == plan):
             # Not another lane's doing: nothing has changed since.
-            raise explain(trouble or LookupError(), self.where) from trouble
+            raise explain(failure or LookupError(), self.where) from failure
         return now
-
-    def _check_engine(self, name: ClickHouseTableName, table: Table, found: ServerTable) -> None:
-        if self.mode == "changelog":
-            lacking = [column for column in CHANGELOG_COLUMNS if column not in found.kinds]
-            if lacking or "MergeTree" not in found.engine:
-                raise Refused(
-                    f"{name.plain} is no changelog table: engine {found.engine}, lacks {', '.join(lacking) or '-'}",
-                    where=self.where, fix='Choose another "table", or let the sink create it.',
-                )  # fmt: skip
-            if self.shared and "Replacing" in found.engine:
-                raise Refused(
-                    f"{name.plain} keeps one event of each offset, and several logs have the same offsets",
-                    where=self.where,
-                    fix="A changelog with shared_tables needs a plain MergeTree ORDER BY _offset: give each source its "
-                    'own "table", or create this one anew.',
-                )  # fmt: skip
-            return
-        parameters = found.engine_full.partition(" ")[0] + found.engine_full.partition("ReplacingMergeTree(")[2]
-        fits = "Replacing" in found.engine and f"{VERSION}, {IS_DELETED})" in parameters
-        if not fits:
-            raise Refused(
-                f"{name.plain} has engine {found.engine_full.partition(' ORDER')[0]}, not "
-                f"ReplacingMergeTree({VERSION}, {IS_DELETED})", where=self.where,
-                fix='Choose another "table", or create it as docs/sinks/clickhouse.md shows.',
-            )  # fmt: skip
-        if set(found.sorting_key) != set(table.key):
-            raise Refused(
-                f"{name.plain} is ordered by ({', '.join(found.sorting_key)}), but {table.full_name} has the key "
-                f"({', '.join(table.key)})", where=self.where,
-                fix="ClickHouse cannot change the order of a table: fill a new one (another \"table\", then resync).",
-            )  # fmt: skip
 
     @property
     def _keeps_one_structure(self) -> bool:
@@ -268,11 +266,11 @@ class ClickHouseTables:
         return self.mode == "upsert" and not self.shared
 
     def _plan(self, name: ClickHouseTableName, table: Table, found: ServerTable, since: int) -> TableChangePlan:
-        wanted = self.wanted(table)
+        wanted = self.columns_for(table)
         actions: list[str] = []
         problems: list[str] = []
         kinds = dict(found.kinds)
-        change = diff(noted(found.natives, found.origins), self._as_noted(table, wanted, found))
+        change = diff(table_of_notes(found.natives, found.origins), self._as_noted(table, wanted, found))
         said: dict[str, str] = {}
         taken: dict[str, str] = {}
         if self._keeps_one_structure:  # a changelog keeps the column under both names, as the events had it
@@ -284,16 +282,18 @@ class ClickHouseTables:
             }
             stuck = rename([(was, now) for was, now in pairs if now not in taken], kinds, actions)
             if found.sequence not in (0, table.sequence):
-                stuck += exchanged(table, found.natives, found.origins)
-            said = {now: swapped(was, since) for was, now in stuck}
-            said |= {now.name: replaced(since) for _, now in change.replaced}
+                stuck += find_exchanged(table, found.natives, found.origins)
+            said = {now: swapped_comment(was, since) for was, now in stuck}
+            said |= {now.name: replaced_comment(since) for _, now in change.replaced}
             if found.sequence:  # else the table is met for the first time, as it was made
                 theirs = {
                     c: (found.kinds[c], s) for c, (_, s) in wanted.items() if c in found.kinds.keys() - found.natives
                 }
                 new = {c: (k, s) for c, (k, s) in theirs.items() if s.initial is not None and c not in taken}
-                said |= {c: already_there(since) for c in differing(self.client, str(name), new, self.where)}
-                said |= {now: name_taken(was, since) for now, was in taken.items()}
+                said |= {
+                    c: already_there_comment(since) for c in find_differing(self.client, str(name), new, self.where)
+                }
+                said |= {now: name_taken_comment(was, since) for now, was in taken.items()}
             said = said if said and self._occupied(name) else {}
         for column, (kind, source) in wanted.items():
             if column not in kinds:
@@ -325,15 +325,15 @@ class ClickHouseTables:
             if not default and self._occupied(name):
                 # A zero would look like a value.
                 kind = kind if kind.element is not None else replace(kind, nullable=True)
-                said = added(source, since, "NULL" if kind.nullable else "[]", why)
+                said = added_comment(source, since, "NULL" if kind.nullable else "[]", why)
                 return (
-                    f"ADD COLUMN IF NOT EXISTS {quoted(column)} {kind} "
+                    f"ADD COLUMN IF NOT EXISTS {quote(column)} {kind} "
                     f"COMMENT {literal(text(native(source), self._origin(source), said))}"
                 )
-        return f"ADD COLUMN IF NOT EXISTS {quoted(column)} {kind}{default} COMMENT {literal(self._note(source))}"
+        return f"ADD COLUMN IF NOT EXISTS {quote(column)} {kind}{default} COMMENT {literal(self._note(source))}"
 
     def _occupied(self, name: ClickHouseTableName) -> bool:
-        with explained(self.where):
+        with explain_errors(self.where):
             return bool(self.client.query(f"SELECT 1 FROM {name} LIMIT 1").result_rows)
 
     def _modify(
@@ -361,21 +361,21 @@ class ClickHouseTables:
                 problems.append(f'"{column}" is {there}, the source has {source.type.native}, which is {kind}')
                 return
         if into is not None and into != there:
-            yield f"MODIFY COLUMN {quoted(column)} {into} COMMENT {comment}"
+            yield f"MODIFY COLUMN {quote(column)} {into} COMMENT {comment}"
         elif there_native is None:
             if adopted:
-                yield f"COMMENT COLUMN {quoted(column)} {comment}"
+                yield f"COMMENT COLUMN {quote(column)} {comment}"
         elif there_native != note or found.origins.get(column, "") != origin or said:
-            yield f"COMMENT COLUMN {quoted(column)} {comment}"
+            yield f"COMMENT COLUMN {quote(column)} {comment}"
 
     def _drop(self, columns: list[str], kinds: dict[str, ClickHouseType]) -> Iterator[str]:
         for column in columns:
             if self.destructive and not self.shared:
-                yield f"DROP COLUMN IF EXISTS {quoted(column)}"
+                yield f"DROP COLUMN IF EXISTS {quote(column)}"
             elif column in kinds and not kinds[column].nullable and kinds[column].element is None:
                 # It stays, and later rows have nothing for it: NULL says so, a zero would not.
                 kind = replace(kinds[column], nullable=True)
-                yield f"MODIFY COLUMN {quoted(column)} {kind}"
+                yield f"MODIFY COLUMN {quote(column)} {kind}"
 
     def _as_noted(self, table: Table, wanted: dict[str, tuple[ClickHouseType, Column]], found: ServerTable) -> Table:
         columns = tuple(pseudo(name, native(c), self._origin(c)) for name, (_, c) in wanted.items())

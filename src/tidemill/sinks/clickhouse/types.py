@@ -143,8 +143,14 @@ def _core(arrow: pa.DataType, native: str, column: Column) -> str:
 
 def _is_text(arrow: pa.DataType) -> bool:
     types = pa.types
-    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
-    return any(test(arrow) for test in texts)
+    text_types = (
+        types.is_string,
+        types.is_large_string,
+        types.is_binary,
+        types.is_large_binary,
+        types.is_fixed_size_binary,
+    )
+    return any(test(arrow) for test in text_types)
 
 
 def _digits(native: str, arrow: pa.DataType) -> int:

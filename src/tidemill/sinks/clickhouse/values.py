@@ -108,15 +108,15 @@ def _no_object(values: pa.Array) -> Mask:
 
 def _no_uuid(values: pa.Array) -> Mask | None:
     """Texts that are no UUID: into a nullable column the server writes NULL for them."""
-    texts = values.cast(pa.large_string())
-    _, ends, data = texts.buffers()
-    if not len(texts) or data is None:
-        return texts.is_valid().to_numpy(zero_copy_only=False) if len(texts) else None
-    bounds = np.frombuffer(ends, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    strings = values.cast(pa.large_string())
+    _, ends, data = strings.buffers()
+    if not len(strings) or data is None:
+        return strings.is_valid().to_numpy(zero_copy_only=False) if len(strings) else None
+    bounds = np.frombuffer(ends, np.int64)[strings.offset : strings.offset + len(strings) + 1]
     wrong: Mask = _not_hexadecimal(np.frombuffer(data, np.uint8), bounds)
     if not wrong.any():
         return None
-    return wrong & texts.is_valid().to_numpy(zero_copy_only=False)
+    return wrong & strings.is_valid().to_numpy(zero_copy_only=False)
 
 
 @njit(cache=True, nogil=True)
@@ -157,8 +157,8 @@ def _text(values: pa.Array, column: Column) -> pa.Array:
         return values
     if types.is_list(arrow) or types.is_large_list(arrow):
         valid = values.is_valid().to_numpy(zero_copy_only=False)
-        texts = render(values, JsonForm.ARRAY).array(valid)
-        return texts.cast(pa.large_string())
+        strings = render(values, JsonForm.ARRAY).array(valid)
+        return strings.cast(pa.large_string())
     if types.is_timestamp(arrow) and arrow.tz:
         return values.cast(pa.timestamp("us")).cast(pa.string())
     return digits(values) if types.is_decimal(arrow) else values.cast(pa.string())

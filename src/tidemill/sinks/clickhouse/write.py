@@ -7,6 +7,7 @@ Once an event is known to be poisoned nothing more is sent; the rest is still lo
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,15 @@ from tidemill.errors import Refused
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
-from tidemill.net.clickhouse import explained
+from tidemill.net.clickhouse import explain_errors
 from tidemill.sinks._shared.images import Verdicts, has_table
 from tidemill.sinks._shared.unfollowed import refuse_older
 from tidemill.sinks._shared.upserts import Upsert
 from tidemill.sinks.clickhouse.fill import fetch, fill, unwritten
-from tidemill.sinks.clickhouse.rows import changelog, insertable, upserted
+from tidemill.sinks.clickhouse.rows import changelog_rows, insertable, upsert_rows
 from tidemill.sinks.clickhouse.send import Sender
-from tidemill.sinks.clickhouse.server_table import ClickHouseTableName
-from tidemill.sinks.clickhouse.tables import VERSION, ClickHouseDestination
+from tidemill.sinks.clickhouse.server_table import SUB, VERSION, ClickHouseTableName
+from tidemill.sinks.clickhouse.tables import ClickHouseDestination
 
 if TYPE_CHECKING:
     from tidemill.sinks.clickhouse import ClickHouseConfig, ClickHouseSession
@@ -62,6 +63,10 @@ class ClickHouseWriter:
     @property
     def reasons(self) -> dict[int, str]:
         return self._verdicts.reasons
+
+    @property
+    def lacking(self) -> set[int]:
+        return self._verdicts.lacking
 
     @property
     def bytes(self) -> int:
@@ -120,7 +125,7 @@ class ClickHouseWriter:
     def _upsert(self, block: Block | None, destination: ClickHouseDestination) -> None:
         if block is None:
             return
-        rows = upserted(block, destination, self._verdicts)
+        rows = upsert_rows(block, destination, self._verdicts)
         if self.reasons:
             return
         keep = None
@@ -128,7 +133,7 @@ class ClickHouseWriter:
         if rows.holes:
             self._flush(destination.name)  # so that the query finds what came before
             wanted = np.logical_or.reduce(list(rows.holes.values()))
-            keep = fill(rows, self._stored(rows, destination, wanted, list(rows.holes)), base, self._verdicts)
+            keep = fill(rows, self._read_stored(rows, destination, wanted, list(rows.holes)), base, self._verdicts)
         if destination.older:
             keep = self._not_there(rows, destination, keep)
         if not self.reasons:
@@ -140,18 +145,19 @@ class ClickHouseWriter:
     def _not_there(self, rows: Upsert, destination: ClickHouseDestination, keep: Any) -> Any:
         """Of events with an older structure than the table's, only those that were never written."""
         everything = np.ones(len(rows.offsets), bool)
-        fresh = unwritten(rows, self._stored(rows, destination, everything, []), self._config.offset_base)
+        fresh = unwritten(rows, self._read_stored(rows, destination, everything, []), self._config.offset_base)
         fresh = fresh if keep is None else fresh & keep
         if destination.missing and fresh.any():
             raise Refused(
                 f"{destination.name.plain} no longer has columns that older events bring: "
                 f"{', '.join(destination.missing)}", where=self._where,
-                fix="They are gone, or others have their names. Of a dead letter, copy the row yourself, "
-                'from the source, then run tidemill dlq purge. After a rewind, fill a new table (another "table").',
+                fix="They are gone, or others have their names. Of a dead letter, `tidemill verify FILE` says whether "
+                "the row is as the source has it, and with --repair sends it again if not; then purge the dead letter. "
+                'After a rewind, fill a new table (another "table").',
             )  # fmt: skip
         return fresh
 
-    def _stored(self, rows: Upsert, destination: ClickHouseDestination, wanted: Any, columns: list[str]) -> Any:
+    def _read_stored(self, rows: Upsert, destination: ClickHouseDestination, wanted: Any, columns: list[str]) -> Any:
         at = pa.array(np.flatnonzero(wanted))
         moved = pa.array(rows.moved)
         keys = {name: pc.if_else(moved, rows.old_keys[name], own).take(at) for name, own in rows.keys.items()}
@@ -163,10 +169,10 @@ class ClickHouseWriter:
 
     def _append(self, block: Block, destination: ClickHouseDestination) -> None:
         ops = block.batch.column("op").to_numpy()
-        part = _picked(block, _ROWS[ops] | (ops == Op.TRUNCATE))
+        part = _pick(block, _ROWS[ops] | (ops == Op.TRUNCATE))
         if part is None:
             return
-        rows = changelog(part, destination, self._config.offset_base, self._verdicts)
+        rows = changelog_rows(part, destination, self._config.offset_base, self._verdicts)
         if self.reasons:
             return
         known = self._known_events(destination)
@@ -178,10 +184,16 @@ class ClickHouseWriter:
 
     def _identity(self, rows: pa.Table) -> pa.Array:
         """What tells events of a changelog apart: the offset; where several logs share a table, their place too."""
-        if not self._config.shared_tables:
+        place = [name for name in self._place(rows.column_names) if name in rows.column_names]
+        if place == ["_offset"]:
             return rows.column("_offset").combine_chunks()
-        parts = [rows.column(name).combine_chunks().cast(pa.string()) for name in _PLACE]
+        parts = [rows.column(name).combine_chunks().cast(pa.string()) for name in place]
         return pc.binary_join_element_wise(*parts, " ", null_handling="replace")
+
+    def _place(self, columns: Collection[str]) -> list[str]:
+        """Columns that tell events apart, of those that the table has."""
+        place = _PLACE if self._config.shared_tables else _PLACE[:1]
+        return [*place, *([SUB] if SUB in columns else [])]
 
     def _known_events(self, destination: ClickHouseDestination) -> pa.Table | None:
         """Events of this batch that an earlier attempt, perhaps with another plan, has brought. Later attempts of the
@@ -189,7 +201,7 @@ class ClickHouseWriter:
         name = destination.name
         base, delivery = self._config.offset_base, self._delivery
         client, high_water_marks = self._session.client, self._session.high_water_marks
-        with explained(self._where):
+        with explain_errors(self._where):
             if name.plain not in high_water_marks:
                 self._sender.settle()
                 greatest, count = client.query(f"SELECT max(_offset), count() FROM {name}").result_rows[0]
@@ -198,7 +210,7 @@ class ClickHouseWriter:
                 return None
             self._sender.settle()
             found = client.query_arrow(
-                f"SELECT {', '.join(_PLACE if self._config.shared_tables else _PLACE[:1])} FROM {name} "
+                f"SELECT {', '.join(self._place(destination.kinds))} FROM {name} "
                 f"WHERE _offset >= {base + delivery.start} AND _offset < {base + delivery.end}"
             )
         return found if found.num_rows else None
@@ -214,7 +226,7 @@ class ClickHouseWriter:
             return
         began = time.perf_counter()
         version, client = self._config.offset_base + offset, self._session.client
-        with explained(self._where):  # TRUNCATE TABLE would take all, also what came while nobody looked
+        with explain_errors(self._where):  # TRUNCATE TABLE would take all, also what came while nobody looked
             statement = f"ALTER TABLE {destination.name} DELETE WHERE {VERSION} < {version}"
             client.command(statement, settings={"mutations_sync": 2})
         self._asked += time.perf_counter() - began
@@ -244,10 +256,10 @@ def _some(block: Block, ops: Any, first: int, last: int) -> Block | None:
     """The rows from `first` to before `last` that are inserts, updates, deletes or snapshot rows."""
     chosen = np.zeros(block.rows, bool)
     chosen[first:last] = _ROWS[ops[first:last]]
-    return _picked(block, chosen)
+    return _pick(block, chosen)
 
 
-def _picked(block: Block, chosen: Any) -> Block | None:
+def _pick(block: Block, chosen: Any) -> Block | None:
     if chosen.all():
         return block if block.rows else None
     return block.take(np.flatnonzero(chosen)) if chosen.any() else None

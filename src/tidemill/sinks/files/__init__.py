@@ -25,9 +25,12 @@ from tidemill.model.table import Table
 from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder, no_headers
 from tidemill.sinks._shared.lines import Encoding, FileWriter
 from tidemill.sinks._shared.places import folder
+from tidemill.sinks._shared.replayed import ReplayedAudit
+from tidemill.sinks._shared.resume_scheme import fresh_blocks
 from tidemill.sinks.files.batch_notes import LaneShare
 from tidemill.sinks.files.client import FileStore
-from tidemill.sinks.files.resume import Journal
+from tidemill.sinks.files.contents import FileEvents
+from tidemill.sinks.files.resume import FilesResumption, Journal
 
 _COMPRESS_INSIDE = ("avro", "arrow", "parquet")
 
@@ -92,6 +95,10 @@ class FilesSink(BaseSink[FilesConfig]):
                 fix="Check the space, the permissions and the reachability of the path; the batch is tried again.",
             ) from error  # fmt: skip
 
+    def audit(self, table: Table, source: str, *, values: bool = False) -> ReplayedAudit:
+        events = FileEvents(self._open()[0], folder_name(table), self._where())
+        return ReplayedAudit(self.config, self._format, events, table, source, values=values)
+
     def doctor(self) -> Iterable[Check]:
         try:
             problem = FileStore.at(self.config.path).probe()
@@ -107,25 +114,21 @@ class FilesSink(BaseSink[FilesConfig]):
         self._journal = self._store = None
 
     def _write(self, delivery: Delivery) -> Receipt:
-        store, journal = self._opened()
-        # A dead letter is a file more, and its offset no rewind.
-        evidence = None if delivery.redelivered else journal.begin(delivery, self.config.id)
+        store, journal = self._open()
+        resumption = FilesResumption(journal, delivery, self.config.id)
         encoding = Encoding(delivery, self._format)
         drafts = _Drafts(self.config, store, journal, delivery, encoding)
         with drafts:
-            for block in delivery:
-                if block.rows:
-                    drafts.write(block)
-                    if evidence is not None:
-                        evidence.see(block)
+            for block in fresh_blocks(delivery, resumption):
+                drafts.write(block)
             drafts.close()
-            if evidence is not None:
-                journal.note(delivery, list(drafts.names), evidence)
+            resumption.files = list(drafts.names)
+            resumption.note()
         for name, draft in drafts.names.items():
             store.publish(draft, name)
         return encoding.receipt(self.config.id)
 
-    def _opened(self) -> tuple[FileStore, Journal]:
+    def _open(self) -> tuple[FileStore, Journal]:
         if self._store is None or self._journal is None:
             self._store = FileStore.at(self.config.path)
             self._journal = Journal(self._store, self.config.rewind)

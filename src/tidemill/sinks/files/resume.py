@@ -29,9 +29,10 @@ from typing import Literal
 import orjson
 
 from tidemill.errors import DeliveryError, Refused
+from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
-from tidemill.sinks._shared.resume import superseded
+from tidemill.sinks._shared.resume import superseded_error
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
 from tidemill.sinks.files.batch_notes import BatchNote, Evidence, LaneShare
 from tidemill.sinks.files.client import FileStore
@@ -118,14 +119,14 @@ class Journal:
         for other in others:
             for record in self._note(other).records:
                 if record.epoch and delivery.epoch.superseded(delivery.start, record.epoch, record.start):
-                    raise superseded(delivery, other.start)
+                    raise superseded_error(delivery, other.start)
 
     def _check_alone(self, delivery: Delivery, noted: Collection[LaneShare], evidence: Evidence) -> None:
         """Nobody else took this batch, or a later one, while the drafts were written."""
         share, known = LaneShare.of(delivery), {note.share for note in evidence.notes}
         met = [s for s in noted if s.end > share.start and not s.same_plan(share) and s not in known]
         if later := [s for s in met if s.start >= share.end]:
-            raise superseded(delivery, later[0].start)
+            raise superseded_error(delivery, later[0].start)
         self._check_in_time(delivery, met)
         if met:
             raise DeliveryError(
@@ -202,6 +203,31 @@ class Journal:
             )
 
 
+class FilesResumption:
+    """One delivery. Nothing is left out: what comes again is written again, under the same names. `files` are those
+    that it makes, for `note`."""
+
+    skipped = 0
+
+    def __init__(self, journal: Journal, delivery: Delivery, sink: str) -> None:
+        self.files: list[str] = []
+        self._journal = journal
+        self._delivery = delivery
+        # A dead letter is a file more, and its offset no rewind.
+        self._evidence = None if delivery.redelivered else journal.begin(delivery, sink)
+
+    def fresh(self, block: Block) -> Block | None:
+        if not block.rows:
+            return None
+        if self._evidence is not None:
+            self._evidence.see(block)
+        return block
+
+    def note(self) -> None:
+        if self._evidence is not None:
+            self._journal.note(self._delivery, self.files, self._evidence)
+
+
 def _shares(names: list[str]) -> Iterator[tuple[str, LaneShare]]:
     for name in names:
         if (share := LaneShare.parse(name)) is not None:
@@ -213,5 +239,6 @@ RESUME = ResumeScheme(
     bound_by="the note is there before a draft gets its name, and every name follows from the batch",
     replay="written again under the same name",
     already=Journal.begin,
-    note=Journal.note,
+    note=FilesResumption.note,
+    resumption=FilesResumption,
 )

@@ -23,7 +23,7 @@ from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.net.tls import TlsConfig
 from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder
 from tidemill.sinks._shared.in_order import groups
-from tidemill.sinks._shared.routing import parsed
+from tidemill.sinks._shared.routing import check_template
 from tidemill.sinks.http.client import Courier, Stopped, Unacceptable
 from tidemill.sinks.http.pieces import Packer, RequestPiece
 
@@ -75,7 +75,7 @@ class HttpConfig(EncodedSinkConfig):
     @field_validator("url")
     @classmethod
     def _leads_somewhere(cls, url: str) -> str:
-        split = urlsplit(parsed(url))
+        split = urlsplit(check_template(url))
         if split.scheme not in ("http", "https") or not split.hostname:
             raise ValueError("the url is http://host/path or https://host/path")
         if "$" in split.netloc:
@@ -85,7 +85,7 @@ class HttpConfig(EncodedSinkConfig):
     @field_validator("headers")
     @classmethod
     def _headers_parse(cls, headers: dict[str, str]) -> dict[str, str]:
-        return {name: parsed(text) for name, text in headers.items()}
+        return {name: check_template(text) for name, text in headers.items()}
 
     @field_validator("headers", "secret_headers")
     @classmethod

@@ -186,9 +186,9 @@ def retry_after(text: str | None) -> float | None:
     if text.strip().isdigit():
         return float(text)
     try:
-        moment = email.utils.parsedate_to_datetime(text)
+        timestamp = email.utils.parsedate_to_datetime(text)
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return max(0.0, (moment - datetime.datetime.now(datetime.UTC)).total_seconds())
+    if timestamp.tzinfo is None:
+        timestamp = timestamp.replace(tzinfo=datetime.UTC)
+    return max(0.0, (timestamp - datetime.datetime.now(datetime.UTC)).total_seconds())

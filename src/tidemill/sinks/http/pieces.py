@@ -18,10 +18,11 @@ from tidemill.errors import Poisoned
 from tidemill.model import cloudevents
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
+from tidemill.model.derived import sub_ordinals
 from tidemill.model.keyhash import changes_a_key, key_hashes
 from tidemill.model.template import Template
 from tidemill.sinks._shared.in_order import event_ids
-from tidemill.sinks._shared.routing import names
+from tidemill.sinks._shared.routing import names, routed_headers
 from tidemill.sinks.http.client import IN_URL, HttpAddress, Request
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Packer:
         self._url = Template(config.url)
         self._headers = {name: Template(text) for name, text in config.headers.items()}
         self._array = config.mode == "batch" and config.batch_shape == "array"
-        self._name = _escaped(f"{delivery.pipeline}:{config.id}")
+        self._name = _escape(f"{delivery.pipeline}:{config.id}")
 
     def deal(self, group: list[Block]) -> list[list[RequestPiece]]:
         """The pieces of each courier, in the order they are to be sent; of one only, if keys do not tell the order."""
@@ -119,15 +120,15 @@ class Packer:
         """Rows of one courier that share a URL and headers."""
         source = self._delivery.source
         named = [names(self._url, block, source, _in_url), *(names(t, block, source) for t in self._headers.values())]
-        texts = [d.dictionary.to_pylist() for d in named]
+        strings = [d.dictionary.to_pylist() for d in named]
         codes = np.stack([d.indices.to_numpy() for d in named])
         changes = np.flatnonzero((np.diff(codes) != 0).any(axis=0)) + 1
         bounds = sorted({0, *changes.tolist(), *ends})
         for low, high in itertools.pairwise(bounds):
-            url, *values = (text[code] for text, code in zip(texts, codes[:, low], strict=True))
+            url, *values = (text[code] for text, code in zip(strings, codes[:, low], strict=True))
             if _climbs(url) and not _climbs(self._url.text):
                 raise Poisoned(dict.fromkeys(block.offsets()[low:high].tolist(), "its url would leave the path"))
-            headers = {name: _escaped(v) for name, v in zip(self._headers, values, strict=True)}
+            headers = {name: _escape(v) for name, v in zip(self._headers, values, strict=True)}
             yield _Run(low, high, quote(url, safe=IN_URL), headers)
 
     def _events(self, block: Block, runs: list[_Run]) -> Iterator[RequestPiece]:
@@ -137,19 +138,23 @@ class Packer:
         ids = event_ids(block, source).to_pylist()
         beside = self._format.attributes(block, source)
         lists = {n: value if isinstance(value, str) else value.to_pylist() for n, value in beside.items()}
+        given = {_header_name(n): values.to_pylist() for n, values in routed_headers(block).items()}
         for run in runs:
             address = HttpAddress(run.url, {**run.headers, "Content-Type": self._format.content_type})
             for row in range(run.low, run.high):
                 mine = address
                 if lists:
                     mine = HttpAddress(run.url, address.headers | _attributes(lists, row))
+                if given:
+                    own = {n: _escape(values[row]) for n, values in given.items() if values[row] is not None}
+                    mine = HttpAddress(run.url, {**own, **mine.headers})
                 body = data[bounds[row] : bounds[row + 1]]
-                yield RequestPiece(block, numbers, row, row + 1, mine, _escaped(ids[row].decode()), body)
+                yield RequestPiece(block, numbers, row, row + 1, mine, _escape(ids[row].decode()), body)
 
     def _batches(self, block: Block, runs: list[_Run]) -> Iterator[RequestPiece]:
         addresses = [HttpAddress(run.url, {**run.headers, "Content-Type": self._batch_type()}) for run in runs]
         limit, numbers = self._config.max_events, block.offsets()
-        stacked = self._format.stacked(block, self._delivery.source)
+        stacked = self._format.stack(block, self._delivery.source)
         if stacked is None:
             for run, address in zip(runs, addresses, strict=True):
                 for at in range(run.low, run.high, limit):
@@ -171,7 +176,7 @@ class Packer:
         source = self._delivery.source
         if not self._array:
             return memoryview(self._format.batch(block, source))
-        stacked = self._format.stacked(block, source)
+        stacked = self._format.stack(block, source)
         assert stacked is not None  # the config asks for JSON
         ends, data = _stretches(stacked)
         return _array(data[ends[0] : ends[-1]], ends)
@@ -183,8 +188,9 @@ class Packer:
 
     def _identity(self, piece: RequestPiece) -> str:
         """Names exactly these events: with another cut of the batch the same key must not stand for others."""
-        offsets = piece.offsets()
-        digest = hashlib.sha256(offsets.tobytes() + piece.whole.table.full_name.encode()).hexdigest()[:16]
+        offsets, subs = piece.offsets(), sub_ordinals(piece.block)
+        named = offsets.tobytes() + (b"" if subs is None else subs.tobytes())
+        digest = hashlib.sha256(named + piece.whole.table.full_name.encode()).hexdigest()[:16]
         return f"{self._name}:{int(offsets[0])}-{int(offsets[-1])}:{digest}"
 
 
@@ -227,6 +233,10 @@ def _attributes(lists: Mapping[str, str | list[str | None]], row: int) -> dict[s
     return found
 
 
+def _header_name(text: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in text)
+
+
 def _in_url(value: str) -> str:
     """Of a row: one segment of the path, or one value of the query, whatever it holds."""
     return quote(value, safe="")
@@ -237,5 +247,5 @@ def _climbs(url: str) -> bool:
     return not {".", ".."}.isdisjoint(url.partition("?")[0].split("/"))
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return quote(text, safe=_SEEN)

@@ -21,20 +21,24 @@ import pyarrow as pa
 from pydantic import Field, field_validator
 
 from tidemill.contracts import BaseSink, Capabilities, Check, Place, SinkConfig
-from tidemill.errors import ConfigError, Poisoned
+from tidemill.errors import ConfigError, Poisoned, Refused
 from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.table import Table
 from tidemill.model.template import Template
-from tidemill.sinks._shared import resume as positions
 from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder
 from tidemill.sinks._shared.places import hosts
+from tidemill.sinks._shared.replayed import ReplayedAudit
+from tidemill.sinks._shared.resume import Delivered
+from tidemill.sinks._shared.resume_scheme import fresh_blocks
 from tidemill.sinks.kafka import errors
 from tidemill.sinks.kafka.client import KafkaFailure, Messages, Producer
 from tidemill.sinks.kafka.client_log import ClientLog
+from tidemill.sinks.kafka.contents import TopicEvents
 from tidemill.sinks.kafka.fencing import PARTITION, Marks, Shape, read_marks
 from tidemill.sinks.kafka.limits import largest_message
 from tidemill.sinks.kafka.probe import open_producer
-from tidemill.sinks.kafka.resume import ensure_topic, read_back
-from tidemill.sinks.kafka.write import KafkaDelivery
+from tidemill.sinks.kafka.resume import KafkaResumption, ensure_topic, read_back
+from tidemill.sinks.kafka.write import KafkaDelivery, topic_name
 from tidemill.telemetry.failpoints import failpoint
 
 log = logging.getLogger("tidemill.sinks.kafka")
@@ -51,6 +55,7 @@ _OURS = {
     "bootstrap.servers": "it is called brokers",
     "metadata.broker.list": "it is called brokers",
 }
+_LINGER_MS = 5000
 _CONNECTION = re.compile(
     r"(bootstrap|security|sasl|ssl|enable\.ssl|socket|client|broker|reconnect|api|https|debug)\b.*"
 )
@@ -117,8 +122,9 @@ class KafkaConfig(EncodedSinkConfig):
             "partitioner": "murmur2_random",  # Java clients find the same partition for the same key
             "compression.type": self.compression,
             "message.timeout.ms": timeout,
-            # The end of a delivery flushes at once, so lingering costs no latency and makes fuller batches.
-            "linger.ms": "50",
+            # The end of a delivery flushes, so lingering costs no latency. Messages that are older than this and wait
+            # for an earlier request of their partition would keep librdkafka's thread from sleeping (client.flush).
+            "linger.ms": str(_linger_ms(self.client_conf.get("message.timeout.ms", timeout))),
             "reconnect.backoff.ms": "250",
             "reconnect.backoff.max.ms": "1000",  # a broker that is back is used again soon
             "queue.buffering.max.messages": "500000",
@@ -135,6 +141,12 @@ class KafkaConfig(EncodedSinkConfig):
         return {k: v for k, v in self.client_settings().items() if _CONNECTION.fullmatch(k)}
 
 
+def _linger_ms(message_timeout: str) -> int:
+    """Below the time after which librdkafka gives up on a message, where 0 stands for never."""
+    timeout = int(message_timeout) if message_timeout.isdigit() else 0
+    return min(_LINGER_MS, timeout // 4) or _LINGER_MS
+
+
 class KafkaSink(BaseSink[KafkaConfig]):
     Config: ClassVar[type[SinkConfig]] = KafkaConfig
     mechanism: ClassVar[str] = (
@@ -148,7 +160,7 @@ class KafkaSink(BaseSink[KafkaConfig]):
         super().__init__(config)
         self._topic = Template(config.topic)
         self._format = encoder(config)
-        self._patience = config.delivery_timeout_seconds + 5  # librdkafka gives up on a message first, with a reason
+        self._timeout = config.delivery_timeout_seconds + 5  # librdkafka gives up on a message first, with a reason
         self._producer: Producer | None = None
         self._lanes: dict[str, _Lane] = {}
 
@@ -170,6 +182,17 @@ class KafkaSink(BaseSink[KafkaConfig]):
                 producer.close()
         self._producer, self._lanes = None, {}
 
+    def audit(self, table: Table, source: str, *, values: bool = False) -> ReplayedAudit:
+        config = self.config
+        if not self._topic.is_constant:
+            raise Refused(
+                "the topic depends on the row, so that it is not known where a table's events are",
+                where=self._where(), fix="verify works with a topic that is the same for all rows of a table.",
+            )  # fmt: skip
+        topic = topic_name(self._topic.constant(table, source))
+        events = TopicEvents(config.connection_settings(), topic, self._timeout, self._where())
+        return ReplayedAudit(config, self._format, events, table, source, values=values)
+
     def doctor(self) -> Iterable[Check]:
         from tidemill.sinks.kafka.checks import run_checks
 
@@ -178,11 +201,11 @@ class KafkaSink(BaseSink[KafkaConfig]):
     def _write_plain(self, delivery: Delivery) -> Receipt:
         """One producer for all lanes that come to this worker."""
         producer = self._plain()
-        sending = KafkaDelivery(self.config, self._format, self._topic, producer, delivery, self._patience)
+        sending = KafkaDelivery(self.config, self._format, self._topic, producer, delivery, self._timeout)
         with self._dropped_on_failure(producer):
             for block in delivery:
                 sending.send(block)
-            producer.flush(self._patience)
+            producer.flush(self._timeout)
         return sending.receipt()
 
     def _plain(self) -> Producer:
@@ -203,26 +226,22 @@ class KafkaSink(BaseSink[KafkaConfig]):
         return self._transaction(delivery, self._open_lane(delivery, name))
 
     def _transaction(self, delivery: Delivery, lane: _Lane) -> Receipt:
-        sending = KafkaDelivery(self.config, self._format, self._topic, lane.producer, delivery, self._patience)
-        share = positions.DeliveryShare(delivery, f"{self._prefix(delivery)}{delivery.lane}", lane.delivered)
+        sending = KafkaDelivery(self.config, self._format, self._topic, lane.producer, delivery, self._timeout)
+        resumption = KafkaResumption(
+            delivery, f"{self._prefix(delivery)}{delivery.lane}", lane.delivered,
+            lambda notes: self._note(lane.producer, notes, lane.home),
+        )  # fmt: skip
         with self._dropped_on_failure(lane.producer):
-            for block in delivery:
-                rows = lane.delivered.fresh(delivery, block)
-                if rows is not None:
-                    sending.skipped += block.rows - len(rows)
-                    block = block.take(rows)
-                if not block.rows:
-                    continue
-                if not share.events:
+            for number, block in enumerate(fresh_blocks(delivery, resumption)):
+                if not number:
                     lane.producer.begin()
-                share.note(block)
                 sending.send(block)
-            if share.events:
-                records = share.records()
-                self._note(lane.producer, {key: r.encode() for key, r in records.items()}, lane.home)
+            if resumption.events:
+                resumption.note()
                 failpoint("kafka.sent")
-                lane.producer.commit(self._patience)
-                lane.delivered.records.update(records)
+                lane.producer.commit(self._timeout)
+                lane.delivered.records.update(resumption.records)
+        sending.skipped = resumption.skipped
         return sending.receipt()
 
     def _open_lane(self, delivery: Delivery, name: str) -> _Lane:
@@ -231,23 +250,23 @@ class KafkaSink(BaseSink[KafkaConfig]):
         settings, topic = self.config.connection_settings(), self.config.positions_topic
         prefix = self._prefix(delivery)
         with self._dropped_on_failure(producer):
-            with errors.explained(self._where()):
+            with errors.explain_errors(self._where()):
                 home = delivery.lane % ensure_topic(settings, topic, ClientLog())
             self._fence_other_shapes(Shape.of(delivery), prefix)
-            with errors.explained(self._where()):
-                delivered = read_back(settings, topic, prefix, home, self._patience, ClientLog())
+            with errors.explain_errors(self._where()):
+                delivered = read_back(settings, topic, prefix, home, self._timeout, ClientLog())
             delivered.check_in_time(delivery)
         self._lanes[name] = _Lane(producer, delivered, home)
         return self._lanes[name]
 
     def _fence_other_shapes(self, own: Shape, prefix: str) -> None:
         """Marks our shape, then takes the ids of all others that were in use since somebody did so last."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout
         plain = self._plain()
         with self._dropped_on_failure(plain):
             self._note(plain, dict([Marks(prefix).mark(own)]), PARTITION)
-            plain.flush(self._patience)
-        with errors.explained(self._where()):
+            plain.flush(self._timeout)
+        with errors.explain_errors(self._where()):
             marks = read_marks(
                 self.config.connection_settings(), self.config.positions_topic, prefix,
                 lambda: time.monotonic() > deadline, ClientLog(),
@@ -258,13 +277,13 @@ class KafkaSink(BaseSink[KafkaConfig]):
                 self._take(name).close()
             with self._dropped_on_failure(plain):
                 self._note(plain, dict([marks.fence(shape, offset)]), PARTITION)
-                plain.flush(self._patience)
+                plain.flush(self._timeout)
 
     def _take(self, name: str) -> Producer:
         """A producer with this transactional id: whoever had it is fenced, and its open transaction is aborted."""
         producer = open_producer({**self.config.client_settings(), "transactional.id": name})
         with self._dropped_on_failure(producer):
-            producer.init_transactions(self._patience)
+            producer.init_transactions(self._timeout)
         return producer
 
     def _note(self, producer: Producer, notes: Mapping[str, bytes], partition: int) -> None:
@@ -274,7 +293,7 @@ class KafkaSink(BaseSink[KafkaConfig]):
         none = np.zeros(len(keys), np.uint8)
         topic = producer.topic(self.config.positions_topic)
         messages = Messages(values, keys, [topic], none.astype(np.int64), [0], none)
-        producer.send(messages, self._patience, partition=partition)
+        producer.send(messages, self._timeout, partition=partition)
 
     def _prefix(self, delivery: Delivery) -> str:
         return f"tidemill/{delivery.pipeline}/{self.config.id}/"
@@ -318,7 +337,7 @@ class _Lane:
     """A transactional producer, what its lane has delivered, and the partition where its records live."""
 
     producer: Producer
-    delivered: positions.Delivered
+    delivered: Delivered
     home: int
 
 

@@ -11,7 +11,7 @@ from tidemill.errors import ConfigError
 from tidemill.model.template import Template
 from tidemill.sinks._shared.encoded import check_registry
 from tidemill.sinks.kafka.client_log import ClientLog
-from tidemill.sinks.kafka.probe import VARIABLE, chosen
+from tidemill.sinks.kafka.probe import VARIABLE, choose
 from tidemill.sinks.kafka.write import topic_name
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run_checks(config: KafkaConfig, topic: Template) -> Iterator[Check]:
 
 def _way() -> Check:
     try:
-        way = chosen()
+        way = choose()
     except ConfigError as error:
         return Check("producer", Outcome.FAIL, error.what, error.fix)
     if way.direct:

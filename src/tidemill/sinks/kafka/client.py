@@ -29,6 +29,10 @@ _FATAL = -150
 NO_HEADERS = 0
 FATAL_FOR_CLIENT = frozenset({-169})  # _AUTHENTICATION: librdkafka would retry wrong credentials until messages expire
 _MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default
+_WAIT_MS, _LONGER = 200.0, 1.2
+# So few messages are one request per partition; they are flushed without a pause, for this long at most.
+_FEW, _AT_ONCE_SECONDS = 2000, 0.01
+_FLUSH_MS, _QUIET_MS = 2, 20.0
 _REMEMBERED = 100_000  # failed messages whose numbers are kept
 
 Transactional = Literal["init", "begin", "commit", "abort"]
@@ -91,10 +95,10 @@ class Producer(ABC):
     def headers(self, pairs: tuple[tuple[str, bytes], ...]) -> int:
         """A handle for `Messages.headers`; the same pairs give the same handle, none give `NO_HEADERS`."""
 
-    def send(self, messages: Messages, patience: float, *, partition: int = -1) -> None:
+    def send(self, messages: Messages, timeout: float, *, partition: int = -1) -> None:
         """Queues all messages, in order, to `partition` or where their keys belong.
 
-        A full queue is waited for, at most `patience` seconds without any progress.
+        A full queue is waited for, at most `timeout` seconds without any progress.
         """
         enqueue = self._enqueuer(messages, partition)
         done, stuck_since = 0, time.monotonic()
@@ -111,34 +115,53 @@ class Producer(ABC):
             now = time.monotonic()
             if reached > done:
                 done, stuck_since = reached, now
-            elif now - stuck_since > patience:
-                raise KafkaFailure(TIMED_OUT, f"no message was taken for {patience:.0f} s")
+            elif now - stuck_since > timeout:
+                raise KafkaFailure(TIMED_OUT, f"no message was taken for {timeout:.0f} s")
+            else:
+                self._flush(_FLUSH_MS)  # batches that are not full linger, and may be all that there is
             self._poll(20)
             self._raise_failures()
 
-    def flush(self, patience: float) -> None:
-        """Returns when every queued message is acknowledged; raises the first failure otherwise."""
-        left, stuck_since = self._queued(), time.monotonic()
+    def flush(self, timeout: float) -> None:
+        """Returns when every queued message is acknowledged; raises the first failure otherwise.
+
+        An idempotent producer has one request on its way to a partition. While that is so and the partition has more,
+        librdkafka's thread does not sleep during a flush: it calls `poll` without a pause until the broker answers. So
+        only a small delivery is flushed from beginning to end. Of a large one the full batches leave by themselves, and
+        short flushes from time to time send the rest.
+        """
+        left, stuck_since = self._count_queued(), time.monotonic()
+        few = left <= _FEW
+        at_once = stuck_since + _AT_ONCE_SECONDS if few else 0.0
+        # Success is silent: librdkafka's flush wakes up for failures only, and counts what is left each 10 ms at most.
+        wait = 1.0 if few else 4.0
         while left:
-            self._flush(200)
+            if time.monotonic() < at_once:
+                self._flush(int(wait))
+            else:
+                self._flush(_FLUSH_MS)
+                if self._count_queued():
+                    self._poll(int(min(wait, _QUIET_MS)))
+            wait = min(wait * _LONGER, _WAIT_MS)
             self._raise_failures()
-            before, left = left, self._queued()
+            before, left = left, self._count_queued()
             if left < before:
                 stuck_since = time.monotonic()
-            elif time.monotonic() - stuck_since > patience:
-                raise KafkaFailure(TIMED_OUT, f"{left} messages were not acknowledged for {patience:.0f} s")
+            elif time.monotonic() - stuck_since > timeout:
+                raise KafkaFailure(TIMED_OUT, f"{left} messages were not acknowledged for {timeout:.0f} s")
         self._poll(0)
         self._raise_failures()
 
-    def init_transactions(self, patience: float) -> None:
-        self._try_transact("init", patience)
+    def init_transactions(self, timeout: float) -> None:
+        self._try_transact("init", timeout)
 
     def begin(self) -> None:
         self._transact("begin", 0)
 
-    def commit(self, patience: float) -> None:
+    def commit(self, timeout: float) -> None:
         """Flushes and commits. After a timeout the outcome is open: only a new `init_transactions` settles it."""
-        self._try_transact("commit", patience)
+        self.flush(timeout)  # librdkafka's commit would flush from beginning to end
+        self._try_transact("commit", timeout)
         self._raise_failures()
 
     def try_abort(self) -> None:
@@ -156,9 +179,9 @@ class Producer(ABC):
         else:
             self._forget()
 
-    def _try_transact(self, what: Transactional, patience: float) -> None:
+    def _try_transact(self, what: Transactional, timeout: float) -> None:
         # Short calls, again and again, as the manual allows: failures met meanwhile are seen, signals are served.
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while True:
             try:
                 return self._transact(what, 500)
@@ -213,7 +236,7 @@ class Producer(ABC):
     def _flush(self, milliseconds: int) -> None: ...
 
     @abstractmethod
-    def _queued(self) -> int: ...
+    def _count_queued(self) -> int: ...
 
     @abstractmethod
     def _transact(self, what: Transactional, milliseconds: int) -> None:

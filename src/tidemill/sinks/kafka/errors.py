@@ -66,7 +66,7 @@ def explain(failure: KafkaFailure, problem: tuple[int, str], where: str) -> Deli
 
 
 @contextlib.contextmanager
-def explained(where: str) -> Iterator[None]:
+def explain_errors(where: str) -> Iterator[None]:
     """Gives errors of confluent_kafka's consumers and admin clients the same treatment."""
     from confluent_kafka import KafkaException
 

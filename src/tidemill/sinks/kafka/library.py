@@ -56,7 +56,7 @@ class LibraryProducer(Producer):
         topic_of = messages.topic_of.tolist()
         sets = [self._header_sets[handle] for handle in messages.headers]
         headers_of = messages.headers_of.tolist()
-        row_headers = [(name, texts.to_pylist()) for name, texts in messages.row_headers.items()]
+        row_headers = [(name, strings.to_pylist()) for name, strings in messages.row_headers.items()]
         numbers = [None] * len(values) if messages.numbers is None else messages.numbers.tolist()
         produce, failed, unwanted = self._producer.produce, self._on_failed, self._kafka.KafkaException
 
@@ -64,7 +64,7 @@ class LibraryProducer(Producer):
             for i in range(first, len(values)):
                 options: dict[str, Any] = {}
                 if fixed := sets[headers_of[i]]:
-                    varying = [(name, texts[i]) for name, texts in row_headers if texts[i] is not None]
+                    varying = [(name, strings[i]) for name, strings in row_headers if strings[i] is not None]
                     options["headers"] = [*fixed, *varying]
                 try:
                     produce(
@@ -98,7 +98,7 @@ class LibraryProducer(Producer):
                 raise KafkaFailure(cause.code(), cause.str()) from error
             self._fatal_error = (cause.code(), cause.str())
 
-    def _queued(self) -> int:
+    def _count_queued(self) -> int:
         return len(self._producer)
 
     def _transact(self, what: Transactional, milliseconds: int) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
 from typing import Any
 
-import llvmlite.binding  # type: ignore[import-untyped]
+import llvmlite.binding
 import numpy as np
 
 from tidemill.errors import ConfigError, EnvironmentProblem
@@ -196,7 +196,7 @@ class DirectProducer(Producer):
     def _flush(self, milliseconds: int) -> None:
         self._lib.rd_kafka_flush(self._handle, milliseconds)
 
-    def _queued(self) -> int:
+    def _count_queued(self) -> int:
         return int(self._lib.rd_kafka_outq_len(self._handle))
 
     def _transact(self, what: Transactional, milliseconds: int) -> None:

@@ -50,7 +50,7 @@ class Way:
     reason: str
 
 
-def chosen() -> Way:
+def choose() -> Way:
     wish = os.environ.get(VARIABLE, "")
     if wish == "library":
         return Way(LibraryProducer, False, f"{VARIABLE}=library")
@@ -63,7 +63,7 @@ def chosen() -> Way:
 
 
 def open_producer(settings: Mapping[str, str]) -> Producer:
-    return chosen().producer(settings)
+    return choose().producer(settings)
 
 
 @functools.cache

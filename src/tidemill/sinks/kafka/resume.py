@@ -7,17 +7,32 @@ they say is what consumers see.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
-from tidemill.sinks._shared.resume import Delivered, DeliveryShare, ShareRecord
+from tidemill.sinks._shared.resume import Delivered, RecordedResumption, ShareRecord
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
 from tidemill.sinks.kafka.fencing import is_record
 
 _PARTITIONS = 16
 # A restart reads the topic from its beginning: keep little besides the last record of each key.
 _TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.01"}
+
+
+class KafkaResumption(RecordedResumption):
+    """One delivery's transaction. `send` puts messages of the positions topic into it."""
+
+    def __init__(
+        self, delivery: Delivery, lane: str, delivered: Delivered, send: Callable[[Mapping[str, bytes]], None]
+    ) -> None:
+        super().__init__(delivery, lane, delivered)
+        self._send = send
+
+    def note(self) -> None:
+        if self.events:
+            self._send({key: record.encode() for key, record in self.records.items()})
 
 
 def ensure_topic(settings: Mapping[str, str], topic: str, logger: Any) -> int:
@@ -40,7 +55,7 @@ def ensure_topic(settings: Mapping[str, str], topic: str, logger: Any) -> int:
 
 
 def read_back(
-    settings: Mapping[str, str], topic: str, prefix: str, home: int, patience: float, logger: Any
+    settings: Mapping[str, str], topic: str, prefix: str, home: int, timeout: float, logger: Any
 ) -> Delivered:
     """All committed records whose key starts with `prefix`. Call after `init_transactions` of a lane with this `home`.
 
@@ -51,7 +66,7 @@ def read_back(
     from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
     base = {**settings, "group.id": f"{prefix}positions", "enable.auto.commit": "false"}
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     ends = Consumer({**base, "isolation.level": "read_uncommitted"}, logger=logger)
     try:
         partitions = ends.list_topics(topic, timeout=30).topics[topic].partitions
@@ -66,7 +81,7 @@ def read_back(
         reader.assign([TopicPartition(topic, p, bounds[p][0]) for p in unread])
         while unread:
             if time.monotonic() > deadline:
-                raise TimeoutError(f'the positions in "{topic}" could not be read within {patience:.0f} s')
+                raise TimeoutError(f'the positions in "{topic}" could not be read within {timeout:.0f} s')
             message = reader.poll(0.5)
             if message is None:
                 continue
@@ -111,5 +126,6 @@ RESUME = ResumeScheme(
     bound_by="one transaction with the events",
     replay="skipped, event by event",
     already=read_back,
-    note=DeliveryShare.records,
+    note=KafkaResumption.note,
+    resumption=KafkaResumption,
 )

@@ -30,7 +30,7 @@ class KafkaDelivery:
 
     def __init__(
         self, config: KafkaConfig, format: Format, topic: Template, producer: Producer, delivery: Delivery,
-        patience: float,
+        timeout: float,
     ) -> None:  # fmt: skip
         self.skipped = 0
         self._config = config
@@ -38,7 +38,7 @@ class KafkaDelivery:
         self._topic = topic
         self._producer = producer
         self._delivery = delivery
-        self._patience = patience
+        self._timeout = timeout
         self._by_topic = config.schema_registry is not None and config.schema_registry.naming != "record"
         self._events = 0
         self._bytes = 0
@@ -50,7 +50,7 @@ class KafkaDelivery:
 
     def _send(self, block: Block) -> None:
         began = time.perf_counter()
-        names = routing.names(self._topic, block, self._delivery.source)
+        names = routing.destinations(self._topic, block, self._delivery.source)
         topics = [topic_name(text) for text in names.dictionary.to_pylist()]
         topic_of = names.indices.to_numpy().astype(np.int64)
         self._encode_seconds += time.perf_counter() - began
@@ -60,7 +60,7 @@ class KafkaDelivery:
             self._encode_seconds += time.perf_counter() - began
             self._events += part.rows
             self._bytes += messages.values.nbytes + messages.keys.nbytes
-            self._producer.send(messages, self._patience)
+            self._producer.send(messages, self._timeout)
 
     def receipt(self) -> Receipt:
         return Receipt(
@@ -84,12 +84,14 @@ class KafkaDelivery:
         source = self._delivery.source
         format = self._format.to(topics[topic_of[0]]) if self._by_topic and block.rows else self._format
         attributes = format.attributes(block, source)
+        given = routing.routed_headers(block)
         ops = block.batch.column("op").to_numpy()
         messages = Messages(
-            format.encode(block, source), format.encode_key(block, source),
+            format.encode(block, source), routing.routed_keys(block, format.encode_key(block, source)),
             [self._producer.topic(name) for name in topics], topic_of,
             self._headers(block, ops, format, attributes), ops,
-            {_header(name): _bytes(value) for name, value in attributes.items() if not isinstance(value, str)},
+            {_header(name): _bytes(value) for name, value in attributes.items() if not isinstance(value, str)}
+            | {name: _bytes(values) for name, values in given.items()},
             block.offsets(),
         )  # fmt: skip
         return _with_tombstones(messages, ops == int(Op.DELETE)) if self._config.tombstones else messages
@@ -105,7 +107,8 @@ class KafkaDelivery:
                 "op": Op(op).label, "table": block.table.full_name, "schema_version": block.table.fingerprint,
                 "source": self._delivery.source,
             }  # fmt: skip
-            pairs = {name: facts[name] for name in self._config.headers} | fixed
+            names = self._config.headers or (("op",) if block.column("route") is not None else ())
+            pairs = {name: facts[name] for name in names} | fixed  # what a row adds needs a set to be added to
             handles[op] = self._producer.headers(tuple((name, text.encode()) for name, text in pairs.items()))
         return handles
 
@@ -136,5 +139,5 @@ def _header(attribute: str) -> str:
     return _CONTENT_TYPE if attribute == "datacontenttype" else _PREFIX + attribute
 
 
-def _bytes(texts: pa.Array) -> pa.LargeBinaryArray:
-    return texts.cast(pa.large_string()).cast(pa.large_binary())
+def _bytes(strings: pa.Array) -> pa.LargeBinaryArray:
+    return strings.cast(pa.large_string()).cast(pa.large_binary())

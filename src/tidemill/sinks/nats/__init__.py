@@ -32,7 +32,7 @@ from tidemill.net.tls import TlsConfig
 from tidemill.sinks._shared.encoded import EncodedSinkConfig, encoder
 from tidemill.sinks._shared.in_order import event_ids, groups
 from tidemill.sinks._shared.places import hosts
-from tidemill.sinks._shared.routing import documents, names, parsed
+from tidemill.sinks._shared.routing import check_template, destinations, documents, routed_headers
 from tidemill.sinks.nats import resume as stream
 from tidemill.sinks.nats.client import NatsClient
 from tidemill.sinks.nats.errors import check
@@ -87,7 +87,7 @@ class NatsConfig(EncodedSinkConfig):
     @field_validator("subject")
     @classmethod
     def _subject_parses(cls, text: str) -> str:
-        return parsed(text)
+        return check_template(text)
 
     @model_validator(mode="after")
     def _one_login(self) -> NatsConfig:
@@ -142,7 +142,7 @@ class NatsSink(BaseSink[NatsConfig]):
             raise
         seconds = time.perf_counter() - began - sending.encode_seconds
         return Receipt(
-            self.config.id, delivery.lane, sending.events, sending.bytes, sending.skipped,
+            self.config.id, delivery.lane, sending.events - sending.dropped, sending.bytes, sending.skipped,
             encode_seconds=sending.encode_seconds, write_seconds=seconds,
         )  # fmt: skip
 
@@ -162,6 +162,7 @@ class _NatsDelivery:
 
     def __init__(self, sink: NatsSink, client: NatsClient, delivery: Delivery) -> None:
         self.events = self.bytes = self.skipped = 0
+        self.dropped = 0  # of those that were sent: the server knew their ids
         self.encode_seconds = 0.0
         self._config = sink.config
         self._template = sink._subject
@@ -185,40 +186,42 @@ class _NatsDelivery:
         if not config.exclusive:
             return
         if stream.retention(self._info) != "limits":
-            raise stream.unsuited(config)
+            raise stream.unsuited_error(config)
         self._end = await stream.end(js, config, self._delivery, self._info)
 
     def encode(self, group: list[Block]) -> list[tuple[int, str, bytes, dict[str, str]]]:
-        """(offset, subject, payload, headers) of each message, in the order of offsets."""
+        """(place, subject, payload, headers) of each message, in the order of their places."""
         began = time.perf_counter()
         source, mine = self._delivery.source, stream.owner(self._delivery, self._config.id)
         messages = []
         for block in group:
-            named = names(self._template, block, source)
+            named = destinations(self._template, block, source)
             subjects = [_subject(text) for text in named.dictionary.to_pylist()]
             payloads, _ = documents(self._format, block, source, named)
             beside = self._format.attributes(block, source)
-            extra = _headers(beside, block.rows)
-            offsets = block.offsets().tolist()
+            extra = _headers(beside, block)
+            places = stream.places(block)
             ids = pa.array(event_ids(block, source)).to_pylist()
             for row, number in enumerate(named.indices.to_pylist()):
                 headers = {
-                    "Nats-Msg-Id": _escaped(ids[row].decode()),
-                    **stream.note(mine, offsets[row]),
+                    "Nats-Msg-Id": _escape(ids[row].decode()),
+                    **stream.note(mine, places[row]),
                     "Nats-Expected-Stream": self._config.stream,
                     **(extra[row] if extra else {}),
                 }
-                if self._delivery.redelivered and offsets[row] <= self._end.offset:
+                if self._delivery.redelivered and places[row] <= self._end.place:
                     # It comes after later events: how far the stream is must still be seen from its last message.
-                    headers |= {**stream.note(mine, self._end.offset), stream.REACHED: self._end.identity}
-                messages.append((offsets[row], subjects[number], payloads[row].as_py(), headers))
+                    headers |= {**stream.note(mine, self._end.place), stream.REACHED: self._end.identity}
+                messages.append((places[row], subjects[number], payloads[row].as_py(), headers))
         messages.sort(key=lambda message: message[0])
         self.encode_seconds += time.perf_counter() - began
         return messages
 
     async def send(self, messages: list[tuple[int, str, bytes, dict[str, str]]]) -> None:
         self._check_sizes(messages)
-        exclusive, window = self._config.exclusive, self._config.max_in_flight // 2
+        # What is sent again may still be remembered by its id: it is dropped then, and no sequence follows it.
+        exclusive = self._config.exclusive and not self._delivery.redelivered
+        window = self._config.max_in_flight // 2
         fresh = [m for m in messages if not self._skip(m)]
         at = size = 0
         for number, (_, subject, payload, headers) in enumerate(fresh):
@@ -255,27 +258,30 @@ class _NatsDelivery:
                     "the stream still remembers ids of events that were removed from it", where=self._config.where,
                     fix="It goes on when the stream's duplicate window is over.",
                 )  # fmt: skip
+            self.dropped += duplicate
             self.skipped += duplicate
 
     def _skip(self, message: tuple[int, str, bytes, dict[str, str]]) -> bool:
-        offset, _, _, headers = message
-        if offset > self._end.offset or self._delivery.redelivered:
+        place, _, _, headers = message
+        if place > self._end.place or self._delivery.redelivered:
             return False
         self.skipped += 1
         identity = headers["Nats-Msg-Id"]
-        self._first = self._first or (offset, identity)
-        if offset == self._end.offset:
+        self._first = self._first or (place, identity)
+        if place == self._end.place:
             if identity != self._end.identity:
-                raise stream.other_log(self._config, offset)
+                raise stream.other_log(self._config, place)
             self._seen = True
         return True
 
     def _check_sizes(self, messages: list[tuple[int, str, bytes, dict[str, str]]]) -> None:
         large = {}
-        for offset, _, payload, headers in messages:
+        for place, _, payload, headers in messages:
             beside = 64 + sum(len(name) + len(value) + 4 for name, value in headers.items())
             if len(payload) + beside > self._room:
-                large[offset] = f"larger than the {self._room} bytes that the server or the stream takes"
+                large[stream.offset_of(place)] = (
+                    f"larger than the {self._room} bytes that the server or the stream takes"
+                )
         if large:
             fix = "Raise max_payload of the server, or max_msg_size of the stream."
             raise Poisoned(large, where=self._config.where, fix=fix)
@@ -287,19 +293,28 @@ def _subject(text: str) -> str:
     return ".".join(token or "_" for token in tokens)
 
 
-def _headers(beside: Any, rows: int) -> list[dict[str, str]]:
-    """CloudEvents attributes by row (the NATS binding: `ce-` before each name, that of the content's type too)."""
-    if not beside:
+def _headers(beside: Any, block: Block) -> list[dict[str, str]]:
+    """Headers that a processor gave, and CloudEvents attributes (the NATS binding: `ce-` before each name, that of the
+    content's type too), by row."""
+    given = {_header_name(name): values.to_pylist() for name, values in routed_headers(block).items()}
+    if not beside and not given:
         return []
     fixed = {f"ce-{name}": cloudevents.header(value) for name, value in beside.items() if isinstance(value, str)}
     lists = {f"ce-{name}": value.to_pylist() for name, value in beside.items() if not isinstance(value, str)}
+    lists |= given
     return [
         fixed | {name: cloudevents.header(values[row]) for name, values in lists.items() if values[row]}
-        for row in range(rows)
+        for row in range(block.rows)
     ]
 
 
-def _escaped(text: str) -> str:
+def _header_name(text: str) -> str:
+    """One that cannot end a header or be one of the server's own."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in text)
+    return f"_{name}" if name.lower().startswith("nats-") else name
+
+
+def _escape(text: str) -> str:
     return quote(text, safe=" !#$&'()*+,;=:/?@[]{}|^`<>~-._")
 
 

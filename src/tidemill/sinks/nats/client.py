@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import SecretStr
 
 from tidemill.errors import DeliveryError, Refused
-from tidemill.sinks.nats.errors import explained
+from tidemill.sinks.nats.errors import explain_errors
 
 if TYPE_CHECKING:
     from tidemill.sinks.nats import NatsConfig
@@ -44,7 +44,7 @@ class NatsClient:
     def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Runs it on the loop and waits for it; errors of the library become ours."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        with explained(self._config.where, lambda: self._complaint):
+        with explain_errors(self._config.where, lambda: self._complaint):
             return future.result()
 
     async def publish(
@@ -77,7 +77,7 @@ class NatsClient:
             list(config.servers), name="tidemill", connect_timeout=config.connect_timeout_seconds,
             # 0 attempts would mean any number.
             allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0.1,
-            error_cb=self._complain, closed_cb=self._closed,
+            error_cb=self._complain, closed_cb=self._on_close,
             tls=config.tls.context() if secure or config.tls.ca_file else None, **_login(config),
         )  # fmt: skip
         try:
@@ -98,7 +98,7 @@ class NatsClient:
     async def _complain(self, error: Exception) -> None:
         self._complaint = str(error)
 
-    async def _closed(self) -> None:
+    async def _on_close(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():

@@ -34,16 +34,16 @@ def check(answer: bytes, where: str) -> bool:
     if error is None:
         return bool(document.get("duplicate", False))
     code = int(error.get("err_code", 0))
-    words = str(error.get("description", "no stream listens"))[:200]
+    message = str(error.get("description", "no stream listens"))[:200]
     if code in _REFUSED:
-        raise Refused(f"JetStream refused: {words}", where=where, fix=_REFUSED[code])
+        raise Refused(f"JetStream refused: {message}", where=where, fix=_REFUSED[code])
     raise DeliveryError(
-        f"JetStream did not take the events: {words}", where=where, fix=_OTHERS.get(code, "Look at the server.")
+        f"JetStream did not take the events: {message}", where=where, fix=_OTHERS.get(code, "Look at the server.")
     )
 
 
 @contextlib.contextmanager
-def explained(where: str, complaint: Callable[[], str] = lambda: "") -> Iterator[None]:
+def explain_errors(where: str, complaint: Callable[[], str] = lambda: "") -> Iterator[None]:
     """`complaint` is what the server last said aside: the reason behind a message that was never answered."""
     from nats import errors
     from nats.js import errors as js
@@ -57,16 +57,16 @@ def explained(where: str, complaint: Callable[[], str] = lambda: "") -> Iterator
 
 
 def _explain(error: BaseException, where: str, complaint: str) -> DeliveryError:
-    words = str(error)[:200] or type(error).__name__
-    lowered = f"{words} {complaint}".lower()
+    message = str(error)[:200] or type(error).__name__
+    lowered = f"{message} {complaint}".lower()
     if "authorization" in lowered or "authentication" in lowered or "permissions violation" in lowered:
-        return Refused(f"NATS refused the login or the subject: {complaint or words}", where=where, fix=_LOGIN)
+        return Refused(f"NATS refused the login or the subject: {complaint or message}", where=where, fix=_LOGIN)
     code = getattr(error, "err_code", None)
     if code in _REFUSED:
-        return Refused(f"JetStream refused: {getattr(error, 'description', words)}", where=where, fix=_REFUSED[code])
+        return Refused(f"JetStream refused: {getattr(error, 'description', message)}", where=where, fix=_REFUSED[code])
     if "certificate" in lowered:
         return Refused("the server's certificate is not trusted", where=where, fix="Check tls.ca_file and the name.")
     return DeliveryError(
-        f"NATS did not answer: {words}{f' ({complaint})' if complaint and complaint != words else ''}", where=where,
+        f"NATS did not answer: {message}{f' ({complaint})' if complaint and complaint != message else ''}", where=where,
         fix="Is the server up, and is JetStream enabled?",
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """What the stream holds already: its last message says how far this sink came, whatever was killed when.
 
-Every message carries `Tidemill-Event: <pipeline>/<sink>:<offset>`. With `exclusive` nobody else publishes to the
-stream, so sequence order is offset order, and everything up to the last message's offset is there. It is skipped only
+Every message carries `Tidemill-Event: <pipeline>/<sink>:<offset>`, with `.<sub>` after it where processors made several
+of one event. Offset and sub together are its place here. With `exclusive` nobody else publishes to the
+stream, so sequence order is that of places, and everything up to the last message's place is there. It is skipped only
 when the messages are seen to be these very events; else the state was lost or another pipeline writes here, and the
 sink stops.
 """
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import Refused
+from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
+from tidemill.model.derived import sub_ordinals
 from tidemill.model.position import Offset
 from tidemill.model.template import Template
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
@@ -26,20 +29,33 @@ REACHED = "Tidemill-Reached-Id"  # of a dead letter that was sent again: the eve
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The stream's last sequence, and the offset and identity of the event it holds (-1 if it holds none)."""
+    """The stream's last sequence, and the place and identity of the event it holds (-1 if it holds none)."""
 
     sequence: int
-    offset: Offset = -1
+    place: int = -1
     identity: str = ""
+
+
+def places(block: Block) -> list[int]:
+    """Of each row, in one number that rises as events do."""
+    offsets, subs = block.offsets().tolist(), sub_ordinals(block)
+    if subs is None:
+        return [offset << 16 for offset in offsets]
+    return [offset << 16 | sub for offset, sub in zip(offsets, subs.tolist(), strict=True)]
+
+
+def offset_of(place: int) -> Offset:
+    return place >> 16
 
 
 def owner(delivery: Delivery, sink: str) -> str:
     return f"{delivery.pipeline}/{sink}"
 
 
-def note(mine: str, offset: Offset) -> dict[str, str]:
+def note(mine: str, place: int) -> dict[str, str]:
     """The header that tells a later worker which event a message is."""
-    return {EVENT: f"{mine}:{offset}"}
+    offset, sub = place >> 16, place & 0xFFFF
+    return {EVENT: f"{mine}:{offset}.{sub}" if sub else f"{mine}:{offset}"}
 
 
 async def ensure(js: Any, config: NatsConfig, subject: Template) -> Any:
@@ -89,18 +105,19 @@ async def end(js: Any, config: NatsConfig, delivery: Delivery, info: Any) -> End
         message = await js.get_msg(config.stream, subject=">")
     except NotFoundError:  # consumed or purged since
         return End(last)
-    offset, identity = _event(message, owner(delivery, config.id))
-    if offset < 0:
+    place, identity = _event(message, owner(delivery, config.id))
+    if place < 0:
         raise Refused(
             f'the last message of stream "{config.stream}" is not of this sink', where=config.where,
             fix="Give the sink a stream of its own, or set exclusive: false: then a replay is recognised only within "
             "the stream's duplicate window.",
         )  # fmt: skip
-    return End(max(last, int(message.seq)), offset, identity)
+    return End(max(last, int(message.seq)), place, identity)
 
 
-async def confirm(js: Any, config: NatsConfig, delivery: Delivery, info: Any, first: tuple[Offset, str]) -> None:
-    """`Refused` unless the stream holds this event: found by halving, for offsets rise with the sequence."""
+async def confirm(js: Any, config: NatsConfig, delivery: Delivery, info: Any, first: tuple[int, str]) -> None:
+    """`Refused` unless the stream holds the event of this place: found by halving, for places rise with the
+    sequence."""
     from nats.js.errors import NotFoundError
 
     low, high = int(info.state.first_seq), int(info.state.last_seq)
@@ -111,29 +128,32 @@ async def confirm(js: Any, config: NatsConfig, delivery: Delivery, info: Any, fi
         except NotFoundError:
             high = middle - 1
             continue
-        offset, identity = _event(message, owner(delivery, config.id))
-        if offset == first[0]:
+        place, identity = _event(message, owner(delivery, config.id))
+        if place == first[0]:
             if identity == first[1]:
                 return
             break
-        low, high = (int(message.seq) + 1, high) if offset < first[0] else (low, middle - 1)
+        low, high = (int(message.seq) + 1, high) if place < first[0] else (low, middle - 1)
     raise other_log(config, first[0])
 
 
-def other_log(config: NatsConfig, offset: Offset) -> Refused:
+def other_log(config: NatsConfig, place: int) -> Refused:
     return Refused(
-        f'stream "{config.stream}" is beyond offset {offset}, but does not show that it holds these events',
+        f'stream "{config.stream}" is beyond offset {offset_of(place)}, but does not show that it holds these events',
         where=config.where,
         fix="If the state directory was lost or reset, offsets count anew: give the sink a new stream, or purge this "
         "one once its consumers are done (nats stream purge).",
     )
 
 
-def _event(message: Any, mine: str) -> tuple[Offset, str]:
+def _event(message: Any, mine: str) -> tuple[int, str]:
     headers = message.headers or {}
-    written, _, offset = headers.get(EVENT, "").rpartition(":")
+    written, _, at = headers.get(EVENT, "").rpartition(":")
+    offset, _, sub = at.partition(".")
     identity = headers.get(REACHED) or headers.get("Nats-Msg-Id", "")
-    return (int(offset), identity) if written == mine and offset.isdigit() else (-1, "")
+    if written != mine or not offset.isdigit() or not (sub or "0").isdigit():
+        return -1, ""
+    return int(offset) << 16 | int(sub or 0), identity
 
 
 def retention(info: Any) -> str:
@@ -141,7 +161,7 @@ def retention(info: Any) -> str:
     return str(getattr(policy, "value", policy) or "limits")
 
 
-def unsuited(config: NatsConfig) -> Refused:
+def unsuited_error(config: NatsConfig) -> Refused:
     return Refused(
         f'stream "{config.stream}" forgets messages once they are consumed, and with them how far the sink came',
         where=config.where,

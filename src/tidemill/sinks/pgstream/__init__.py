@@ -20,9 +20,10 @@ from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.template import Template
 from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, check_registry, encoder
 from tidemill.sinks._shared.in_order import groups
-from tidemill.sinks._shared.pg_client import PostgresTarget, address, connect, explained
+from tidemill.sinks._shared.pg_client import PostgresTarget, address, connect, explain_errors
 from tidemill.sinks._shared.places import database
-from tidemill.sinks._shared.routing import parsed
+from tidemill.sinks._shared.resume_scheme import fresh_blocks
+from tidemill.sinks._shared.routing import check_template
 from tidemill.sinks.pgstream import tables as queue
 from tidemill.sinks.pgstream.consumer import Claimed, Client, Group, Message
 from tidemill.sinks.pgstream.resume import PlanChanged, Positions
@@ -60,7 +61,7 @@ class PgstreamConfig(EncodedSinkConfig, PostgresTarget):
     @field_validator("stream")
     @classmethod
     def _stream_parses(cls, text: str) -> str:
-        return parsed(text)
+        return check_template(text)
 
     def occupies(self) -> tuple[Place, ...]:
         """An event is in a stream once, whichever sink of the pipeline brings it."""
@@ -91,21 +92,20 @@ class PgstreamSink(BaseSink[PgstreamConfig]):
         began = time.perf_counter()
         db = self._connection()
         positions = Positions(db, self.config.queue_schema, self.config.id, rewind="apply", where=self._where)
-        with explained(self._where):
+        with explain_errors(self._where):
             for turn in range(_TURNS):
                 positions.settle(delivery)
                 try:
                     with db.transaction():
-                        taking = positions.begin(delivery)
+                        resumption = positions.begin(delivery)
                         work = PgstreamDelivery(self.config, self._stream, self._format, db, delivery)
                         with ThreadPoolExecutor(1, thread_name_prefix="pgstream") as sender:
                             for group in groups(delivery):
-                                blocks = [block for b in group if (block := taking.fresh(b)) is not None]
-                                if blocks:
+                                if blocks := list(fresh_blocks(group, resumption)):
                                     work.send(blocks, sender)
                             work.wait()
                         work.finish()
-                        taking.save()
+                        resumption.note()
                     break
                 except PlanChanged:
                     if turn == _TURNS - 1:
@@ -114,7 +114,7 @@ class PgstreamSink(BaseSink[PgstreamConfig]):
         if time.monotonic() - self._swept >= self.config.retention.every_seconds:
             self._sweep(db)
         return Receipt(
-            self.config.id, delivery.lane, work.events, work.bytes, taking.skipped + work.known,
+            self.config.id, delivery.lane, work.events, work.bytes, resumption.skipped + work.known,
             encode_seconds=work.encode_seconds, write_seconds=seconds,
         )  # fmt: skip
 
@@ -132,7 +132,7 @@ class PgstreamSink(BaseSink[PgstreamConfig]):
     def _connection(self) -> Connection:
         if self._db is None or self._db.closed:
             self._db = connect(self.config, self._where)
-            with explained(self._where):
+            with explain_errors(self._where):
                 queue.install(self._db, self.config.queue_schema)
                 positions = Positions(
                     self._db, self.config.queue_schema, self.config.id, rewind="apply", where=self._where
@@ -148,7 +148,7 @@ class PgstreamSink(BaseSink[PgstreamConfig]):
         self._swept = time.monotonic()
         limits = self.config.retention
         try:
-            with explained(self._where):
+            with explain_errors(self._where):
                 removed = sweep(
                     db, self.config.queue_schema, limits.acked_seconds, limits.max_age_seconds, limits.max_bytes
                 )

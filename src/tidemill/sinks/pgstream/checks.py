@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
-from tidemill.sinks._shared.pg_checks import may_make_schemas, may_write, reached
+from tidemill.sinks._shared.pg_checks import check_connection, may_make_schemas, may_write
 from tidemill.sinks._shared.pg_client import condition, connect
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def run_checks(config: PgstreamConfig, where: str) -> Iterator[Check]:
         return
     with db:
         try:
-            yield from reached(db, oldest=_OLDEST)
+            yield from check_connection(db, oldest=_OLDEST)
             yield _queue(db, config.queue_schema)
         except psycopg.Error as error:
             yield Check("server", Outcome.FAIL, condition(error), "See the server's log.")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 import orjson
 
 from tidemill.errors import ConfigError
-from tidemill.sinks._shared.pg_client import PostgresTarget, address, connect, explained
+from tidemill.sinks._shared.pg_client import PostgresTarget, address, connect, explain_errors
 
 if TYPE_CHECKING:
     from tidemill.sinks._shared.pg_client import Connection
@@ -93,7 +93,7 @@ class Client:
         """Makes the queue's schema, tables and functions, as the sink does; for consumers that come first."""
         from tidemill.sinks.pgstream.tables import install
 
-        with explained(self._where):
+        with explain_errors(self._where):
             install(self.db, self.schema)
 
     def group(
@@ -127,7 +127,7 @@ class Client:
     ) -> dict[str, tuple[int, int]]:
         """Removes messages that all groups acked so long ago, or that are beyond a limit: {stream: (removed, of these
         not acked)}."""
-        with explained(self._where):
+        with explain_errors(self._where):
             return sweep(self.db, self.schema, acked_seconds, max_age_seconds, max_bytes)
 
     @property
@@ -138,12 +138,12 @@ class Client:
 
     def call(self, function: str, arguments: list[Any]) -> list[tuple[Any, ...]]:
         """A function of the queue, as rows."""
-        return self._called(self._statement(function, len(arguments), "*"), arguments, None)
+        return self._call(self._statement(function, len(arguments), "*"), arguments, None)
 
     def messages(self, arguments: list[Any]) -> list[Message]:
         """A pull, in the binary form: as text, payloads would be twice as long."""
         statement = self._statement("pull", len(arguments), _MESSAGE)
-        return cast("list[Message]", self._called(statement, arguments, lambda cursor: Message._make))
+        return cast("list[Message]", self._call(statement, arguments, lambda cursor: Message._make))
 
     def _statement(self, function: str, arguments: int, answer: str) -> bytes:
         """Composed once: a consumer calls the same few again and again."""
@@ -157,11 +157,11 @@ class Client:
             found = self._calls[function, arguments] = statement.as_bytes(self.db)
         return found
 
-    def _called(self, statement: bytes, arguments: list[Any], factory: Any) -> list[tuple[Any, ...]]:
+    def _call(self, statement: bytes, arguments: list[Any], factory: Any) -> list[tuple[Any, ...]]:
         import psycopg
 
         try:
-            with explained(self._where), self.db.cursor(binary=factory is not None, row_factory=factory) as cursor:
+            with explain_errors(self._where), self.db.cursor(binary=factory is not None, row_factory=factory) as cursor:
                 return cursor.execute(statement, arguments).fetchall()
         except Exception as error:
             if isinstance(error.__cause__, psycopg.errors.UndefinedObject | psycopg.errors.UndefinedFunction):
@@ -175,7 +175,7 @@ class Client:
         """Until a message comes to any stream, or so long."""
         from psycopg import sql
 
-        with explained(self._where):
+        with explain_errors(self._where):
             self.db.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.schema)))
             for _ in self.db.notifies(timeout=seconds, stop_after=1):
                 pass
@@ -184,7 +184,7 @@ class Client:
         from psycopg import sql
         from psycopg.rows import dict_row
 
-        with explained(self._where), self.db.cursor(row_factory=dict_row) as cursor:
+        with explain_errors(self._where), self.db.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(sql.SQL(statement).format(s=sql.Identifier(self.schema)), arguments).fetchall()
 
 

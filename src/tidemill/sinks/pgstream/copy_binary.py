@@ -32,9 +32,9 @@ class CopyRows:
         kind = np.dtype([("length", ">i4"), ("value", f">i{size}")])
         packed = np.empty(self._rows, kind)
         packed["length"], packed["value"] = size, values
-        self._add(_fixed(packed, 4 + size))
+        self._add(_fixed_array(packed, 4 + size))
 
-    def moments(self, values: pa.Array) -> None:
+    def timestamps(self, values: pa.Array) -> None:
         """timestamptz, from microseconds since 1970; pg_lsn and bigint that may be null go through `numbers`."""
         self.numbers(pc.subtract(values.cast(pa.int64()), _EPOCH_2000))
 
@@ -44,17 +44,17 @@ class CopyRows:
         packed = np.empty(self._rows, kind)
         packed["length"] = 8
         packed["value"] = values.fill_null(0).to_numpy(zero_copy_only=False).astype(np.uint64).view(np.int64)
-        whole = _fixed(packed, 12)
+        whole = _fixed_array(packed, 12)
         if values.null_count:
             whole = pc.if_else(values.is_valid(), whole, pa.scalar(_NULL, pa.large_binary()))
         self._add(whole)
 
-    def texts(self, values: pa.Array, *, before: bytes = b"") -> None:
+    def strings(self, values: pa.Array, *, before: bytes = b"") -> None:
         """Text or bytes of any length. `before` stands in front of each, as jsonb's version number does."""
         values = values.cast(pa.large_binary())
         sizes = pc.add(pc.binary_length(values), len(before)).fill_null(-1)
         lengths = sizes.to_numpy(zero_copy_only=False).astype(">i4")
-        head = _fixed(lengths, 4)
+        head = _fixed_array(lengths, 4)
         if before:
             head = pc.binary_join_element_wise(head, pa.scalar(before, pa.large_binary()), _NOTHING)
             head = pc.if_else(values.is_valid(), head, pa.scalar(_NULL, pa.large_binary()))
@@ -84,7 +84,7 @@ class CopyRows:
 _NOTHING = pa.scalar(b"", pa.large_binary())
 
 
-def _fixed(values: np.ndarray[Any, Any], width: int) -> pa.Array:
+def _fixed_array(values: np.ndarray[Any, Any], width: int) -> pa.Array:
     """Records of one width as byte strings, without a copy."""
     ends = np.arange(0, width * (len(values) + 1), width, dtype=np.int64)
     return pa.Array.from_buffers(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from tidemill.sinks._shared.pg_resume import PlanChanged, Positions, Taking
+from tidemill.sinks._shared.pg_resume import PlanChanged, Positions, PostgresResumption
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
 
-__all__ = ["RESUME", "PlanChanged", "Positions", "Taking"]
+__all__ = ["RESUME", "PlanChanged", "Positions", "PostgresResumption"]
 
 RESUME = ResumeScheme(
     kept_in="the table tidemill_positions",
     bound_by="one transaction with the events",
     replay="skipped, event by event",
     already=Positions.begin,
-    note=Taking.save,
+    note=PostgresResumption.note,
+    resumption=PostgresResumption,
 )

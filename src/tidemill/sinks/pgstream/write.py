@@ -23,7 +23,7 @@ from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
 from tidemill.model.template import Template
 from tidemill.sinks._shared.in_order import event_ids
-from tidemill.sinks._shared.routing import documents, names
+from tidemill.sinks._shared.routing import destinations, documents, routed_headers
 from tidemill.sinks.pgstream import copy_binary as wire
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class PgstreamDelivery:
 
     def _encode(self, blocks: list[Block]) -> tuple[pa.Buffer, _Sizes]:
         source = self.delivery.source
-        named = [names(self.template, block, source) for block in blocks]
+        named = [destinations(self.template, block, source) for block in blocks]
         encoded = [documents(self.format, block, source, d) for block, d in zip(blocks, named, strict=True)]
         offsets = np.concatenate([block.offsets() for block in blocks]).astype(np.int64)
         order = np.argsort(offsets, kind="stable")
@@ -170,19 +170,21 @@ class PgstreamDelivery:
         lines.integers(of, size=4)
         lines.integers(ids)
         lines.integers(offsets)
-        lines.texts(put([event_ids(block, source) for block in blocks]))
-        lines.texts(put([_LABELS.take(block.batch.column("op")) for block in blocks]))
-        lines.texts(put([pa.repeat(pa.scalar(block.table.full_name), block.rows) for block in blocks]))
-        lines.texts(positions)
+        lines.strings(put([event_ids(block, source) for block in blocks]))
+        lines.strings(put([_LABELS.take(block.batch.column("op")) for block in blocks]))
+        lines.strings(put([pa.repeat(pa.scalar(block.table.full_name), block.rows) for block in blocks]))
+        lines.strings(positions)
         lines.numbers(_lsns(positions))
-        lines.moments(put([block.batch.column("commit_time") for block in blocks]))
-        lines.texts(keys)
-        lines.texts(payloads)
+        lines.timestamps(put([block.batch.column("commit_time") for block in blocks]))
+        lines.strings(keys)
+        lines.strings(payloads)
         lines.constant(self.format.content_type.encode())
         headers = [_headers(self.format, block, source) for block in blocks]
-        present = [h for h in headers if h is not None]
-        if len(present) == len(headers):
-            lines.texts(put(present), before=b"\x01")
+        if any(h is not None for h in headers):
+            present = [
+                pa.nulls(b.rows, pa.large_binary()) if h is None else h for h, b in zip(headers, blocks, strict=True)
+            ]
+            lines.strings(put(present), before=b"\x01")
         else:
             lines.nothing()
         total = {int(n): (int((of == n).sum()), int(sizes[of == n].sum())) for n in np.unique(of)}
@@ -194,13 +196,13 @@ class PgstreamDelivery:
         of, ids = np.zeros(len(streams), np.int64), np.zeros(len(streams), np.int64)
         for code, name in sorted(enumerate(coded.dictionary.to_pylist()), key=lambda pair: pair[1]):
             mine = np.flatnonzero(coded.indices.to_numpy() == code)
-            stream = self._locked(name)
+            stream = self._lock(name)
             of[mine] = stream.number
             ids[mine] = stream.last + 1 + np.arange(len(mine))
             stream.last += len(mine)
         return of, ids
 
-    def _locked(self, name: str) -> _Stream:
+    def _lock(self, name: str) -> _Stream:
         from psycopg import sql
 
         if name not in self.streams:
@@ -239,8 +241,9 @@ def _lsn(text: str) -> int | None:
 
 
 def _headers(format: Format, block: Block, source: str) -> pa.Array | None:
-    """Attributes that travel beside the event (CloudEvents in binary mode), as one JSON document per row."""
-    attributes = format.attributes(block, source)
+    """What travels beside the event (attributes of CloudEvents in binary mode, headers that a processor gave), as one
+    JSON document per row."""
+    attributes = {**format.attributes(block, source), **routed_headers(block)}
     if not attributes:
         return None
     names_, columns = list(attributes), []

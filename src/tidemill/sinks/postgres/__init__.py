@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -21,23 +21,28 @@ from tidemill.errors import ConfigError, Poisoned
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.position import Offset
-from tidemill.model.schema_change import SchemaChange, SchemaChangeKind, SchemaPlan
+from tidemill.model.schema_change import COLUMN_KINDS, SchemaChange, SchemaChangeKind, SchemaPlan
 from tidemill.model.table import Table
 from tidemill.model.template import Template
-from tidemill.sinks._shared.pg_client import address, connect, explained, is_about_structure
+from tidemill.sinks._shared.pg_client import address, connect, explain_errors, is_about_structure
 from tidemill.sinks._shared.pg_resume import StateConfig
 from tidemill.sinks._shared.places import database
-from tidemill.sinks._shared.prefetch import ahead
+from tidemill.sinks._shared.prefetch import prefetch
+from tidemill.sinks._shared.resume_scheme import fresh_blocks
 from tidemill.sinks._shared.unfollowed import Looks
-from tidemill.sinks.postgres.resume import PlanChanged, Positions, Taking
+from tidemill.sinks.postgres.audit import PostgresAudit
+from tidemill.sinks.postgres.recovery import Recoveries
+from tidemill.sinks.postgres.resume import PlanChanged, Positions, PostgresResumption
 from tidemill.sinks.postgres.tables import PostgresTables, Rules
 from tidemill.sinks.postgres.target import CREATE_STATE, Target
+from tidemill.sinks.postgres.target import columns as target_columns
 from tidemill.sinks.postgres.windows import Window, Windows
 from tidemill.sinks.postgres.write import Applier, TooMany
 
 if TYPE_CHECKING:
     from tidemill.sinks._shared.pg_client import Connection
 
+_AUDIT_SECONDS = 86_400.0  # one statement compares a whole table
 _TURNS = 5  # of workers that change the plan at the same time
 
 
@@ -101,7 +106,7 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
     mechanism: ClassVar[str] = (
         "One transaction per lane and batch: upserts by key, and the record of what it delivered."
     )
-    capabilities = Capabilities(schema_changes=frozenset(SchemaChangeKind), upsert=True)
+    capabilities = Capabilities(schema_changes=COLUMN_KINDS, upsert=True)
     tier = Tier.EFFECTIVELY_ONCE
     config: PostgresSinkConfig
 
@@ -125,16 +130,16 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
         """Looks in a transaction of its own that cannot write. A table that the source dropped stays."""
         if change.after is None:
             return SchemaPlan()
-        with explained(self._where), contextlib.closing(connect(self.config, self._where)) as db, db.transaction():
+        with explain_errors(self._where), contextlib.closing(connect(self.config, self._where)) as db, db.transaction():
             db.execute("SET TRANSACTION READ ONLY")
-            schema, name = self._rendered(change.after, change.source)
+            schema, name = self._render(change.after, change.source)
             return SchemaPlan(self._tables(db).plan(change.after, schema, name, change.offset))
 
     def apply(self, change: SchemaChange) -> None:
         if change.after is None:
             return
         try:
-            with explained(self._where):
+            with explain_errors(self._where):
                 db = self._connection()
                 with db.transaction():
                     self.target(db, change.after, change.source, change.offset, redelivered=False)
@@ -145,20 +150,20 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
     def write(self, delivery: Delivery) -> Receipt:
         began = time.perf_counter()
         try:
-            with explained(self._where):
-                work, taking = self._with_a_second_look(delivery)
+            with explain_errors(self._where):
+                work, resumption = self._with_a_second_look(delivery)
         except BaseException:
             # Tables and temporary tables that are known may be of the transaction that was taken back.
             self.close()
             raise
         total = time.perf_counter() - began
         return Receipt(
-            self.config.id, delivery.lane, work.windows.events, work.applier.bytes, taking.skipped,
+            self.config.id, delivery.lane, work.windows.events, work.applier.bytes, resumption.skipped,
             encode_seconds=work.encode_seconds, write_seconds=total - work.encode_seconds,
-            notices=self._looks.packed(),
+            notices=self._looks.pack(),
         )  # fmt: skip
 
-    def _with_a_second_look(self, delivery: Delivery) -> tuple[_Work, Taking]:
+    def _with_a_second_look(self, delivery: Delivery) -> tuple[_Work, PostgresResumption]:
         """What is known of a table may be of yesterday: somebody may have changed or dropped it since."""
         import psycopg
 
@@ -171,7 +176,7 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
         self.close()
         return self._deliver(delivery)
 
-    def _deliver(self, delivery: Delivery) -> tuple[_Work, Taking]:
+    def _deliver(self, delivery: Delivery) -> tuple[_Work, PostgresResumption]:
         db = self._connection()
         positions = Positions(
             db, self.config.state_schema, self.config.id, rewind=self.config.rewind, where=self._where
@@ -181,10 +186,10 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
             try:
                 with db.transaction():
                     work = _Work(self, db, delivery)
-                    taking = positions.begin(delivery)
-                    work.run(block for b in delivery if (block := taking.fresh(b)) is not None)
-                    taking.save()
-                return work, taking
+                    resumption = positions.begin(delivery)
+                    work.run(fresh_blocks(delivery, resumption))
+                    resumption.note()
+                return work, resumption
             except PlanChanged:
                 if turn == _TURNS - 1:
                     raise
@@ -197,6 +202,33 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
         self._targets.clear()
         self._looks.forget()
 
+    def audit(self, table: Table, source: str, *, values: bool = False) -> PostgresAudit:
+        with explain_errors(self._where):
+            db = connect(self.config.model_copy(update={"statement_timeout_seconds": _AUDIT_SECONDS}), self._where)
+            try:
+                schema, name = self._render(table, source)
+                there = target_columns(db, schema, name)
+                return PostgresAudit(db, schema, name, table, there, self._where, values=values)
+            except BaseException:
+                db.close()
+                raise
+
+    def begin_recovery(self, tables: Sequence[Table], source: str, since: Offset) -> None:
+        with explain_errors(self._where), contextlib.closing(connect(self.config, self._where)) as db:
+            self._prepare(db)
+            with db.transaction():
+                recoveries = Recoveries(db, self.config.state_schema)
+                for table in tables:
+                    recoveries.begin(self._render(table, source), table.key, since)
+
+    def end_recovery(self, table: Table, source: str, since: Offset, *, remove: bool) -> int:
+        patient = self.config.model_copy(update={"statement_timeout_seconds": _AUDIT_SECONDS})
+        with explain_errors(self._where), contextlib.closing(connect(patient, self._where)) as db:
+            db.execute("SET row_security = off")  # a policy that hides rows is an error
+            with db.transaction():
+                recoveries = Recoveries(db, self.config.state_schema)
+                return recoveries.end(self._render(table, source), since, remove=remove, where=self._where)
+
     def doctor(self) -> Iterable[Check]:
         from tidemill.sinks.postgres.checks import run_checks
 
@@ -206,10 +238,10 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
         """Asked for once; a change of the table makes a new one."""
         found = self._targets.get(table.full_name)
         if found is None or not self.knows(table):
-            schema, name = self._rendered(table, source)
+            schema, name = self._render(table, source)
             found = self._tables(db).follow(table, schema, name, since, redelivered=redelivered)
             self._targets[table.full_name] = found
-            self._looks.looked(table.full_name, found.notices)
+            self._looks.record(table.full_name, found.notices)
         return found
 
     def _tables(self, db: Connection) -> PostgresTables:
@@ -230,7 +262,7 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
         for target in self._targets.values():
             target.optimistic = True
 
-    def _rendered(self, table: Table, source: str) -> tuple[str, str]:
+    def _render(self, table: Table, source: str) -> tuple[str, str]:
         parts = [part.constant(table, source) for part in self._name]
         if len(parts) == 1:
             return "public", parts[0]
@@ -241,7 +273,7 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
         if self._db is None or self._db.closed:
             self._db = connect(self.config, self._where)
             self._targets.clear()
-            with explained(self._where):
+            with explain_errors(self._where):
                 self._prepare(self._db)
         return self._db
 
@@ -262,7 +294,7 @@ class _Work:
     """One delivery: its windows one after another, each applied while the next one is made."""
 
     def __init__(self, sink: PostgresSink, db: Connection, delivery: Delivery) -> None:
-        self.applier = Applier(db)
+        self.applier = Applier(db, Recoveries(db, sink.config.state_schema))
         self.windows = Windows(keyless=sink.config.keyless == "append")
         self.encode_seconds = 0.0  # that the server had to wait for
         self._sink = sink
@@ -272,7 +304,7 @@ class _Work:
 
     def run(self, blocks: Iterator[Block]) -> None:
         try:
-            with contextlib.closing(ahead(self.windows.of(blocks))) as windows:
+            with contextlib.closing(prefetch(self.windows.of(blocks))) as windows:
                 while (window := self._next(windows)) is not None:
                     target = self._sink.target(
                         self._db, window.table, self._delivery.source, window.since,
@@ -283,7 +315,7 @@ class _Work:
             pass
         if bad := self.windows.unwritable | self.applier.bad:
             raise Poisoned(
-                bad, where=self._sink._where,
+                bad, lacking=self.applier.lacking - self.windows.unwritable.keys(), where=self._sink._where,
                 fix="Mend the rows or the target's constraints; with dead letters on, the others are delivered.",
             )  # fmt: skip
 

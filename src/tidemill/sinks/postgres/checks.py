@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
-from tidemill.sinks._shared.pg_checks import may_make_schemas, may_write, reached
+from tidemill.sinks._shared.pg_checks import check_connection, may_make_schemas, may_write
 from tidemill.sinks._shared.pg_client import condition, connect
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def run_checks(config: PostgresSinkConfig, where: str) -> Iterator[Check]:
         return
     with db:
         try:
-            yield from reached(db)
+            yield from check_connection(db)
             yield state(db, config)
             yield _creating(db, config)
             yield from _tables(db, config)

@@ -39,17 +39,17 @@ def lines(columns: Sequence[pa.Array]) -> pa.Buffer:
 
 def column(values: pa.Array) -> pa.Array:
     """Escaped text of each value as `large_binary`; null stays null."""
-    return escaped(plain(values))
+    return escape(plain(values))
 
 
-def escaped(texts: pa.Array) -> pa.Array:
+def escape(strings: pa.Array) -> pa.Array:
     """For COPY. Most columns have nothing to escape, which a look at their bytes tells faster than a replacement."""
-    texts = texts.cast(pa.large_binary())
-    content = _data(texts).to_pybytes()
+    strings = strings.cast(pa.large_binary())
+    content = _data(strings).to_pybytes()
     for char, code in _ESCAPES:
         if char in content:
-            texts = pc.replace_substring(texts, pattern=char, replacement=code)
-    return texts
+            strings = pc.replace_substring(strings, pattern=char, replacement=code)
+    return strings
 
 
 def plain(values: pa.Array) -> pa.Array:
@@ -62,7 +62,7 @@ def plain(values: pa.Array) -> pa.Array:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return _hex(values)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return _moments(values)
+        return _timestamps(values)
     if pa.types.is_duration(kind):
         return _durations(values)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -75,7 +75,7 @@ def plain(values: pa.Array) -> pa.Array:
         ) from error
 
 
-def _moments(values: pa.Array) -> pa.Array:
+def _timestamps(values: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(values.type):
         # The session's time zone is UTC. Arrow prints a zone fifty times slower than none.
         values = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
@@ -83,14 +83,14 @@ def _moments(values: pa.Array) -> pa.Array:
     else:
         values = values.cast(pa.date32())
         days = _numbers(values)
-    texts = pc.cast(values, pa.string())
+    strings = pc.cast(values, pa.string())
     beyond = (days < _YEAR_1) | (days >= _YEAR_10000)
     if not beyond.any():
-        return texts
+        return strings
     # Rare: PostgreSQL writes BC after the date, and Arrow's years wrap around.
     numbers = values.cast(pa.int32() if pa.types.is_date(values.type) else pa.int64())
     exact = [_beyond(v.as_py(), values.type) if v.is_valid else None for v in numbers.filter(pa.array(beyond))]
-    return pc.replace_with_mask(texts, pa.array(beyond), pa.array(exact, pa.string()))
+    return pc.replace_with_mask(strings, pa.array(beyond), pa.array(exact, pa.string()))
 
 
 def _beyond(number: int, kind: pa.DataType) -> str:
@@ -125,10 +125,10 @@ def _hex(values: pa.Array) -> pa.Array:
         pa.large_binary(), len(values),
         [None, pa.py_buffer((offsets - offsets[0]) * 2), pa.py_buffer(_HEX[content])],
     )  # fmt: skip
-    texts = pc.binary_join_element_wise(
+    strings = pc.binary_join_element_wise(
         pa.scalar(b"\\x", pa.large_binary()), doubled, pa.scalar(b"", pa.large_binary())
     )
-    return pc.if_else(values.is_valid(), texts, pa.scalar(None, pa.large_binary()))
+    return pc.if_else(values.is_valid(), strings, pa.scalar(None, pa.large_binary()))
 
 
 def _arrays(values: pa.Array) -> pa.Array:
@@ -151,8 +151,8 @@ def _arrays(values: pa.Array) -> pa.Array:
     lists = pa.LargeListArray.from_arrays(pa.array(offsets - first), elements)
     joined = pc.binary_join(lists, pa.scalar(comma, pa.large_binary()))
     opening, closing = pa.scalar(b"{", pa.large_binary()), pa.scalar(b"}", pa.large_binary())
-    texts = pc.binary_join_element_wise(opening, joined, closing, none)
-    return pc.if_else(values.is_valid(), texts, pa.scalar(None, pa.large_binary()))
+    strings = pc.binary_join_element_wise(opening, joined, closing, none)
+    return pc.if_else(values.is_valid(), strings, pa.scalar(None, pa.large_binary()))
 
 
 def _numbers(values: pa.Array) -> np.ndarray[Any, Any]:
@@ -160,16 +160,16 @@ def _numbers(values: pa.Array) -> np.ndarray[Any, Any]:
     return np.asarray(integers.fill_null(0).to_numpy())
 
 
-def _offsets(texts: pa.Array) -> np.ndarray[Any, Any]:
-    if not len(texts):
+def _offsets(strings: pa.Array) -> np.ndarray[Any, Any]:
+    if not len(strings):
         return np.zeros(1, np.int64)
-    return np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(strings.buffers()[1], np.int64)[strings.offset : strings.offset + len(strings) + 1]
 
 
-def _data(texts: pa.Array) -> pa.Buffer:
+def _data(strings: pa.Array) -> pa.Buffer:
     """The bytes of a large_binary's values, one after the other."""
-    offsets = _offsets(texts)
-    content = texts.buffers()[2]
+    offsets = _offsets(strings)
+    content = strings.buffers()[2]
     if content is None:
         return pa.py_buffer(b"")
     return content.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _WHOLE = ("smallint", "integer", "bigint")
 _FLOATS = ("real", "double precision")
-_MOMENTS = ("timestamp without time zone", "timestamp with time zone")
-_TIMES = ("date", *_MOMENTS, "time without time zone", "time with time zone", "interval")
+_TIMESTAMPS = ("timestamp without time zone", "timestamp with time zone")
+_TIMES = ("date", *_TIMESTAMPS, "time without time zone", "time with time zone", "interval")
 _SHORT = ("character varying", "character", "name", '"char"')  # texts that may be cut
 
 
@@ -36,10 +36,10 @@ class Doubt:
     compared: str
     limit: int | None = None
 
-    def concerns(self, texts: pa.Array) -> bool:
+    def concerns(self, strings: pa.Array) -> bool:
         if self.limit is None:
             return True
-        long = texts.filter(pc.greater(pc.binary_length(texts), self.limit))
+        long = strings.filter(pc.greater(pc.binary_length(strings), self.limit))
         return bool(pc.any(pc.ends_with(long, b" ")).as_py())
 
     @property
@@ -50,21 +50,21 @@ class Doubt:
 
 def doubt(number: int, wanted: str, kind: str) -> Doubt | None:
     """`wanted` is the type that holds every value of the source, `kind` the one that the target has."""
-    compared = compared_as(wanted, kind)
+    compared = comparison_type(wanted, kind)
     if not compared:
         return None
     limits = {"character varying": modifier(kind), "character": 0}
     return Doubt(number, kind, compared, limits.get(base(kind)) if compared in ("text", "bpchar") else None)
 
 
-def compared_as(wanted: str, kind: str) -> str:
+def comparison_type(wanted: str, kind: str) -> str:
     """The type to compare in; empty if the target keeps every value as it is or refuses it.
 
     >>> compared_as("numeric(12,4)", "numeric(10,2)")
     'numeric'
     """
     if wanted.endswith("[]") and kind.endswith("[]"):
-        element = compared_as(wanted[:-2], kind[:-2])
+        element = comparison_type(wanted[:-2], kind[:-2])
         return f"{element}[]" if element else ""
     before, after = base(wanted), base(kind)
     if widens(wanted, kind) or after in ("text", "boolean") or (after in _SHORT and kind == "character varying"):
@@ -74,7 +74,7 @@ def compared_as(wanted: str, kind: str) -> str:
     if before in ("text", "character varying"):
         # Any reading of a text is the target's affair, but not what the column then cuts off.
         if after == "date":
-            return _MOMENTS[0]
+            return _TIMESTAMPS[0]
         if after.startswith("interval"):
             return "interval" if kind != "interval" else ""
         return after if after in ("numeric", *_TIMES) and kind != after else ""
@@ -102,9 +102,9 @@ def _numbers(wanted: str, kind: str) -> str:
 
 def _times(wanted: str, kind: str) -> str:
     before, after = base(wanted), base(kind)
-    if before == "date" and after in _MOMENTS:
+    if before == "date" and after in _TIMESTAMPS:
         return ""
-    if before in _MOMENTS and after in _MOMENTS:
+    if before in _TIMESTAMPS and after in _TIMESTAMPS:
         # The session's time zone is UTC, so either is read as the other's.
         return "" if reaches(wanted, kind) else before
     if after in _TIMES or after.startswith("interval"):
@@ -112,7 +112,7 @@ def _times(wanted: str, kind: str) -> str:
     return ""
 
 
-def lost(doubts: Sequence[Doubt], names: Sequence[str], stage: sql.Identifier) -> sql.Composed:
+def count_lost(doubts: Sequence[Doubt], names: Sequence[str], stage: sql.Identifier) -> sql.Composed:
     """Rows of the temporary table that would become others: their number, and whether it is each column's fault."""
     from psycopg import sql
 

@@ -25,7 +25,7 @@ INCOMPLETE = (
 
 
 @dataclass(frozen=True, slots=True)
-class RowTexts:
+class RowStrings:
     """One text per column and row. A deleted row has its key only.
 
     `unchanged[column, row]` says which values the source did not send; None where all were sent. `old_key` are the
@@ -42,11 +42,11 @@ class RowTexts:
         return len(self.offsets)
 
     @classmethod
-    def of(cls, block: Block) -> RowTexts:
+    def of(cls, block: Block) -> RowStrings:
         table, ops = block.table, block.batch.column("op").to_numpy()
         odd = _odd(block)
-        after = _texts(block, Side.AFTER, odd, [c.name for c in table.columns])
-        old = [_texts(block, side, odd, table.key) for side in (Side.KEY, Side.BEFORE)]
+        after = _strings(block, Side.AFTER, odd, [c.name for c in table.columns])
+        old = [_strings(block, side, odd, table.key) for side in (Side.KEY, Side.BEFORE)]
         columns, before = [], []
         for column in table.columns:
             found = [image[column.name] for image in (after, *old) if column.name in image]
@@ -55,25 +55,25 @@ class RowTexts:
             for name in table.key:
                 found = [image[name] for image in old if name in image]
                 before.append(pc.coalesce(*found) if found else _nothing(block.rows))
-        rows = cls(block.offsets(), ops, tuple(columns), _unchanged(block), None)
+        rows = cls(block.offsets(), ops, tuple(columns), _find_unchanged(block), None)
         return _with_moves(rows, table, before) if before else rows
 
-    def take(self, picked: np.ndarray[Any, Any]) -> RowTexts:
+    def take(self, picked: np.ndarray[Any, Any]) -> RowStrings:
         at = pa.array(picked)
-        return RowTexts(
+        return RowStrings(
             self.offsets[picked], self.ops[picked], tuple(c.take(at) for c in self.columns),
             None if self.unchanged is None else self.unchanged[:, picked],
             None if self.old_key is None else tuple(c.take(at) for c in self.old_key),
         )  # fmt: skip
 
-    def some(self, picked: np.ndarray[Any, Any]) -> RowTexts | None:
+    def some(self, picked: np.ndarray[Any, Any]) -> RowStrings | None:
         """These, in their order; None if there are none."""
         if len(picked) == len(self):
             return self
         return self.take(picked) if len(picked) else None
 
-    def slice(self, at: int, count: int) -> RowTexts:
-        return RowTexts(
+    def slice(self, at: int, count: int) -> RowStrings:
+        return RowStrings(
             self.offsets[at : at + count], self.ops[at : at + count],
             tuple(c.slice(at, count) for c in self.columns),
             None if self.unchanged is None else self.unchanged[:, at : at + count],
@@ -85,7 +85,7 @@ class RowTexts:
         return sum(int(c.nbytes) for c in self.columns)
 
 
-def unwritable(block: Block, rows: RowTexts) -> dict[Offset, str]:
+def unwritable(block: Block, rows: RowStrings) -> dict[Offset, str]:
     """Events of the block, which came down to these rows, that would become others than the source's, and that no
     server would refuse."""
     found: dict[Offset, str] = {}
@@ -109,7 +109,7 @@ def unwritable(block: Block, rows: RowTexts) -> dict[Offset, str]:
     return found
 
 
-def joined(parts: Sequence[RowTexts]) -> RowTexts:
+def join(parts: Sequence[RowStrings]) -> RowStrings:
     """One after the other; all of the same version of a table."""
     if len(parts) == 1:
         return parts[0]
@@ -123,7 +123,7 @@ def joined(parts: Sequence[RowTexts]) -> RowTexts:
             pa.concat_arrays([_nothing(len(p)) if p.old_key is None else p.old_key[k] for p in parts])
             for k in range(len(found))
         )
-    return RowTexts(
+    return RowStrings(
         np.concatenate([p.offsets for p in parts]), np.concatenate([p.ops for p in parts]),
         tuple(pa.concat_arrays([p.columns[c] for p in parts]) for c in range(width)), masks, keys,
     )  # fmt: skip
@@ -135,15 +135,15 @@ class Stretch:
     so the target has none of it, unless events come again. A row that stands for itself (TRUNCATE, a key changed in
     one piece) is `alone`. Of a table without a key all rows are here, as `rest`."""
 
-    fresh: RowTexts | None
-    rest: RowTexts | None
+    fresh: RowStrings | None
+    rest: RowStrings | None
     alone: bool = False
 
-    def all(self) -> RowTexts:
-        return joined([part for part in (self.fresh, self.rest) if part is not None])
+    def all(self) -> RowStrings:
+        return join([part for part in (self.fresh, self.rest) if part is not None])
 
 
-def stretches(rows: RowTexts, key: Sequence[int]) -> Iterator[Stretch]:
+def stretches(rows: RowStrings, key: Sequence[int]) -> Iterator[Stretch]:
     """Cut at rows that stand for themselves."""
     alone = rows.ops == Op.TRUNCATE
     if rows.old_key is not None:
@@ -158,7 +158,7 @@ def stretches(rows: RowTexts, key: Sequence[int]) -> Iterator[Stretch]:
         at = place + 1
 
 
-def collapse(rows: RowTexts, key: Sequence[int]) -> Stretch:
+def collapse(rows: RowStrings, key: Sequence[int]) -> Stretch:
     """One row per key: its last, completed by what earlier ones say of columns that later ones left out."""
     codes = _codes([rows.columns[k] for k in key])
     last = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
@@ -170,7 +170,7 @@ def collapse(rows: RowTexts, key: Sequence[int]) -> Stretch:
     final = np.flatnonzero(kept)
     new = (rows.ops[first[codes[final]]] == Op.INSERT) & (rows.ops[final] != Op.DELETE)
     if rows.unchanged is not None and len(final):
-        rows = _collapsed(rows, key, codes, final)
+        rows = _collapse(rows, key, codes, final)
         final = np.arange(len(rows))
         if rows.unchanged is not None:
             new &= ~rows.unchanged.any(axis=0)
@@ -179,9 +179,9 @@ def collapse(rows: RowTexts, key: Sequence[int]) -> Stretch:
     return Stretch(rows.some(final[new]), rows.some(final[~new]))
 
 
-def _collapsed(
-    rows: RowTexts, key: Sequence[int], codes: np.ndarray[Any, Any], final: np.ndarray[Any, Any]
-) -> RowTexts:
+def _collapse(
+    rows: RowStrings, key: Sequence[int], codes: np.ndarray[Any, Any], final: np.ndarray[Any, Any]
+) -> RowStrings:
     if len(final) == len(rows) or rows.unchanged is None:
         return rows
     # Sorted by key, each key's rows in order. A run begins where the row is new, not a change of what was there.
@@ -202,10 +202,10 @@ def _collapsed(
             continue
         unchanged[number] = ~known & (rows.ops[final] != Op.DELETE)
         columns.append(column.take(pa.array(np.where(known, order[np.maximum(source, 0)], final))))
-    return RowTexts(rows.offsets[final], rows.ops[final], tuple(columns), unchanged if unchanged.any() else None)
+    return RowStrings(rows.offsets[final], rows.ops[final], tuple(columns), unchanged if unchanged.any() else None)
 
 
-def sets(rows: RowTexts) -> list[tuple[np.ndarray[Any, Any], tuple[int, ...]]]:
+def sets(rows: RowStrings) -> list[tuple[np.ndarray[Any, Any], tuple[int, ...]]]:
     """Rows by what must be left as it is at the target: (row numbers, unchanged columns), whole rows first."""
     if rows.unchanged is None:
         return [(np.arange(len(rows)), ())]
@@ -226,7 +226,7 @@ def _codes(columns: Sequence[pa.Array]) -> np.ndarray[Any, np.dtype[np.int64]]:
     return codes
 
 
-def _with_moves(rows: RowTexts, table: Table, before: Sequence[pa.Array]) -> RowTexts:
+def _with_moves(rows: RowStrings, table: Table, before: Sequence[pa.Array]) -> RowStrings:
     """UPDATEs whose key was another one before. Decoders split them (docs/adr/0003) where the new row is whole, and so
     does this, should anything between have made one. The others keep their old key, and go alone."""
     numbers = {c.name: n for n, c in enumerate(table.columns)}
@@ -256,22 +256,22 @@ def _with_moves(rows: RowTexts, table: Table, before: Sequence[pa.Array]) -> Row
     return replace(rows, columns=tuple(columns))
 
 
-def _texts(block: Block, side: Side, odd: dict[tuple[int, str], Any], names: Sequence[str]) -> dict[str, pa.Array]:
+def _strings(block: Block, side: Side, odd: dict[tuple[int, str], Any], names: Sequence[str]) -> dict[str, pa.Array]:
     image = block.struct(side.name.lower())
     if image is None:
         return {}
-    texts = {}
+    strings = {}
     for name in names:
         if name not in image:
             continue
         found = odd.get((int(side), name))
         if found is None:
-            texts[name] = text.column(image[name])
+            strings[name] = text.column(image[name])
             continue
         mask, exact = found
         plain = text.plain(image[name]).cast(pa.large_binary())
-        texts[name] = text.escaped(pc.replace_with_mask(plain, mask, exact.cast(pa.large_binary())))
-    return texts
+        strings[name] = text.escape(pc.replace_with_mask(plain, mask, exact.cast(pa.large_binary())))
+    return strings
 
 
 def _odd(block: Block) -> dict[tuple[int, str], tuple[pa.Array, pa.Array]]:
@@ -291,7 +291,7 @@ def _odd(block: Block) -> dict[tuple[int, str], tuple[pa.Array, pa.Array]]:
     return found
 
 
-def _unchanged(block: Block) -> Mask | None:
+def _find_unchanged(block: Block) -> Mask | None:
     lists = block.column("unchanged")
     if lists is None:
         return None

@@ -17,7 +17,7 @@ from tidemill.errors import Refused
 from tidemill.model.position import Offset
 from tidemill.model.table import Column, Table
 from tidemill.schema.diff import Diff, diff
-from tidemill.sinks._shared.unfollowed import MARK, added, already_there, is_known, name_taken, notices, replaced
+from tidemill.sinks._shared import unfollowed
 from tidemill.sinks.postgres.copy_text import plain
 from tidemill.sinks.postgres.exact import doubt
 from tidemill.sinks.postgres.older import StructureMemory, is_replaced, places, renames
@@ -52,14 +52,14 @@ class PostgresTables:
     def follow(self, table: Table, schema: str, name: str, since: Offset, *, redelivered: bool = False) -> Target:
         """The target of this version of the table, whose rows come from `since` on; created or changed where it must
         be. Events of an older structure change nothing: their values go where their columns are now."""
-        check_names(schema, name, table, self._where)
-        found, memory = columns(self._db, schema, name), self._remembered(table, schema, name)
+        self._check_structure(schema, name, table)
+        found, memory = columns(self._db, schema, name), self._recall(table, schema, name)
         if found and memory.is_newer(table, since, found, redelivered):
             return self._target(table, schema, name, found, memory.table)
         if not self._needs_change(table, found, memory.table):
             return self._target(table, schema, name, found)
         self._db.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemill', 0))")
-        found, memory = columns(self._db, schema, name), self._remembered(table, schema, name)
+        found, memory = columns(self._db, schema, name), self._recall(table, schema, name)
         unsaid: dict[str, str] = {}
         if not found:
             self._create(table, schema, name)
@@ -75,11 +75,11 @@ class PostgresTables:
         first delivery has made the sink's own tables."""
         from psycopg import sql
 
-        check_names(schema, name, table, self._where)
+        self._check_structure(schema, name, table)
         state = sql.Identifier(self._state, "tidemill_tables").as_string(self._db)
         has_state = self._db.execute("SELECT to_regclass(%s) IS NOT NULL", [state]).fetchone() == (True,)
         found = columns(self._db, schema, name)
-        memory = self._remembered(table, schema, name) if has_state else StructureMemory()
+        memory = self._recall(table, schema, name) if has_state else StructureMemory()
         if not found:
             statements = self._creation(table, schema, name)
         elif memory.is_newer(table, since, found, False) or not self._needs_change(table, found, memory.table):
@@ -89,6 +89,14 @@ class PostgresTables:
             statements = [step for _, step in steps]
             statements += [self._comment(schema, name, column, text) for column, (_, text) in comments.items()]
         return tuple(statement.as_string(self._db) for statement in statements)
+
+    def _check_structure(self, schema: str, name: str, table: Table) -> None:
+        check_names(schema, name, table, self._where)
+        if not table.key and not self._rules.append:
+            raise Refused(
+                f"the table {table.full_name} has no key, so its rows cannot be found again", where=self._where,
+                fix="Give it a primary key, or set keyless: append for tables that only grow.",
+            )  # fmt: skip
 
     def _needs_change(self, table: Table, found: Mapping[str, TargetColumn], known: Table | None) -> bool:
         if not found or known is None or not known.fingerprint or known.fingerprint != table.fingerprint:
@@ -157,10 +165,10 @@ class PostgresTables:
         changes = diff(known, table) if known is not None else Diff()
         there = dict(found)
         steps, stuck = renames([(old.name, new.name) for old, new in changes.renamed], there)
-        comments = {new.name: replaced(since) for _, new in changes.replaced if new.name in there}
-        comments |= {new: name_taken(old, since) for old, new in stuck}
+        comments = {new.name: unfollowed.replaced_comment(since) for _, new in changes.replaced if new.name in there}
+        comments |= {new: unfollowed.name_taken_comment(old, since) for old, new in stuck}
         comments |= {
-            column.name: already_there(since)
+            column.name: unfollowed.already_there_comment(since)
             for column in changes.added
             if column.name in there and self._differs(target, column, there[column.name])
         }
@@ -171,15 +179,15 @@ class PostgresTables:
                 continue
             # Rows that are there already may have no value for it, so it cannot be NOT NULL.
             kind = sql.SQL(target_type(column.type, self._rules.types))
-            value, trouble = self._initial(column)
+            value, reason = self._initial(column)
             add = sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(column.name), kind)
             if value is not None:
                 add = sql.SQL("{} DEFAULT {}::{}").format(add, sql.Literal(value), kind)
             steps.append(("added", add))
             if value is not None:  # of the rows that are there; all others bring theirs
                 steps.append(("filled", sql.SQL("ALTER COLUMN {} DROP DEFAULT").format(sql.Identifier(column.name))))
-            elif not is_known(column) or trouble:
-                comments[column.name] = added(column, since, why=trouble)
+            elif not unfollowed.is_known(column) or reason:
+                comments[column.name] = unfollowed.added_comment(column, since, why=reason)
         names = {c.name for c in table.columns}
         for left in [c.name for c in changes.dropped] + [old for old, _ in stuck if old not in names]:
             if left not in there:
@@ -193,12 +201,12 @@ class PostgresTables:
                 f"the table {schema}.{name} lacks changes of the source ({', '.join(sorted({w for w, _ in steps}))})",
                 where=self._where, fix="Make them, or set create_tables: true.",
             )  # fmt: skip
-        texts = {
+        spoken = {
             column: (comment, "\n".join(filter(None, [there[column].comment if column in there else "", comment])))
             for column, comment in comments.items()
         }
         alters = [(what, sql.SQL("ALTER TABLE {} {}").format(target, step)) for what, step in steps]
-        return alters, texts if occupied else {}
+        return alters, spoken if occupied else {}
 
     def _say(self, schema: str, name: str, comments: Mapping[str, tuple[str, str]]) -> dict[str, str]:
         """Writes comments; answers those of a table that belongs to somebody else."""
@@ -218,10 +226,10 @@ class PostgresTables:
         import psycopg
         from psycopg import sql
 
-        value, trouble = self._initial(column)
+        value, reason = self._initial(column)
         if found.generated:
             return False  # never ours to write
-        if trouble or not is_known(column):
+        if reason or not unfollowed.is_known(column):
             return True
         at, kind = sql.Identifier(column.name), sql.SQL(found.kind)
         statement = sql.SQL("SELECT 1 FROM {} WHERE {} IS DISTINCT FROM {}::{} LIMIT 1")
@@ -304,11 +312,6 @@ class PostgresTables:
             )  # fmt: skip
         by_name = {c.name: n for n, c in enumerate(table.columns)}
         key = tuple(by_name[k] for k in table.key)
-        if not key and not self._rules.append:
-            raise Refused(
-                f"the table {table.full_name} has no key, so its rows cannot be found again", where=self._where,
-                fix="Give it a primary key, or set keyless: append for tables that only grow.",
-            )  # fmt: skip
         if key and not has_unique(self._db, schema, name, tuple(names[n] for n in key)):
             raise Refused(
                 f"the table {schema}.{name} has no unique index on its key ({', '.join(table.key)})", where=self._where,
@@ -333,11 +336,12 @@ class PostgresTables:
         kinds = {n: found[c] for n, c in enumerate(names) if c in found}
         doubts = (doubt(n, target_type(table.columns[n].type), kinds[n].base) for n in numbers)
         domains = {n: kind.base for n, kind in kinds.items() if kind.base != kind.kind}
-        said = {column: kind.comment for column, kind in found.items() if MARK in kind.comment} | dict(unsaid or {})
+        said = {column: kind.comment for column, kind in found.items() if unfollowed.MARK in kind.comment}
+        said |= dict(unsaid or {})
         clear = {column: self._comment(schema, name, column, None).as_string(self._db) for column in said}
         return Target(
             schema, name, table, numbers, key, counted, tuple(d for d in doubts if d), domains,
-            notices(self._rules.sink, table, f"{schema}.{name}", said, clear), names if newer else (),
+            unfollowed.notices(self._rules.sink, table, f"{schema}.{name}", said, clear), names if newer else (),
             self._initials(newer, found, names) if newer else {},
         )  # fmt: skip
 
@@ -365,7 +369,7 @@ class PostgresTables:
         kind = sql.SQL(target_type(column.type, self._rules.types))
         return sql.SQL("{} {}{}").format(sql.Identifier(column.name), kind, required)
 
-    def _remembered(self, table: Table, schema: str, name: str) -> StructureMemory:
+    def _recall(self, table: Table, schema: str, name: str) -> StructureMemory:
         from psycopg import sql
 
         state = sql.Identifier(self._state, "tidemill_tables")

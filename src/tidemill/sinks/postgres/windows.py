@@ -15,7 +15,7 @@ from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.sinks._shared.images import has_table
 from tidemill.sinks._shared.lines import WINDOW, windows
-from tidemill.sinks.postgres.rows import RowTexts, Stretch, joined, stretches, unwritable
+from tidemill.sinks.postgres.rows import RowStrings, Stretch, join, stretches, unwritable
 
 _MOST_PENDING = 4 * WINDOW  # rows of all tables together that wait for their window to fill
 _MOST_BYTES = 1 << 25  # of them
@@ -36,11 +36,11 @@ class _PendingWindow:
 
     table: Table
     since: Offset
-    parts: list[RowTexts] = field(default_factory=list)
+    parts: list[RowStrings] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
 
-    def add(self, rows: RowTexts) -> None:
+    def add(self, rows: RowStrings) -> None:
         self.parts.append(rows)
         self.rows += len(rows)
         self.bytes += rows.nbytes
@@ -51,7 +51,7 @@ class _PendingWindow:
     def window(self) -> Window:
         numbers = {column.name: number for number, column in enumerate(self.table.columns)}
         key = [numbers[name] for name in self.table.key]
-        return Window(self.table, self.since, tuple(stretches(joined(self.parts), key)))
+        return Window(self.table, self.since, tuple(stretches(join(self.parts), key)))
 
 
 class Windows:
@@ -81,7 +81,7 @@ class Windows:
             yield Window(table, since)
             block = block.take(np.flatnonzero(~rowless))
         for window in windows(block):
-            rows = RowTexts.of(window)
+            rows = RowStrings.of(window)
             self.unwritable.update(unwritable(window, rows))
             pending = self._pending.setdefault(name, _PendingWindow(table, since))
             pending.add(rows)

@@ -20,8 +20,9 @@ from tidemill.model.position import Offset
 from tidemill.sinks._shared.pg_client import is_data_error, reason
 from tidemill.sinks.postgres import copy_text as text
 from tidemill.sinks.postgres import rows as rows_
-from tidemill.sinks.postgres.exact import lost
-from tidemill.sinks.postgres.rows import RowTexts, Stretch
+from tidemill.sinks.postgres.exact import count_lost
+from tidemill.sinks.postgres.recovery import KeptKeys, Recoveries
+from tidemill.sinks.postgres.rows import RowStrings, Stretch
 from tidemill.sinks.postgres.target import Target
 
 if TYPE_CHECKING:
@@ -43,15 +44,20 @@ class TooMany(Exception):
 
 
 class Applier:
-    """One per delivery. `bad` are offsets that the target refuses, each with its reason."""
+    """One per delivery. `bad` are offsets that the target refuses, each with its reason; `lacking` those of them whose
+    row is not there to keep the columns that the source did not send."""
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Connection, recoveries: Recoveries) -> None:
         self.bad: dict[Offset, str] = {}
+        self.lacking: set[Offset] = set()
         self.bytes = 0
         self._db = db
+        self._recoveries = recoveries
+        self._kept: KeptKeys | None = None  # of the target at hand, while it recovers
 
     def apply(self, target: Target, stretches: Sequence[Stretch]) -> None:
         """In the order of their offsets."""
+        self._kept = self._recoveries.of(target) if target.key else None
         for stretch in stretches:
             if target.key and not stretch.alone:
                 self._upsert(target, stretch)
@@ -77,7 +83,7 @@ class Applier:
             # if the keys are deferred not before the end, when the other table is empty too.
             self._db.execute(sql.SQL("DELETE FROM {}").format(target.identifier))
 
-    def _append(self, target: Target, rows: RowTexts) -> None:
+    def _append(self, target: Target, rows: RowStrings) -> None:
         """A table without a key only grows: what would change a row cannot be done."""
         if rows.ops[0] == Op.TRUNCATE:
             self._truncate(target)
@@ -95,7 +101,8 @@ class Applier:
     def _upsert(self, target: Target, stretch: Stretch) -> None:
         # New rows last: a key that was deleted here may be the same as a new one for the target, though their texts
         # differ (numeric 1.0 and 1.00, citext), and a unique value that a new row has may be one that was given up.
-        fresh = stretch.fresh if target.optimistic and not target.initials else None
+        # And not while keys are kept of what is written, which is read from the temporary table.
+        fresh = stretch.fresh if target.optimistic and not target.initials and self._kept is None else None
         if fresh is not None and any(one.concerns(fresh.columns[one.number]) for one in target.doubts):
             fresh = None  # what goes into the table itself cannot be compared before
         rest = stretch.rest if fresh is not None else stretch.all()
@@ -104,11 +111,11 @@ class Applier:
         if fresh is not None and not self._taken(target, fresh):
             self._long_way(target, fresh)
 
-    def _long_way(self, target: Target, rows: RowTexts) -> None:
+    def _long_way(self, target: Target, rows: RowStrings) -> None:
         self._stage(target)
         self._halve(target, rows, self._merge)
 
-    def _taken(self, target: Target, fresh: RowTexts) -> bool:
+    def _taken(self, target: Target, fresh: RowStrings) -> bool:
         """Whether new rows are in the table now, tried as such."""
         import psycopg
 
@@ -123,7 +130,7 @@ class Applier:
             return False
         return True
 
-    def _halve(self, target: Target, rows: RowTexts, attempt: Any) -> None:
+    def _halve(self, target: Target, rows: RowStrings, attempt: Any) -> None:
         """Applies the rows; if some are refused, all others. One row per key, so their order does not matter."""
         import psycopg
 
@@ -142,12 +149,14 @@ class Applier:
                 half = len(piece) // 2
                 pending += [piece.slice(half, len(piece) - half), piece.slice(0, half)]
 
-    def _note(self, offset: Offset, why: str) -> None:
-        self.bad[offset] = why
+    def _note(self, offset: Offset, why: str, *, lacking: bool = False) -> None:
+        if lacking and offset not in self.bad:
+            self.lacking.add(offset)
+        self.bad.setdefault(offset, why)
         if len(self.bad) >= _MOST_BAD:
             raise TooMany
 
-    def _copy(self, target: Target, rows: RowTexts) -> None:
+    def _copy(self, target: Target, rows: RowStrings) -> None:
         columns = [rows.columns[n] for n in target.numbers]
         self._send(target.identifier, [target.column(n) for n in target.numbers], columns)
 
@@ -174,12 +183,12 @@ class Applier:
             else sql.Identifier(target.column(n))
             for n in _both(target)
         )
-        texts = [sql.SQL(", NULL::text AS {}").format(sql.Identifier(one.column)) for one in target.doubts]
+        strings = [sql.SQL(", NULL::text AS {}").format(sql.Identifier(one.column)) for one in target.doubts]
         self._db.execute(
             sql.SQL(
                 "CREATE TEMPORARY TABLE {} ON COMMIT DELETE ROWS AS "
                 'SELECT 0::integer AS "tidemill row", 0::smallint AS "tidemill set", {}{} FROM {} WITH NO DATA'
-            ).format(sql.Identifier(target.stage), columns, sql.SQL("").join(texts), target.identifier)
+            ).format(sql.Identifier(target.stage), columns, sql.SQL("").join(strings), target.identifier)
         )
 
     def _fill(self, target: Target, offsets: Any, sets: np.ndarray[Any, Any], columns: Sequence[pa.Array]) -> None:
@@ -189,11 +198,11 @@ class Applier:
         numbers, stage = _both(target), sql.Identifier(target.stage)
         names = [target.column(n) for n in numbers] + [one.column for one in target.doubts]
         values = [columns[n] for n in (*numbers, *(one.number for one in target.doubts))]
-        ordered = [_numbered(np.arange(len(offsets))), _numbered(sets), *values]
+        ordered = [_number(np.arange(len(offsets))), _number(sets), *values]
         self._send(stage, ["tidemill row", "tidemill set", *names], ordered)
         if not target.doubts:
             return
-        found = self._db.execute(lost(target.doubts, [target.column(one.number) for one in target.doubts], stage))
+        found = self._db.execute(count_lost(target.doubts, [target.column(one.number) for one in target.doubts], stage))
         for row, *differs in found.fetchall():
             one = target.doubts[differs.index(True)]
             why = (
@@ -201,15 +210,15 @@ class Applier:
             )
             self._note(int(offsets[row]), why)
 
-    def _insert(self, target: Target, rows: RowTexts) -> None:
+    def _insert(self, target: Target, rows: RowStrings) -> None:
         from psycopg import sql
 
         stage = sql.Identifier(target.stage)
         self._fill(target, rows.offsets, np.full(len(rows), _WHOLE), rows.columns)
-        self._db.execute(_inserted(target, stage))
+        self._db.execute(_insert_statement(target, stage))
         self._db.execute(sql.SQL("TRUNCATE TABLE {}").format(stage))
 
-    def _merge(self, target: Target, rows: RowTexts) -> None:
+    def _merge(self, target: Target, rows: RowStrings) -> None:
         """Rows of one window, one per key."""
         from psycopg import sql
 
@@ -230,6 +239,8 @@ class Applier:
             self._db.execute(_upsert(target, stage))
         for number, (members, left) in enumerate(partial, start=_WHOLE + 1):
             self._update(target, stage, number, left, rows.offsets[members], members)
+        if self._kept is not None:
+            self._kept.note(self._db, stage, rows.offsets)
         self._db.execute(sql.SQL("TRUNCATE TABLE {}").format(stage))
 
     def _update(
@@ -256,9 +267,9 @@ class Applier:
             there = {row for (row,) in found}
             for row, offset in zip(members.tolist(), offsets.tolist(), strict=True):
                 if row not in there:
-                    self._note(offset, rows_.INCOMPLETE)
+                    self._note(offset, rows_.INCOMPLETE, lacking=True)
 
-    def _move(self, target: Target, row: RowTexts) -> None:
+    def _move(self, target: Target, row: RowStrings) -> None:
         """An UPDATE of the key whose new row lacks values: only the row at the target knows them."""
         from psycopg import sql
 
@@ -280,7 +291,9 @@ class Applier:
             ).format(target.identifier, _assignments(target, changed, "n"), stage, stage, _same_key(target))
         )
         if done.rowcount == 0:
-            self._note(int(row.offsets[0]), rows_.INCOMPLETE)
+            self._note(int(row.offsets[0]), rows_.INCOMPLETE, lacking=True)
+        if self._kept is not None:
+            self._kept.note(self._db, stage, np.repeat(row.offsets, 2))
         self._db.execute(sql.SQL("TRUNCATE TABLE {}").format(stage))
 
 
@@ -299,7 +312,7 @@ def _both(target: Target) -> list[int]:
     return sorted({*target.numbers, *target.key})
 
 
-def _numbered(values: np.ndarray[Any, Any]) -> pa.Array:
+def _number(values: np.ndarray[Any, Any]) -> pa.Array:
     return text.column(pa.array(values))
 
 
@@ -327,10 +340,10 @@ def _upsert(target: Target, stage: sql.Identifier) -> sql.Composed:
         if others
         else sql.SQL("DO NOTHING")
     )
-    return sql.SQL("{} ON CONFLICT ({}) {}").format(_inserted(target, stage), key, action)
+    return sql.SQL("{} ON CONFLICT ({}) {}").format(_insert_statement(target, stage), key, action)
 
 
-def _inserted(target: Target, stage: sql.Identifier) -> sql.Composed:
+def _insert_statement(target: Target, stage: sql.Identifier) -> sql.Composed:
     from psycopg import sql
 
     names = [sql.Identifier(target.column(n)) for n in target.numbers]

@@ -1,6 +1,9 @@
 """Redis or Valkey streams: one entry per event, its id made of the event's offset, so that none is there twice.
 
-    XADD <stream> [MAXLEN ~ n] <offset + 1>-0 op <op> table <schema.table> id <event id> [key <key>] event <document>
+    XADD <stream> [MAXLEN ~ n] <offset + 1>-<sub>
+         op <op> table <schema.table> id <event id> [key <key>] event <document>
+
+`sub` is 0, or counts the events that processors made of one.
 
 Ids must rise in a stream, so all of a batch comes in one lane and is sent in the order of its offsets. Commands go in
 transactions (MULTI), one after the other: were an event refused (OOM) and a later one taken, the stream could never
@@ -25,18 +28,19 @@ from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.model.block import Block, Op
 from tidemill.model.columns import Ints
 from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.derived import sub_ordinals
 from tidemill.model.position import Offset
 from tidemill.model.template import Template
 from tidemill.net.tls import TlsConfig
 from tidemill.sinks._shared.encoded import EncodedSinkConfig, encoder, no_headers
 from tidemill.sinks._shared.in_order import event_ids, groups
 from tidemill.sinks._shared.places import hosts
-from tidemill.sinks._shared.routing import documents, names, parsed
+from tidemill.sinks._shared.routing import check_template, destinations, documents
 from tidemill.sinks.redis import commands
 from tidemill.sinks.redis.client import RedisAddress, RedisClient
 from tidemill.sinks.redis.dead_letter import append
-from tidemill.sinks.redis.errors import Overtaken, explained
-from tidemill.sinks.redis.resume import Claim, StreamEnds, StreamEvents, note_key
+from tidemill.sinks.redis.errors import Overtaken, explain_errors
+from tidemill.sinks.redis.resume import Claim, StreamEnds, StreamEvents, note_key, split_identity
 
 _LARGEST = 512 << 20  # proto-max-bulk-len: a server closes the connection on more
 
@@ -70,7 +74,7 @@ class RedisConfig(EncodedSinkConfig):
     @field_validator("stream")
     @classmethod
     def _stream_parses(cls, text: str) -> str:
-        return parsed(text)
+        return check_template(text)
 
     @model_validator(mode="after")
     def _documents_only(self) -> RedisConfig:
@@ -111,7 +115,7 @@ class RedisSink(BaseSink[RedisConfig]):
     def write(self, delivery: Delivery) -> Receipt:
         began = time.perf_counter()
         try:
-            with explained(self.config.where):
+            with explain_errors(self.config.where):
                 sending = self._send(delivery)
         except Poisoned:
             self.close()
@@ -199,13 +203,13 @@ class _RedisDelivery:
         inside = [
             commands.command("HSET", key, "reach", reach) for key, reach in notes if self.client.place(key) == place
         ]
-        packed = entries.packed(rows, b"".join(inside))
+        packed = entries.pack(rows, b"".join(inside))
         self.bytes += len(packed)
         try:
             self.client.wire(place).run(packed, commands.replies(len(rows) + len(inside)))
         except Overtaken:
             for stream, some in parts:
-                self.ends.overrun(self.delivery, _seen(stream, entries, some))
+                self.ends.overrun(self.delivery, _observe(stream, entries, some))
             raise
         if len(inside) < len(notes):  # names with odd braces, whose notes a cluster keeps elsewhere
             for key, reach in notes:
@@ -215,28 +219,29 @@ class _RedisDelivery:
         """The streams met, the rows as entries, and which stream each row goes to."""
         began = time.perf_counter()
         source, limit = self.delivery.source, self.config.maxlen
-        named = [names(self.template, block, source) for block in group]
+        named = [destinations(self.template, block, source) for block in group]
         streams = sorted({name for d in named for name in d.dictionary.to_pylist()})
         number = {name: i for i, name in enumerate(streams)}
         of = np.concatenate(
             [np.array([number[n] for n in d.dictionary.to_pylist()], np.int64)[d.indices.to_numpy()] for d in named]
         )
         encoded = [documents(self.format, block, source, d) for block, d in zip(group, named, strict=True)]
-        texts = commands.OptionalStrings.of_array(pa.concat_arrays([values for values, _ in encoded]))
-        key_texts = commands.OptionalStrings.of_array(pa.concat_arrays([keys for _, keys in encoded]))
+        strings = commands.OptionalStrings.of_array(pa.concat_arrays([values for values, _ in encoded]))
+        key_strings = commands.OptionalStrings.of_array(pa.concat_arrays([keys for _, keys in encoded]))
         offsets = np.concatenate([block.offsets() for block in group]).astype(np.int64)
-        self._check_sizes(offsets, texts, key_texts)
+        self._check_sizes(offsets, strings, key_strings)
         kinds = commands.OptionalStrings.of([_kind(block, op) for block in group for op in _OPS])
         kind = [np.int64(len(_OPS) * i - 1) + block.batch.column("op").to_numpy() for i, block in enumerate(group)]
         entries = commands.Entries(
             heads=commands.OptionalStrings.of([commands.head(s, fields, limit) for s in streams for fields in (4, 5)]),
-            head=(2 * of + key_texts.there).astype(np.int64),
+            head=(2 * of + key_strings.there).astype(np.int64),
             kinds=kinds,
             kind=np.concatenate(kind).astype(np.int64),
             offsets=offsets,
+            subs=np.concatenate([_subs(block) for block in group]),
             ids=commands.OptionalStrings.of_array(pa.concat_arrays([event_ids(block, source) for block in group])),
-            keys=key_texts,
-            events=texts,
+            keys=key_strings,
+            events=strings,
         )
         self.encode_seconds += time.perf_counter() - began
         return streams, entries, of
@@ -251,7 +256,7 @@ class _RedisDelivery:
             stream = streams[number]
             old = rows[(entries.offsets[rows] <= last[number]) & (entries.offsets[rows] > self.proven.get(stream, -1))]
             if len(old):
-                seen = _seen(stream, entries, old)
+                seen = _observe(stream, entries, old)
                 self.proven[stream] = self.ends.confirm(self.delivery, seen, noted=stream not in self.first)
             elif stream in self.first:
                 continue
@@ -261,9 +266,9 @@ class _RedisDelivery:
             self.ends.claim(self.delivery, claims)
         return order[~there]
 
-    def _check_sizes(self, offsets: Ints, *texts: commands.OptionalStrings) -> None:
+    def _check_sizes(self, offsets: Ints, *strings: commands.OptionalStrings) -> None:
         large = np.zeros(len(offsets), bool)
-        for t in texts:
+        for t in strings:
             large |= t.sizes > _LARGEST
         if large.any():
             reason = "larger than the 512 MB that Redis takes in one piece"
@@ -273,9 +278,14 @@ class _RedisDelivery:
 _OPS = tuple(Op)
 
 
+def _subs(block: Block) -> Ints:
+    found = sub_ordinals(block)
+    return np.zeros(block.rows, np.int64) if found is None else found.astype(np.int64)
+
+
 def _kind(block: Block, op: Op) -> bytes:
-    words = (b"op", op.label.encode(), b"table", block.table.full_name.encode(), b"id")
-    return b"".join(map(commands.bulk, words))
+    arguments = (b"op", op.label.encode(), b"table", block.table.full_name.encode(), b"id")
+    return b"".join(map(commands.bulk, arguments))
 
 
 def _by_stream(of: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
@@ -286,7 +296,7 @@ def _by_stream(of: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
     yield from zip(met.tolist(), np.split(rows[by], starts[1:]), strict=False)  # no rows split into one empty part
 
 
-def _seen(stream: str, entries: commands.Entries, rows: Ints) -> StreamEvents:
+def _observe(stream: str, entries: commands.Entries, rows: Ints) -> StreamEvents:
     offsets = entries.offsets[rows]
 
     def identity(offset: Offset) -> str | None:
@@ -297,7 +307,7 @@ def _seen(stream: str, entries: commands.Entries, rows: Ints) -> StreamEvents:
 
 
 def _identity(entries: commands.Entries, row: int) -> str:
-    return bytes(entries.ids.data[entries.ids.ends[row] : entries.ids.ends[row + 1]]).decode()
+    return split_identity(bytes(entries.ids.data[entries.ids.ends[row] : entries.ids.ends[row + 1]]).decode())[0]
 
 
 component = RedisSink

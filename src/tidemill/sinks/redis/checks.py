@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
 from tidemill.model.template import Template
-from tidemill.sinks.redis.errors import explained
+from tidemill.sinks.redis.errors import explain_errors
 
 if TYPE_CHECKING:
     from tidemill.sinks.redis import RedisConfig
@@ -23,7 +23,7 @@ def run_checks(config: RedisConfig, stream: Template) -> Iterator[Check]:
     from tidemill.sinks.redis.client import RedisClient
 
     try:
-        with explained(config.where):
+        with explain_errors(config.where):
             client = RedisClient(config)
             try:
                 info = _info(client.redis)

@@ -31,9 +31,9 @@ class OptionalStrings:
     there: Bytes
 
     @classmethod
-    def of(cls, texts: list[bytes]) -> OptionalStrings:
-        ends = np.concatenate([[0], np.cumsum([len(t) for t in texts])]).astype(np.int64)
-        return cls(np.frombuffer(b"".join(texts), np.uint8), ends, np.ones(len(texts), np.uint8))
+    def of(cls, strings: list[bytes]) -> OptionalStrings:
+        ends = np.concatenate([[0], np.cumsum([len(t) for t in strings])]).astype(np.int64)
+        return cls(np.frombuffer(b"".join(strings), np.uint8), ends, np.ones(len(strings), np.uint8))
 
     @classmethod
     def of_array(cls, array: pa.LargeBinaryArray) -> OptionalStrings:
@@ -56,18 +56,25 @@ class Entries:
     kinds: OptionalStrings
     kind: Ints
     offsets: Ints
+    subs: Ints
     ids: OptionalStrings
     keys: OptionalStrings
     events: OptionalStrings
 
     def transactions(self, rows: Ints) -> list[Ints]:
-        """The rows in pieces that a server runs in a few milliseconds and holds in a few megabytes."""
+        """The rows in pieces that a server runs in a few milliseconds and holds in a few megabytes. Rows that share an
+        offset are in one piece: a stream that has the offset has all of them."""
         size = self.ids.sizes[rows] + self.keys.sizes[rows] + self.events.sizes[rows]
         piece = np.cumsum(size) // _TRANSACTION_BYTES
         count = np.arange(len(rows)) // _TRANSACTION_ROWS
-        return np.split(rows, np.flatnonzero((np.diff(piece) != 0) | (np.diff(count) != 0)) + 1) if len(rows) else []
+        cuts = np.flatnonzero((np.diff(piece) != 0) | (np.diff(count) != 0)) + 1
+        starts = np.flatnonzero(np.diff(self.offsets[rows]) != 0) + 1
+        if len(starts) < len(rows) - 1:
+            after = np.searchsorted(starts, cuts)
+            cuts = np.unique(starts[after[after < len(starts)]])
+        return np.split(rows, cuts) if len(rows) else []
 
-    def packed(self, rows: Ints, more: bytes) -> memoryview:
+    def pack(self, rows: Ints, more: bytes) -> memoryview:
         """One transaction that adds these rows, in this order, and then does `more`."""
         longest = int(self.heads.sizes.max(initial=0) + self.kinds.sizes.max(initial=0)) + _ROOM
         sizes = self.ids.sizes[rows] + self.keys.sizes[rows] + self.events.sizes[rows]
@@ -75,7 +82,7 @@ class Entries:
         out = np.empty(int(sizes.sum()) + longest * len(rows) + len(_MULTI) + len(tail), np.uint8)
         out[: len(_MULTI)] = _MULTI
         end = _pack(
-            out, len(_MULTI), rows, self.offsets, self.head, self.heads.data, self.heads.ends, self.kind,
+            out, len(_MULTI), rows, self.offsets, self.subs, self.head, self.heads.data, self.heads.ends, self.kind,
             self.kinds.data, self.kinds.ends, self.ids.data, self.ids.ends, self.keys.data, self.keys.ends,
             self.keys.there, self.events.data, self.events.ends,
         )  # fmt: skip
@@ -91,12 +98,12 @@ def replies(commands: int) -> int:
 def head(stream: str, fields: int, maxlen: int | None) -> bytes:
     """`*<n> XADD <stream> [MAXLEN ~ <maxlen>]`."""
     limit = [] if maxlen is None else [b"MAXLEN", b"~", b"%d" % maxlen]
-    words = [b"XADD", stream.encode(), *limit]
-    return b"*%d\r\n" % (len(words) + 1 + 2 * fields) + b"".join(map(bulk, words))
+    arguments = [b"XADD", stream.encode(), *limit]
+    return b"*%d\r\n" % (len(arguments) + 1 + 2 * fields) + b"".join(map(bulk, arguments))
 
 
-def command(*words: str) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(bulk(word.encode()) for word in words)
+def command(*arguments: str) -> bytes:
+    return b"*%d\r\n" % len(arguments) + b"".join(bulk(word.encode()) for word in arguments)
 
 
 def bulk(text: bytes) -> bytes:
@@ -154,20 +161,20 @@ def _bulk(out: Any, p: Any, data: Any, start: Any, end: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _pack(
-    out: Any, p: Any, rows: Any, offsets: Any, head: Any, heads: Any, head_ends: Any, kind: Any, kinds: Any,
+    out: Any, p: Any, rows: Any, offsets: Any, subs: Any, head: Any, heads: Any, head_ends: Any, kind: Any, kinds: Any,
     kind_ends: Any, ids: Any, id_ends: Any, keys: Any, key_ends: Any, has_key: Any, events: Any, event_ends: Any,
 ) -> Any:  # fmt: skip
     for row in rows:
         h = head[row]
         p = _copy(out, p, heads, head_ends[h], head_ends[h + 1])
         number = offsets[row] + 1  # 0-0 is no entry id
-        size = _digits(out, p, number) - p + 2
+        size = _digits(out, p, number) - p + 1
+        size += _digits(out, p, subs[row]) - p
         out[p] = _DOLLAR
         p = _line_end(out, _digits(out, p + 1, size))
         p = _digits(out, p, number)
         out[p] = _MINUS
-        out[p + 1] = _ZERO
-        p = _line_end(out, p + 2)
+        p = _line_end(out, _digits(out, p + 1, subs[row]))
         k = kind[row]
         p = _copy(out, p, kinds, kind_ends[k], kind_ends[k + 1])
         p = _bulk(out, p, ids, id_ends[row], id_ends[row + 1])

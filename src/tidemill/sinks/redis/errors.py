@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from tidemill.errors import DeliveryError, Refused
-from tidemill.net.tls import distrusted
+from tidemill.net.tls import distrust_error
 
 # https://redis.io/docs/latest/develop/reference/protocol-spec/#simple-errors: the first word is the kind of error.
 _MEND_THEMSELVES = {
@@ -59,24 +59,24 @@ def explain(reply: str, where: str) -> DeliveryError:
 
 
 @contextlib.contextmanager
-def explained(where: str) -> Iterator[None]:
+def explain_errors(where: str) -> Iterator[None]:
     """The same for what redis-py raises."""
     from redis import exceptions
 
     try:
         yield
     except exceptions.AuthenticationError as error:
-        raise Refused(f"Redis refused the login: {_words(error)}", where=where, fix=_REFUSED["WRONGPASS"]) from error
+        raise Refused(f"Redis refused the login: {_message(error)}", where=where, fix=_REFUSED["WRONGPASS"]) from error
     except exceptions.ResponseError as error:
         raise explain(_reply(error), where) from error
     except (exceptions.RedisError, exceptions.RedisClusterException, OSError) as error:
-        if distrusted(error):
+        if distrust_error(error):
             raise Refused(
                 "the server's certificate is not trusted, or it does not trust ours", where=where,
                 fix="Check tls.ca_file, tls.certificate_file and the name in uri; tls.verify: false trusts any server.",
             ) from error  # fmt: skip
         raise DeliveryError(
-            f"Redis cannot be reached: {_words(error)}", where=where, fix="Is the server up, and is the uri right?"
+            f"Redis cannot be reached: {_message(error)}", where=where, fix="Is the server up, and is the uri right?"
         ) from error
 
 
@@ -87,9 +87,9 @@ def _reply(error: Exception) -> str:
         "AskError": "ASK", "TryAgainError": "TRYAGAIN", "ClusterDownError": "CLUSTERDOWN",
         "MasterDownError": "MASTERDOWN", "BusyLoadingError": "LOADING",
     }.get(type(error).__name__)  # fmt: skip
-    words = str(error).rpartition(" of pipeline caused error: ")[2]
-    return f"{code} {words}" if code else words
+    message = str(error).rpartition(" of pipeline caused error: ")[2]
+    return f"{code} {message}" if code else message
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error).split(" url:")[0].split(" : <")[0][:200] or type(error).__name__  # not which objects tried

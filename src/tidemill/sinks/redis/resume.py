@@ -1,9 +1,10 @@
 """What a stream has already: an event is skipped only when the stream is known to hold this very event.
 
-An event's entry id is its offset plus one, so a stream's last id says how far it is, if it is one of ours. It is not
-when offsets count anew (the state was thrown away), when another pipeline writes here, or when someone uses XADD by
-hand: then the server refuses our events from there on, and taking the last id for ours would lose them. Two things
-tell that a stream holds the events up to its last id, or at least those that come again:
+An event's entry id is its offset plus one, and its number among those that processors made of it. So a stream's last id
+says how far it is, if it is one of ours. It is not when offsets count anew (the state was thrown away), when another
+pipeline writes here, or when someone uses XADD by hand: then the server refuses our events from there on, and taking
+the last id for ours would lose them. Two things tell that a stream holds the events up to its last id, or at least
+those that come again:
 
 - The note in the hash `tidemill:{<stream>}`: before a batch is sent, the first event of it here and where it began and
   ended; and in one transaction with the entries, `reach`, the first part of the last id. It vouches for all up to the
@@ -61,18 +62,19 @@ class Claim:
 class _Entry:
     milliseconds: int
     sequence: int
-    identity: str  # of the event; empty if it is none
+    identity: str  # of the event that was captured; empty if it is none
+    sub: int = 0  # which of several that processors made of it
 
     @classmethod
     def of(cls, answer: Any) -> _Entry:
         name, fields = answer
         identity = {_text(k): v for k, v in (fields or {}).items()}.get("id", "")
-        return cls(*_numbers(name), _text(identity))
+        return cls(*_numbers(name), *split_identity(_text(identity)))
 
     @property
     def offset(self) -> Offset | None:
         """Of the event whose place this is; a dead letter sent again stands at none."""
-        return None if self.sequence else self.milliseconds - 1
+        return None if self.sequence != self.sub else self.milliseconds - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,9 @@ class _Note:
     @property
     def first(self) -> dict[Offset, str]:
         """The event that is noted, by its offset."""
-        return {int(self.fields["offset"]): self.fields.get("id", "")} if self.own and "offset" in self.fields else {}
+        if not self.own or "offset" not in self.fields:
+            return {}
+        return {int(self.fields["offset"]): split_identity(self.fields.get("id", ""))[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,16 +179,16 @@ class StreamEnds:
             pipeline.xinfo_stream(stream)
             pipeline.hgetall(note_key(stream))
             for offset in (seen.first, seen.newest):
-                pipeline.xrange(stream, f"{offset + 1}-0", f"{offset + 1}-0")
+                pipeline.xrange(stream, f"{offset + 1}-0", f"{offset + 1}", count=1)
             answer, fields, *pages = pipeline.execute(raise_on_error=False)
         end, note = _End.of(answer), _Note.of(fields, delivery)
         if end.milliseconds - 1 != self._last[stream]:
             raise overtaken(self._where)
         entries = [_Entry.of(entry) for page in pages for entry in _whole(page)]
-        there = (note.first if noted else {}) | {e.milliseconds - 1: e.identity for e in entries}
+        there = (note.first if noted else {}) | {e.offset: e.identity for e in entries if e.offset is not None}
         known = {o: identity == seen.identity(o) for o, identity in there.items() if seen.identity(o) is not None}
         if not all(known.values()):
-            raise self._refused(seen, end, note, "holds other events")
+            raise self._refusal(seen, end, note, "holds other events")
         foreign = end.foreign(delivery.source) or (noted and note.own and end.milliseconds > note.reach)
         same_log = bool(known) or note.fields.get("end") == str(delivery.start)
         if noted and note.own and same_log and not foreign:
@@ -193,7 +197,7 @@ class StreamEnds:
             return seen.newest
         if foreign:
             raise self._foreign(stream, end, f"the events from offset {seen.first} on")
-        raise self._refused(seen, end, note, "does not show whether it holds these events")
+        raise self._refusal(seen, end, note, "does not show whether it holds these events")
 
     def overrun(self, delivery: Delivery, seen: StreamEvents) -> None:
         """After a transaction of these events of which some were refused: a transaction does not stop there, so if a
@@ -223,7 +227,7 @@ class StreamEnds:
         return f"{offset + 1}-0"
 
     def _all_there(self, seen: StreamEvents) -> bool:
-        found = {e.offset: e.identity for e in self._entries(seen)}
+        found = {e.offset: e.identity for e in self._entries(seen) if e.offset is not None}
         return all(seen.identity(offset) == found.get(offset) for offset in seen.offsets.tolist())
 
     def _entries(self, seen: StreamEvents) -> list[_Entry]:
@@ -244,7 +248,7 @@ class StreamEnds:
             "Or give the sink another stream.",
         )
 
-    def _refused(self, seen: StreamEvents, end: _End, note: _Note, what: str) -> Refused:
+    def _refusal(self, seen: StreamEvents, end: _End, note: _Note, what: str) -> Refused:
         known = {"pipeline", "sink"} <= note.fields.keys()
         owner = f'; pipeline "{note.fields["pipeline"]}", sink "{note.fields["sink"]}" wrote it' if known else ""
         return Refused(
@@ -254,6 +258,13 @@ class StreamEnds:
             f'this one (DEL "{seen.stream}" "{note_key(seen.stream)}") once its consumers are done. '
             "A stream is written by one pipeline only.",
         )
+
+
+def split_identity(text: str) -> tuple[str, int]:
+    """An event's id without the number that tells apart what processors made of one event, and that number."""
+    head, _, ordinal = text.rpartition(":")
+    whole, _, sub = ordinal.partition(".")
+    return (f"{head}:{whole}", int(sub)) if head and sub.isdigit() else (text, 0)
 
 
 def note_key(stream: str) -> str:

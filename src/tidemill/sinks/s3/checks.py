@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.contracts import Check, Outcome
 from tidemill.errors import DeliveryError
-from tidemill.sinks.s3.errors import explained
+from tidemill.net.s3 import explain_errors
 
 if TYPE_CHECKING:
     from tidemill.sinks.s3 import S3Config
@@ -22,7 +22,7 @@ def run_checks(config: S3Config) -> Iterator[Check]:
         yield Check("client", Outcome.FAIL, "obstore is not installed", "pip install 'tidemill[s3]'")
         return
     try:
-        with explained(config.where):
+        with explain_errors(config.where):
             store = config.store()
             next(iter(obstore.list(store, f"{config.root}_tidemill/", chunk_size=1)), None)
     except DeliveryError as error:
@@ -31,7 +31,7 @@ def run_checks(config: S3Config) -> Iterator[Check]:
     yield Check("bucket", Outcome.PASS, f"s3://{config.bucket}/{config.prefix} can be listed")
     name = f"{config.root}_tidemill/doctor-{uuid.uuid4().hex}"
     try:
-        with explained(config.where):
+        with explain_errors(config.where):
             kept = _keeps_condition(store, name)
     except DeliveryError as error:
         yield Check("writes", Outcome.FAIL, error.what, f"{error.fix} If {name} is there, remove it.")

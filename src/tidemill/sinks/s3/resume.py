@@ -18,15 +18,17 @@ from typing import Any
 import orjson
 
 from tidemill.errors import DeliveryError, Refused
+from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
+from tidemill.sinks._shared.in_order import event_ids
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
 
 log = logging.getLogger("tidemill.sinks.s3")
 
 PRIVATE = "_tidemill"  # readers of data lakes skip names that start with an underscore
 _STATE = f"{PRIVATE}/state.json"
-_MANIFESTS = f"{PRIVATE}/manifests"
+MANIFESTS = f"{PRIVATE}/manifests"
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class Manifests:
         self._owner = owner
         self._newest: dict[str, Any] | None = None
 
-    def reached(self, delivery: Delivery) -> Reached:
+    def find_end(self, delivery: Delivery) -> Reached:
         state = self._read(_STATE) or {}
         hint = int(state.get("manifest", 0))
         starts = self._starts(hint if delivery.start >= hint else 0)
@@ -90,7 +92,7 @@ class Manifests:
         from obstore.exceptions import AlreadyExistsError
 
         document = {**manifest, "owner": self._owner}
-        name = f"{_MANIFESTS}/{manifest['start']:020}.json"
+        name = f"{MANIFESTS}/{manifest['start']:020}.json"
         try:
             self._put(name, document, mode="create")
         except AlreadyExistsError as error:
@@ -104,7 +106,7 @@ class Manifests:
 
     def add(self, offset: Offset, document: dict[str, Any]) -> None:
         """A dead letter that is sent again: a manifest of its own, outside of the row."""
-        self._put(f"{_MANIFESTS}/letter-{offset:020}.json", {**document, "owner": self._owner})
+        self._put(f"{MANIFESTS}/letter-{offset:020}.json", {**document, "owner": self._owner})
 
     def remove(self, names: set[str]) -> None:
         import obstore
@@ -129,7 +131,7 @@ class Manifests:
         """Where manifests start, sorted, from the one at `first` on."""
         import obstore
 
-        folder = f"{self._prefix}{_MANIFESTS}/"
+        folder = f"{self._prefix}{MANIFESTS}/"
         found = obstore.list(self._store, folder, offset=f"{folder}{first:020}").collect()
         names = (meta["path"].rpartition("/")[2].removesuffix(".json") for meta in found)
         return sorted(int(name) for name in names if name.isdigit())
@@ -142,7 +144,7 @@ class Manifests:
 
     def _find(self, start: Offset) -> dict[str, Any] | None:
         if self._newest is None or self._newest["start"] != start:
-            self._newest = self._read(f"{_MANIFESTS}/{start:020}.json")
+            self._newest = self._read(f"{MANIFESTS}/{start:020}.json")
         return self._newest
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -161,10 +163,95 @@ class Manifests:
         obstore.put(self._store, self._prefix + name, content, mode=mode, attributes=attributes, use_multipart=False)
 
 
+class S3Resumption:
+    """One delivery: rows that a manifest covers are left out, once they are seen to be the events it names. `content`
+    is what the new manifest says of the objects, for `note`."""
+
+    def __init__(self, manifests: Manifests, delivery: Delivery, where: str) -> None:
+        self.skipped = 0
+        self.content: dict[str, Any] = {}
+        self._manifests = manifests
+        self._delivery = delivery
+        self._where = where
+        dead_letter = delivery.redelivered
+        self._reached = Reached(delivery.start) if dead_letter else manifests.find_end(delivery)
+        self._start = max(delivery.start, self._reached.end)
+        kind = "letter-" if dead_letter else ""
+        self.token = f"{kind}{self._start:020}-{max(delivery.end, self._start):020}"  # begins the objects' names
+        self._witness: dict[Offset, str] = {}
+        self._confirmed = False
+
+    def fresh(self, block: Block) -> Block | None:
+        if not block.rows:
+            return None
+        fresh = block.slice(self._start, 2**63)
+        if fresh.rows < block.rows:
+            self._compare(Block(block.table, block.batch.slice(0, block.rows - fresh.rows)))
+        if not fresh.rows:
+            return None
+        self._see(fresh)
+        return fresh
+
+    def check_log(self) -> None:
+        """After the last block: `Refused` if nothing showed that what was left out is there."""
+        if self.skipped and not self._confirmed and not self._reached.continued:
+            raise self._other_log(self._delivery.start)
+
+    def announce(self, names: list[str]) -> None:
+        """Before objects of these names appear."""
+        if not self._delivery.redelivered:
+            self._manifests.attempt(self._reached, self._delivery, self._start, names)
+
+    def note(self) -> None:
+        if not self._witness:
+            if self.skipped:  # the next delivery is known by where this one ended
+                self._manifests.attempt(self._reached, self._delivery, self._reached.end, [])
+            return
+        witness = {str(offset): identity for offset, identity in sorted(self._witness.items())}
+        document = {"start": self._start, "end": self._delivery.end, "witness": witness, **self.content}
+        if self._delivery.redelivered:
+            self._manifests.add(self._start, document)
+        else:
+            self._manifests.publish(self._reached, document)
+
+    def _compare(self, old: Block) -> None:
+        self.skipped += old.rows
+        offsets = old.offsets().tolist()
+        for offset in self._reached.witness.keys() & set(offsets):
+            if _identity(old, offsets.index(offset), self._delivery.source) != self._reached.witness[offset]:
+                raise self._other_log(offset)
+            self._confirmed = True
+
+    def _see(self, block: Block) -> None:
+        """The first and last event of each table's run, at most a few: what a replay is recognised by."""
+        offsets = block.offsets()
+        for row in (0, block.rows - 1):
+            if len(self._witness) < 256 or row:
+                first = int(offsets.searchsorted(offsets[row]))  # processors may have made several of one event
+                self._witness[int(offsets[row])] = _identity(block, first, self._delivery.source)
+        if len(self._witness) > 512:
+            kept = sorted(self._witness)
+            self._witness = {o: self._witness[o] for o in (*kept[:128], *kept[128:-1:4], kept[-1])}
+
+    def _other_log(self, offset: Offset) -> Refused:
+        return Refused(
+            f"manifests reach offset {self._reached.end}, but do not show that they hold the events from {offset} on",
+            where=self._where,
+            fix="If the state directory was lost or reset, offsets count anew and the old objects stay valid: give the "
+            "sink a new prefix.",
+        )
+
+
+def _identity(block: Block, row: int, source: str) -> str:
+    one = Block(block.table, block.batch.slice(row, 1))
+    return str(event_ids(one, source)[0].as_py().decode())
+
+
 RESUME = ResumeScheme(
     kept_in="a manifest per stretch of offsets",
     bound_by="objects are visible by their manifest, which is created once",
     replay="skipped up to the end of the last manifest",
-    already=Manifests.reached,
-    note=Manifests.publish,
+    already=Manifests.find_end,
+    note=S3Resumption.note,
+    resumption=S3Resumption,
 )

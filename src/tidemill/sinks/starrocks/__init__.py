@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
@@ -20,15 +20,22 @@ from pydantic import Field, SecretStr, field_validator
 from tidemill.contracts import BaseSink, Capabilities, Check, Place, SinkConfig
 from tidemill.errors import Poisoned
 from tidemill.model.delivery import Delivery, Receipt, Tier
-from tidemill.model.schema_change import SchemaChangeKind
+from tidemill.model.position import Offset
+from tidemill.model.schema_change import SchemaChange, SchemaChangeKind, SchemaPlan
+from tidemill.model.table import Table
+from tidemill.model.template import Template
 from tidemill.sinks._shared.history import WriterHistory
 from tidemill.sinks._shared.lines import windows
 from tidemill.sinks._shared.places import hosts
 from tidemill.sinks._shared.routing import of_a_table
 from tidemill.sinks.starrocks.client import StreamLoads as StreamLoads
+from tidemill.sinks.starrocks.recovery import remove_older
 from tidemill.sinks.starrocks.resume import StarRocksNotebook
 from tidemill.sinks.starrocks.rows import VERSION
-from tidemill.sinks.starrocks.tables import StarRocksTableName, StarRocksTables, explained
+from tidemill.sinks.starrocks.tables import StarRocksTableName, StarRocksTables, explain_errors
+
+if TYPE_CHECKING:
+    from tidemill.sinks.starrocks.audit import StarRocksAudit
 
 
 class StarRocksConfig(SinkConfig):
@@ -129,11 +136,23 @@ class StarRocksSink(BaseSink[StarRocksConfig]):
     def capabilities_of(cls, config: StarRocksConfig) -> Capabilities:
         return cls.capabilities if config.create_tables else cls.capabilities.without(SchemaChangeKind.CREATE_TABLE)
 
+    def plan(self, change: SchemaChange) -> SchemaPlan:
+        """A table or column that the source dropped stays. Whether the rows that are there are of this log is asked by
+        the first delivery, not here."""
+        if change.after is None:
+            return SchemaPlan()
+        name = self._name(change.after, change.source)
+        return SchemaPlan(self._open().tables.plan(name, change.after, change.offset))
+
+    def apply(self, change: SchemaChange) -> None:
+        if change.after is not None:
+            self._open().tables.destination(self._name(change.after, change.source), change.after, change.offset)
+
     def write(self, delivery: Delivery) -> Receipt:
         from tidemill.sinks.starrocks.write import StarRocksWriter
 
         began = time.perf_counter()
-        session = self._opened()
+        session = self._open()
         session.loads.seconds = 0.0
         writing = StarRocksWriter(self.config, session, delivery, self._where())
         for block in delivery:
@@ -142,14 +161,34 @@ class StarRocksSink(BaseSink[StarRocksConfig]):
         writing.finish()
         if writing.reasons:
             raise Poisoned(
-                writing.reasons, where=self._where(), fix="docs/sinks/starrocks.md says what types can hold."
-            )
+                writing.reasons, lacking=writing.lacking, where=self._where(),
+                fix="docs/sinks/starrocks.md says what types can hold.",
+            )  # fmt: skip
         waited = session.loads.seconds
         encoding = time.perf_counter() - began - waited
         return Receipt(
             self.config.id, delivery.lane, writing.events, writing.bytes, encode_seconds=encoding, write_seconds=waited,
-            notices=session.tables.looks.packed(),
+            notices=session.tables.looks.pack(),
         )  # fmt: skip
+
+    def begin_recovery(self, tables: Sequence[Table], source: str, since: Offset) -> None:
+        """Rows carry the offset that wrote them as their version: nothing is to be noted."""
+
+    def end_recovery(self, table: Table, source: str, since: Offset, *, remove: bool) -> int:
+        """Rows go as they go with a TRUNCATE, also where `deletes` is `mark`."""
+        if not remove or not table.key:
+            return 0
+        return remove_older(self._open().tables, self._name(table, source), self.config.offset_base + since)
+
+    def audit(self, table: Table, source: str, *, values: bool = False) -> StarRocksAudit:
+        from tidemill.sinks.starrocks.audit import StarRocksAudit
+
+        session = self.connect()
+        try:
+            return StarRocksAudit(session.tables, self._name(table, source), table, values=values)
+        except BaseException:
+            session.connection.close()
+            raise
 
     def doctor(self) -> Iterable[Check]:
         from tidemill.sinks.starrocks.checks import run_checks
@@ -166,7 +205,7 @@ class StarRocksSink(BaseSink[StarRocksConfig]):
         import pymysql
 
         config, where = self.config, self._where()
-        with explained(where):
+        with explain_errors(where):
             connection = pymysql.connect(
                 host=urlsplit(config.url).hostname, port=config.mysql_port, user=config.user,
                 password=config.password.get_secret_value(),
@@ -187,10 +226,14 @@ class StarRocksSink(BaseSink[StarRocksConfig]):
         )
         return StarRocksSession(connection, tables, loads, history)
 
-    def _opened(self) -> StarRocksSession:
+    def _open(self) -> StarRocksSession:
         if self._session is None:
             self._session = self.connect()
         return self._session
+
+    def _name(self, table: Table, source: str) -> StarRocksTableName:
+        database, name = Template(self.config.database), Template(self.config.table)
+        return StarRocksTableName(database.constant(table, source), name.constant(table, source))
 
     def _where(self) -> str:
         return f'sink "{self.config.id}", {urlsplit(self.config.url).netloc}'

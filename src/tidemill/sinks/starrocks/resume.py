@@ -9,7 +9,7 @@ from typing import Any
 from tidemill.sinks._shared.history import TABLE, WriterHistory, WriterNote
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
 from tidemill.sinks.starrocks.rows import VERSION
-from tidemill.sinks.starrocks.tables import StarRocksTableName, StarRocksTables, literal, quoted
+from tidemill.sinks.starrocks.tables import StarRocksTableName, StarRocksTables, literal, quote
 
 # A primary key has at most 128 bytes, names may have more: the key is a digest of them.
 _COLUMNS = {
@@ -28,7 +28,7 @@ class StarRocksNotebook:
         name = StarRocksTableName(database, TABLE)
         if self.tables.describe(name):
             return
-        columns = ",\n  ".join(f"{quoted(column)} {kind}" for column, kind in _COLUMNS.items())
+        columns = ",\n  ".join(f"{quote(column)} {kind}" for column, kind in _COLUMNS.items())
         self.tables.run(
             f"CREATE TABLE IF NOT EXISTS {name} (\n  {columns}\n)\nPRIMARY KEY (`id`)\nDISTRIBUTED BY HASH(`id`)"
             f"{self.tables.tail()}"
@@ -55,12 +55,12 @@ class StarRocksNotebook:
         self.tables.run(f"INSERT INTO {into} VALUES ({', '.join(map(literal, values))})")
 
     def greatest(self, name: StarRocksTableName) -> int | None:
-        found = self.tables.run(f"SELECT MAX({quoted(VERSION)}) FROM {name}")[0][0]
+        found = self.tables.run(f"SELECT MAX({quote(VERSION)}) FROM {name}")[0][0]
         return None if found is None else int(found)
 
 
 def _names(columns: list[str]) -> str:
-    return ", ".join(quoted(column) for column in columns)
+    return ", ".join(quote(column) for column in columns)
 
 
 RESUME = ResumeScheme(

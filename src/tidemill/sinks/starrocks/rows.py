@@ -26,7 +26,7 @@ from tidemill.model.block import Block, Op
 from tidemill.model.types import JsonForm
 from tidemill.sinks._shared.images import Verdicts
 from tidemill.sinks._shared.upserts import Upsert, upsert
-from tidemill.sinks.starrocks.types import fit, form_of, moments
+from tidemill.sinks.starrocks.types import fit, form_of, timestamps
 
 OP_TYPE, IS_DELETED, SYNCED_AT, VERSION = (
     "tidemill_op_type", "tidemill_is_deleted", "tidemill_synced_at", "tidemill_cdc_version",
@@ -96,7 +96,7 @@ def settle(
     rows = upsert(block, kinds, fit, verdicts, lambda kind, column: False)
     if verdicts.reasons:
         return
-    own, old = _numbered(rows)
+    own, old = _number(rows)
     names = list(rows.columns)
     holes = np.zeros((len(names), block.rows), bool)
     for i, name in enumerate(names):
@@ -121,10 +121,10 @@ def settle(
     forms = {name: form_of(v, kinds[name]) for name, v in {**rows.keys, **rows.columns}.items()}
     for chosen, present in _groups(last, alive):
         at = event[chosen]
-        columns = {name: _taken(values, at) for name, values in rows.keys.items()}
+        columns = {name: _take(values, at) for name, values in rows.keys.items()}
         for i in present:
-            columns[names[i]] = _taken(rows.columns[names[i]], last[i, chosen])
-        columns |= {name: _taken(values, at) for name, values in audit.items()}
+            columns[names[i]] = _take(rows.columns[names[i]], last[i, chosen])
+        columns |= {name: _take(values, at) for name, values in audit.items()}
         columns[IS_DELETED] = pa.array(np.zeros(len(chosen), bool))
         holed = len(present) < len(names)
         yield LoadPiece(pa.table(columns), forms, tuple(rows.keys), partial=holed or extra, holes=holed)
@@ -147,8 +147,8 @@ def _audit(block: Block, base: int) -> dict[str, pa.Array]:
     labels = pa.array([None, *(op.label for op in Op)], pa.string())
     versions = pa.array(block.offsets().astype(np.int64) + base, pa.int64())
     commit = block.column("commit_time")
-    moment = pa.nulls(block.rows, pa.string()) if commit is None else moments(commit)
-    return {OP_TYPE: labels.take(block.batch.column("op")), SYNCED_AT: moment, VERSION: versions}
+    committed_at = pa.nulls(block.rows, pa.string()) if commit is None else timestamps(commit)
+    return {OP_TYPE: labels.take(block.batch.column("op")), SYNCED_AT: committed_at, VERSION: versions}
 
 
 def _groups(last: Any, alive: Any) -> Iterator[tuple[Any, list[int]]]:
@@ -166,13 +166,13 @@ def _groups(last: Any, alive: Any) -> Iterator[tuple[Any, list[int]]]:
             yield chosen, [i for i in everything if last[i, chosen[0]] != _AT_DESTINATION]
 
 
-def _taken(values: pa.Array, at: Any) -> pa.Array:
+def _take(values: pa.Array, at: Any) -> pa.Array:
     if len(at) == len(values) and (at == np.arange(len(at))).all():
         return values
     return values.take(pa.array(at))
 
 
-def _numbered(rows: Upsert) -> tuple[Any, Any]:
+def _number(rows: Upsert) -> tuple[Any, Any]:
     """A number per key value: of the rows, and of where moved rows stood."""
     count, moves = len(rows.offsets), bool(rows.moved.any())
     codes: Any = None

@@ -13,7 +13,7 @@ from typing import Any
 from tidemill.contracts import Notice
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.table import Column, Table
-from tidemill.sinks._shared.unfollowed import CODE, MARK, Looks, added, is_known, notices
+from tidemill.sinks._shared.unfollowed import CODE, MARK, Looks, added_comment, is_known, notices
 from tidemill.sinks.starrocks.rows import AUDIT, IS_DELETED, VERSION, LoadPiece
 from tidemill.sinks.starrocks.types import default, holds, kinds_of
 
@@ -29,7 +29,7 @@ class StarRocksTableName:
     table: str
 
     def __str__(self) -> str:
-        return f"{quoted(self.database)}.{quoted(self.table)}"
+        return f"{quote(self.database)}.{quote(self.table)}"
 
     @property
     def plain(self) -> str:
@@ -46,7 +46,16 @@ class StarRocksDestination:
     notices: tuple[Notice, ...] = ()
 
 
-def quoted(name: str) -> str:
+@dataclass(frozen=True, slots=True)
+class StarRocksChange:
+    """A statement that gives a table the column `column`, by renaming `old` or, where that is empty, as a new one."""
+
+    statement: str
+    column: str
+    old: str = ""
+
+
+def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -75,35 +84,35 @@ class StarRocksTables:
         if not self.knows(name, table):
             destination = self._prepare(name, table, since)
             self._known[name] = _identity(table), destination
-            self.looks.looked(table.full_name, destination.notices)
+            self.looks.record(table.full_name, destination.notices)
         return self._known[name][1]
 
     def knows(self, name: StarRocksTableName, table: Table) -> bool:
         """Whether this structure came last. One that comes back may have to be followed back."""
         return name in self._known and self._known[name][0] == _identity(table)
 
-    def existing(self, name: StarRocksTableName, keys: list[str], rows: list[tuple[Any, ...]]) -> set[tuple[str, ...]]:
+    def find_keys(self, name: StarRocksTableName, keys: list[str], rows: list[tuple[Any, ...]]) -> set[tuple[str, ...]]:
         """Which of these keys the table has, as `text_of` writes them; not those that are marked as deleted."""
-        names = ", ".join(quoted(key) for key in keys)
+        names = ", ".join(quote(key) for key in keys)
         found: set[tuple[str, ...]] = set()
-        for chosen in _chosen(keys, rows):
-            answer = self.run(f"SELECT {names} FROM {name} WHERE {chosen} AND COALESCE({quoted(IS_DELETED)}, 0) = 0")
+        for chosen in choose_keys(keys, rows):
+            answer = self.run(f"SELECT {names} FROM {name} WHERE {chosen} AND COALESCE({quote(IS_DELETED)}, 0) = 0")
             found |= {tuple(text_of(v) for v in row) for row in answer}
         return found
 
     def purge(self, name: StarRocksTableName, piece: LoadPiece, first: int, end: int) -> None:
         """Removes those of the piece's keys that are marked as deleted by an event from `first` to before `end`: not a
         row that came since. Many are found by their versions, which are one after the other; no key is looked at."""
-        marked = f"{quoted(IS_DELETED)} = TRUE AND {quoted(VERSION)} >= {first} AND {quoted(VERSION)} < {end}"
+        marked = f"{quote(IS_DELETED)} = TRUE AND {quote(VERSION)} >= {first} AND {quote(VERSION)} < {end}"
         if piece.rows.num_rows > _KEYS_PER_PURGE:
             self.run(f"DELETE FROM {name} WHERE {marked}")
             return
-        for chosen in _chosen(list(piece.keys), piece.key_values()):
+        for chosen in choose_keys(list(piece.keys), piece.key_values()):
             self.run(f"DELETE FROM {name} WHERE {chosen} AND {marked}")
 
     def versions_from(self, name: StarRocksTableName, version: int) -> int:
         """How many rows are of events from there on: some, where those were here before."""
-        return int(self.run(f"SELECT COUNT(*) FROM {name} WHERE {quoted(VERSION)} >= {version}")[0][0])
+        return int(self.run(f"SELECT COUNT(*) FROM {name} WHERE {quote(VERSION)} >= {version}")[0][0])
 
     def truncate(self, name: StarRocksTableName, version: int, end: int) -> None:
         """Removes what is older than the event. Rows of later events stay: a replay may find them there, and their
@@ -115,10 +124,10 @@ class StarRocksTables:
                 fix="Was the state directory lost, or the checkpoint moved back? Empty the table by hand, or set "
                 f"offset_base above every version (SELECT MAX({VERSION}) FROM {name.plain}), and start again.",
             )  # fmt: skip
-        self.run(f"DELETE FROM {name} WHERE {quoted(VERSION)} < {version} OR {quoted(VERSION)} IS NULL")
+        self.run(f"DELETE FROM {name} WHERE {quote(VERSION)} < {version} OR {quote(VERSION)} IS NULL")
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
-        with explained(self.where), self.connection.cursor() as cursor:
+        with explain_errors(self.where), self.connection.cursor() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall())
 
@@ -138,7 +147,33 @@ class StarRocksTables:
         )
         return {column: (kind, key == "PRI") for column, kind, key in rows}
 
+    def plan(self, name: StarRocksTableName, table: Table, since: int) -> tuple[str, ...]:
+        """The statements that `destination` would run, in order; `Refused` where it would refuse. Reads only. A server
+        that knows no RENAME COLUMN, before 3.3.2, says so only when it is asked: then a column is added instead."""
+        self._check_structure(table)
+        there = self.describe(name)
+        if not there:
+            return self._creation(name, table)
+        self._check(name, table, there)
+        return tuple(change.statement for change in self._changes(name, table, there, since, {}))
+
     def _prepare(self, name: StarRocksTableName, table: Table, since: int) -> StarRocksDestination:
+        self._check_structure(table)
+        there = self.describe(name)
+        if not there:
+            for statement in self._creation(name, table):
+                self.run(statement)
+            there = self.describe(name)
+        self._check(name, table, there)
+        there = self._change(name, table, there, since)
+        wanted = kinds_of(table)
+        kinds = loaded_kinds(table, there)
+        said = self.comments(name)
+        clear = {c: f"ALTER TABLE {name} MODIFY COLUMN {quote(c)} COMMENT ''" for c in said}
+        found = notices(self.sink, table, name.plain, said, clear) + self._exchange(name, table)
+        return StarRocksDestination(name, kinds, bool(there.keys() - wanted.keys() - AUDIT.keys()), found)
+
+    def _check_structure(self, table: Table) -> None:
         if not table.key:
             raise Refused(
                 f"{table.full_name} has no key, which a primary key table needs", where=self.where,
@@ -157,33 +192,56 @@ class StarRocksTables:
                 f"{table.full_name} has columns whose names no load can give: {', '.join(map(repr, unspeakable))}",
                 where=self.where, fix="Names must be without quotes, backslashes and control characters.",
             )  # fmt: skip
-        there = self.describe(name)
-        if not there:
-            self._create(name, table, wanted)
-            there = self.describe(name)
-        self._check(name, table, there)
-        stuck = self._rename(name, table, there)
-        columns = {c.name: c for c in table.columns}
-        for column, kind in {**wanted, **AUDIT}.items():
-            if column not in there:
-                more = self._initial(name, columns[column], kind, since, stuck) if column in columns else ""
-                self._add(name, column, kind, more)
-        there = self.describe(name)
+
+    def _changes(
+        self, name: StarRocksTableName, table: Table, there: dict[str, tuple[str, bool]], since: int,
+        stuck: dict[str, str],
+    ) -> list[StarRocksChange]:  # fmt: skip
+        """What the table lacks; `Refused` if what it has cannot take the rows. `stuck` are columns that the server
+        could not rename: new name -> old name."""
+        wanted, columns = kinds_of(table), {c.name: c for c in table.columns}
+        names = {column: column for column in there}  # by their names afterwards
+        found: list[StarRocksChange] = []
+        for old, new in table.renamed:
+            if old in names and new in columns and new not in names and new not in stuck:
+                found.append(
+                    StarRocksChange(f"ALTER TABLE {name} RENAME COLUMN {quote(old)} TO {quote(new)}", new, old)
+                )
+                names[new] = names.pop(old)
         unfit = [
-            f'"{column}" is {there[column][0]}, the source needs {kind}'
+            f'"{names[column]}" is {there[names[column]][0]}, the source needs {kind}'
             for column, kind in wanted.items()
-            if not holds(there[column][0], kind)
+            if column in names and not holds(there[names[column]][0], kind)
         ]
         if unfit:
             raise Refused(
                 f"{name.plain} does not fit the source: {'; '.join(unfit)}", where=self.where,
                 fix="Change them with ALTER TABLE ... MODIFY COLUMN; SHOW ALTER TABLE COLUMN says how far that is.",
             )  # fmt: skip
-        kinds = {column: _loaded(there[column][0], kind) for column, kind in wanted.items()}
-        said = self.comments(name)
-        clear = {c: f"ALTER TABLE {name} MODIFY COLUMN {quoted(c)} COMMENT ''" for c in said}
-        found = notices(self.sink, table, name.plain, said, clear) + self._exchanged(name, table)
-        return StarRocksDestination(name, kinds, bool(there.keys() - wanted.keys() - AUDIT.keys()), found)
+        for column, kind in {**wanted, **AUDIT}.items():
+            if column not in names:
+                more = self._initial(name, columns[column], kind, since, stuck) if column in columns else ""
+                found.append(
+                    StarRocksChange(f"ALTER TABLE {name} ADD COLUMN {quote(column)} {kind} NULL{more}", column)
+                )
+        return found
+
+    def _change(
+        self, name: StarRocksTableName, table: Table, there: dict[str, tuple[str, bool]], since: int
+    ) -> dict[str, tuple[str, bool]]:
+        """Answers the columns as they are then."""
+        stuck: dict[str, str] = {}
+        while changes := self._changes(name, table, there, since, stuck):
+            for change in changes:
+                try:
+                    self._make(name, change)
+                except Refused:
+                    if not change.old:
+                        raise
+                    stuck[change.column] = change.old
+                    break
+            there = self.describe(name)
+        return there
 
     def _initial(self, name: StarRocksTableName, column: Column, kind: str, since: int, stuck: dict[str, str]) -> str:
         """What ADD COLUMN says of the rows that are there: their value, or in a comment that it is not known."""
@@ -198,9 +256,9 @@ class StarRocksTables:
             why = f"StarRocks has no DEFAULT for {kind} that is the value which they have at the source"
         if not self.run(f"SELECT 1 FROM {name} LIMIT 1"):
             return ""
-        return f" COMMENT {literal(added(column, since, why=why))}"
+        return f" COMMENT {literal(added_comment(column, since, why=why))}"
 
-    def _exchanged(self, name: StarRocksTableName, table: Table) -> tuple[Notice, ...]:
+    def _exchange(self, name: StarRocksTableName, table: Table) -> tuple[Notice, ...]:
         """Columns that took each other's names: there is nothing here that could rename both at once, nor tell whether
         it was done."""
         olds = {was for was, _ in table.renamed}
@@ -217,20 +275,19 @@ class StarRocksTables:
             ),
         )  # fmt: skip
 
-    def _create(self, name: StarRocksTableName, table: Table, wanted: dict[str, str]) -> None:
-        statement = self.creation(name, table, wanted)
+    def _creation(self, name: StarRocksTableName, table: Table) -> tuple[str, ...]:
+        statement = self.creation(name, table, kinds_of(table))
         if not self.create:
             raise Refused(
                 f"the table {name.plain} does not exist", where=self.where,
                 fix=f"Create it, or set create_tables: true. It would be made so:\n{statement}",
             )  # fmt: skip
-        self.run(f"CREATE DATABASE IF NOT EXISTS {quoted(name.database)}")
-        self.run(statement)
+        return f"CREATE DATABASE IF NOT EXISTS {quote(name.database)}", statement
 
     def creation(self, name: StarRocksTableName, table: Table, wanted: dict[str, str]) -> str:
-        columns = [f"{quoted(c)} {kind} {'NOT NULL' if c in table.key else 'NULL'}" for c, kind in wanted.items()]
-        columns += [f"{quoted(c)} {kind} NULL" for c, kind in AUDIT.items()]
-        key = ", ".join(quoted(c) for c in table.key)
+        columns = [f"{quote(c)} {kind} {'NOT NULL' if c in table.key else 'NULL'}" for c, kind in wanted.items()]
+        columns += [f"{quote(c)} {kind} NULL" for c, kind in AUDIT.items()]
+        key = ", ".join(quote(c) for c in table.key)
         body = ",\n  ".join(columns)
         return (
             f"CREATE TABLE IF NOT EXISTS {name} (\n  {body}\n)\nPRIMARY KEY ({key})\n"
@@ -260,23 +317,10 @@ class StarRocksTables:
                 where=self.where, fix="StarRocks cannot change a primary key: fill a new table.",
             )  # fmt: skip
 
-    def _rename(self, name: StarRocksTableName, table: Table, there: dict[str, tuple[str, bool]]) -> dict[str, str]:
-        """Answers what could not be renamed: new name -> old name. StarRocks before 3.3.2 has no statement for it."""
-        columns, stuck = {c.name for c in table.columns}, {}
-        for old, new in table.renamed:
-            if old in there and new in columns and new not in there:
-                try:
-                    with self._unless_done(name, new):
-                        self.run(f"ALTER TABLE {name} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
-                except Refused:
-                    stuck[new] = old
-                else:
-                    there[new] = there.pop(old)
-        return stuck
-
-    def _add(self, name: StarRocksTableName, column: str, kind: str, more: str) -> None:
+    def _make(self, name: StarRocksTableName, change: StarRocksChange) -> None:
+        column = change.column
         with self._unless_done(name, column):
-            self.run(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {kind} NULL{more}")
+            self.run(change.statement)
         # Without fast schema evolution this is a job; loads that name the column fail until it is done.
         deadline = time.monotonic() + self.timeout
         while column not in self.describe(name):
@@ -297,9 +341,14 @@ class StarRocksTables:
                 raise
 
 
-def _chosen(keys: list[str], rows: list[tuple[Any, ...]]) -> Iterator[str]:
+def loaded_kinds(table: Table, there: dict[str, tuple[str, bool]]) -> dict[str, str]:
+    """What the values of a structure's columns are written as, of those that the table has."""
+    return {column: _loaded(there[column][0], kind) for column, kind in kinds_of(table).items() if column in there}
+
+
+def choose_keys(keys: list[str], rows: list[tuple[Any, ...]]) -> Iterator[str]:
     """Conditions that choose the rows of these keys, some hundreds each."""
-    names = ", ".join(quoted(key) for key in keys)
+    names = ", ".join(quote(key) for key in keys)
     target = f"({names})" if len(keys) > 1 else names
     for at in range(0, len(rows), _KEYS_PER_QUERY):
         values = ", ".join(
@@ -321,7 +370,7 @@ def _identity(table: Table) -> tuple[object, ...]:
 
 
 def text_of(value: Any) -> str:
-    """A key's value, ours or the server's: the driver makes moments of DATETIME, and leaves out a fraction of zero."""
+    """A key's value, ours or the server's: the driver makes datetimes of them, and leaves out a fraction of zero."""
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, datetime.datetime):
@@ -330,7 +379,7 @@ def text_of(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def explained(where: str) -> Iterator[None]:
+def explain_errors(where: str) -> Iterator[None]:
     import pymysql
 
     try:

@@ -168,14 +168,14 @@ def fit(
     wrong = _wrong(values)
     if wrong is not None:
         verdicts.condemn(offsets, wrong & live, label)
-    return _text(values) if is_text and not _is_bytes(values) else _written(values)
+    return _text(values) if is_text and not _is_bytes(values) else _write(values)
 
 
 def _lists(values: pa.Array, children: pa.Array) -> pa.Array:
     lengths = pc.list_value_length(values).fill_null(0).to_numpy()
     starts = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     mask = values.is_null() if values.null_count else None
-    return pa.ListArray.from_arrays(starts, _written(children), mask=mask)
+    return pa.ListArray.from_arrays(starts, _write(children), mask=mask)
 
 
 def _wrong(values: pa.Array) -> Mask | None:
@@ -194,17 +194,17 @@ def _wrong(values: pa.Array) -> Mask | None:
     return wrong.to_numpy(zero_copy_only=False) if pc.any(wrong).as_py() else None
 
 
-def _written(values: pa.Array) -> pa.Array:
-    """Numbers that JSON readers make inexact, and moments in the loader's own format, become text."""
+def _write(values: pa.Array) -> pa.Array:
+    """Numbers that JSON readers make inexact, and timestamps in the loader's own format, become text."""
     arrow = values.type
     if pa.types.is_timestamp(arrow):
-        return moments(values)
+        return timestamps(values)
     if pa.types.is_uint64(arrow) or pa.types.is_time(arrow) or pa.types.is_duration(arrow):
         return _text(values)
     return values
 
 
-def moments(values: pa.Array) -> pa.Array:
+def timestamps(values: pa.Array) -> pa.Array:
     return values.cast(pa.timestamp("us", values.type.tz)).cast(pa.timestamp("us")).cast(pa.string())
 
 
@@ -217,7 +217,7 @@ def _text(values: pa.Array) -> pa.Array:
     if pa.types.is_string(arrow) or pa.types.is_large_string(arrow) or _is_bytes(values):
         return values
     if pa.types.is_timestamp(arrow):
-        return moments(values)
+        return timestamps(values)
     if pa.types.is_duration(arrow):
         return values.cast(pa.duration("us")).cast(pa.int64()).cast(pa.string())
     return digits(values) if pa.types.is_decimal(arrow) else values.cast(pa.string())

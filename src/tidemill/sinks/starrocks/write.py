@@ -60,6 +60,10 @@ class StarRocksWriter:
     def reasons(self) -> dict[int, str]:
         return self._verdicts.reasons
 
+    @property
+    def lacking(self) -> set[int]:
+        return self._verdicts.lacking
+
     def take(self, block: Block) -> None:
         self.events += block.rows
         if not has_table(block):
@@ -128,7 +132,7 @@ class StarRocksWriter:
         try:
             self._load(name, piece)
         except RowsRefused as refusal:
-            offsets = self._named(piece, refusal)
+            offsets = self._find_named(piece, refusal)
             if offsets:
                 for offset in offsets:
                     self.reasons.setdefault(offset, "StarRocks filtered the row: a value does not fit its column")
@@ -165,15 +169,14 @@ class StarRocksWriter:
         """A partial update of a row that is not there would insert it with NULLs (invariant 7): it is condemned. Unless
         events after this batch were here before: then it was deleted since, or condemned then, and is left out."""
         tables, base, wanted = self._session.tables, self._config.offset_base, piece.key_values()
-        known = tables.existing(name, list(piece.keys), wanted)
+        known = tables.find_keys(name, list(piece.keys), wanted)
         there = np.array([tuple(map(text_of, row)) in known for row in wanted], bool)
         if not there.all() and not tables.versions_from(name, base + self._delivery.end):
-            for offset in np.array(piece.offsets)[~there].tolist():
-                self.reasons.setdefault(
-                    offset - base,
-                    "the source did not send the unchanged columns, and the destination has no row that keeps them; "
-                    "a snapshot of the table, or REPLICA IDENTITY FULL, brings them",
-                )
+            self._verdicts.condemn(
+                np.array(piece.offsets) - base, ~there,
+                "the source did not send the unchanged columns, and the destination has no row that keeps them; "
+                "a snapshot of the table, or REPLICA IDENTITY FULL, brings them", lacking=True,
+            )  # fmt: skip
         return there
 
     def _label(self, name: StarRocksTableName, piece: LoadPiece, body: bytes) -> str:
@@ -185,10 +188,10 @@ class StarRocksWriter:
         identity = [delivery.pipeline, self._config.id, batch, name.plain, piece.columns, str(piece.partial)]
         identity.append(self._before.get(name, ""))
         digest = hashlib.sha256("\x00".join(identity).encode() + b"\x00" + body).hexdigest()[:32]
-        words = [re.sub(r"[^A-Za-z0-9]+", "-", text)[:16] for text in (delivery.pipeline, self._config.id)]
-        return f"tidemill_{words[0]}_{words[1]}_{batch}_{digest}"
+        names = [re.sub(r"[^A-Za-z0-9]+", "-", text)[:16] for text in (delivery.pipeline, self._config.id)]
+        return f"tidemill_{names[0]}_{names[1]}_{batch}_{digest}"
 
-    def _named(self, piece: LoadPiece, refusal: RowsRefused) -> set[int]:
+    def _find_named(self, piece: LoadPiece, refusal: RowsRefused) -> set[int]:
         """Offsets that the report names, if it names as many as were filtered. The report itself quotes values."""
         base = self._config.offset_base
         known = set(piece.offsets)

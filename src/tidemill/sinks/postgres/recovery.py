@@ -1,0 +1,181 @@
+"""Which rows were written since a recovery began: the others are removed when it ends (contracts/recovery.py).
+
+PostgreSQL's rows carry no version of ours. So the keys that are written meanwhile are kept beside them, in a table of
+the key's own types, and in the transaction that writes the rows: what equals a key is decided by the target's types, as
+it is for the rows. A writer holds the table's note in `tidemill_recoveries` with FOR SHARE, who removes holds it with
+FOR UPDATE: nobody writes a row whose key is not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidemill.errors import Refused
+from tidemill.model.position import Offset
+from tidemill.sinks.postgres.target import Target, columns
+from tidemill.telemetry.events import emit
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+    from tidemill.sinks._shared.pg_client import Connection
+
+_TABLE = "tidemill_recoveries"
+_CREATE = """
+CREATE TABLE IF NOT EXISTS {table} (
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    since bigint NOT NULL,
+    keys_name text NOT NULL,
+    key_columns text[] NOT NULL,
+    PRIMARY KEY (schema_name, table_name)
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptKeys:
+    """Keys of one target that events from `since` on have written, in the table `name`."""
+
+    schema: str
+    name: str
+    since: Offset
+    columns: tuple[str, ...]
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        from psycopg import sql
+
+        return sql.Identifier(self.schema, self.name)
+
+    def note(self, db: Connection, stage: sql.Identifier, offsets: np.ndarray[Any, Any]) -> None:
+        """Keys of rows that stand in the temporary table, except of those that are deleted; `offsets` are of its rows,
+        in order. Those of events before the recovery do not count."""
+        from psycopg import sql
+
+        late = offsets >= np.uint64(self.since)
+        if not late.any():
+            return
+        some = sql.SQL("") if late.all() else sql.SQL(' AND "tidemill row" = ANY (%s)')
+        names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+        db.execute(
+            sql.SQL('INSERT INTO {} SELECT {} FROM {} WHERE "tidemill set" <> 0{}').format(
+                self.identifier, names, stage, some
+            ),
+            None if late.all() else [np.flatnonzero(late).tolist()],
+        )
+
+
+class Recoveries:
+    """Of one connection and one transaction."""
+
+    def __init__(self, db: Connection, state_schema: str) -> None:
+        self._db, self._schema = db, state_schema
+        self._there: bool | None = None
+        self._known: dict[tuple[str, str], KeptKeys | None] = {}
+
+    def of(self, target: Target) -> KeptKeys | None:
+        """None: no recovery of this target is under way. Holds it still until the transaction ends. If the target's key
+        is another one by now, what was noted says nothing any more: it is dropped."""
+        place = target.schema, target.name
+        if not self._is_there():
+            return None
+        if place not in self._known:
+            found = self._read(place, "FOR SHARE")
+            if found is not None and set(found.columns) != {target.column(n) for n in target.key}:
+                emit("sink.recovery_given_up", table=target.full_name, why="its key changed")
+                self._drop(place, found)
+                found = None
+            self._known[place] = found
+        return self._known[place]
+
+    def begin(self, place: tuple[str, str], key: Sequence[str], since: Offset) -> None:
+        from psycopg import sql
+
+        schema, name = place
+        self._db.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemill', 0))")
+        self._db.execute(sql.SQL(_CREATE).format(table=self._table))
+        if (older := self._read(place, "FOR UPDATE")) is not None:
+            self._drop(place, older)
+        if not key or not set(key) <= set(columns(self._db, schema, name)):
+            return  # nothing is there yet, or nothing that could be told apart
+        digest = hashlib.sha256(f"{schema}\x00{name}".encode()).hexdigest()[:16]
+        kept = KeptKeys(self._schema, f"tidemill_keys_{digest}", since, tuple(key))
+        self._db.execute(
+            sql.SQL("CREATE TABLE {} AS SELECT {} FROM {} WITH NO DATA").format(
+                kept.identifier, _names(key), sql.Identifier(schema, name)
+            )
+        )
+        self._db.execute(
+            sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s)").format(self._table),
+            [schema, name, since, kept.name, list(key)],
+        )
+
+    def end(self, place: tuple[str, str], since: Offset, *, remove: bool, where: str) -> int:
+        """In one transaction: rows go, and with them the note of the recovery."""
+        from psycopg import sql
+
+        kept = self._read(place, "FOR UPDATE") if self._is_there() else None
+        if kept is None:
+            return 0
+        if remove and kept.since != since:
+            raise Refused(
+                f"{'.'.join(place)} is being recovered from offset {kept.since}, not from {since}", where=where,
+                fix="Another recovery has begun since. It removes what is left over.",
+            )  # fmt: skip
+        removed = 0
+        if remove:
+            self._db.execute(sql.SQL("ANALYZE {}").format(kept.identifier))
+            same = sql.SQL(" AND ").join(sql.SQL("k.{0} = t.{0}").format(sql.Identifier(name)) for name in kept.columns)
+            removed = self._db.execute(
+                sql.SQL("DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} k WHERE {})").format(
+                    sql.Identifier(*place), kept.identifier, same
+                )
+            ).rowcount
+        self._drop(place, kept)
+        return removed
+
+    @property
+    def _table(self) -> sql.Identifier:
+        from psycopg import sql
+
+        return sql.Identifier(self._schema, _TABLE)
+
+    def _is_there(self) -> bool:
+        """A target that never had a recovery has no table for it."""
+        if self._there is None:
+            row = self._db.execute(
+                "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = %s", [self._schema, _TABLE]
+            ).fetchone()
+            self._there = row is not None
+        return self._there
+
+    def _read(self, place: tuple[str, str], lock: str) -> KeptKeys | None:
+        from psycopg import sql
+
+        row = self._db.execute(
+            sql.SQL(
+                "SELECT keys_name, since, key_columns FROM {} WHERE schema_name = %s AND table_name = %s {}"
+            ).format(self._table, sql.SQL(lock)),
+            place,
+        ).fetchone()
+        return None if row is None else KeptKeys(self._schema, row[0], int(row[1]), tuple(row[2]))
+
+    def _drop(self, place: tuple[str, str], kept: KeptKeys) -> None:
+        from psycopg import sql
+
+        self._db.execute(
+            sql.SQL("DELETE FROM {} WHERE schema_name = %s AND table_name = %s").format(self._table), place
+        )
+        self._db.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(kept.identifier))
+
+
+def _names(key: Sequence[str]) -> sql.Composed:
+    from psycopg import sql
+
+    return sql.SQL(", ").join(map(sql.Identifier, key))
