@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from tidemill.errors import CheckpointConflict
+from tidemill.model.clock import utc_now
 from tidemill.model.delivery import Checkpoint
 
 
@@ -32,5 +32,4 @@ def succeed(
             where=f'pipeline "{pipeline}"',
             fix='If that is meant, stop the pipeline and use "tidemill checkpoints set".',
         )
-    saved_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return replace(checkpoint, version=version + 1, saved_at=saved_at)
+    return replace(checkpoint, version=version + 1, saved_at=utc_now())

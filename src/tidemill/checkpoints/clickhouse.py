@@ -18,7 +18,7 @@ from tidemill.checkpoints._shared import succeed
 from tidemill.contracts import Component
 from tidemill.errors import CheckpointConflict, CheckpointError, DeliveryError
 from tidemill.model.delivery import Checkpoint
-from tidemill.net.clickhouse import ConnectionConfig, address, connect, explained, literal, quoted
+from tidemill.net.clickhouse import ConnectionConfig, address, connect, explain_errors, literal, quote
 
 _COLUMNS = "offset, position, version, saved_at, note, base, writer"
 _BASE = "base Int64 DEFAULT -1"  # none; argMax would leave a NULL out
@@ -40,7 +40,7 @@ class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
 
     def __init__(self, config: ClickHouseCheckpointsConfig, state_dir: Path | None = None) -> None:
         super().__init__(config)
-        self._name = f"{quoted(config.database)}.{quoted(config.table)}"
+        self._name = f"{quote(config.database)}.{quote(config.table)}"
         self._lock = threading.Lock()
         self._client: Any = None
 
@@ -55,11 +55,11 @@ class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
             stored = succeed(newest, own, expect=expect, force=force, pipeline=pipeline)
             if stored is newest:
                 return stored
-            texts = ", ".join(literal(t) for t in (stored.position, stored.saved_at, stored.note, stored.writer))
+            strings = ", ".join(literal(t) for t in (stored.position, stored.saved_at, stored.note, stored.writer))
             self._command(
                 f"INSERT INTO {self._name} (pipeline, version, offset, base, position, saved_at, note, writer) "
                 f"SELECT {literal(pipeline)}, {stored.version}, {stored.offset}, "
-                f"{-1 if stored.base is None else stored.base}, {texts}",
+                f"{-1 if stored.base is None else stored.base}, {strings}",
                 insert_deduplication_token=f"{pipeline}/{stored.version}", async_insert=0, insert_deduplicate=1,
             )  # fmt: skip
             kept = self._query(
@@ -111,9 +111,9 @@ class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
         try:
             if self._client is None:
                 self._client = connect(self.config, where)
-                with explained(where):
+                with explain_errors(where):
                     self._create(self._client)
-            with explained(where):
+            with explain_errors(where):
                 return what(self._client)
         except DeliveryError as error:
             self.close()
@@ -122,7 +122,7 @@ class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
             ) from error
 
     def _create(self, client: Any) -> None:
-        client.command(f"CREATE DATABASE IF NOT EXISTS {quoted(self.config.database)}")
+        client.command(f"CREATE DATABASE IF NOT EXISTS {quote(self.config.database)}")
         newest = ", ".join(f"{c} = argMax({c}, version)" for c in _VALUES)
         # Rolled up to the newest of those that are due: the last checkpoint outlives any pause.
         ttl = (

@@ -6,7 +6,7 @@ config   `dlq:` of a pipeline
 """
 
 from tidemill.dlq.config import DlqConfig
-from tidemill.dlq.record import DeadLetterRecord, pack, unpack
+from tidemill.dlq.record import DELIVER, DeadLetterRecord, pack, unpack
 from tidemill.dlq.store import DeadLetters, Kept, Mark
 
-__all__ = ["DeadLetterRecord", "DeadLetters", "DlqConfig", "Kept", "Mark", "pack", "unpack"]
+__all__ = ["DELIVER", "DeadLetterRecord", "DeadLetters", "DlqConfig", "Kept", "Mark", "pack", "unpack"]

@@ -15,7 +15,7 @@ class DlqConfig(Config):
     enabled: bool = Field(
         default=True, description="Keep events that a sink will never take, and go on with the others."
     )
-    max_letters: int = Field(default=100_000, ge=1, description="Letters to keep, over all sinks of the pipeline.")
+    max_letters: int = Field(default=100_000, ge=1, description="Dead letters to keep, over all sinks of the pipeline.")
     max_bytes: int = Field(default=1 << 30, ge=1, description="Bytes of events to keep, over all sinks.")
     overflow: Literal["block", "drop_oldest", "halt"] = Field(
         default="block",

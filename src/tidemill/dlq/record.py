@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from tidemill.model.position import Offset
 
+DELIVER = "deliver"
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRecord:
@@ -17,7 +19,8 @@ class DeadLetterRecord:
     `payload` is a block of one row as the log writes blocks, so that exactly this event can be delivered again.
     `number`, `attempts` and the times are the store's: 0 and empty until it has the dead letter. `superseded` is empty,
     `partly` or `wholly`: its row has newer events at the sink, the last one at `superseded_by` (stream/superseded.py).
-    `followed_from` is the offset from which events were compared with it; None where none were yet.
+    `followed_from` is the offset from which events were compared with it; None where none were yet. `stage` is who
+    refused it: `deliver` for the sink, `processor:<id>` for a processor before it.
     """
 
     sink: str
@@ -37,6 +40,7 @@ class DeadLetterRecord:
     superseded: str = ""
     superseded_by: Offset | None = None
     followed_from: Offset | None = None
+    stage: str = DELIVER
 
 
 def pack(dead_letters: Sequence[DeadLetterRecord]) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from tidemill.disk.sqlite import SqliteFile
 from tidemill.dlq.config import DlqConfig
 from tidemill.dlq.record import DeadLetterRecord
 from tidemill.errors import DeadLettersFull, DeliveryError
+from tidemill.model.clock import utc_now
 from tidemill.model.position import Offset
 
 # The payload stands last: counting dead letters and bytes then never reads the pages it overflows to.
@@ -44,14 +44,19 @@ CREATE TABLE IF NOT EXISTS followed (
     since         INTEGER NOT NULL,
     superseded    TEXT NOT NULL DEFAULT '',
     superseded_by INTEGER,
-    keys          TEXT NOT NULL DEFAULT ''
+    keys          TEXT NOT NULL DEFAULT '',
+    stage         TEXT NOT NULL DEFAULT 'deliver'
 )
 """
+_ADDED = {"followed": {"stage": "TEXT NOT NULL DEFAULT 'deliver'"}}
 _COLUMNS = (
     "number", "sink", "event_id", "source", "table", "op", "offset", "position", "ordinal", "reason", "attempts",
     "first_at", "last_at", "payload",
 )  # fmt: skip
-_WHOLE = ", ".join(f'letters."{name}"' for name in _COLUMNS) + ", coalesce(superseded, ''), superseded_by, since"
+_WHOLE = (
+    ", ".join(f'letters."{name}"' for name in _COLUMNS)
+    + ", coalesce(superseded, ''), superseded_by, since, coalesce(stage, 'deliver')"
+)
 _HEAD = _WHOLE.replace('letters."payload"', "X''")
 _FROM = "letters LEFT JOIN followed ON followed.number = letters.number"
 
@@ -69,7 +74,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A letter is `superseded` (partly, wholly) by an event; `keys` is what its follower knows, for the next start."""
+    """A record is `superseded` (partly, wholly) by an event; `keys` is what its follower knows, for the next start."""
 
     number: int
     superseded: str
@@ -83,12 +88,12 @@ class DeadLetters:
     def __init__(self, path: Path, config: DlqConfig | None = None) -> None:
         self.path = path
         self.config = config or DlqConfig()
-        self._file = SqliteFile(path, _TABLE, self._unusable)
+        self._file = SqliteFile(path, _TABLE, self._unusable, added=_ADDED)
 
     def put(self, dead_letters: Sequence[DeadLetterRecord]) -> Kept:
-        """All of them or none, durable when it returns. Letters that are there already stay as they are, so that a
+        """All of them or none, durable when it returns. Records that are there already stay as they are, so that a
         replayed batch changes nothing. `DeadLettersFull` when there is no room, unless the oldest may go for them."""
-        now = _now()
+        now = utc_now()
         with self._file.writing() as db:
             new = tuple(dead_letter for dead_letter in _distinct(dead_letters) if not _has(db, dead_letter))
             dropped = self._make_room(db, new)
@@ -102,7 +107,10 @@ class DeadLetters:
                         len(dead_letter.payload), dead_letter.payload,
                     ),
                 )  # fmt: skip
-                db.execute("INSERT INTO followed (number, since) VALUES (?, ?)", (added.lastrowid, dead_letter.offset))
+                db.execute(
+                    "INSERT INTO followed (number, since, stage) VALUES (?, ?, ?)",
+                    (added.lastrowid, dead_letter.offset, dead_letter.stage),
+                )
         return Kept(tuple(replace(dead_letter, payload=b"") for dead_letter in new), dropped)
 
     def dead_letters(
@@ -149,7 +157,7 @@ class DeadLetters:
             )
 
     def mark(self, marks: Sequence[Mark]) -> None:
-        """All of them, durable when it returns. Letters that are gone by now are left out."""
+        """All of them, durable when it returns. Records that are gone by now are left out."""
         with self._file.writing() as db:
             db.executemany(
                 "UPDATE followed SET superseded = ?, superseded_by = ?, keys = ? WHERE number = ?",
@@ -161,16 +169,16 @@ class DeadLetters:
                 [(mark.superseded, mark.by, mark.keys, mark.number) for mark in marks],
             )
 
-    def tried(self, number: int, reason: str) -> None:
+    def note_failure(self, number: int, reason: str) -> None:
         """Delivered again in vain."""
         with self._file.writing() as db:
             db.execute(
                 "UPDATE letters SET attempts = attempts + 1, reason = ?, last_at = ? WHERE number = ?",
-                (reason, _now(), number),
+                (reason, utc_now(), number),
             )
 
     def count(self) -> dict[str, int]:
-        """Letters per sink."""
+        """Records per sink."""
         with self._file.connected() as db:
             return dict(db.execute("SELECT sink, count(*) FROM letters GROUP BY sink ORDER BY sink").fetchall())
 
@@ -227,11 +235,8 @@ def _distinct(dead_letters: Sequence[DeadLetterRecord]) -> list[DeadLetterRecord
 
 
 def _dead_letter(row: Sequence[Any]) -> DeadLetterRecord:
-    *columns, superseded, by, since = row
+    *columns, superseded, by, since, stage = row
     return DeadLetterRecord(
-        **dict(zip(_COLUMNS, columns, strict=True)), superseded=superseded, superseded_by=by, followed_from=since
-    )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+        **dict(zip(_COLUMNS, columns, strict=True)),
+        superseded=superseded, superseded_by=by, followed_from=since, stage=stage,
+    )  # fmt: skip
