@@ -1,6 +1,7 @@
-"""When a batch is worth taking, where it ends, and over how many lanes it goes. Runs in the source's planning process.
+"""When a batch is worth taking, where it ends, and over how many lanes it goes. Runs in the source's planning process,
+or in the driver (realtime.py).
 
-Nothing heavy is imported here: that process starts anew with every start of a pipeline.
+Nothing heavy is imported here: the planning process starts anew with every start of a pipeline.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 
 from tidemill.config.spec import Sharding
 from tidemill.log import LogReader
+from tidemill.log.notice import AppendNotice
 from tidemill.model.position import Offset
 
-_LOOK_EVERY = 0.003
+LOOK_SECONDS = 0.003
 
 # A lane that was asked for (`sharding.count`) is used from this much work on; below it, its task costs more.
 ROWS_PER_LANE = 2048
@@ -23,24 +25,41 @@ BYTES_PER_LANE = 1 << 20
 UNASKED = 100
 
 
-def admit(log: LogReader, rule: Mapping[str, Any], start: dict[str, Any], *, wait: float) -> dict[str, Any]:
-    """The pinned end of the next batch: at once when a limit is reached or `max_ms` is over, else when it is."""
-    begin: Offset = start["offset"]
+def admit(
+    log: LogReader, rule: Mapping[str, Any], start: dict[str, Any], *, wait: float, notice: AppendNotice | None = None
+) -> dict[str, Any]:
+    """The pinned end of the next batch: at once when a limit is reached or `max_ms` is over, else when it is. The
+    `notice` wakes who waits for an append."""
     give_up = time.monotonic() + wait
-    while True:
-        tail = log.tail().offset
-        if tail > begin:
-            end = log.plan(
-                begin, max_events=rule["max_events"], max_bytes=rule["max_bytes"], respect_tx=rule["respect_tx"]
-            )
-            if end > begin and (
-                end < tail or end - begin >= rule["max_events"] or _waited(log, begin) >= rule["max_ms"]
-            ):
-                count = _lanes(log, begin, end, rule["count"], 1 if rule["asked"] else UNASKED)
-                return {"offset": end, "lanes": count, "by": rule["by"]}
-        if time.monotonic() >= give_up:
+    gathering = False
+    while (found := look(log, rule, start["offset"])) is None:
+        left = give_up - time.monotonic()
+        if left <= 0:
             return start
-        time.sleep(_LOOK_EVERY)
+        gathering = log.tail().offset > start["offset"]  # `max_ms` is not over
+        if gathering or notice is None:
+            time.sleep(LOOK_SECONDS)
+        else:
+            notice.wait(min(left, notice.look_seconds))
+    if notice is not None and not gathering:
+        notice.note_append()
+    return found
+
+
+def look(log: LogReader, rule: Mapping[str, Any], begin: Offset) -> dict[str, Any] | None:
+    """The same without waiting; None while there is no batch worth taking. A batch that was `pinned` in another mode of
+    the trigger and not delivered comes as it was (invariant 5)."""
+    pinned, tail = rule.get("pinned"), log.tail().offset
+    if pinned and pinned["start"] == begin <= pinned["end"] <= tail:
+        return {"offset": pinned["end"], "lanes": pinned["lanes"], "by": pinned["by"]}
+    if tail <= begin or (pinned and pinned["start"] == begin):
+        return None
+    end = log.plan(begin, max_events=rule["max_events"], max_bytes=rule["max_bytes"], respect_tx=rule["respect_tx"])
+    full = end < tail or end - begin >= rule["max_events"]
+    if end == begin or not (full or not rule["max_ms"] or _waited(log, begin) >= rule["max_ms"]):
+        return None
+    count = _lanes(log, begin, end, rule["count"], 1 if rule["asked"] else UNASKED)
+    return {"offset": end, "lanes": count, "by": rule["by"]}
 
 
 def _waited(log: LogReader, offset: Offset) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -10,10 +11,11 @@ import orjson
 import pyarrow as pa
 
 from tidemill.dlq import DeadLetterRecord, unpack
-from tidemill.errors import DeliveryError, ErrorData, Refused, TidemillError, from_data
-from tidemill.model.delivery import Receipt
+from tidemill.errors import DeliveryError, ErrorData, ProcessingError, Refused, TidemillError, from_data
+from tidemill.model.delivery import ProcessorCount, Receipt
 from tidemill.model.position import Offset
 from tidemill.stream.plan import Lane
+from tidemill.stream.structures import Known, merge
 
 _RECEIPT = [each.name for each in fields(Receipt)]
 
@@ -22,9 +24,9 @@ _RECEIPT = [each.name for each in fields(Receipt)]
 class Attempt:
     """The latest receipt of every (sink, lane) of one batch.
 
-    `dead_letters` came with the newest answers and are to be kept before anything is sent again; `left_out` are the
-    offsets
-    of all dead letters so far, per sink and lane.
+    `dead_letters` came with the newest answers and are to be kept before anything is sent again, and so is what
+    processors `learned`; `left_out` are the offsets of all dead letters so far, per sink and lane. `processed` is what
+    each lane's processors did, packed.
     """
 
     start: Offset
@@ -34,18 +36,22 @@ class Attempt:
     receipts: tuple[Receipt, ...]
     dead_letters: tuple[DeadLetterRecord, ...] = ()
     left_out: Mapping[tuple[str, int], frozenset[Offset]] = field(default_factory=dict)
+    learned: Known = field(default_factory=dict)
+    processed: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, answers: pa.Table) -> Attempt:
+    def of(cls, results: pa.Table) -> Attempt:
         """A batch always has at least one lane, and a lane at least one answer."""
-        rows: list[dict[str, Any]] = answers.to_pylist()
+        rows: list[dict[str, Any]] = results.to_pylist()
         one = rows[0]
         receipts = tuple(Receipt(**{name: row[name] for name in _RECEIPT}) for row in rows)
-        dead_letters = {(row["sink"], row["lane"]): unpack(row["letters"] or b"") for row in rows}
+        dead_letters = {(row["sink"], row["lane"]): unpack(row["dead_letters"] or b"") for row in rows}
         return cls(
             one["start"], one["end"], one["lanes"], one["by"], receipts,
             tuple(one for some in dead_letters.values() for one in some),
             {share: frozenset(one.offset for one in some) for share, some in dead_letters.items() if some},
+            functools.reduce(merge, (orjson.loads(row["learned"]) for row in rows if row["learned"]), {}),
+            {row["lane"]: row["processed"] for row in rows if row["processed"]},
         )  # fmt: skip
 
     def after(self, second: Attempt) -> Attempt:
@@ -53,9 +59,12 @@ class Attempt:
         latest = {(r.sink, r.lane): r for r in (*self.receipts, *second.receipts)}
         shares = self.left_out.keys() | second.left_out.keys()
         none: frozenset[Offset] = frozenset()
+        sent = {receipt.lane for receipt in second.receipts}
+        processed = {lane: did for lane, did in self.processed.items() if lane not in sent}
         return replace(
             self, receipts=tuple(latest.values()), dead_letters=second.dead_letters,
             left_out={s: self.left_out.get(s, none) | second.left_out.get(s, none) for s in shares},
+            learned=second.learned, processed={**processed, **second.processed},
         )  # fmt: skip
 
     def missing(self, sinks: Iterable[str]) -> list[str]:
@@ -76,6 +85,15 @@ class Attempt:
             }
             for lane in sorted({receipt.lane for receipt in lost})
         }
+
+    def processor_counts(self) -> tuple[ProcessorCount, ...]:
+        """Over all lanes, in the order of the chain."""
+        total: dict[str, ProcessorCount] = {}
+        for packed in self.processed.values():
+            for each in orjson.loads(packed):
+                count = ProcessorCount(**each)
+                total[count.processor] = total.get(count.processor, ProcessorCount(count.processor)) + count
+        return tuple(total.values())
 
     def left_out_by_sink(self) -> dict[str, set[Offset]]:
         """Events that a sink did not get although it has the batch."""
@@ -100,9 +118,14 @@ class Attempt:
             else (DeliveryError, "did not take", "Nothing is lost: start the pipeline again once the sink is back.")
         )
         failed = self._failed_receipt(sink)
-        told: ErrorData = orjson.loads(failed.error_data) if failed and failed.error_data else {}
+        reported: ErrorData = orjson.loads(failed.error_data) if failed and failed.error_data else {}
+        if reported.get("code") == ProcessingError.code:
+            reported["where"] = ", ".join(
+                filter(None, (reported.get("where"), f'pipeline "{pipeline}", checkpoint {self.start}'))
+            )
+            return from_data(reported, kind)
         said: ErrorData = {
-            **told,
+            **reported,
             "what": f'sink "{sink}" {verb} the events {self.start} to {self.end - 1}: {self.error(sink)}',
             "where": f'pipeline "{pipeline}", checkpoint {self.start}',
             "fix": fix,

@@ -35,7 +35,7 @@ class DeadLetterWriter:
                     raise Refused(error.what, where=error.where, fix=error.fix) from error
                 if tries.over() or not is_retryable(error):
                     raise
-                warn("stream.letters_wait", error=error.what, pause=round(tries.wait, 1))
+                warn("stream.dead_letters_wait", error=error.what, pause=round(tries.wait, 1))
                 self._on_retry({dead_letter.sink: f"{error.what}\n{error.fix}" for dead_letter in dead_letters})
                 tries.pause()
             else:
@@ -46,9 +46,9 @@ class DeadLetterWriter:
     def _tell(self, kept: Kept) -> None:
         """Invariant 7."""
         for dead_letter in kept.new:
-            warn("stream.letter_kept", **self._about(dead_letter), reason=dead_letter.reason)
+            warn("stream.dead_letter_kept", **self._about(dead_letter), reason=dead_letter.reason)
         for dead_letter in kept.dropped:
-            warn("stream.letter_dropped", **self._about(dead_letter), reason="dlq.overflow is drop_oldest")
+            warn("stream.dead_letter_dropped", **self._about(dead_letter), reason="dlq.overflow is drop_oldest")
 
     def _about(self, dead_letter: DeadLetterRecord) -> dict[str, object]:
         return {

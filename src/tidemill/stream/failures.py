@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 
-from tidemill.errors import ErrorData, LogError, StreamError, TidemillError, from_data, to_data
+from tidemill.errors import (
+    DeliveryError,
+    ErrorData,
+    LogError,
+    Refused,
+    StreamError,
+    TidemillError,
+    from_data,
+    is_retryable,
+    to_data,
+)
 from tidemill.model.position import Offset
 
 # Which call and which task it was helps nobody.
@@ -45,7 +56,7 @@ _MARK = "tidemill-error: "
 
 
 @contextmanager
-def carried() -> Iterator[None]:
+def carry() -> Iterator[None]:
     """Around what Spark calls in a process of its own."""
     try:
         yield
@@ -53,7 +64,7 @@ def carried() -> Iterator[None]:
         raise Carried(error) from error
 
 
-def _carried_by(error: BaseException) -> ErrorData | None:
+def _read_carried(error: BaseException) -> ErrorData | None:
     """What the other process raised, if it was an error of ours."""
     line = next((line for line in str(error).splitlines() if _MARK in line), "")
     try:
@@ -63,11 +74,11 @@ def _carried_by(error: BaseException) -> ErrorData | None:
     return data
 
 
-def job_failed(error: Exception, pipeline: str, checkpoint: Offset) -> TidemillError:
+def job_error(error: Exception, pipeline: str, checkpoint: Offset) -> TidemillError:
     """Sinks' errors come as receipts; this is a worker that was killed, an executor lost, or the log not readable."""
-    if (ours := _carried_by(error)) is not None:
-        ours["what"] = f"a Spark job failed: {ours['what']}"
-        return from_data(ours, StreamError)
+    if (said := _read_carried(error)) is not None:
+        said["what"] = f"a Spark job failed: {said['what']}"
+        return from_data(said, StreamError)
     return StreamError(
         f"a Spark job failed: {reason(error)}",
         where=f'pipeline "{pipeline}", checkpoint {checkpoint}',
@@ -75,7 +86,17 @@ def job_failed(error: Exception, pipeline: str, checkpoint: Offset) -> TidemillE
     )
 
 
-def not_started(error: Exception, directory: Path) -> StreamError:
+def ours(error: Exception) -> TidemillError:
+    """Our own errors are written for people; of others only the kind is sure to hold no row's values."""
+    if isinstance(error, TidemillError):
+        return error
+    message = f"{type(error).__module__}.{type(error).__qualname__}" + (
+        f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+    )
+    return DeliveryError(message) if is_retryable(error) else Refused(message)
+
+
+def start_error(error: Exception, directory: Path) -> StreamError:
     what = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
     return StreamError(
         f"the stream did not start: {what}",
@@ -92,11 +113,23 @@ def outside_a_batch(error: BaseException, pipeline: str) -> TidemillError:
             where=f'pipeline "{pipeline}"',
             fix="No sink is to blame, and it is tried again. If it repeats, the machine has too little CPU or memory.",
         )
-    data = _carried_by(error) or ErrorData()
-    told: ErrorData = {
+    data = _read_carried(error) or ErrorData()
+    reported: ErrorData = {
         **data,
         "what": f"planning a batch failed: {data.get('what') or first_line(error)}",
         "where": data.get("where") or f'pipeline "{pipeline}"',
         "fix": data.get("fix") or "Look at it: tidemill log stats FILE",
     }
-    return from_data(told, LogError)
+    return from_data(reported, LogError)
+
+
+def explain(error: Exception) -> TidemillError:
+    """The error itself, if it is ours. Of any other only its kind and place: its words may hold a row's values."""
+    if isinstance(error, TidemillError):
+        return error
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return TidemillError(
+        f"{type(error).__module__}.{type(error).__qualname__} was not expected",
+        where=f"{place.filename}:{place.lineno}",
+        fix="Nothing is lost: start the pipeline again. If it repeats, report it.",
+    )

@@ -8,16 +8,17 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
 from tidemill.contracts import CheckpointStore, LostRange, StateStore
 from tidemill.errors import CheckpointConflict, CheckpointError, ConfigError, LogCorrupt, LogError
 from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
-from tidemill.model.delivery import Checkpoint
+from tidemill.model.delivery import Checkpoint, key_of
 from tidemill.model.position import Offset, Position
 from tidemill.state.older import lost_range_of
-from tidemill.stream.policy import Policy, SinkGroup, key_of
+from tidemill.stream.policy import Policy, SinkGroup
 from tidemill.telemetry.events import fail, warn
 from tidemill.telemetry.failpoints import failpoint
 
@@ -39,11 +40,19 @@ class Ledger:
         log: LogConfig | None = None,
         *,
         state: StateStore,
+        floor: Callable[[], Offset | None] = lambda: None,
+        guard: Callable[[], None] = lambda: None,
+        fence: bool = False,
     ) -> None:
+        """The log is not trimmed beyond `floor`, whatever was delivered: a snapshot still looks at it. `guard` raises
+        when this process may not run the pipeline any more, and is asked before every save. With `fence` another
+        process may still believe that it runs the pipeline: each position gets a new version first, so that every
+        save of that process is a `CheckpointConflict`."""
         self.policy, self.state = policy, state
         self._store, self._log_uri = store, log_uri
         self._log_config = log or LogConfig.model_validate({})
         self._log = LogReader(log_uri)
+        self._floor, self._guard, self._fence = floor, guard, fence
         self._lock = threading.RLock()
         self._kept: dict[str, Checkpoint] = {}
         self._lost: dict[str, list[LostRange]] = {}
@@ -64,7 +73,7 @@ class Ledger:
             if self._opened:
                 return
             name = self.policy.pipeline
-            self._pipeline = self._store.load(name) or Checkpoint(self._log.head(), Position(""))
+            self._pipeline = self._load(name) or Checkpoint(self._log.head(), Position(""))
             for group in self.policy.groups:
                 if group.leads:
                     self._kept[name] = self._pipeline
@@ -100,14 +109,14 @@ class Ledger:
             )  # fmt: skip
             # Noted before the position moves: killed in between, the loss is found and noted once more.
             self._note_loss(group, LostRange(kept.offset, head, head - kept.offset))
-            self._save(group.key, Checkpoint(head, self._log.position_at(head), note=self._told(group)))
+            self._save(group.key, Checkpoint(head, self._log.position_at(head), note=self._note(group)))
             return self._kept[group.key]
 
     def advance(self, group: SinkGroup, end: Offset, position: Position, base: Offset | None = None) -> Checkpoint:
         """Every sink of the group has everything before `end`. Saved, then the pipeline's checkpoint follows if the
-        policy says so (invariant 1), then the log is told (invariant 2). `base` as in `Checkpoint`."""
+        policy says so (invariant 1), then it is acknowledged in the log (invariant 2). `base` as in `Checkpoint`."""
         with self._lock:
-            self._save(group.key, Checkpoint(end, position, note=self._told(group), base=base))
+            self._save(group.key, Checkpoint(end, position, note=self._note(group), base=base))
             failpoint("stream.checkpointed")
             self._commit()
             self._trim()
@@ -133,7 +142,7 @@ class Ledger:
         self.state.add_lost_range(self.policy.pipeline, sink, lost)
         self._lost[group.key] = self.state.lost_ranges(self.policy.pipeline, sink)
 
-    def _told(self, group: SinkGroup) -> str:
+    def _note(self, group: SinkGroup) -> str:
         """The note on its position, for people."""
         lost = self._lost.get(group.key)
         if not lost:
@@ -141,11 +150,12 @@ class Ledger:
         return f"lost {self.lost_events(group)} events between {lost[0].first} and {max(each.end for each in lost) - 1}"
 
     def _save(self, key: str, checkpoint: Checkpoint) -> None:
-        self._kept[key] = self._stored(key, checkpoint, self._kept[key].version)
+        self._kept[key] = self._read_stored(key, checkpoint, self._kept[key].version)
 
-    def _stored(self, key: str, checkpoint: Checkpoint, expect: int) -> Checkpoint:
+    def _read_stored(self, key: str, checkpoint: Checkpoint, expect: int) -> Checkpoint:
         """Saves as this ledger. After an error nobody knows whether it is stored, so the store is looked at; a store
         that cannot be asked either takes the next save of ours all the same (`checkpoints/_shared.py`)."""
+        self._guard()
         own = replace(checkpoint, writer=self._writer)
         try:
             return self._store.save(key, own, expect=expect)
@@ -159,6 +169,12 @@ class Ledger:
                     return found
             raise
 
+    def _load(self, key: str) -> Checkpoint | None:
+        kept = self._store.load(key)
+        if kept is None or not self._fence:
+            return kept
+        return self._read_stored(key, kept, kept.version)
+
     def _commit(self) -> None:
         leading = self._kept.get(self.policy.pipeline)
         if leading is not None:
@@ -167,7 +183,7 @@ class Ledger:
             reached = self.policy.reached({key: kept.offset for key, kept in self._kept.items()})
             if reached > self._pipeline.offset:
                 voter = next(kept for kept in self._kept.values() if kept.offset == reached)
-                self._pipeline = self._stored(
+                self._pipeline = self._read_stored(
                     self.policy.pipeline, Checkpoint(reached, voter.position, base=voter.base), self._pipeline.version
                 )
         # Also when nothing moved but the last word to the log failed: capture waits for it when the log is full. A log
@@ -182,13 +198,15 @@ class Ledger:
             return
         self._trimmed_at = now
         least = min(kept.offset for kept in self._kept.values())
+        floor = self._floor()
+        before = self._pipeline.offset if floor is None else min(floor, self._pipeline.offset)
         try:
-            trim(self._log_uri, self._pipeline.offset, self._log_config, held=least, sizes=self._sizes)
+            trim(self._log_uri, before, self._log_config, held=least, sizes=self._sizes)
         except LogError as error:  # the batch is delivered all the same; the next one tries again
             warn("stream.not_trimmed", pipeline=self.policy.pipeline, error=error.what, where=error.where)
 
     def _own(self, group: SinkGroup) -> Checkpoint:
-        kept = self._store.load(group.key)
+        kept = self._load(group.key)
         if kept is not None and kept.note != JOINED:
             self._lost[group.key] = self.state.lost_ranges(self.policy.pipeline, group.sinks[0])
             if not self._lost[group.key] and (older := lost_range_of(kept.note)):

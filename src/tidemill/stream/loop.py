@@ -1,6 +1,7 @@
 """LOOP TWO: log → Spark → sinks (or dead letters) → checkpoint → acknowledge → trim, for one group of sinks.
 
-`StreamLoop._deliver` is the loop's body: Spark calls it with each batch, one at a time, in order.
+`StreamLoop._deliver` is the loop's body. It gets each batch, one at a time, in order: from Spark, as micro-batches
+(micro_batch.py), or in real time from a thread that feeds standing lanes (realtime.py).
 """
 
 from __future__ import annotations
@@ -8,35 +9,48 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tidemill import registry
-from tidemill.config.spec import Batch, Sharding
+from tidemill.config.spec import Batch, Sharding, Trigger
 from tidemill.dlq import DeadLetters, Kept
 from tidemill.errors import LogError, SparkLost, TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.retry import RetryPolicy
-from tidemill.stream import failures, pins, source
+from tidemill.stream import failures, known_file, pins
 from tidemill.stream.attempt import Attempt
 from tidemill.stream.dead_letters import DeadLetterWriter
+from tidemill.stream.dispatch import Dispatch
 from tidemill.stream.ledger import Ledger
+from tidemill.stream.micro_batch import MicroBatches, Stopping
+from tidemill.stream.ordering import ordering, single_lane
+from tidemill.stream.pin_file import PinFile
 from tidemill.stream.plan import Plan
 from tidemill.stream.policy import SinkGroup
+from tidemill.stream.realtime import RealTime
 from tidemill.stream.report import BatchReport
-from tidemill.stream.session import cores, reaching_spark
+from tidemill.stream.schema_barrier import SchemaBarrier
+from tidemill.stream.sensed import SensingKeeper
+from tidemill.stream.spark import source
+from tidemill.stream.spark.session import cores, reach_spark
+from tidemill.stream.standing import EpochLost
+from tidemill.stream.structures import DerivedStructures, Known, merge
 from tidemill.stream.superseded import Follower
+from tidemill.stream.trace import BatchTracer
 from tidemill.telemetry.context import bind
 from tidemill.telemetry.events import emit, warn
 from tidemill.telemetry.failpoints import failpoint
 from tidemill.telemetry.relay import replay
+from tidemill.telemetry.tracer import Tracer
 
 _WAITED_FOR = RetryPolicy(seconds=600.0)
 _WAITED_FOR_IN_LANE_SECONDS = 10.0
+_ASK_SECONDS = 0.5
 
 # For sinks that the pipeline does not wait for: a task ends at the first error and leaves its core to others; the
 # driver tries again for as long as it takes.
@@ -46,13 +60,14 @@ _NOT_WAITED_FOR = RetryPolicy(most=30.0)
 class StreamLoop:
     """Delivers a pipeline's log to one group of sinks. `start`, then `await_end`; `stop` from any thread.
 
-    `sinks` are the group's, as (type, settings) pairs with plain values: each worker builds its own. The group's
-    position in the ledger says where to begin; `spark_dir` may be lost at any time. `dead_letters` are None where an
-    event
-    that a sink will never take is to stop the group; the `follower` knows which letters of its sinks there are already,
-    also then. `on_batch` is called after each checkpoint, `on_retry` before each new attempt with an error per sink,
-    `on_error` where a job was lost and no sink is to blame: all in Spark's thread. `retry` is for the lanes that
-    failed; each has tried by itself for `lane_retry_seconds` before.
+    `sinks` are the group's, as (type, settings) pairs with plain values: each worker builds its own, and `processors`
+    are the same. The group's position in the ledger says where to begin; `spark_dir` may be lost at any time.
+    `structures` keeps what processors teach of their tables, `sensing` what workers see of schemas; None where nobody
+    asks. `barrier` makes the barrier of schema changes; without one, lanes follow them as they meet them.
+    `dead_letters` are None where an event that a sink will never take is to stop the group; the `follower` knows
+    which dead letters of its sinks there are already, also then. `on_batch` is called after each checkpoint, `on_retry`
+    before each new attempt with an error per sink, `on_error` where a job was lost and no sink is to blame: all in the
+    batch's thread. `retry` is for the lanes that failed; each has tried by itself for `lane_retry_seconds` before.
     """
 
     def __init__(
@@ -68,31 +83,44 @@ class StreamLoop:
         batch: Batch | None = None,
         sharding: Sharding | None = None,
         lanes: int | None = None,
+        trigger: Trigger | None = None,
         dead_letters: DeadLetters | None = None,
         follower: Follower | None = None,
+        processors: Sequence[tuple[str, dict[str, Any]]] = (),
+        structures: DerivedStructures | None = None,
+        sensing: SensingKeeper | None = None,
+        barrier: Callable[[threading.Event], SchemaBarrier] | None = None,
         retry: RetryPolicy | None = None,
         lane_retry_seconds: float | None = None,
         on_batch: Callable[[BatchReport], None] = lambda report: None,
         on_retry: Callable[[Mapping[str, str]], None] = lambda errors: None,
         on_error: Callable[[TidemillError], None] = lambda problem: None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._group, self._ledger = group, ledger
         self._pipeline, self._source_id, self._log_uri = ledger.policy.pipeline, source_id, log_uri
         self._specs = tuple((kind, dict(config)) for kind, config in sinks)
-        self._batch, self._sharding = batch or Batch(), sharding or Sharding()
+        self._processors = tuple((kind, dict(config)) for kind, config in processors)
+        self._structures = structures
+        self._batch, self._sharding = batch or Batch(), ordering(sharding or Sharding(), self._processors)
         self._spark, self._spark_dir = spark, spark_dir
         self._asked = 1 if single_lane(kind for kind, _ in sinks) else self._sharding.count or lanes
-        self._lanes = self._asked or cores(spark)
+        self._trigger = trigger or Trigger()
+        self._lanes = self._asked or (1 if self._trigger.real_time else cores(spark))  # a lane that stands holds a slot
         self._retry = retry or (_WAITED_FOR if group.leads else _NOT_WAITED_FOR)
         in_lane = _WAITED_FOR_IN_LANE_SECONDS if group.leads else 0.0
         self._lane_retry_seconds = in_lane if lane_retry_seconds is None else lane_retry_seconds
         self._on_batch, self._on_retry, self._on_error = on_batch, on_retry, on_error
         self._log = LogReader(log_uri)
+        self._trace = BatchTracer(tracer, self._pipeline, group, self._log, real_time=self._trigger.real_time)
         self._query: Any = None
+        self._ask_at = 0.0  # when Spark is asked again whether the query runs
+        self._batches: MicroBatches | RealTime | None = None
         self._error: TidemillError | None = None
         self._stopping = threading.Event()
-        self._busy = threading.Lock()
         self._follower = follower
+        self._sensing, self._sensed = sensing, list[bytes | None]()
+        self._barrier = barrier(self._stopping) if barrier else None
         self._dead_letters = DeadLetterWriter(dead_letters, self._stopping, on_retry) if dead_letters else None
 
     def start(self) -> None:
@@ -105,88 +133,137 @@ class StreamLoop:
         if self._follower is not None:
             self._follower.begin(self._checkpoint.offset)
         try:
-            with reaching_spark():
+            with reach_spark():
                 self._query = self._start_query()
         except TidemillError:
             raise
         except Exception as error:  # the disk is full, or anything that Spark says
-            raise failures.not_started(error, self._spark_dir) from error
+            raise failures.start_error(error, self._spark_dir) from error
         emit("stream.started", offset=self._checkpoint.offset, lanes=self._lanes)
 
     def _start_query(self) -> Any:
-        own = "" if self._group.leads else self._group.sinks[0]
-        query_dir, begin = pins.settle(
-            self._spark_dir, self._checkpoint.offset, self._ledger.state, self._pipeline, own
-        )
         self._plan = Plan(
             self._pipeline, self._source_id, self._log_uri, self._group.key, uuid.uuid4().hex,
             self._specs,
             delivered=self._checkpoint.offset, retry_seconds=self._lane_retry_seconds,
             dead_letters=self._dead_letters is not None, version=self._checkpoint.version,
-            since=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            since=datetime.now(UTC).isoformat(timespec="milliseconds"), processors=self._processors,
+            known=self._structures.load() if self._structures and self._processors else {},
+            known_file=str((self._spark_dir / "structures.json").absolute()) if self._processors or self._barrier
+            else "",
+            sensing=self._sensing.plan() if self._sensing else None,
+            **(self._barrier.seen if self._barrier else {}), traced=self._trace.on,
         )  # fmt: skip
-        given = source.options(
-            self._plan, begin, self._batch, self._sharding, self._lanes, asked=self._asked is not None
-        )
-        stream = self._spark.readStream.format(source.NAME).options(**given).load().writeStream
-        stream = stream.queryName(f"{self._group.key} {self._plan.run[:8]}").foreachBatch(self._guarded)
-        # No `as_uri`: Hadoop takes a path's percent signs literally, and pins.py would look elsewhere.
-        return stream.option("checkpointLocation", f"file://{query_dir.absolute()}").start()
+        self._publish_known()
+        name = f"{self._group.key} {self._plan.run[:8]}"
+        own = "" if self._group.leads else self._group.sinks[0]
+        at = (self._spark_dir, self._checkpoint.offset, self._ledger.state, self._pipeline, own)
+        asked = self._asked is not None
+        if self._trigger.real_time:
+            epochs, pin_file = pins.settle_real_time(*at)
+            rule = source.admission(self._checkpoint.offset, self._batch, self._sharding, self._lanes, asked=asked)
+            self._batches = RealTime(
+                self._spark, self._stopping, self._guard, lanes=self._lanes,
+                epoch_seconds=self._trigger.epoch_seconds, offset=lambda: self._checkpoint.offset, retry=self._retry,
+                context=self._context, on_error=self._on_error, on_failure=self._keep_error,
+            )  # fmt: skip
+            return self._batches.start(name, self._plan, rule, epochs, pin_file)
+        query_dir, begin = pins.settle(*at)
+        pinned = PinFile(self._spark_dir).read()
+        rule = source.admission(begin, self._batch, self._sharding, self._lanes, asked=asked, pinned=pinned)
+        self._batches = MicroBatches(self._spark, self._stopping, self._guard)
+        return self._batches.start(name, self._plan, rule, query_dir)
 
     # ---------------------------------------------------------------- the loop
 
-    def _deliver(self, frame: Any, number: int) -> None:
+    def _deliver(self, dispatch: Dispatch, number: int) -> None:
         began = time.monotonic()
-        attempt, kept, retries = self._until_every_sink_has_it(frame)
+        changed = self._cross_barrier(dispatch)
+        self._trace.lap("stream.barrier")
+        attempt, kept, retries = self._until_every_sink_has_it(dispatch, changed=changed)
         if self._is_old(attempt):
             return  # Spark died between our checkpoint and its own note of this batch
+        delivery_seconds = time.monotonic() - began
         failpoint("stream.delivered")
         self._note_superseded(attempt)
-        mark = self._log.mark_at(attempt.end)
+        if self._sensing is not None:
+            self._sensing.take(attempt.end, self._sensed)
+            failpoint("stream.sensed")
+        mark, barrier = self._log.mark_at(attempt.end), self._log.barrier_at(attempt.start)
+        self._trace.lap("stream.receipts")
         # Invariants 1 and 2
         self._checkpoint = self._ledger.advance(self._group, attempt.end, mark.position, base=mark.offset)
-        self._on_batch(
-            BatchReport(
-                number, attempt.start, attempt.end, mark.position, attempt.lanes, time.monotonic() - began,
-                self._log.tail().offset - attempt.end, attempt.receipts, retries, self._group.key,
-                kept.new, kept.dropped,
-            )
+        self._trace.lap("stream.checkpoint")
+        report = BatchReport(
+            number, attempt.start, attempt.end, mark.position, attempt.lanes, time.monotonic() - began,
+            self._log.tail().offset - attempt.end, attempt.receipts, retries, self._group.key,
+            kept.new, kept.dropped, barrier, attempt.processor_counts(), delivery_seconds,
         )  # fmt: skip
+        self._trace.finish(report)
+        self._on_batch(report)
+        if barrier:
+            emit("stream.barrier_passed", offset=attempt.start, kinds=",".join(barrier.kinds), position=mark.position)
 
     def _note_superseded(self, attempt: Attempt) -> None:
         """Durable before the checkpoint moves: a batch that is not covered comes again, and is compared again."""
         if self._follower is not None:
             self._follower.refresh(attempt.start)
-            self._follower.compare(self._log, attempt.start, attempt.end, attempt.left_out_by_sink())
-            failpoint("stream.letters_compared")
+            left_out, quarantines = attempt.left_out_by_sink(), self._plan.quarantines
+            self._follower.compare(self._log, attempt.start, attempt.end, left_out, quarantines)
+            failpoint("stream.dead_letters_compared")
 
-    def _until_every_sink_has_it(self, frame: Any) -> tuple[Attempt, Kept, int]:
-        """One job; then jobs for the (lane, sink) pairs that failed, until none is left."""
+    def _cross_barrier(self, dispatch: Dispatch) -> bool:
+        """What is before the batch was delivered by every sink of the group: now they make the schema changes that it
+        begins. Whether sinks see tables otherwise since."""
+        if self._barrier is None:
+            return False
+        batch = dispatch.bounds(self._checkpoint.offset)
+        if batch.end <= batch.start:
+            return False
+        if not self._barrier.cross(batch.start, batch.end):
+            raise Stopping
+        plan = replace(self._plan, **self._barrier.seen)
+        if plan == self._plan:
+            return False
+        self._plan = plan
+        self._publish_known()
+        return True
+
+    def _until_every_sink_has_it(self, dispatch: Dispatch, *, changed: bool) -> tuple[Attempt, Kept, int]:
+        """All lanes; then the (lane, sink) pairs that failed again, until none is left."""
+        began = time.monotonic()
         attempt: Attempt | None = None
         kept, tries = Kept(), self._retry.begin(self._stopping)
         while True:
             try:
-                attempt = self._next(frame, attempt)
+                attempt = self._next(dispatch, attempt, changed=changed)
+            except EpochLost:
+                raise  # the lanes are gone: the next epoch gets the same batch
             except Exception as error:  # whatever Spark says of a job that it lost
-                problem: TidemillError = failures.job_failed(error, self._pipeline, self._checkpoint.offset)
+                problem: TidemillError = failures.job_error(error, self._pipeline, self._checkpoint.offset)
                 errors = {}
                 if not is_retryable(problem):
                     raise problem from error
             else:
+                if attempt.learned:
+                    self._learn(attempt.learned)
+                    failpoint("stream.structures_kept")
                 if attempt.dead_letters and self._dead_letters is not None:
-                    kept += self._dead_letters.keep(attempt.dead_letters)  # before the rest is written, see batch.py
-                    failpoint("stream.letters_kept")
+                    kept += self._dead_letters.keep(attempt.dead_letters)  # before the rest is written: lane/deliver
+                    failpoint("stream.dead_letters_kept")
                 missing = [] if self._is_old(attempt) else attempt.missing(self._group.sinks)
                 if not missing:
                     return attempt, kept, tries.taken
                 problem = attempt.problem(self._pipeline, self._group.sinks)
                 if attempt.refused():
                     raise problem
-                if attempt.dead_letters:
+                if attempt.dead_letters or attempt.learned:
                     continue
                 errors = {sink: attempt.error(sink) for sink in missing}
             if tries.over():
                 raise problem
+            if attempt and self._barrier and self._barrier.overdue(attempt.end, time.monotonic() - began):
+                raise self._barrier.not_reached(problem, attempt.end)
             warn("stream.retrying", sinks=",".join(errors), pause=round(tries.wait, 1),
                  error=failures.first_line(problem))  # fmt: skip
             if errors:
@@ -197,12 +274,32 @@ class StreamLoop:
                 raise problem
             self._check_that_the_log_still_has(attempt.start if attempt else self._checkpoint.offset)
 
-    def _next(self, frame: Any, before: Attempt | None) -> Attempt:
-        answers = frame.toArrow() if before is None else source.again(self._spark, self._plan, before.failed())
-        for packed in filter(None, answers.column("telemetry").to_pylist()):
+    def _next(self, dispatch: Dispatch, before: Attempt | None, *, changed: bool) -> Attempt:
+        began = self._trace.clock()
+        if before is not None:
+            results = dispatch.again(self._plan, before.failed())
+        else:
+            results = dispatch.first(self._plan, self._group.sinks if changed else ())
+        self._trace.note_attempt(began, results)
+        for packed in filter(None, results.column("telemetry").to_pylist()):
             replay(packed)
-        attempt = Attempt.of(answers)
+        if before is None:
+            self._sensed = results.column("sensed").to_pylist()
+        attempt = Attempt.of(results)
         return attempt if before is None else before.after(attempt)
+
+    def _learn(self, learned: Known) -> None:
+        """Durable before a row of the new structure is written: what is replayed has it again (structures.py)."""
+        known = merge(self._plan.known, learned)
+        if self._structures is not None:
+            self._structures.save(known)
+            known = self._structures.load()  # another group may have learned the same column with another type
+        self._plan = replace(self._plan, known=known)
+        self._publish_known()
+
+    def _publish_known(self) -> None:
+        if self._plan.known_file:
+            known_file.write(Path(self._plan.known_file), self._plan.changing)
 
     def _is_old(self, attempt: Attempt) -> bool:
         return attempt.end <= self._checkpoint.offset
@@ -219,12 +316,11 @@ class StreamLoop:
         from py4j.protocol import Py4JJavaError
 
         self._stopping.set()
-        if self._query is None:
+        if self._query is None or self._batches is None:
             return
-        if self._busy.acquire(timeout=timeout):
-            self._busy.release()
+        self._batches.finish(timeout)
         try:
-            with suppress(SparkLost), reaching_spark():
+            with suppress(SparkLost), reach_spark():
                 self._query.stop()
         except Py4JJavaError as error:
             with self._context():
@@ -232,15 +328,18 @@ class StreamLoop:
         else:
             with self._context():
                 emit("stream.stopped", offset=self._checkpoint.offset)
+        self._batches.close()
 
     def await_end(self, timeout: float | None = None) -> bool:
         """True when the loop has ended, by `stop`; raises what ended it otherwise. False when the time is over."""
         from pyspark.errors import StreamingQueryException
 
         try:
-            with reaching_spark():
+            with reach_spark():
                 ended = self._query.awaitTermination(timeout) if timeout is not None else self._query.awaitTermination()
         except StreamingQueryException as error:
+            if self._batches is not None:
+                self._batches.close()
             if self._stopping.is_set() and self._error is None:
                 return True
             raise (self._error or failures.outside_a_batch(error, self._pipeline)) from error
@@ -248,25 +347,38 @@ class StreamLoop:
 
     @property
     def running(self) -> bool:
-        """`SparkLost` when there is nobody left to ask."""
-        with reaching_spark():
-            return self._query is not None and bool(self._query.isActive)
+        """`SparkLost` when there is nobody left to ask. Asked twice a second at most: it is a call into the JVM."""
+        if self._query is None:
+            return False
+        if self._error is None and not self._stopping.is_set() and time.monotonic() < self._ask_at:
+            return True
+        with reach_spark():
+            active = bool(self._query.isActive)
+        self._ask_at = time.monotonic() + _ASK_SECONDS if active else 0.0
+        return active
+
+    @property
+    def lanes_stand(self) -> bool:
+        """Whether events that come now are delivered: Spark has started the query, and in real time its tasks."""
+        with reach_spark():
+            return self._batches is not None and self._batches.lanes_stand()
 
     @property
     def checkpoint(self) -> Checkpoint:
         """The group's."""
         return self._checkpoint
 
-    def _guarded(self, frame: Any, number: int) -> None:
+    def _guard(self, dispatch: Dispatch, number: int) -> None:
         """Spark keeps only the text of what a batch raises; the error itself is kept here."""
-        with self._busy, self._context():
-            if self._stopping.is_set():
-                raise _Stopping  # ends the query without the batch: it is planned, and waits for the next start
+        with self._context(), self._trace.batch(dispatch, self._checkpoint.offset):
             try:
-                self._deliver(frame, number)
+                self._deliver(dispatch, number)
             except TidemillError as error:
-                self._error = error
+                self._keep_error(error)
                 raise
+
+    def _keep_error(self, error: TidemillError) -> None:
+        self._error = error
 
     def _context(self) -> AbstractContextManager[None]:
         """Of events. A group that does not lead is one sink."""
@@ -278,12 +390,3 @@ class StreamLoop:
         head = self._log.head()
         if offset < head:
             raise LogError(f"the log begins at {head} by now, the batch under way at {offset}", where=self._log.label)
-
-
-def single_lane(types: Iterable[str]) -> bool:
-    """Whether a group with sinks of these types gets all of a batch in one lane."""
-    return any(registry.load("sinks", kind).capabilities.single_lane for kind in types)
-
-
-class _Stopping(Exception):
-    pass

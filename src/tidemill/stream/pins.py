@@ -4,6 +4,9 @@ Spark writes `offsets/<n>` when batch n begins and `commits/<n>` when it ended. 
 the batch under way, if any, one that our checkpoint stands before (deliver it again, with the same bounds and lanes)
 or right after (it was delivered; Spark only did not note it)? In any other case an operator moved the checkpoint, or
 the directory is of another life of the pipeline: it is cleared, and the stream begins at the checkpoint.
+
+In real time Spark's offsets are epochs and mean nothing to a replay; `pin_file.py` pins the batch under way. A batch
+that one mode of the trigger pinned is delivered as it is by the other.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ import orjson
 from tidemill.contracts import StateStore
 from tidemill.disk.private import make_directory, sync_path
 from tidemill.model.position import Offset
+from tidemill.stream.pin_file import PinFile, PinnedBatch
 
 _QUERY = "query"
+_EPOCHS = "epochs"
 _OLDER = "begin.json"
 """Beside the query: where versions before the state store noted the start."""
 
@@ -35,6 +40,8 @@ def settle(
     _import_start(directory, state, pipeline, sink)
     begin = state.spark_start(pipeline, sink)
     if begin is None or not agrees(query, begin, checkpoint):
+        if begin is None:
+            PinFile(directory).clear()
         # The note goes first, so that a clearing that is cut short is done again.
         state.forget_spark_start(pipeline, sink)
         shutil.rmtree(query, ignore_errors=True)
@@ -42,6 +49,40 @@ def settle(
         begin = checkpoint
         state.save_spark_start(pipeline, begin, sink)
     return query, begin
+
+
+def settle_real_time(
+    directory: Path, checkpoint: Offset, state: StateStore, pipeline: str, sink: str = ""
+) -> tuple[Path, PinFile]:
+    """An empty directory for Spark's epochs, and the file that pins batches; it holds the one that is under way, also
+    where that was planned as a micro-batch."""
+    query, pins = directory / _QUERY, PinFile(directory)
+    _import_start(directory, state, pipeline, sink)
+    begin = state.spark_start(pipeline, sink)
+    if begin is None:
+        pins.clear()
+        state.save_spark_start(pipeline, checkpoint, sink)
+    elif (found := planned_by_spark(query, begin, checkpoint)) is not None:
+        pins.write(found)
+    for each in (query, directory / _EPOCHS):  # after the pin is on disk
+        shutil.rmtree(each, ignore_errors=True)
+    make_directory(directory)
+    return directory / _EPOCHS, pins
+
+
+def planned_by_spark(query: Path, begin: Offset, checkpoint: Offset) -> PinnedBatch | None:
+    """The micro-batch that begins at the checkpoint, if Spark has planned one and not noted its end."""
+    try:
+        planned = _numbers(query / "offsets")
+        if not planned or planned[-1] in _numbers(query / "commits"):
+            return None
+        last = planned[-1]
+        start = begin if last == 0 else _offset(query / "offsets" / str(last - 1))["offset"]
+        end = _offset(query / "offsets" / str(last))
+        found = PinnedBatch(int(start), int(end["offset"]), int(end.get("lanes", 1)), str(end.get("by", "table")))
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return None  # torn by a crash: no lane has seen it
+    return found if found.start == checkpoint else None
 
 
 def agrees(query: Path, begin: Offset, checkpoint: Offset) -> bool:
@@ -59,6 +100,17 @@ def agrees(query: Path, begin: Offset, checkpoint: Offset) -> bool:
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return False  # torn by a crash, or not what this version of Spark writes
     return checkpoint in (start, end)
+
+
+def planned_end(query: Path, number: int) -> dict[str, Any]:
+    """The end of batch `number`, as the source pinned it: Spark notes it before the batch begins."""
+    return _offset(query / "offsets" / str(number))
+
+
+def planned_at(query: Path, number: int) -> int:
+    """When Spark planned batch `number`, nanoseconds since 1970."""
+    metadata = orjson.loads((query / "offsets" / str(number)).read_text().splitlines()[1])
+    return int(metadata["batchTimestampMs"]) * 1_000_000
 
 
 def _import_start(directory: Path, state: StateStore, pipeline: str, sink: str) -> None:
@@ -84,7 +136,10 @@ def _numbers(directory: Path) -> list[int]:
 
 
 def _end(file: Path) -> Offset:
+    return int(_offset(file)["offset"])
+
+
+def _offset(file: Path) -> dict[str, Any]:
     """An offset file: its version, a line of metadata, then a line per source; ours has one."""
-    lines = file.read_text().splitlines()
-    offset: dict[str, Any] = orjson.loads(lines[2])
-    return int(offset["offset"])
+    offset: dict[str, Any] = orjson.loads(file.read_text().splitlines()[2])
+    return offset

@@ -1,14 +1,15 @@
-"""What a lane is told, the run's plan and which part of which batch, and what it answers. Cheap to import."""
+"""What a lane gets, the run's plan and which part of which batch, and what it returns. Cheap to import."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
 
 from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset
+from tidemill.model.quarantine import Quarantine
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,11 @@ class Plan:
     `group` names the sinks that move together, `run` one start of their stream; `delivered` is their position at that
     start, `version` and `since` its epoch (`model.delivery`). `retry_seconds` is for how long a lane tries again by
     itself before it gives the driver the word. With `dead_letters` it answers poison events with dead letters, else it
-    refuses
-    the delivery.
+    refuses the delivery. `known` is what the driver knows of structures that processors give (structures.py) when the
+    stream starts, `known_file` where its machine has what it knows when a batch is planned. `sensing` says what is
+    looked at on the way, None for nothing. `views` are by sink and table, of sinks that do not see a table whole
+    (schema_barrier.py). `held` are tables in quarantine, whose rows are left out (`Quarantine.to_hold`). `traced`:
+    lanes send spans home with their receipts (telemetry/spans.py).
     """
 
     pipeline: str
@@ -33,6 +37,22 @@ class Plan:
     dead_letters: bool = False
     version: int = 0
     since: str = ""
+    processors: tuple[tuple[str, dict[str, Any]], ...] = ()
+    known: dict[str, Any] = field(default_factory=dict)
+    known_file: str = ""
+    sensing: dict[str, Any] | None = None
+    views: dict[str, Any] = field(default_factory=dict)
+    held: list[Any] = field(default_factory=list)
+    traced: bool = False
+
+    @property
+    def changing(self) -> dict[str, Any]:
+        """What may be otherwise when the next batch is planned: `replace(plan, **changing)` is the plan by then."""
+        return {"known": self.known, "views": self.views, "held": self.held}
+
+    @property
+    def quarantines(self) -> list[Quarantine]:
+        return [Quarantine.from_hold(each) for each in self.held]
 
     def to_json(self) -> str:
         return orjson.dumps(asdict(self)).decode()
@@ -40,7 +60,8 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> Plan:
         doc = orjson.loads(text)
-        return cls(**doc | {"sinks": tuple((kind, config) for kind, config in doc["sinks"])})
+        pairs = {name: tuple((kind, config) for kind, config in doc[name]) for name in ("sinks", "processors")}
+        return cls(**doc | pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +77,13 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class LaneResult:
-    """A sink's receipt for one lane; or, with a receipt that is not good, letters of what it will never take, packed
-    (dlq/record.py): the lane is to be sent again without them."""
+    """A sink's receipt for one lane; or, with a receipt that is not good, dead letters of what it will never take
+    (packed, dlq/record.py): the lane is to be sent again without them.
+
+    A lane's first result tells of its processors, in JSON: what each did (`processed`), and structures that the driver
+    has to know before the lane is sent again (`learned`)."""
 
     receipt: Receipt
     dead_letters: bytes = b""
+    processed: str = ""
+    learned: str = ""

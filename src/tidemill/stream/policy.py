@@ -12,6 +12,7 @@ from typing import assert_never
 from tidemill.config.pipeline import Pipeline
 from tidemill.config.spec import CommitPolicy
 from tidemill.errors import ConfigError
+from tidemill.model.delivery import key_of
 from tidemill.model.position import Offset
 
 
@@ -80,8 +81,3 @@ def policy_of(pipeline: Pipeline) -> Policy:
     """As the document says."""
     required = {sink.config.id: sink.config.required for sink in pipeline.spec.sinks}
     return Policy.of(pipeline.name, pipeline.spec.commit_policy, required)
-
-
-def key_of(pipeline: str, sink: str) -> str:
-    """Under which a sink's own position is kept. A pipeline's name has no colon: no two keys are the same."""
-    return f"{pipeline}:{sink}"

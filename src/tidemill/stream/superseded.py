@@ -1,12 +1,12 @@
 """Follows the keys of dead letters: a dead letter whose row has newer events at its sink is *superseded*.
 
-Sent again to a sink that holds rows, such a dead letter would put the row back to an older state (service/redelivery.py
-skips it). The driver compares each batch that every sink of a group has, before the checkpoint covers it, and only
-blocks of tables that have letters: by a hash of the key, a column at a time, then exactly where a hash is met. A batch
-that comes again finds the same.
+Sent again to a sink that holds rows, such a dead letter would put the row back to an older state
+(service/redelivery/resend.py skips it). The driver compares each batch that every sink of a group has, before the
+checkpoint covers it, and only blocks of tables that have records: by a hash of the key, a column at a time, then
+exactly where a hash is met. A batch that comes again finds the same.
 
     wholly    every key of the dead letter has a newer event that carried all columns, or the table was emptied
-    partly    a newer event did not carry all columns (unchanged TOAST), or only one of two keys has one (the letter
+    partly    a newer event did not carry all columns (unchanged TOAST), or only one of two keys has one (the record
               changes its key), or the dead letter's key cannot be compared with those of newer events: it has other
               columns, or these had other types
 """
@@ -24,9 +24,11 @@ import pyarrow.compute as pc
 
 from tidemill.dlq import DeadLetterRecord, DeadLetters, Mark
 from tidemill.log import LogReader, codec
+from tidemill.log.requeued import is_kept_back
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.keyhash import key_hashes
 from tidemill.model.position import Offset
+from tidemill.model.quarantine import Quarantine
 from tidemill.model.table import Table
 from tidemill.model.types import DataType
 from tidemill.telemetry.events import emit
@@ -37,7 +39,7 @@ _ROWS = [int(op) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.READ)]
 
 @dataclass(slots=True)
 class Key:
-    """One key of a letter; `by` is the newest event of it so far, `whole` whether one of them carried all columns."""
+    """One key of a record; `by` is the newest event of it so far, `whole` whether one of them carried all columns."""
 
     hash: int
     text: str
@@ -47,7 +49,7 @@ class Key:
 
 @dataclass(slots=True)
 class Followed:
-    """A letter that may be superseded. `reach` says by what: events of its `keys`, any event of its table, or nothing
+    """A record that may be superseded. `reach` says by what: events of its `keys`, any event of its table, or nothing
     but a TRUNCATE (rows without a key)."""
 
     number: int
@@ -83,7 +85,7 @@ class Followed:
                 return cls(number, sink, offset, "table")  # in doubt it is not sent over a newer row
             text = _text(column[0] for column in columns)
             found[text] = Key(int(hashes[0]), text)
-        return cls(number, sink, offset, "keys", _typed(table), list(found.values()))
+        return cls(number, sink, offset, "keys", _key_types(table), list(found.values()))
 
     def mark(self) -> Mark:
         how = "wholly" if self.wholly else "partly"
@@ -127,7 +129,7 @@ class Watched:
         return self._hashes[columns]
 
     def without_this_key(self, columns: tuple[str, ...]) -> Iterator[Followed]:
-        """Letters that any row event supersedes: their keys cannot be compared with one of these columns."""
+        """Records that any row event supersedes: their keys cannot be compared with one of these columns."""
         yield from (entry for entry in self._others if entry.reach == "table")
         for other, found in self._keyed.items():
             if other != columns:
@@ -143,7 +145,7 @@ class Follower:
         self._last = 0
 
     def begin(self, reached: Offset) -> None:
-        """Reads them all. Letters from before dead letters were followed are followed from `reached` on."""
+        """Reads them all. Records from before dead letters were followed are followed from `reached` on."""
         self._tables, self._last = {}, 0
         self.refresh(reached)
 
@@ -152,7 +154,7 @@ class Follower:
         new: list[Followed] = []
         for dead_letter, keys in self._store.open_dead_letters(self._sinks, after=self._last):
             self._last = dead_letter.number
-            entry = followed(self._store, dead_letter, keys)
+            entry = follow(self._store, dead_letter, keys)
             if entry is not None:
                 self._tables.setdefault(dead_letter.table, Watched()).add(entry)
                 if not keys:
@@ -160,10 +162,13 @@ class Follower:
         if new:
             self._store.follow([(entry.number, reached, entry.to_json()) for entry in new])
 
-    def compare(self, log: LogReader, start: Offset, end: Offset, left_out: Mapping[str, Collection[Offset]]) -> None:
-        """The group's sinks have the events from `start` to `end`, each without those `left_out` for it. What they
-        supersede is durable when it returns."""
-        changed = superseded(self._tables, log, start, end, left_out)
+    def compare(
+        self, log: LogReader, start: Offset, end: Offset, left_out: Mapping[str, Collection[Offset]],
+        quarantines: Sequence[Quarantine] = (),
+    ) -> None:  # fmt: skip
+        """The group's sinks have the events from `start` to `end` that do not wait in quarantine, each without those
+        `left_out` for it. What they supersede is durable when it returns."""
+        changed = find_superseded(self._tables, log, start, end, left_out, quarantines)
         if not changed:
             return
         self._store.mark([entry.mark() for entry in changed])
@@ -173,10 +178,10 @@ class Follower:
                     watched.discard(entry)
             if not watched.entries:
                 del self._tables[table]
-        emit("stream.letters_superseded", pipeline=self._pipeline, dead_letters=len(changed), before=end)
+        emit("stream.dead_letters_superseded", pipeline=self._pipeline, dead_letters=len(changed), before=end)
 
 
-def followed(store: DeadLetters, dead_letter: DeadLetterRecord, keys: str = "") -> Followed | None:
+def follow(store: DeadLetters, dead_letter: DeadLetterRecord, keys: str = "") -> Followed | None:
     """The dead letter as its follower left it, or from its event; None if it was purged just now."""
     if keys:
         return Followed.of(dead_letter.number, dead_letter.sink, dead_letter.offset, keys)
@@ -188,26 +193,29 @@ def followed(store: DeadLetters, dead_letter: DeadLetterRecord, keys: str = "") 
     )
 
 
-def superseded(
+def find_superseded(
     tables: Mapping[str, Watched],
     log: LogReader,
     start: Offset,
     end: Offset,
     left_out: Mapping[str, Collection[Offset]],
+    quarantines: Sequence[Quarantine] = (),
 ) -> list[Followed]:
-    """Those of the followed letters that events of the range supersede, changed accordingly; not those of which this
+    """Those of the followed records that events of the range supersede, changed accordingly; not those of which this
     was known."""
     changed: dict[int, Followed] = {}
     for ref in log.refs(start, end) if tables and start < end else ():
-        if ref.table in tables:
-            for entry in superseded_in(log.read(ref), tables[ref.table], left_out):
+        if ref.table in tables and not is_kept_back(ref, quarantines):
+            for entry in find_superseded_in(log.read(ref), tables[ref.table], left_out):
                 changed[entry.number] = entry
     return list(changed.values())
 
 
-def superseded_in(block: Block, watched: Watched, left_out: Mapping[str, Collection[Offset]]) -> Iterator[Followed]:
+def find_superseded_in(
+    block: Block, watched: Watched, left_out: Mapping[str, Collection[Offset]]
+) -> Iterator[Followed]:
     """The same for one block of their table."""
-    key_columns, typed = block.table.key, _typed(block.table)
+    key_columns, typed = block.table.key, _key_types(block.table)
     offsets, ops = block.offsets(), block.batch.column("op").to_numpy()
     emptied = offsets[(ops == int(Op.TRUNCATE)) | _drops(block, ops)]
     rows = np.isin(ops, _ROWS)
@@ -229,7 +237,7 @@ def superseded_in(block: Block, watched: Watched, left_out: Mapping[str, Collect
     if old is None:
         return
     whole, moved = _carries_all(block, ops), rows & (new != old)
-    # By its old key a row is met where the event moved it away from there: nothing of the letter is left at that key.
+    # By its old key a row is met where the event moved it away from there: nothing of the record is left at that key.
     for found, sides, of, enough in ((new, _NEW, rows, whole), (old, _OLD, moved, moved)):
         met = np.flatnonzero(of)
         met = met[_among(found[met], hashes)]
@@ -258,7 +266,7 @@ def _supersede_key(entry: Followed, key: Key, by: Offset, *, whole: bool) -> boo
 
 
 def _got(offsets: Any, entry: Followed, left_out: Mapping[str, Collection[Offset]]) -> Any:
-    """Those that the letter's sink has and that are newer. The letter's own event may have been taken by now."""
+    """Those that the record's sink has and that are newer. The record's own event may have been taken by now."""
     missing = np.array(sorted(left_out.get(entry.sink, ())), np.uint64)
     return offsets[(offsets >= np.uint64(entry.offset)) & ~np.isin(offsets, missing)]
 
@@ -278,7 +286,7 @@ def _exactly(block: Block, at: Any, sides: Sequence[str], text: str) -> Any:
     return at[[_text(row) == text for row in zip(*columns, strict=True)]] if len(at) else at
 
 
-def _typed(table: Table) -> tuple[str, ...]:
+def _key_types(table: Table) -> tuple[str, ...]:
     """The key's columns, equal where their values can be compared: whole numbers of any width can."""
     types = {column.name: column.type for column in table.columns}
     return tuple(f"{name} {_kind(types[name])}" for name in table.key)

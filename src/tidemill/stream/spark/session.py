@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,8 +19,9 @@ from typing import Any
 
 from tidemill.disk.private import make_directory
 from tidemill.errors import EnvironmentProblem, SparkLost
-from tidemill.stream.gateway import ensure_java
-from tidemill.stream.source import BlockSource, warm_workers
+from tidemill.stream.spark.epochs import warm_workers
+from tidemill.stream.spark.gateway import ensure_java
+from tidemill.stream.spark.source import BlockSource
 from tidemill.telemetry import events
 
 _FILE_MANAGER = (
@@ -45,7 +48,7 @@ _CHEAP = {
     # Half the time of a small Python stage was the exchange over TCP; why it is slow we did not find out.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "tidemill.stream.daemon",
+    "spark.python.daemon.module": "tidemill.stream.spark.daemon",
     "spark.sql.streaming.pollingDelay": "1ms",  # `latestOffset` itself waits for the log
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # A batch's plan is one scan: nothing to adapt, no code worth generating. It made no measurable difference.
@@ -60,6 +63,14 @@ _PRIVATE = {"spark.hadoop.fs.permissions.umask-mode": "077"}
 
 # Spark would wait for ever for the thread of a query that is to end; that may wait for a disk that does not answer.
 _IMPATIENT = {"spark.sql.streaming.stopTimeout": "30s"}
+
+# Rows do not come through Java, which only plans: the heap begins small, and one thread tidies it up. The compiler that
+# optimises waits until code is really hot; it took a fifth of the CPU of Spark's start (ADR 57).
+_SMALL_HEAP = (
+    "-XX:+UseSerialGC -Xms64m -XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=5000 "
+    "-XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=200000"
+)
+_JAVA_READS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 _EARLY = str(Path(__file__).with_name("early"))
 
@@ -99,20 +110,18 @@ def create_session(
         **_places(scratch),
         **(conf or {}),
     }
-    quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-    # Java goes on without the thread that found no memory, and whoever waits for that thread waits for ever.
-    honest = "-XX:+ExitOnOutOfMemoryError"
-    options = f"{quiet} {honest} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
     # spark.pyspark.python reaches tasks, but the streaming source's own process follows the environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).master(master)
-    settings["spark.driver.extraJavaOptions"] = options
-    # py4j prints a traceback of everything that it also raises; the loop and `reaching_spark` say what that means.
+    settings["spark.driver.extraJavaOptions"] = java_options(settings)
+    # py4j prints a traceback of everything that it also raises; the loop and `reach_spark` say what that means.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     _hush_accumulators()
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
+        began = time.monotonic()
         ensure_java({"spark.master": master, "spark.app.name": name, **settings}, said)
+        java = time.monotonic() - began
         for key, value in settings.items():  # Java is there: they do not pass by its command line
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
@@ -127,8 +136,26 @@ def create_session(
     if threading.current_thread() is threading.main_thread():
         # PySpark puts its own handler there, which ends the process with the batch under way.
         signal.signal(signal.SIGINT, on_interrupt)
+    _skip_installed_sources(spark)
     register_source(spark)
+    # Workers are shared by who has the same environment: standing lanes, micro-batches and snapshots.
+    spark.sparkContext.environment["PYTHONPATH"] = _early_path(spark.sparkContext.environment)
+    session = time.monotonic() - began - java
+    events.emit("stream.spark_started", java_seconds=round(java, 2), session_seconds=round(session, 2))
     return spark
+
+
+def java_options(settings: Mapping[str, str]) -> str:
+    """For the driver's Java; what a document asks for comes last and wins."""
+    quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    # Java goes on without the thread that found no memory, and whoever waits for that thread waits for ever.
+    honest = "-XX:+ExitOnOutOfMemoryError"
+    asked = settings.get("spark.driver.extraJavaOptions", "")
+    # Who asks for more memory has a use for it. Java takes one collector, and does not start with two.
+    others = " ".join([asked, *(os.environ.get(name, "") for name in _JAVA_READS)])
+    chosen = "spark.driver.memory" in settings or re.search(r"-XX:\+Use\w+GC\b", others)
+    small = [] if chosen else [_SMALL_HEAP]
+    return " ".join([quiet, honest, *small, *filter(None, [asked])])
 
 
 def _hush_accumulators() -> None:
@@ -138,6 +165,15 @@ def _hush_accumulators() -> None:
 
     for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
         server.handle_error = lambda self, request, address: events.emit("spark.counters_ended")
+
+
+def _skip_installed_sources(spark: Any) -> None:
+    """Spark would start a Python process to look for sources in packages that are called `pyspark_…`, and keep it. In a
+    session of ours nobody names one (DataSourceManager.initialStaticDataSourceBuilders, Spark 4.3)."""
+    jvm = spark.sparkContext._jvm
+    manager = getattr(getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$"), "MODULE$")
+    none = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({})
+    getattr(manager, "dataSourceBuilders_$eq")(jvm.scala.Option.apply(none))
 
 
 def register_source(spark: Any, source: Any = BlockSource) -> None:
@@ -153,24 +189,29 @@ def register_source(spark: Any, source: Any = BlockSource) -> None:
         return
     context = spark.sparkContext
     plain = context.environment
-    path = os.pathsep.join(filter(None, (_EARLY, plain.get("PYTHONPATH"))))
-    context.environment = context._jvm.java.util.concurrent.ConcurrentHashMap(plain | {"PYTHONPATH": path})
+    early = plain | {"PYTHONPATH": _early_path(plain)}
+    context.environment = context._jvm.java.util.concurrent.ConcurrentHashMap(early)
     try:
         spark.dataSource.register(source)
     finally:
         context.environment = plain
 
 
+def _early_path(environment: Mapping[str, str]) -> str:
+    already = environment.get("PYTHONPATH", "")
+    return already if already.startswith(_EARLY) else os.pathsep.join(filter(None, (_EARLY, already)))
+
+
 def close_session(spark: Any) -> None:
     """Also when its JVM is gone already."""
-    with suppress(SparkLost), reaching_spark():
+    with suppress(SparkLost), reach_spark():
         spark.stop()
 
 
 def is_alive(spark: Any) -> bool:
     """Whether its Java process is there and has not stopped it."""
     try:
-        with reaching_spark():
+        with reach_spark():
             return not spark.sparkContext._jsc.sc().isStopped()
     except (SparkLost, AttributeError):  # PySpark takes `_jsc` away from a context that it stopped itself
         return False
@@ -187,7 +228,7 @@ def forget_session(spark: Any) -> None:
 
 
 @contextmanager
-def reaching_spark() -> Iterator[None]:
+def reach_spark() -> Iterator[None]:
     """Calls into the JVM; a JVM that was killed answers with errors of the socket, which become `SparkLost`."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -211,6 +252,13 @@ def runs_here(master: str) -> bool:
 def cores(spark: Any) -> int:
     """Tasks that run at the same time."""
     return int(spark.sparkContext.defaultParallelism)
+
+
+def lane_addresses(spark: Any) -> tuple[str, str]:
+    """Where executors reach this process, and the address to listen on for them: as Spark's own driver does."""
+    conf = spark.sparkContext.getConf()
+    host = conf.get("spark.driver.host") or "127.0.0.1"
+    return host, conf.get("spark.driver.bindAddress") or host
 
 
 def warm_up(spark: Any) -> None:

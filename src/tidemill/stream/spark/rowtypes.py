@@ -41,5 +41,5 @@ def convert(column: pa.Array, target: pa.DataType) -> pa.Array:
     try:
         return column.cast(target)
     except pa.ArrowNotImplementedError:
-        texts = [None if value is None else str(value) for value in column.to_pylist()]
-        return pa.array(texts, pa.string()).cast(target)
+        strings = [None if value is None else str(value) for value in column.to_pylist()]
+        return pa.array(strings, pa.string()).cast(target)

@@ -19,6 +19,8 @@ from typing import Any
 from tidemill.disk.private import make_directory, open_file
 
 _SUBMIT = "PYSPARK_SUBMIT_ARGS"
+# Spark's scripts start a Java process that only prints the command line of the real one.
+_LAUNCHER, _LIGHT = "SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1"
 _LARGE_LOG = 16 << 20
 
 
@@ -35,7 +37,7 @@ def ensure_java(settings: Mapping[str, str], said: Path | None = None) -> None:
         # The settings of an installation (spark-defaults.conf) still count; ours win over them.
         arguments = f"--properties-file {shlex.quote(file)} --load-spark-defaults"
         submit = f"{arguments} {os.environ.get(_SUBMIT, 'pyspark-shell')}"
-        with _environment(_SUBMIT, submit):
+        with _environment(_SUBMIT, submit), _environment(_LAUNCHER, os.environ.get(_LAUNCHER, _LIGHT)):
             gateway = launch_gateway(popen_kwargs=options)
     SparkContext._ensure_initialized(gateway=gateway)
 
@@ -46,14 +48,14 @@ def _properties(settings: Mapping[str, str]) -> Iterator[str]:
     handle, path = tempfile.mkstemp(prefix="tidemill-", suffix=".properties")
     try:
         with open(handle, "w", encoding="ascii") as file:
-            file.writelines(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+            file.writelines(f"{_escape(key)}={_escape(value)}\n" for key, value in settings.items())
         yield path
     finally:
         with suppress(FileNotFoundError):
             os.unlink(path)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Everything but plain letters and digits by its number: separators, comments, blanks, line ends, backslashes."""
     units = text.encode("utf-16-be")
     numbers = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))

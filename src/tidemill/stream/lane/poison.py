@@ -1,14 +1,17 @@
-"""Writes letters: of each event that a sink says it will never take, what is kept in the event's place.
+"""Makes dead-letter records: of each event that a sink says it will never take, what is kept in the event's place.
 
-In a Spark worker (batch.py). Letters travel beside the receipt to the driver, which stores them, and then sends the
+In a Spark worker (deliver.py). Records travel beside the receipt to the driver, which stores them, and then sends the
 delivery again without their events.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 
-from tidemill.dlq import DeadLetterRecord
+from tidemill.dlq import DELIVER, DeadLetterRecord
 from tidemill.errors import Poisoned, Refused
 from tidemill.log import codec
 from tidemill.model.block import POSITION, Block, Op
@@ -20,17 +23,22 @@ _FIX = "This is no poison event but a sink that does not fit the data: mend the 
 
 
 def dead_letters_of(
-    poison: Poisoned, delivery: Delivery, sink: str, *, before: int = 0
+    poison: Poisoned, delivery: Delivery, sink: str, *, before: int = 0, stages: Mapping[int, str] | None = None
 ) -> tuple[DeadLetterRecord, ...]:
     """At least one, so that sending again without them comes to an end; else `Refused`.
 
-    `delivery` is what the sink was given, `before` how many of its events were taken out by then.
+    `delivery` is what the sink was given, or, where processors stand before it, what they were given: a letter keeps
+    the captured event. `before` is how many of its events were taken out by then. `stages` says of events, by offset,
+    which processor failed on them; those not in it were refused by the sink.
     """
     if before + len(poison.reasons) > MOST_DEAD_LETTERS:
         raise Refused(f"more than {MOST_DEAD_LETTERS} events of one delivery are refused; {poison.what}", fix=_FIX)
     wanted = np.array(sorted(poison.reasons), np.uint64)
     dead_letters = [
-        _dead_letter(block, int(row), sink, delivery.source, poison.reasons[int(block.offsets()[row])])
+        replace(
+            _dead_letter(block, int(row), sink, delivery.source, poison.reasons[int(block.offsets()[row])]),
+            stage=(stages or {}).get(int(block.offsets()[row]), DELIVER),
+        )
         for block in delivery
         for row in np.flatnonzero(np.isin(block.offsets(), wanted))
     ]

@@ -4,6 +4,9 @@ A worker is a fork of this process. Spark ends workers that were idle for a minu
 added; born from here they find pyarrow, numba and the compiled kernels in memory (shared, copy on write) instead of
 importing them for a second or two while a batch waits.
 
+What a worker only reads stays shared: PySpark collects garbage after every task, which would write to each object that
+came from here, so they are taken out of it (`gc.freeze`).
+
 It must have one thread when it forks: of several, the child has one, and whatever the others held stays locked in it.
 
 Java waits without end for this process to be ready and for each worker to be born, and meanwhile holds the lock that
@@ -14,6 +17,7 @@ ends: then a job fails, and is tried again.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -28,12 +32,17 @@ os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
 
 def preload() -> None:
-    """Loads what lanes need, and starts no thread."""
+    """Loads what lanes need, and starts no thread. A worker collects garbage after every task (`pyspark.daemon`): what
+    was loaded here is not looked through then, which took 80 ms a task, and its pages stay shared."""
+    import pyspark.worker  # noqa: F401  what a worker runs
+
     from tidemill.model import keyhash
-    from tidemill.stream import batch
+    from tidemill.stream.lane import deliver
 
     keyhash.warm_up()
-    batch.warm_up()
+    deliver.warm_up()
+    gc.collect()
+    gc.freeze()
 
 
 def watch_births(seconds: int = _BORN_SECONDS) -> None:
@@ -41,11 +50,11 @@ def watch_births(seconds: int = _BORN_SECONDS) -> None:
     waits for, it need not run for that."""
     parent = os.getpid()
 
-    def born() -> None:
+    def limit_life() -> None:
         if os.getppid() == parent:  # not what a worker starts
             signal.alarm(seconds)
 
-    os.register_at_fork(after_in_child=born)
+    os.register_at_fork(after_in_child=limit_life)
 
 
 def until_hung_up(worker: Callable[..., int]) -> Callable[..., int]:

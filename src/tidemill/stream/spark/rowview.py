@@ -21,10 +21,11 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from tidemill.errors import ConfigError, LogError
 from tidemill.log import BlockRef, LogReader
+from tidemill.log.requeued import requeued_for
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.position import Offset
 from tidemill.model.table import Table
-from tidemill.stream.rowtypes import convert, spark_type
+from tidemill.stream.spark.rowtypes import convert, spark_type
 
 NAME = "tidemill"
 
@@ -60,7 +61,7 @@ class RowView(DataSource):
                 fix='Choose other names for the columns about the change: .option("prefix", "change_")',
             )
         about = [f"`{prefix}{name}` {kind}" for name, kind in META.items()]
-        return ", ".join(about + [f"`{_quoted(c.name)}` {spark_type(c.type.arrow)}" for c in table.columns])
+        return ", ".join(about + [f"`{_quote(c.name)}` {spark_type(c.type.arrow)}" for c in table.columns])
 
     def reader(self, schema: Any) -> DataSourceReader:
         return _RowReader(self._range(), schema)
@@ -84,7 +85,7 @@ class RowView(DataSource):
 
 def register(spark: Any) -> None:
     """Makes `format("tidemill")` known to a session."""
-    from tidemill.stream.session import register_source  # of no use to workers
+    from tidemill.stream.spark.session import register_source  # of no use to workers
 
     register_source(spark, RowView)
 
@@ -111,7 +112,7 @@ class _View:
         tasks: list[list[str]] = [[]]
         rows = 0
         for ref in LogReader(self._span["log"]).refs(start, end) if start < end else []:
-            if ref.table != self._span["table"]:
+            if ref.table != self._span["table"] or requeued_for(ref):  # those stand in the log before, too
                 continue
             if rows and rows + ref.rows > _ROWS_PER_TASK:
                 tasks.append([])
@@ -207,12 +208,12 @@ def _about(block: Block) -> dict[str, pa.Array]:
     return {
         **{name: pa.nulls(block.rows) if column is None else column for name, column in columns.items()},
         "op": labels.take(block.column("op")),
-        "unchanged": _unchanged(block),
+        "unchanged": _find_unchanged(block),
         "odd": _odd(block),
     }
 
 
-def _unchanged(block: Block) -> pa.Array:
+def _find_unchanged(block: Block) -> pa.Array:
     numbers = block.column("unchanged")
     kind = pa.list_(pa.string())
     if numbers is None:
@@ -239,5 +240,5 @@ def _odd(block: Block) -> pa.Array:
     return pa.array(found, kind)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return name.replace("`", "``")
