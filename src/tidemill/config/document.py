@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
 import yaml
 
 from tidemill.config.expand import Expanded, expand
-from tidemill.config.problem import DocumentError, Path, Problem
+from tidemill.config.problem import DocumentError, Path, Problem, dotted_path
 from tidemill.errors import ConfigError
 
 _MAX_NODES = 100_000  # far above any real document: stops aliases that multiply themselves
@@ -26,11 +26,23 @@ _PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML document. `lines` maps a path to the line where its key (or list item) stands."""
+    """One YAML document. `lines` maps a path to the line where its key (or list item) stands; `variables` maps one that
+    the environment gave to the variable's name."""
 
     file: str
     data: Any
     lines: Mapping[Path, int]
+    variables: Mapping[Path, str] = field(default_factory=dict)
+
+    @property
+    def command_file(self) -> str | None:
+        """The file, for commands that name it. None for what was posted, or given by variables: it has no lines."""
+        return self.file if self.lines.get((), 0) else None
+
+    @property
+    def posted(self) -> bool:
+        """Whether a server was given it over its API (posted.py)."""
+        return self.lines.get(()) == 0
 
     def line(self, path: Path) -> int:
         """The line of the path, or of the nearest thing around it that is in the file."""
@@ -39,7 +51,25 @@ class Document:
         return self.lines.get(path, 1)
 
     def problem(self, path: Path, what: str, fix: str = "") -> Problem:
-        return Problem(self.file, self.line(path), path, what, fix)
+        variable = self.variable(path)
+        if variable is not None:
+            return Problem(variable, 0, path, what, fix)
+        return Problem(self.file, self.line(path) if self.lines else 0, path, what, fix)
+
+    def variable(self, path: Path) -> str | None:
+        """That gave what stands at the path, or around it."""
+        longest = next((path[:size] for size in range(len(path), 0, -1) if path[:size] in self.variables), None)
+        if longest is None or any(path[:size] in self.lines for size in range(len(longest) + 1, len(path) + 1)):
+            return None
+        return self.variables[longest]
+
+    def origins(self) -> dict[str, str]:
+        """Of every value that was given: the variable, or the file and the line. What is not here is a default."""
+        found = {}
+        for path in _leaves(self.data, ()):
+            variable = self.variable(path)
+            found[dotted_path(path)] = variable if variable is not None else f"{self.file}:{self.line(path)}"
+        return found
 
 
 def read(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> list[Document]:
@@ -72,6 +102,24 @@ def parse(text: str, file: str, environment: Mapping[str, str]) -> list[Document
     if not documents:
         raise ConfigError("the file holds no pipeline", where=file, fix="It needs `metadata:` and `spec:`.")
     return documents
+
+
+def plain_value(text: str) -> Any:
+    """A scalar as YAML 1.2 reads it: a number, true, null, else the text itself."""
+    loader = _Loader("")
+    try:
+        tag: Any = loader.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+        return loader.construct_object(yaml.ScalarNode(tag, text))
+    finally:
+        loader.dispose()
+
+
+def _leaves(data: Any, path: Path) -> Iterator[Path]:
+    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    if path and not inner:
+        yield path
+    for step, value in inner:
+        yield from _leaves(value, (*path, step))
 
 
 def _compose(loader: _Loader) -> Iterator[yaml.Node]:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 from tidemill.config.problem import Problem
 
-_REFERENCE = re.compile(r"(?P<dollars>\$+)\{(?P<body>[^}\n]*)(?P<close>\}?)")
+# A row of dollars is looked at once, from its beginning: the text may come from anybody.
+REFERENCE = re.compile(r"(?<!\$)(?P<dollars>\$+)\{(?P<body>[^}\n]*)(?P<close>\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TEMPLATE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)+")
 
@@ -72,13 +73,13 @@ def _expand_line(line: str, environment: Mapping[str, str], file: str, number: i
         if has_default and not value:
             return kept + default
         if value is None:
-            return problem(f"the environment variable {name} is not set", _missing(name, environment))
+            return problem(f"the environment variable {name} is not set", _missing_variable(name, environment))
         return kept + value
 
-    return _REFERENCE.sub(replace, line)
+    return REFERENCE.sub(replace, line)
 
 
-def _missing(name: str, environment: Mapping[str, str]) -> str:
+def _missing_variable(name: str, environment: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(name, environment, n=3, cutoff=0.6)
     hint = f"Set are: {', '.join(near)}. " if near else ""
     return f"{hint}Export {name}, or give a default with ${{{name}:-...}}."

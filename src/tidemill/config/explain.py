@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, get_args
+from pathlib import Path as FilePath
+from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -18,6 +19,7 @@ _WANTED = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list",
     "tuple": "a list", "dict": "a mapping", "model": "a mapping", "path": "a path",
 }  # fmt: skip
+_PLACEHOLDERS = {bool: "true", int: "NUMBER", float: "NUMBER", str: "TEXT", SecretStr: "TEXT", FilePath: "PATH"}
 _KINDS = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", type(None): "empty"}
 
 
@@ -26,18 +28,17 @@ def explain(error: ValidationError, model: type[BaseModel], document: Document, 
     found: dict[Path, Problem] = {}
     for detail in error.errors(include_url=False):
         path = _path(detail, _data_at(document.data, at))
-        what, fix = _words(detail, path, model)
+        what, fix = _explain(detail, path, model)
         found.setdefault(path, document.problem(at + path, what, fix))
     return list(found.values())
 
 
-def _words(detail: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str, str]:
+def _explain(detail: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str, str]:
     field = _field_at(model, path)
-    about = (field.description or "") if field else ""
     context = detail.get("ctx", {})
     match detail["type"]:
         case "missing":
-            return f'"{path[-1]}" is missing', about
+            return f'"{path[-1]}" is missing', _advise("Add", field, path)
         case "extra_forbidden":
             around = _model_at(model, path[:-1])
             return f'unknown key "{path[-1]}"', suggest(str(path[-1]), around.model_fields if around else ())
@@ -47,18 +48,62 @@ def _words(detail: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[st
                 str(detail["input"]), valid, noun="Valid"
             )
         case "value_error":
-            return str(context.get("error", detail["msg"])), about
+            return str(context.get("error", detail["msg"])), _explain_meaning("Change", field, path)
         case "string_pattern_mismatch":
-            return f"{_got(detail, path, field)} has characters that are not allowed here", about or str(
-                context.get("pattern", "")
-            )
+            allowed = f"Write it so that it matches {context.get('pattern', '')}. {_meaning(field)}".rstrip()
+            return f"{_got(detail, path, field)} has characters that are not allowed here", allowed
         case "too_short":
-            return f"should have at least {context['min_length']}, not {context['actual_length'] or 'none'}", about
+            what = f"should have at least {context['min_length']}, not {context['actual_length'] or 'none'}"
+            return what, _advise("Write", field, path)
         case kind if (wanted := _WANTED.get(kind.partition("_")[0])) and kind.endswith(("_type", "_parsing", "_float")):
-            return f"should be {wanted}, not {_got(detail, path, field)}", about
+            return f"should be {wanted}, not {_got(detail, path, field)}", _advise("Write", field, path)
         case _:
             message = re.sub(r"^(Input|String|List|Tuple|Dictionary|Value) should", "should", detail["msg"])
-            return f"{message}, not {_got(detail, path, field)}", about
+            return f"{message}, not {_got(detail, path, field)}", _advise("Write", field, path)
+
+
+def _advise(verb: str, field: FieldInfo | None, path: Path) -> str:
+    """What to write, as it would stand in the document, and what it is for."""
+    if field is None:
+        return ""
+    instance = ", for instance" if _has_default(field) else ""
+    return f"{verb} `{_name(path)}: {_sample(field)}`{instance}. {_meaning(field)}".rstrip()
+
+
+def _explain_meaning(verb: str, field: FieldInfo | None, path: Path) -> str:
+    return f"{verb} `{_name(path)}`. {_meaning(field)}".rstrip() if field else ""
+
+
+def _meaning(field: FieldInfo | None) -> str:
+    return f"It means: {field.description}" if field and field.description else ""
+
+
+def _name(path: Path) -> str:
+    return next((step for step in reversed(path) if isinstance(step, str)), "")
+
+
+def _has_default(field: FieldInfo) -> bool:
+    return isinstance(field.default, str | int | float) and field.default != "" and not is_secret(field)
+
+
+def _sample(field: FieldInfo) -> str:
+    """Its default, or a placeholder of its type."""
+    if _has_default(field):
+        return str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+    return _placeholder(field.annotation)
+
+
+def _placeholder(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), [each for each in get_args(annotation) if each is not type(None)]
+    if origin is Literal:
+        return str(inner[0])
+    if origin in (list, tuple, set, frozenset):
+        return f"[{_placeholder(inner[0])}]" if inner else "[…]"
+    if origin is dict or annotation is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return "{…}"
+    if inner:  # Annotated, a union
+        return _placeholder(inner[0])
+    return _PLACEHOLDERS.get(annotation, "…")
 
 
 def _got(detail: ErrorDetails, path: Path, field: FieldInfo | None) -> str:

@@ -7,6 +7,7 @@ boolean or one of a few words, a `${VAR}` is allowed as well: it becomes one bef
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from pydantic import BaseModel
@@ -24,10 +25,11 @@ def json_schema() -> Schema:
     """Loads every registered source, sink and checkpoint store; those whose driver is missing are only named."""
     schema = PipelineDocument.model_json_schema()
     definitions: dict[str, Schema] = schema["$defs"]
-    for frame in ("Config", "SourceConfig", "SinkConfig"):
+    for frame in ("Config", "SourceConfig", "SinkConfig", "ProcessorConfig"):
         definitions.pop(frame, None)
     for part, family in _FAMILY_OF.items():
         _branch(definitions, part, family)
+    _branch_processors(definitions)
     _allow_variables(schema)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -59,6 +61,35 @@ def _branch(definitions: dict[str, Schema], part: str, family: str) -> None:
             chosen["required"] = ["type"]
         branches.append({"if": chosen, "then": branch})
     schema["allOf"] = branches
+
+
+def _branch_processors(definitions: dict[str, Schema]) -> None:
+    """The same, but settings stand under `config` or beside `type`, and the id in either place."""
+    schema, names = definitions["ProcessorSpec"], registry.names("processors")
+    kind: Schema = {**schema["properties"]["type"], "enum": names}
+    branches: list[Schema] = []
+    for name in names:
+        try:
+            model: type[BaseModel] = registry.load("processors", name).Config
+        except ModuleNotFoundError:
+            continue  # its driver is an extra that is not installed
+        _hoist(definitions, f"processors.{name}", model)
+        flat = definitions[f"processors.{name}"]
+        inner = {**flat, "required": [each for each in flat.get("required", []) if each != "id"]}
+        definitions[f"processors.{name}"] = inner
+        beside = {"type": {"const": name}, **copy.deepcopy(flat["properties"])}
+        short: Schema = {"properties": beside, "required": flat.get("required", []), "additionalProperties": False}
+        own: Schema = {"type": {"const": name}, "id": copy.deepcopy(flat["properties"]["id"])}
+        settings: Schema = {"$ref": f"#/$defs/processors.{name}"}
+        long: Schema = {
+            "properties": {**own, "config": settings}, "required": ["config"], "additionalProperties": False,
+        }  # fmt: skip
+        chosen: Schema = {"properties": {"type": {"const": name}}, "required": ["type"]}
+        branches.append({"if": chosen, "then": {"if": {"required": ["config"]}, "then": long, "else": short}})
+    definitions["ProcessorSpec"] = {
+        "type": "object", "title": "ProcessorSpec", "description": schema.get("description", ""),
+        "properties": {"type": kind}, "required": ["type"], "allOf": branches,
+    }  # fmt: skip
 
 
 def _hoist(definitions: dict[str, Schema], name: str, model: type[BaseModel]) -> str:

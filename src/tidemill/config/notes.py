@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill import registry
 from tidemill.config.pipeline import Pipeline
-from tidemill.config.spec import SinkSpec
+from tidemill.config.sink_spec import SinkSpec
 
 
 def notes(pipeline: Pipeline) -> list[tuple[str, str]]:
@@ -15,15 +15,15 @@ def notes(pipeline: Pipeline) -> list[tuple[str, str]]:
     moving = [s for s in spec.sinks if _moves_with_others(spec.commit_policy.mode, s)]
     slowing = [s for s in single if s in moving]
     if lanes > 1 and slowing and len(slowing) < len(moving):
-        what = f"{_asked(lanes, slowing)}, and so do the sinks that move with it"
+        what = f"{_ask(lanes, slowing)}, and so do the sinks that move with it"
         fix = "Make it `required: false` if the others are to use their lanes, or leave the number of lanes out."
         return [(what, fix)]
     if lanes > 1 and len(single) == len(spec.sinks):
-        return [(_asked(lanes, single), "Leave the number of lanes out.")]
+        return [(_ask(lanes, single), "Leave the number of lanes out.")]
     return []
 
 
-def _asked(lanes: int, sinks: list[SinkSpec]) -> str:
+def _ask(lanes: int, sinks: list[SinkSpec]) -> str:
     named = ", ".join(f'"{sink.config.id}"' for sink in sinks)
     return f"{lanes} lanes are asked for, but {named} takes all of a batch in one lane"
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from tidemill import registry
-from tidemill.config.document import read
+from tidemill.config.document import Document, read
+from tidemill.config.environment import document_of_environment, override
 from tidemill.config.occupied import Loaded, clashes
 from tidemill.config.problem import DocumentError, Problem
 from tidemill.config.resolve import resolve
-from tidemill.config.secrets import masked
-from tidemill.config.spec import PipelineSpec, SinkSpec
-from tidemill.contracts import CheckpointStore, Component, Sink, StateStore
+from tidemill.config.secrets import mask
+from tidemill.config.sink_spec import SinkSpec
+from tidemill.config.spec import PipelineSpec, ProcessorSpec
+from tidemill.contracts import BaseProcessor, CheckpointStore, Component, Sink, SnapshotConfig, StateStore
 from tidemill.errors import ConfigError
-from tidemill.state import open_store
+from tidemill.schema.registry import SchemaRegistry
+from tidemill.state import find_registry, is_shared, open_registry, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,13 @@ class Pipeline:
     file: str
     spec: PipelineSpec
     state_path: Path
+    labels: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where each value that was given came from, by its path."""
+    command_file: str | None = None
+    """`file`, where it is one that a command can be given; a document of the API, or of variables alone, has none."""
+    posted: bool = False
+    """It came over the API of a server."""
 
     @property
     def log_uri(self) -> str:
@@ -63,6 +73,33 @@ class Pipeline:
         return self.state_path / "dlq.sqlite"
 
     @property
+    def registry_path(self) -> Path:
+        """The structures of the source's tables, and what the source remembers, where no server shares the state."""
+        return self.state_path / "registry.sqlite"
+
+    def open_registry(self) -> SchemaRegistry:
+        """Not connected yet. Where several servers share the state store it is there; else it is a file (ADR 49)."""
+        if is_shared(self.state_uri):
+            return SchemaRegistry(open_registry(self.state_uri, self.name), earlier=self.registry_path)
+        return SchemaRegistry(self.registry_path)
+
+    def find_registry(self) -> SchemaRegistry | None:
+        """For who only looks: None where there is none yet. Changes nothing."""
+        found = find_registry(self.state_uri, self.name) if is_shared(self.state_uri) else None
+        if found is not None:
+            registry = SchemaRegistry(found)
+            if not (registry.is_empty() and self.registry_path.exists()):
+                return registry
+            registry.close()  # not taken over from the file yet
+        return SchemaRegistry(self.registry_path) if self.registry_path.exists() else None
+
+    @property
+    def snapshot_config(self) -> SnapshotConfig | None:
+        """How tables are copied; None where the document says nothing of it, or the source cannot."""
+        config = getattr(self.spec.source.config, "snapshot", None)
+        return config if isinstance(config, SnapshotConfig) else None
+
+    @property
     def state_uri(self) -> str:
         """The state store: one for all pipelines of an installation."""
         return self.spec.state_uri or str(self.state_path.parent / "state.sqlite")
@@ -75,6 +112,16 @@ class Pipeline:
         """Not connected yet."""
         return component("sources", self.spec.source.type)(self.spec.source.config)
 
+    def choose_sink(self, name: str | None) -> SinkSpec:
+        """The sink of that name; without one the only sink. `ConfigError` where that names none."""
+        specs = {spec.config.id: spec for spec in self.spec.sinks}
+        if name is None and len(specs) == 1:
+            return next(iter(specs.values()))
+        if name in specs:
+            return specs[name]
+        what = "the pipeline has several sinks" if name is None else f'no sink is called "{name}"'
+        raise ConfigError(what, where=self.file, fix=f"Name one with --sink: {', '.join(specs)}.")
+
     def build_sinks(self) -> list[Sink]:
         """In the order of the document, not connected yet."""
         return [self.build_sink(sink) for sink in self.spec.sinks]
@@ -82,13 +129,17 @@ class Pipeline:
     def build_sink(self, sink: SinkSpec) -> Sink:
         return cast(Sink, component("sinks", sink.type)(sink.config))
 
+    def build_processor(self, processor: ProcessorSpec) -> BaseProcessor[Any]:
+        return cast(BaseProcessor[Any], component("processors", processor.type)(processor.config))
+
     def build_checkpoints(self) -> CheckpointStore:
         part = self.spec.checkpoints
         return cast(CheckpointStore, component("checkpoints", part.type)(part.config, state_dir=self.state_path))
 
-    def masked(self) -> dict[str, Any]:
+    def mask_secrets(self) -> dict[str, Any]:
         """The document as resolved, defaults included and secrets hidden. Only this is ever shown."""
-        return {"metadata": {"name": self.name, "tenant": self.tenant}, "spec": masked(self.spec)}
+        metadata = {"name": self.name, "tenant": self.tenant, "labels": dict(self.labels)}
+        return {"metadata": metadata, "spec": mask(self.spec)}
 
 
 def component(family: str, name: str) -> Callable[..., Component[Any]]:
@@ -103,48 +154,69 @@ def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = N
 
 def load_all(paths: Sequence[str | os.PathLike[str]], environment: Mapping[str, str] | None = None) -> list[Pipeline]:
     """Several files as one set: mistakes of all of them are reported together, and names are unique across them."""
-    pipelines: list[Pipeline] = []
-    loaded: list[Loaded] = []
+    documents: list[Document] = []
     problems: list[Problem] = []
     for path in paths:
         try:
-            documents = read(path, environment)
+            documents += read_overridden(path, environment)
         except DocumentError as error:
             problems += error.problems
-            continue
         except ConfigError as error:
             problems.append(Problem(str(path), 0, (), error.what, error.fix))
+    return resolve_all(documents, problems)
+
+
+def read_overridden(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> list[Document]:
+    """The documents of a file, with what the environment says of their fields (`config/environment.py`)."""
+    chosen = os.environ if environment is None else environment
+    return [override(document, chosen) for document in read(path, chosen)]
+
+
+def load_environment(environment: Mapping[str, str] | None = None) -> Pipeline:
+    """A pipeline that is given by variables alone."""
+    (pipeline,) = resolve_all([document_of_environment(os.environ if environment is None else environment)])
+    return pipeline
+
+
+def resolve_all(documents: Sequence[Document], known: Sequence[Problem] = ()) -> list[Pipeline]:
+    """The pipelines of documents that were read already, as one set. `known` problems are reported with what is found
+    here."""
+    pipelines: list[Pipeline] = []
+    loaded: list[Loaded] = []
+    problems = list(known)
+    for document in documents:
+        checked, found = resolve(document)
+        problems += found
+        if checked is None:
             continue
-        for document in documents:
-            checked, found = resolve(document)
-            problems += found
-            if checked is None:
-                continue
-            name, spec = checked.metadata.name, checked.spec
-            twin = next((p for p in pipelines if p.name == name), None)
-            if twin:
-                problems.append(
-                    document.problem(
-                        ("metadata", "name"),
-                        f'two pipelines are called "{name}"',
-                        f"The other one is in {twin.file}; they would share one state directory.",
-                    )
+        name, spec = checked.metadata.name, checked.spec
+        twin = next((p for p in pipelines if p.name == name), None)
+        if twin:
+            problems.append(
+                document.problem(
+                    ("metadata", "name"),
+                    f'two pipelines are called "{name}"',
+                    f"The other one is in {twin.file}; they would share one state directory.",
                 )
-            pipeline = Pipeline(
-                name, checked.metadata.tenant, document.file, spec, Path(spec.state_dir).expanduser().absolute() / name
             )
-            twin = next((p for p in pipelines if p.source_id == pipeline.source_id and p.name != name), None)
-            if twin:
-                problems.append(
-                    document.problem(
-                        ("spec", "source", "config", "id"),
-                        f'two pipelines have a source called "{pipeline.source_id}"',
-                        f"The other one is {twin.name}. It is the first part of every event_id: two events would have "
-                        "the same. Give each source an id of its own.",
-                    )
+        state_path = Path(spec.state_dir).expanduser().absolute() / name
+        pipeline = Pipeline(
+            name, checked.metadata.tenant, document.file, spec, state_path, labels=checked.metadata.labels,
+            origins=document.origins(), command_file=document.command_file,
+                posted=document.posted,
+        )  # fmt: skip
+        twin = next((p for p in pipelines if p.source_id == pipeline.source_id and p.name != name), None)
+        if twin:
+            problems.append(
+                document.problem(
+                    ("spec", "source", "config", "id"),
+                    f'two pipelines have a source called "{pipeline.source_id}"',
+                    f"The other one is {twin.name}. It is the first part of every event_id: two events would have "
+                    "the same. Give each source an id of its own.",
                 )
-            pipelines.append(pipeline)
-            loaded.append((document, name, spec))
+            )
+        pipelines.append(pipeline)
+        loaded.append((document, name, spec))
     problems += clashes(loaded)
     if problems:
         raise DocumentError.of(problems)

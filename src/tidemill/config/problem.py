@@ -24,7 +24,7 @@ class Problem:
     @property
     def where(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{place}, {dotted(self.path)}" if self.path else place
+        return f"{place}, {dotted_path(self.path)}" if self.path else place
 
 
 class DocumentError(ConfigError):
@@ -47,7 +47,7 @@ class DocumentError(ConfigError):
         return error
 
 
-def dotted(path: Sequence[str | int]) -> str:
+def dotted_path(path: Sequence[str | int]) -> str:
     """`spec.sinks[1].config.id`."""
     text = ""
     for step in path:

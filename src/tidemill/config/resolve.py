@@ -16,21 +16,22 @@ from tidemill import registry
 from tidemill.config.document import Document
 from tidemill.config.explain import explain
 from tidemill.config.problem import Path, Problem, suggest
+from tidemill.config.processors import check_processors, unfold
 from tidemill.config.spec import PipelineDocument
-from tidemill.config.wireformat import enforced
-from tidemill.contracts import BaseSink, Config, SinkConfig, SourceConfig
+from tidemill.config.wireformat import enforce
+from tidemill.contracts import BaseSink, Config, ProcessorConfig, SinkConfig, SourceConfig
 from tidemill.errors import ConfigError
 
 # Types that documents of the reference systems name and a later version brings.
 _PLANNED = {
-    "sources": {"turso", "sqlite"},
+    "sources": set(),
     "sinks": {"delta", "iceberg"},
-    "checkpoints": {"postgres", "s3"},
 }
 
 _NO_SINK = SinkConfig(id="unknown")
 _PLACEHOLDERS: dict[str, Config] = {
     "sources": SourceConfig(id="unknown"), "sinks": _NO_SINK, "checkpoints": Config(),
+    "processors": ProcessorConfig(id="unknown"),
 }  # fmt: skip
 
 
@@ -64,8 +65,20 @@ def _resolve_components(spec: dict[str, Any], document: Document, problems: list
         resolved["sinks"] = []
         for index, sink in enumerate(spec["sinks"]):
             at = ("spec", "sinks", index)
-            sink = enforced(spec.get("wire_format"), sink, at, document, problems)
+            sink = enforce(spec.get("wire_format"), sink, at, document, problems)
             resolved["sinks"].append(_component("sinks", sink, at, document, problems))
+    if isinstance(spec.get("processors"), list):
+        resolved["processors"] = []
+        for index, part in enumerate(spec["processors"]):
+            at = ("spec", "processors", index)
+            whole, settings_at = unfold(part, at, document, problems)
+            resolved["processors"].append(_component("processors", whole, at, document, problems, settings_at))
+    if (sink := _drift_sink(spec)) is not None:
+        place: Path = ("spec", *_DRIFT_SINK)
+        sink = enforce(spec.get("wire_format"), sink, place, document, problems)
+        sensing = dict(spec["schema_sensing"])
+        sensing["drift"] = {**sensing["drift"], "sink": _component("sinks", sink, place, document, problems)}
+        resolved["schema_sensing"] = sensing
     checkpoints = spec.get("checkpoints", {})
     if isinstance(checkpoints, dict):
         checkpoints = {"type": "file", **checkpoints}
@@ -73,7 +86,20 @@ def _resolve_components(spec: dict[str, Any], document: Document, problems: list
     return resolved
 
 
-def _component(family: str, part: Any, at: Path, document: Document, problems: list[Problem]) -> Any:
+_DRIFT_SINK = ("schema_sensing", "drift", "sink")
+
+
+def _drift_sink(spec: dict[str, Any]) -> dict[str, Any] | None:
+    found: Any = spec
+    for name in _DRIFT_SINK:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _component(
+    family: str, part: Any, at: Path, document: Document, problems: list[Problem], settings_at: Path = ()
+) -> Any:
+    """`settings_at` is where its settings stand, unless that is under `config:`."""
     nothing = _PLACEHOLDERS[family]
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         # The frame says what is wrong; a placeholder keeps it from complaining about `config` as well.
@@ -111,9 +137,9 @@ def _component(family: str, part: Any, at: Path, document: Document, problems: l
     try:
         return {**part, "config": model.model_validate(settings)}
     except ValidationError as error:
-        problems += explain(error, model, document, (*at, "config"))
+        problems += explain(error, model, document, settings_at or (*at, "config"))
     except ConfigError as error:
-        problems.append(document.problem((*at, "config"), error.what, error.fix))
+        problems.append(document.problem(settings_at or (*at, "config"), error.what, error.fix))
     return {**part, "config": nothing}
 
 
@@ -133,6 +159,10 @@ def _cross_check(spec: dict[str, Any], document: Document, problems: list[Proble
     sinks = [s for s in spec["sinks"] if isinstance(s, dict)] if isinstance(spec.get("sinks"), list) else []
     configs: list[SinkConfig] = [s["config"] for s in sinks]
     ids = [None if config is _NO_SINK else config.id for config in configs]
+    drift_sink = _drift_sink(spec)
+    if drift_sink is not None and drift_sink["config"].id in ids:
+        add((*_DRIFT_SINK, "config", "id"), f'two sinks have the id "{drift_sink["config"].id}"',
+            "Drift has a sink of its own: give it another id.")  # fmt: skip
     for index, name in enumerate(ids):
         if name is not None and Counter(ids[:index])[name]:
             first = document.line(("spec", "sinks", ids.index(name), "config", "id"))
@@ -165,9 +195,4 @@ def _cross_check(spec: dict[str, Any], document: Document, problems: list[Proble
     if sharding.get("count") and spark.get("lanes") and sharding["count"] != spark["lanes"]:
         add(("spark", "lanes"), "differs from sharding.count, which means the same", "Give one of them.")
 
-    # Invariant 7: what would be ignored is refused.
-    if spec.get("processors"):
-        add(("processors",), "processors are not in this version", "Remove them: events pass unchanged.")
-    sensing = spec.get("schema_sensing")
-    if isinstance(sensing, dict) and sensing.get("enabled") is True:
-        add(("schema_sensing", "enabled"), "schema sensing is not in this version", "Set enabled: false.")
+    check_processors(spec, add)

@@ -1,4 +1,4 @@
-"""Shows a configuration without its secrets. Everything that prints or serves a spec goes through `masked`.
+"""Shows a configuration without its secrets. Everything that prints or serves a spec goes through `mask`.
 
 Hidden are: `SecretStr` fields; the password inside fields marked `json_schema_extra={"secret": True}` (a DSN stays
 readable otherwise); and, in free-form maps such as `client_conf`, values whose key sounds like a secret.
@@ -17,18 +17,25 @@ from pydantic_core import to_jsonable_python
 MASK = "***"
 
 _SECRET_KEY = re.compile(
-    r"pass(word|wd|phrase)|secret|token|credential|private|\.pem$|jaas|\.key$|(access|api|account)[._-]?key",
+    r"pass(word|wd|phrase)|secret|token|credential|private|\.pem$|jaas|\.key$|(access|api|account)[._-]?key|"
+    r"^(proxy-)?authorization$|^(set-)?cookie$|^x-.*(auth|key|signature)",
     re.IGNORECASE,
 )
 # The user part may be empty (redis://:pw@host). The password runs to the last "@": people paste passwords that hold
 # an "@" or a "/" unescaped, and hiding a little too much is the better mistake.
-_URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][\w+.-]*://[^\s:/?#@]*):\S*@")
+# Bounded, so that a long text of anybody's costs no more than its length.
+_URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][\w+.-]{0,40}://[^\s:/?#@]*):\S{0,8192}@")
 _PAIR_PASSWORD = re.compile(
-    r"(?P<head>\b\w*(?:password|passwd|secret|secret_key|token)\s*=\s*)('(?:\\.|[^'\\])*'|[^\s&;]+)", re.I
+    r"(?P<head>\b\w*(?:password|passwd|secret|secret_key|token|api_?key|account_?key|access_?key)\s*=\s*)"
+    r"('(?:\\.|[^'\\])*'|[^\s&;]+)",
+    re.I,
+)
+_QUERY_SECRET = re.compile(
+    r"(?P<head>[?&;](?:key|apikey|api-key|sig|signature|code|auth|x-amz-[\w-]+)=)[^\s&;#]+", re.I
 )
 
 
-def masked(value: Any) -> Any:
+def mask(value: Any) -> Any:
     """JSON-ready data; models become dictionaries with every field, also those left at their default."""
     match value:
         case SecretStr() | SecretBytes():
@@ -37,16 +44,16 @@ def masked(value: Any) -> Any:
             fields = type(value).model_fields
             return {name: _field(info, getattr(value, name)) for name, info in fields.items()}
         case Mapping():
-            return {str(key): MASK if _sounds_secret(key, item) else masked(item) for key, item in value.items()}
+            return {str(key): MASK if _sounds_secret(key, item) else mask(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [masked(item) for item in value]
+            return [mask(item) for item in value]
         case str() if "://" in value:
             return mask_dsn(value)  # a URL in a field nobody marked may still carry a password
         case _:
             return to_jsonable_python(value)
 
 
-def revealed(config: BaseModel) -> dict[str, Any]:
+def reveal(config: BaseModel) -> dict[str, Any]:
     """Plain values with the secrets in them, for a worker that builds the component again. Never shown or logged."""
     return {name: _plain(value) for name in type(config).model_fields if (value := getattr(config, name)) is not None}
 
@@ -56,7 +63,7 @@ def _plain(value: Any) -> Any:
         case SecretStr() | SecretBytes():
             return value.get_secret_value()
         case BaseModel():
-            return revealed(value)
+            return reveal(value)
         case Mapping():
             return {key: _plain(item) for key, item in value.items()}
         case list() | tuple():
@@ -70,7 +77,7 @@ def mask_dsn(dsn: str) -> str:
     if "://" not in dsn and "=" not in dsn:
         return MASK
     without = _URL_PASSWORD.sub(rf"\g<head>:{MASK}@", dsn)
-    return _PAIR_PASSWORD.sub(rf"\g<head>{MASK}", without)
+    return _QUERY_SECRET.sub(rf"\g<head>{MASK}", _PAIR_PASSWORD.sub(rf"\g<head>{MASK}", without))
 
 
 def is_secret(info: FieldInfo) -> bool:
@@ -92,7 +99,7 @@ def _sounds_secret(key: object, value: object) -> bool:
 
 def _field(info: FieldInfo, value: Any) -> Any:
     if value is None or not is_secret(info):
-        return masked(value)
+        return mask(value)
     if isinstance(value, str):
         return mask_dsn(value)
     if isinstance(value, list | tuple):

@@ -1,17 +1,23 @@
 """The pipeline document as models: what stands under `metadata:` and `spec:`.
 
-A component's own settings (`config:` of a source, sink or checkpoint store) are the model beside that component;
-here they are only what every member of the family has. `config.resolve` puts the right model in its place before these
-models see the data.
+A component's own settings (`config:` of a source, processor, sink or checkpoint store) are the model beside that
+component; here they are only what every member of the family has. `config.resolve` puts the right model in its place
+before these models see the data.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, SerializeAsAny, StringConstraints
+from pydantic import Field, SerializeAsAny, StringConstraints, field_validator, model_validator
 
-from tidemill.contracts import Config, SinkConfig, SourceConfig, WireFormat
+from tidemill.config.catalog_scan import CatalogScanning
+from tidemill.config.ddl import Ddl
+from tidemill.config.schedule import Schedule
+from tidemill.config.sensing import SchemaSensing
+from tidemill.config.sink_spec import SinkSpec
+from tidemill.contracts import Config, ProcessorConfig, SourceConfig, WireFormat
 from tidemill.dlq.config import DlqConfig
 from tidemill.log.config import LogConfig
 
@@ -24,6 +30,17 @@ class Metadata(Config):
         description="The pipeline's name, and that of its state: letters, digits, dots, dashes, underscores."
     )
     tenant: str | None = Field(default=None, description="A label: whom the pipeline belongs to.")
+    labels: dict[str, str] = Field(
+        default={}, description="Names and values to find the pipeline by: team: payments. They change nothing else."
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _is_no_file_of_the_state_store(cls, name: str) -> str:
+        """The state directory of a pipeline stands beside them."""
+        if name.lower().startswith("state.sqlite"):
+            raise ValueError("names that begin with state.sqlite belong to the state store's files: use another one")
+        return name
 
 
 class Sharding(Config):
@@ -46,35 +63,22 @@ class SourceSpec(Config):
     config: SerializeAsAny[SourceConfig] = Field(description="Settings of this type of source.")
 
 
-class SinkSpec(Config):
-    type: str = Field(description="Which kind of destination.")
-    config: SerializeAsAny[SinkConfig] = Field(description="Settings of this type of sink.")
-
-
 class Checkpoints(Config):
     type: str = Field(default="file", description="Where checkpoints are kept.")
     config: SerializeAsAny[Config] = Field(default=Config(), description="Settings of this type of store.")
 
 
-class ProcessorLimits(Config):
-    cpu_ms: int | None = Field(default=None, ge=1, description="CPU time a batch may take.")
-    mem_mb: int | None = Field(default=None, ge=1, description="Memory the engine may take.")
-    timeout_ms: int | None = Field(default=None, ge=1, description="Time a batch may take.")
+class ProcessorSpec(Config):
+    """Settings stand under `config:`, or beside `type:` as the short form has them."""
 
-
-class Processor(Config):
     type: str = Field(description="What it does to the events.")
-    id: str = Field(description="Its name in metrics and errors.")
-    inline: str | None = Field(default=None, description="The code itself.")
-    limits: ProcessorLimits | None = Field(
-        default=None, description="What the code may use; a batch that exceeds it fails."
-    )
+    config: SerializeAsAny[ProcessorConfig] = Field(description="Settings of this type of processor, its `id` first.")
 
 
 class Batch(Config):
-    """What one micro-batch may hold. It ends at the first limit met."""
+    """What one batch may hold. It ends at the first limit met."""
 
-    max_events: int = Field(default=200_000, ge=1, description="Events in a batch.")
+    max_events: int = Field(default=500_000, ge=1, description="Events in a batch.")
     max_bytes: int = Field(default=67_108_864, ge=1, description="Bytes of the log in a batch.")
     max_ms: int = Field(
         default=0, ge=0, description="How long to wait for a fuller batch; 0 delivers as soon as something is there."
@@ -87,6 +91,25 @@ class Batch(Config):
     )
 
 
+class Trigger(Config):
+    """When delivery runs. What is delivered, in which order and with which promises, is the same in both modes."""
+
+    mode: Literal["micro_batch", "real_time"] = Field(
+        default="micro_batch",
+        description="`micro_batch` runs a Spark job per batch; `real_time` keeps tasks standing that deliver within "
+        "milliseconds and hold a slot of Spark each: docs/realtime.md.",
+    )
+    epoch_seconds: float = Field(
+        default=600, ge=1, le=86_400,
+        description="In real time, how long tasks stand before Spark starts them anew; in between nothing is delivered "
+        "for less than a second.",
+    )  # fmt: skip
+
+    @property
+    def real_time(self) -> bool:
+        return self.mode == "real_time"
+
+
 class CommitPolicy(Config):
     """Whose receipts let the checkpoint advance. A sink that it does not wait for has a position of its own."""
 
@@ -96,22 +119,6 @@ class CommitPolicy(Config):
     quorum: int | None = Field(default=None, ge=1, description="How many sinks must have the batch, in mode quorum.")
 
 
-class DeepInspect(Config):
-    enabled: bool = Field(default=True, description="Look inside JSON columns.")
-    max_depth: int = Field(default=3, ge=1, description="How deep.")
-
-
-class Sampling(Config):
-    warmup_events: int = Field(default=50, ge=0, description="Events of a table that are all looked at first.")
-    sample_rate: int = Field(default=5, ge=1, description="After that, one in so many.")
-
-
-class SchemaSensing(Config):
-    enabled: bool = Field(default=False, description="Infer schemas from the events themselves.")
-    deep_inspect: DeepInspect = Field(default=DeepInspect(), description="Nested JSON.")
-    sampling: Sampling = Field(default=Sampling(), description="How much is looked at.")
-
-
 class Spark(Config):
     master: str = Field(default="local[*]", description="Where Spark runs: local[*], spark://, yarn, k8s://.")
     conf: dict[str, str] = Field(default={}, description="Spark settings, as in spark-defaults.conf.")
@@ -119,12 +126,19 @@ class Spark(Config):
         default=None, ge=1, le=4096, description="Lanes per batch when sharding.count is not given."
     )
 
+    @property
+    def slots(self) -> int | None:
+        """Tasks at the same time, where the master says it: `local`, `local[4]`, `local[4,2]`. None for `local[*]`,
+        which follows the machine, and for a cluster, which may grow."""
+        found = re.fullmatch(r"local(?:\[\s*(\d+)\s*(?:,\s*\d+\s*)?\])?", self.master)
+        return int(found[1] or 1) if found else None
+
 
 class PipelineSpec(Config):
     source: SourceSpec = Field(description="The database whose changes are captured.")
     sinks: tuple[SinkSpec, ...] = Field(min_length=1, description="Where the changes go: one or more.")
-    processors: tuple[Processor, ...] = Field(
-        default=(), description="What happens to events on the way, in order. Not in this version: refused."
+    processors: tuple[ProcessorSpec, ...] = Field(
+        default=(), description="What happens to events between the log and the sinks, in order: docs/processors.md."
     )
     wire_format: WireFormat | None = Field(
         default=None,
@@ -132,11 +146,22 @@ class PipelineSpec(Config):
     )
     sharding: Sharding = Field(default=Sharding(), description="How the work is spread over lanes.")
     batch: Batch = Field(default=Batch(), description="What one batch may hold.")
+    trigger: Trigger = Field(default=Trigger(), description="When delivery runs: as micro-batches, or in real time.")
+    schedule: Schedule | None = Field(
+        default=None, description="When a server runs it, by cron; without one it runs all the time: docs/schedules.md."
+    )
     commit_policy: CommitPolicy = Field(
         default=CommitPolicy(), description="Which sinks must have a batch before the checkpoint moves."
     )
     schema_sensing: SchemaSensing = Field(
-        default=SchemaSensing(), description="Schemas inferred from events. Not in this version: `enabled` is refused."
+        default=SchemaSensing(), description="Schemas inferred from events, and drift: docs/sensing.md."
+    )
+    ddl: Ddl = Field(
+        default=Ddl(), description="Schema changes, their policies and their gate: docs/schema-changes.md."
+    )
+    catalog_scan: CatalogScanning = Field(
+        default=CatalogScanning(),
+        description="The source's catalog against the registry, by interval: docs/schemas.md.",
     )
     log: LogConfig = Field(
         default=LogConfig.model_validate({}), description="The change log between capture and delivery."
@@ -159,6 +184,32 @@ class PipelineSpec(Config):
         "share them: postgresql://user@host/database?schema=tidemill_state. By default state.sqlite in state_dir.",
         json_schema_extra={"secret": True},
     )
+
+    @model_validator(mode="after")
+    def _has_slots_for_standing_lanes(self) -> PipelineSpec:
+        lanes, slots = self.lanes or 1, self.spark.slots
+        if self.trigger.real_time and self.spark.conf.get("spark.speculation", "false").lower() == "true":
+            raise ValueError(
+                "trigger.mode real_time does not go with spark.speculation: Spark would start a second task for each "
+                "lane that stands. Leave that setting out"
+            )
+        if self.trigger.real_time and slots is not None and slots <= lanes:
+            raise ValueError(
+                f"trigger.mode real_time holds {lanes} of Spark's slots for lanes and needs one more for other jobs, "
+                f"but spark.master {self.spark.master} has {slots}: raise it to local[{lanes + 1}], or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ignores_only_what_is_captured(self) -> PipelineSpec:
+        ignores = any(each.action in ("ignore", "try_evolve", "quarantine") for each in self.ddl.policies)
+        ignores = ignores or not self.source.config.announces_changes
+        if self.processors and (ignores or self.ddl.on_reject == "ignore"):
+            raise ValueError(
+                "ddl: ignore, try_evolve and quarantine need a pipeline without processors: what rows get from these"
+                " has other columns than captured, or goes to other tables; use evolve, halt or gate: true"
+            )
+        return self
 
     @property
     def lanes(self) -> int | None:

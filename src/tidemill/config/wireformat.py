@@ -15,7 +15,7 @@ from tidemill.contracts import BaseSink
 from tidemill.errors import ConfigError
 
 
-def enforced(wire_format: Any, sink: Any, at: Path, document: Document, problems: list[Problem]) -> Any:
+def enforce(wire_format: Any, sink: Any, at: Path, document: Document, problems: list[Problem]) -> Any:
     """The sink with the pipeline's format, unless it names that itself. Parts of the wrong shape are left to others."""
     if not isinstance(wire_format, str) or not isinstance(sink, dict) or not isinstance(sink.get("type"), str):
         return sink
