@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,17 @@ from typing import Any
 from tidemill.capture.confirmed import read_confirmed
 from tidemill.capture.status import read_status
 from tidemill.config import Pipeline
+from tidemill.config.advice import fill_in
 from tidemill.config.notes import notes
-from tidemill.contracts import Check, Outcome, Resting
+from tidemill.contracts import Check, Outcome, Resting, SnapshotSource
 from tidemill.errors import TidemillError
 from tidemill.log import LogReader
 from tidemill.log.store import masked_uri
-from tidemill.schema.registry import SchemaRegistry
+from tidemill.service.processor_checks import check_processors
+from tidemill.service.run.ownership import find_copy
+from tidemill.service.snapshot.plan import NOT_COPIED, tables_with_rows
 from tidemill.service.units import human_bytes
-from tidemill.state import find_store
+from tidemill.state import find_store, inspect_store
 from tidemill.stream.policy import policy_of
 
 _JAVA = 17  # what Spark 4 asks for
@@ -41,14 +45,25 @@ def machine() -> Iterator[Check]:
 
 def pipeline(subject: Pipeline) -> Iterator[Check]:
     """Whatever the components say about themselves, then the places this pipeline writes to."""
+    for check in _pipeline(subject):
+        yield replace(check, fix=fill_in(check.fix, subject))
+
+
+def _pipeline(subject: Pipeline) -> Iterator[Check]:
     spec = subject.spec
     rest = None
     try:
-        rest = resting(subject)
+        rest = read_resting(subject)
     except TidemillError as error:
         yield Check("position", Outcome.FAIL, f"it cannot be read: {error.what}", error.fix)
     yield from _component(f"source {spec.source.type}", subject.build_source, lambda source: source.doctor(rest))
-    for sink in spec.sinks:
+    for processor in spec.processors:
+        label = f"processor {processor.config.id} ({processor.type})"
+        yield from _component(label, partial(subject.build_processor, processor))
+    yield from check_processors(subject)
+    yield from _not_copied(subject)
+    of_drift = spec.schema_sensing.drift.sink
+    for sink in (*spec.sinks, *((of_drift,) if of_drift is not None else ())):
         label = f"sink {sink.config.id} ({sink.type})"
         yield from _component(label, partial(subject.build_sink, sink))
     yield from _component(f"checkpoints {spec.checkpoints.type}", subject.build_checkpoints)
@@ -61,8 +76,25 @@ def pipeline(subject: Pipeline) -> Iterator[Check]:
         )
     for what, fix in notes(subject):
         yield Check("lanes", Outcome.WARN, what, fix)
-    yield directory("state directory", subject.state_path)
+    yield state_directory(subject)
+    yield state_store(subject)
     yield log(subject)
+
+
+def _not_copied(subject: Pipeline) -> Iterator[Check]:
+    """Tables with rows that nobody copies. Whatever keeps them from being asked is said by the source's own checks."""
+    source = subject.build_source()
+    if not isinstance(source, SnapshotSource) or subject.snapshot_config is not None:
+        return
+    reader = source.snapshot_reader()
+    try:
+        filled = tables_with_rows(reader)
+    except TidemillError:
+        return
+    finally:
+        reader.close()
+    if filled:
+        yield Check("snapshot", Outcome.WARN, f"rows that are there already are not copied: {filled}", NOT_COPIED)
 
 
 def java() -> Check:
@@ -114,6 +146,34 @@ def log(subject: Pipeline) -> Check:
     return Check("change log", Outcome.PASS, f"{shown} {found}")
 
 
+def state_directory(subject: Pipeline) -> Check:
+    """Whether it can be written, and is the pipeline's own and no copy."""
+    try:
+        problem = find_copy(subject)
+    except OSError:  # what is wrong with the place itself
+        problem = None
+    if problem is not None:
+        return Check("state directory", Outcome.FAIL, problem.what, problem.fix)
+    return directory("state directory", subject.state_path)
+
+
+def state_store(subject: Pipeline) -> Check:
+    name = "state store"
+    try:
+        found = inspect_store(subject.state_uri)
+    except TidemillError as error:
+        return Check(name, Outcome.FAIL, f"{error.where}: {error.what}", error.fix)
+    except ImportError as error:
+        return Check(name, Outcome.FAIL, str(error), _INSTALL)
+    if found.problem:
+        fix = "Grant that, or give another state_uri; without one it is state.sqlite beside the state directory."
+        return Check(name, Outcome.FAIL, f"{found.where}: {found.problem}", fix)
+    if not found.version:
+        return Check(name, Outcome.PASS, f"{found.where} will be made")
+    later = f", is brought to version {found.latest} at the next start" if found.version < found.latest else ""
+    return Check(name, Outcome.PASS, f"{found.where}, version {found.version}{later}")
+
+
 def directory(name: str, path: Path, wanted: int = 0) -> Check:
     """May we write there, or make it? `wanted` bytes may come to lie in it."""
     existing = next(place for place in (path, *path.parents) if place.exists())
@@ -134,7 +194,7 @@ def directory(name: str, path: Path, wanted: int = 0) -> Check:
     return Check(name, Outcome.PASS, f"{path}, {human_bytes(free)} free")
 
 
-def resting(subject: Pipeline) -> Resting | None:
+def read_resting(subject: Pipeline) -> Resting | None:
     """Where it goes on, if it ever ran: the end of its log, else its checkpoint."""
     state = subject.state_path
     status = read_status(state)
@@ -155,17 +215,13 @@ def resting(subject: Pipeline) -> Resting | None:
     finally:
         if known is not None:
             known.close()
-    return (
-        Resting(after, confirmed, status.time, partial(_recall, state / "registry.sqlite"))
-        if after or confirmed
-        else None
-    )
+    return Resting(after, confirmed, status.time, partial(_recall, subject)) if after or confirmed else None
 
 
-def _recall(path: Path, name: str) -> bytes | None:
-    if not path.exists():
+def _recall(subject: Pipeline, name: str) -> bytes | None:
+    schemas = subject.find_registry()
+    if schemas is None:
         return None
-    schemas = SchemaRegistry(path, create=False)
     try:
         return schemas.recall(name)
     finally:

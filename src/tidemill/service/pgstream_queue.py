@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tidemill import config
+from tidemill.config import Pipeline
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.sinks.pgstream import Claimed, Client, Group, Message, PgstreamConfig
 
@@ -22,8 +23,20 @@ def open_queue(where: str, sink: str | None, schema: str | None) -> Iterator[Cli
     if "://" in where:
         dsn, found = where, "pgstream"
     else:
-        dsn, found = _of_file(Path(where), sink)
-    queue = schema or found
+        dsn, found = _choose(config.load(Path(where)), sink, where)
+    with _connect(dsn, schema or found) as client:
+        yield client
+
+
+@contextmanager
+def open_queue_of(pipeline: Pipeline, sink: str | None) -> Iterator[Client]:
+    """As `open_queue`, of a pipeline that is known already."""
+    with _connect(*_choose([pipeline], sink, pipeline.file)) as client:
+        yield client
+
+
+@contextmanager
+def _connect(dsn: str, queue: str) -> Iterator[Client]:
     try:
         with Client(dsn, schema=queue) as client:
             yield client
@@ -36,8 +49,8 @@ def open_queue(where: str, sink: str | None, schema: str | None) -> Iterator[Cli
         ) from error  # fmt: skip
 
 
-def _of_file(file: Path, sink: str | None) -> tuple[str, str]:
-    all_ = [s.config for p in config.load(file) for s in p.spec.sinks if isinstance(s.config, PgstreamConfig)]
+def _choose(pipelines: Iterable[Pipeline], sink: str | None, where: str) -> tuple[str, str]:
+    all_ = [s.config for p in pipelines for s in p.spec.sinks if isinstance(s.config, PgstreamConfig)]
     chosen = [c for c in all_ if sink in (None, c.id)]
     if len(chosen) == 1:
         return chosen[0].dsn, chosen[0].queue_schema
@@ -47,4 +60,4 @@ def _of_file(file: Path, sink: str | None) -> tuple[str, str]:
         if all_
         else "Name a file with a sink of type pgstream, or a postgresql:// URL."
     )
-    raise ConfigError(f"the file has {len(chosen)} such pgstream sinks", where=str(file), fix=fix)
+    raise ConfigError(f"the file has {len(chosen)} such pgstream sinks", where=where, fix=fix)

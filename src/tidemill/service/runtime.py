@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -25,13 +25,16 @@ from typing import TYPE_CHECKING
 from tidemill.config import Pipeline
 from tidemill.disk.private import open_file
 from tidemill.errors import LifecycleError, TidemillError, UnknownPipeline
-from tidemill.service.spark_session import check_agreement, open_session
-from tidemill.service.status import PipelineStatus, State
-from tidemill.service.subscribers import Subscribers
-from tidemill.service.supervisor import Ending, Supervisor
+from tidemill.service.cause import Cause
+from tidemill.service.lease.leases import LeaseKeeper
+from tidemill.service.run.spark_session import check_agreement, check_slots, open_session
+from tidemill.service.run.status import PipelineStatus, State
+from tidemill.service.run.subscribers import Subscribers
+from tidemill.service.run.supervisor import Ending, Supervisor
 from tidemill.stream.report import BatchReport
 from tidemill.telemetry import events
 from tidemill.telemetry.metrics import Metrics
+from tidemill.telemetry.tracer import open_tracer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,19 +48,28 @@ class Runtime:
     """Every method may be called from any thread, also from a subscriber.
 
     Methods that take several names work on all of them side by side and return when the last is done. A name that was
-    never added, or removed since, is an `UnknownPipeline`; any call after `close` is a `LifecycleError`.
+    never added, or removed since, is an `UnknownPipeline`; any call after `close` is a `LifecycleError`. `cause` is who
+    asks, for the record of the pipeline's changes of state; by default the user of this process.
     """
 
     def __init__(
-        self, *, spark: SparkSession | None = None, said: Path | None = None, metrics: Metrics | None = None
+        self,
+        *,
+        spark: SparkSession | None = None,
+        said: Path | None = None,
+        metrics: Metrics | None = None,
+        leases: LeaseKeeper | None = None,
     ) -> None:
         """`spark` is a session that belongs to somebody else; by default the first start makes one, from what the
         documents added so far ask for, and `close` ends it. `said` is the file for our events and for what capture
         processes say, opened by the first start; by default they go where they go now, and to standard error. `metrics`
-        are those that all pipelines feed."""
+        are those that all pipelines feed. With `leases`, which stay their maker's, a pipeline runs only while this
+        process has its lease: `start` raises `LeaseHeld` if another server has it, and one whose lease is lost fails
+        with `LeaseLost`. Traces go where OTEL_* variables say, if they do."""
         self.metrics = metrics or Metrics()
+        self._tracer = open_tracer()
         self._given = self._spark = spark
-        self._said, self._logs = said, False
+        self._said, self._logs, self.leases = said, False, leases
         self._changing = threading.Lock()  # guards what is below
         self._supervisors: dict[str, Supervisor] = {}
         self._closed = False
@@ -125,12 +137,19 @@ class Runtime:
                 )
             if self._given is None:
                 check_agreement([*(each.pipeline for each in self._supervisors.values()), pipeline])
-            supervisor = Supervisor(pipeline, self._subscribers, self.metrics, self._said)
+            supervisor = Supervisor(
+                pipeline, self._subscribers, self.metrics, self._said, self.leases, self._tracer
+            )  # fmt: skip
             self._supervisors = {**self._supervisors, pipeline.name: supervisor}
         self._subscribers.tell("on_status", supervisor.status)
         return pipeline.name
 
-    def start(self, *names: str) -> None:
+    def check_together(self, pipelines: Sequence[Pipeline]) -> None:
+        """`ConfigError` if they could not all be added: their documents ask for different Sparks."""
+        if self._given is None:
+            check_agreement(pipelines)
+
+    def start(self, *names: str, cause: Cause | None = None, trial: bool = False, once: bool = False) -> None:
         """Starts what is created, stopped or failed, and resumes what is paused. Those that run already are left alone;
         one that is just ending is waited for. Returns when the capture processes have been started, which takes seconds
         the first time, because Spark starts then.
@@ -138,9 +157,12 @@ class Runtime:
         All or none: `AlreadyRunning` if another process has one of the state directories, `EnvironmentProblem` if one
         is a copy or Spark does not start; nothing was begun then. `LifecycleError` if one is failing. An error of one
         pipeline's own files leaves those that were begun before it running.
+
+        On `trial` only capture starts: nothing is delivered until `accept`, also not by a drain. With `once` the status
+        of each says when it has `caught_up` with what its source had at the start; who asked for it drains then.
         """
         with ExitStack() as held:
-            supervisors = self._held(names, held)
+            supervisors = self._list_held(names, held)
             with ExitStack() as undoing:
                 chosen = []
                 for supervisor in supervisors:
@@ -148,66 +170,86 @@ class Runtime:
                         undoing.callback(supervisor.disown)
                         chosen.append(supervisor)
                 spark = self._session(chosen[0].pipeline) if chosen else None
+                if spark is not None:
+                    check_slots(spark, self._running_with(chosen))
                 undoing.pop_all()
             for number, supervisor in enumerate(chosen):
                 assert spark is not None
                 try:
-                    supervisor.begin(spark)
+                    supervisor.begin(spark, cause, trial=trial, once=once)
                 except BaseException:
                     for unbegun in chosen[number:]:
                         unbegun.disown()
                     raise
 
-    def pause(self, *names: str, seconds: float = STOP_SECONDS) -> None:
+    def warm_up(self, name: str) -> None:
+        """Starts Spark for a pipeline that may have to start at any time; nothing of the pipeline is touched."""
+        self._refuse_if_closed()
+        self._session(self._find(name).pipeline)
+
+    def settle(self, name: str) -> None:
+        """Waits for a run that is ending or has failed: its state is shown a little before its directory is free."""
+        supervisor = self._find(name)
+        with supervisor.starting:
+            supervisor.settle()
+
+    def accept(self, name: str) -> None:
+        """Starts the streams of a pipeline that was started on trial."""
+        self._find(name).accept()
+
+    def pause(self, *names: str, seconds: float = STOP_SECONDS, cause: Cause | None = None) -> None:
         """Ends capture after its append and the streams after the batches under way; the position stays, and so does
         the ownership of the state directory. What the log holds waits for `resume`. Returns when nothing runs.
 
         Pausing what is paused changes nothing. `LifecycleError` if a pipeline does not run.
         """
-        self._end(names, Ending(State.PAUSED, None, seconds))
+        self._end(names, Ending(State.PAUSED, None, seconds, cause))
 
-    def resume(self, *names: str) -> None:
+    def resume(self, *names: str, cause: Cause | None = None) -> None:
         """Goes on exactly where `pause` ended; returns as `start` does. Resuming what runs changes nothing.
 
         `LifecycleError` if a pipeline is neither paused nor running.
         """
         with ExitStack() as held:
-            for supervisor in self._held(names, held):
+            for supervisor in self._list_held(names, held):
                 supervisor.settle()
                 if supervisor.state not in (State.PAUSED, State.RUNNING):
                     raise supervisor.refuse("only a paused pipeline can be resumed", "Start it.")
-            self.start(*names)
+            self.start(*names, cause=cause)
 
-    def drain(self, *names: str, seconds: float = DRAIN_SECONDS) -> None:
+    def drain(self, *names: str, seconds: float = DRAIN_SECONDS, cause: Cause | None = None) -> None:
         """Ends capture, delivers what the log holds for at most `seconds`, and stops. Returns when nothing runs; the
         status says what is left to deliver. A `stop` from another thread cuts it short.
 
         Draining what is created, stopped or failed changes nothing. `LifecycleError` if a pipeline is paused: nothing
         of it would be delivered.
         """
-        self._end(names, Ending(State.STOPPED, time.monotonic() + seconds, STOP_SECONDS))
+        self._end(names, Ending(State.STOPPED, time.monotonic() + seconds, STOP_SECONDS, cause))
 
-    def stop(self, *names: str, seconds: float = STOP_SECONDS) -> None:
+    def stop(self, *names: str, seconds: float = STOP_SECONDS, cause: Cause | None = None) -> None:
         """Ends capture after its append and the streams after the batches under way, or after `seconds`. What the log
         holds is delivered after the next start. Returns when nothing runs and the state directories are free.
 
         Stopping what does not run changes nothing; what is paused becomes stopped.
         """
-        self._end(names, Ending(State.STOPPED, None, seconds))
+        self._end(names, Ending(State.STOPPED, None, seconds, cause))
 
-    def restart(self, *names: str, seconds: float = STOP_SECONDS) -> None:
+    def restart(self, *names: str, seconds: float = STOP_SECONDS, cause: Cause | None = None) -> None:
         """`stop`, then `start`, whatever the state."""
-        self.stop(*names, seconds=seconds)
-        self.start(*names)
+        self.stop(*names, seconds=seconds, cause=cause)
+        self.start(*names, cause=cause)
 
-    def remove(self, *names: str, seconds: float = STOP_SECONDS) -> None:
-        """Stops pipelines and forgets them. Their state directories stay: added again, they go on."""
+    def remove(
+        self, *names: str, seconds: float = STOP_SECONDS, cause: Cause | None = None, comes_back: bool = False
+    ) -> None:
+        """Stops pipelines and forgets them. Their state directories stay: added again, they go on. What `comes_back` at
+        once, with another document, keeps its counters."""
         with ExitStack() as held:
-            supervisors = self._held(names, held)
-            self.stop(*names, seconds=seconds)
+            supervisors = self._list_held(names, held)
+            self.stop(*names, seconds=seconds, cause=cause)
             for supervisor in supervisors:
                 supervisor.removed = True
-                self.metrics.forget(supervisor.pipeline.name)
+                self.metrics.forget(supervisor.pipeline.name, counters=not comes_back)
             with self._changing:
                 self._supervisors = {name: each for name, each in self._supervisors.items() if not each.removed}
 
@@ -223,16 +265,18 @@ class Runtime:
             with supervisor.starting:
                 self._finish([supervisor], ending)
         self._subscribers.close()
+        if self._tracer is not None:
+            self._tracer.close()
         with self._session_changing:
             if self._spark is not None and self._given is None:
-                from tidemill.stream.session import close_session
+                from tidemill.stream.spark.session import close_session
 
                 close_session(self._spark)
                 self._spark = None
 
     # ---------------------------------------------------------------- how
 
-    def _held(self, names: tuple[str, ...], held: ExitStack) -> list[Supervisor]:
+    def _list_held(self, names: tuple[str, ...], held: ExitStack) -> list[Supervisor]:
         """In the order of `names`, held against other starts and removals; always taken in one order."""
         found = {name: self._find(name) for name in names}
         for name in sorted(found):
@@ -260,11 +304,11 @@ class Runtime:
                 thread.join()
             if ending.into is State.STOPPED:
                 with supervisor.starting:
-                    supervisor.release()
+                    supervisor.release(ending.cause)
 
     def _session(self, first: Pipeline) -> SparkSession:
         """Made once; another one if Spark's Java process died."""
-        from tidemill.stream.session import forget_session, is_alive
+        from tidemill.stream.spark.session import forget_session, is_alive
 
         with self._session_changing:
             if self._said is not None and not self._logs:
@@ -277,6 +321,13 @@ class Runtime:
                 pipelines = [each.pipeline for each in self._supervisors.values()]
                 self._spark = open_session(pipelines, first.state_path / "spark.log")
             return self._spark
+
+    def _running_with(self, chosen: list[Supervisor]) -> list[Pipeline]:
+        return [
+            each.pipeline
+            for each in self._supervisors.values()
+            if each in chosen or each.state in (State.RUNNING, State.FAILING)
+        ]
 
     def _find(self, name: str) -> Supervisor:
         supervisor = self._supervisors.get(name)

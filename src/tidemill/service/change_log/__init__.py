@@ -1,0 +1,1 @@
+"""What is in a change log, for people."""

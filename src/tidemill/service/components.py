@@ -1,0 +1,51 @@
+"""Which sources, sinks, formats, processors and checkpoint stores this installation has, for who writes documents."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill import registry
+from tidemill.errors import ConfigError
+
+FAMILIES = ("sources", "processors", "formats", "sinks", "checkpoints")
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentInfo:
+    """`formats` are the wire formats that a sink takes; `schema` is that of its `config:`, None for one without."""
+
+    family: str
+    name: str
+    about: str
+    formats: tuple[str, ...]
+    installed: bool
+    schema: dict[str, Any] | None
+
+
+def families() -> list[str]:
+    return [family for family in FAMILIES if importlib.util.find_spec(f"tidemill.{family}")]
+
+
+def list_components(family: str | None = None) -> Iterator[ComponentInfo]:
+    if family is not None and family not in families():
+        raise ConfigError(f'there is no family "{family}"', fix=f"There are: {', '.join(families())}.")
+    for each in families() if family is None else [family]:
+        for name in registry.names(each):
+            yield describe(each, name)
+
+
+def describe(family: str, name: str) -> ComponentInfo:
+    """`ConfigError` with the nearest name if there is none. One whose driver is missing is only named."""
+    if family not in families():
+        raise ConfigError(f'there is no family "{family}"', fix=f"There are: {', '.join(families())}.")
+    try:
+        kind = registry.load(family, name)
+    except ImportError:
+        return ComponentInfo(family, name, "", (), False, None)
+    about = (kind.__doc__ or "").strip().partition("\n")[0]
+    formats = tuple(sorted(getattr(getattr(kind, "capabilities", None), "formats", ())))
+    config = getattr(kind, "Config", None)
+    return ComponentInfo(family, name, about, formats, True, config.model_json_schema() if config else None)

@@ -1,0 +1,1 @@
+"""Which process may run a pipeline: leases, and who holds one."""

@@ -1,0 +1,1 @@
+"""Events that are delivered again: dead letters, and ranges of the log."""

@@ -1,0 +1,40 @@
+"""`run --once`: which pipelines can say when they have delivered what was there, and which did not deliver it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.config import Pipeline
+from tidemill.contracts import SnapshotSource
+from tidemill.errors import ConfigError, DeliveryError, TidemillError
+from tidemill.service.run.status import PipelineStatus, State
+
+
+def check_once(pipelines: Sequence[Pipeline]) -> None:
+    """`ConfigError` for a source that does not know where it ends."""
+    for pipeline in pipelines:
+        if not isinstance(pipeline.build_source(), SnapshotSource):
+            raise ConfigError(
+                f'a source of type "{pipeline.spec.source.type}" cannot say where it ends now',
+                where=pipeline.file,
+                fix="Run it without --once, and stop it when it has caught up.",
+            )
+
+
+def find_undelivered(statuses: Sequence[PipelineStatus]) -> list[TidemillError]:
+    """Of pipelines that ended without a failure of their own: what their sinks did not take, or what they were stopped
+    before."""
+    found: list[TidemillError] = []
+    for status in statuses:
+        if status.state is State.FAILED or (status.caught_up and not status.lag_events):
+            continue
+        errors = "; ".join(f"{sink.id}: {sink.error}" for sink in status.sinks if sink.error)
+        what = f"{status.lag_events} events are captured and not delivered" if status.caught_up else "it was stopped"
+        found.append(
+            DeliveryError(
+                f"pipeline {status.name} did not deliver all that was there: {what}",
+                where=errors,
+                fix="Nothing is lost: run it again, and it goes on where it was.",
+            )
+        )
+    return found

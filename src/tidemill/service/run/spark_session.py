@@ -1,0 +1,113 @@
+"""The one Spark session that all pipelines of a process share: made from what their documents ask for."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill.config import Pipeline
+from tidemill.config.spec import Spark
+from tidemill.errors import ConfigError, EnvironmentProblem
+from tidemill.stream.policy import policy_of
+from tidemill.telemetry import events
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def open_session(pipelines: Sequence[Pipeline], said: Path) -> SparkSession:
+    """Returns when Spark is there; its workers get warm beside. `said` is the file for what Java writes."""
+    from tidemill.sinks import stdout
+    from tidemill.stream.spark.session import create_session
+
+    check_agreement(pipelines)
+    conf = {key: value for pipeline in pipelines for key, value in pipeline.spec.spark.conf.items()}
+    beside = sum(len(policy_of(pipeline).groups) - 1 for pipeline in pipelines)
+    beside += sum(map(standing_lanes, pipelines))
+    master, more = slots(next(iter(_masters(pipelines)), Spark().master), beside)
+    stdout.announce()
+    spark = create_session("tidemill", master=master, conf=more | conf, said=said)
+    # While capture connects and the queries start; a stop must not have to wait for it.
+    threading.Thread(target=_warm, args=(spark,), name="warm-up").start()
+    return spark
+
+
+def check_agreement(pipelines: Sequence[Pipeline]) -> None:
+    """`ConfigError` where documents ask for different clusters or settings: a session has one of each."""
+    masters = _masters(pipelines)
+    if len(masters) > 1:
+        raise ConfigError(
+            f"the pipelines name different Spark masters: {', '.join(masters)}",
+            fix="Run them with one `tidemill run` for each master.",
+        )
+    conf: dict[str, str] = {}
+    for pipeline in pipelines:
+        for key, value in pipeline.spec.spark.conf.items():
+            if conf.setdefault(key, value) != value:
+                raise ConfigError(
+                    f"the pipelines set {key} to {conf[key]} and to {value}",
+                    where=f"pipeline {pipeline.name}",
+                    fix="They share one Spark session: agree on a value, or run them in processes of their own.",
+                )
+
+
+def _masters(pipelines: Sequence[Pipeline]) -> list[str]:
+    """Those that documents name; who names none takes what the others have."""
+    chosen = (pipeline.spec.spark for pipeline in pipelines)
+    return sorted({spark.master for spark in chosen if "master" in spark.model_fields_set})
+
+
+def slots(master: str, beside: int) -> tuple[str, dict[str, str]]:
+    """The default master, with a slot more for each sink that moves by itself: it mostly waits for its destination, and
+    must not take the core of a sink that the pipeline waits for. So does a lane that stands, for changes. A master that
+    somebody chose stays as it is."""
+    if master != "local[*]" or not beside:
+        return master, {}
+    cores = len(os.sched_getaffinity(0))
+    return f"local[{cores + beside}]", {"spark.default.parallelism": str(cores)}
+
+
+def standing_lanes(pipeline: Pipeline) -> int:
+    """Slots that the pipeline holds for as long as it runs: in real time every lane of every group stands."""
+    from tidemill.stream.ordering import single_lane
+
+    if not pipeline.spec.trigger.real_time:
+        return 0
+    types = {sink.config.id: sink.type for sink in pipeline.spec.sinks}
+    asked = pipeline.spec.lanes or 1
+    groups = policy_of(pipeline).groups
+    return sum(1 if single_lane(types[sink] for sink in group.sinks) else asked for group in groups)
+
+
+def check_slots(spark: SparkSession, pipelines: Sequence[Pipeline]) -> None:
+    """`EnvironmentProblem` where the lanes that would stand leave no slot for other jobs of this session: it was made
+    before one of the pipelines was added, or somebody chose its size."""
+    need = sum(map(standing_lanes, pipelines))
+    if not need:
+        return
+    master = spark.sparkContext.master
+    have = len(os.sched_getaffinity(0)) if master == "local[*]" else Spark(master=master).slots
+    if have is None or have > need:
+        return
+    names = ", ".join(pipeline.name for pipeline in pipelines if standing_lanes(pipeline))
+    raise EnvironmentProblem(
+        f"pipelines in real time would hold {need} of Spark's {have} slots, and one must stay free for other jobs",
+        where=f"master {master}; {names}",
+        fix=f"Start this process again with all of them known, give spark.master local[{need + 1}] or more, or use "
+        "trigger.mode micro_batch for some.",
+    )
+
+
+def _warm(spark: SparkSession) -> None:
+    from tidemill.stream.spark.session import warm_up
+
+    began = time.monotonic()
+    try:
+        warm_up(spark)
+        events.emit("stream.workers_started", seconds=round(time.monotonic() - began, 2))
+    except Exception as error:  # noqa: BLE001  a session stopped meanwhile; the first batch only starts colder
+        events.emit("stream.not_warmed", reason="the session ended before", kind=type(error).__name__)

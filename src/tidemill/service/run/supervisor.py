@@ -1,0 +1,271 @@
+"""One pipeline of a runtime, through all its runs: each has a thread that watches it from start to end.
+
+Only that thread touches the `PipelineRun`. Other threads ask it to end, and wait for it; the most urgent wish counts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill.config import Pipeline
+from tidemill.errors import LeaseLost, LifecycleError, TidemillError
+from tidemill.service.cause import Cause
+from tidemill.service.lease.leases import HeldLease, LeaseKeeper
+from tidemill.service.run.metering import show_lease
+from tidemill.service.run.ownership import lock_pipeline, lock_pipeline_of
+from tidemill.service.run.pipeline_run import PipelineRun
+from tidemill.service.run.record import RunRecord
+from tidemill.service.run.status import PipelineStatus, SinkStatus, State
+from tidemill.service.run.subscribers import Subscribers
+from tidemill.stream.failures import explain
+from tidemill.stream.policy import policy_of
+from tidemill.telemetry.context import bind
+from tidemill.telemetry.metrics import Metrics
+from tidemill.telemetry.tracer import Tracer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_WATCH_SECONDS = 0.1
+_REST_WATCH_SECONDS = 0.5  # once nothing changes: a look costs the same whether or not anything happened
+_DRAIN_WATCH_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run is to end: until `drain_until` (monotonic; None: no drain) what the log holds is delivered, then the
+    batches under way have `seconds`, and the state is `into`: paused or stopped. `cause` is who asked for it."""
+
+    into: State
+    drain_until: float | None
+    seconds: float
+    cause: Cause | None = None
+
+    def and_also(self, other: Ending) -> Ending:
+        """The sooner end of both; who wants it stopped wins over who wants it paused."""
+        into = self.into if self.into is other.into else State.STOPPED
+        drains = [each.drain_until for each in (self, other) if each.drain_until is not None]
+        drain_until = min(drains) if len(drains) == 2 else None
+        return Ending(into, drain_until, min(self.seconds, other.seconds), other.cause or self.cause)
+
+
+class Supervisor:
+    """Every method from any thread. `starting` is held by who starts the pipeline or takes it away."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        subscribers: Subscribers,
+        metrics: Metrics,
+        said: Path | None,
+        leases: LeaseKeeper | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self._leases, self._tracer = leases, tracer
+        self._lease: HeldLease | None = None
+        self.starting = threading.RLock()
+        self.removed = False
+        self._subscribers, self._metrics, self._said = subscribers, metrics, said
+        self._changing = threading.Lock()  # guards what is below
+        self._status = _first_status(pipeline)
+        self._owned = ExitStack()  # the lease and the state directory, from a start to a stop
+        self._run: PipelineRun | None = None
+        self._thread: threading.Thread | None = None
+        self._ending: Ending | None = None
+        self._asked = threading.Event()
+
+    @property
+    def status(self) -> PipelineStatus:
+        return self._status
+
+    @property
+    def state(self) -> State:
+        return self._status.state
+
+    @property
+    def error(self) -> TidemillError | None:
+        """What made the last run fail."""
+        return self._run.error if self._run is not None else None
+
+    def settle(self) -> None:
+        """Waits for a run that is ending or has failed; one that goes on is left alone."""
+        with self._changing:
+            thread = self._thread
+            if thread is None or (self._ending is None and self.state is not State.FAILED):
+                return
+        thread.join()
+
+    def own(self) -> bool:
+        """Takes the state directory and says whether there is something to start; False: it runs. A run that is just
+        ending is waited for. `starting` is held."""
+        self.settle()
+        if self.state is State.FAILING:
+            raise self.refuse("it is delivering what it captured before capture failed", "Wait, or use restart.")
+        if self.state is State.RUNNING:
+            return False
+        if self.state is not State.PAUSED:  # a paused pipeline has it still
+            self._take_ownership()
+        return True
+
+    def _take_ownership(self) -> None:
+        if self._leases is None:
+            self._owned.enter_context(lock_pipeline(self.pipeline))
+            return
+        with ExitStack() as taken:
+            lease = self._leases.acquire(self.pipeline.name)
+            taken.callback(self._give_back, self._leases, lease)
+            taken.enter_context(lock_pipeline_of(self.pipeline, lease.predecessor, self._leases.seconds / 2))
+            lease.check()
+            lease.on_lost = self._let_go_if_paused
+            self._lease = lease
+            show_lease(self._metrics, lease, held=True)
+            self._owned.enter_context(taken.pop_all())
+
+    def _let_go_if_paused(self) -> None:
+        """The lease of a paused pipeline is lost: nothing runs that would notice. What is desired of it stays."""
+        with self.starting:
+            if self.state is State.PAUSED and self._lease is not None and self._lease.lost:
+                self._owned.close()
+                self._tell_status(_first_status(self.pipeline))
+
+    def _give_back(self, leases: LeaseKeeper, lease: HeldLease) -> None:
+        leases.release(lease)
+        show_lease(self._metrics, lease, held=False)
+
+    def disown(self) -> None:
+        """After `own`, if nothing was begun. A paused pipeline keeps what it had."""
+        if self.state is not State.PAUSED:
+            self._owned.close()
+
+    def begin(
+        self, spark: SparkSession, cause: Cause | None = None, *, trial: bool = False, once: bool = False
+    ) -> None:
+        """Returns when the capture process was started. `starting` is held, and the directory owned. A `trial`
+        delivers nothing until `accept`."""
+        name = self.pipeline.name
+        run = PipelineRun(
+            self.pipeline,
+            spark,
+            said=self._said,
+            on_status=self._tell_status,
+            on_batch=lambda report: self._subscribers.tell("on_batch", name, report),
+            on_error=lambda error: self._subscribers.tell("on_error", name, error),
+            metrics=self._metrics,
+            cause=cause,
+            trial=trial,
+            lease=self._lease,
+            once=once,
+            tracer=self._tracer,
+        )
+        with bind(pipeline=name):
+            try:
+                run.start()
+            except Exception as error:
+                run.stop(0)
+                raise explain(error) from error
+        thread = threading.Thread(target=self._supervise, args=(run,), name=f"pipeline {name}", daemon=True)
+        with self._changing:
+            self._run, self._thread, self._ending = run, thread, None
+            self._asked.clear()
+            thread.start()
+
+    def accept(self) -> None:
+        """The trial is over: the streams start with the next look."""
+        if self._run is not None:
+            self._run.trial = False
+
+    def check(self, ending: Ending) -> None:
+        """`LifecycleError` where the state does not allow to end that way."""
+        stopping = self.state is State.STOPPING and self._ending is not None and self._ending.into is State.STOPPED
+        if ending.into is State.PAUSED:
+            if stopping or self.state not in (State.RUNNING, State.STOPPING, State.PAUSED):
+                raise self.refuse("only a running pipeline can be paused", "Start it first.")
+        elif ending.drain_until is not None and self.state is State.PAUSED:
+            raise self.refuse("a paused pipeline delivers nothing", "Resume it first, or stop it.")
+
+    def ask(self, ending: Ending) -> threading.Thread | None:
+        """The thread to wait for, if there is a run to end."""
+        with self._changing:
+            self.check(ending)
+            thread = self._thread
+            if thread is None or not thread.is_alive():
+                return None
+            self._ending = self._ending.and_also(ending) if self._ending else ending
+            self._asked.set()
+            return thread
+
+    def refuse(self, why: str, fix: str) -> LifecycleError:
+        return LifecycleError(
+            f'pipeline "{self.pipeline.name}" is {self.state}: {why}',
+            where=self.pipeline.file,
+            fix=f"Nothing was changed. {fix}",
+        )
+
+    def release(self, cause: Cause | None = None) -> None:
+        """A paused pipeline is stopped. `starting` is held."""
+        if self.state is State.PAUSED:
+            self._tell_status(replace(self._status, state=State.STOPPED))
+            with closing(self.pipeline.build_state()) as state:
+                record = RunRecord(state, self.pipeline.name)
+                record.cause = cause or record.cause
+                record.note(self._status)
+            self._owned.close()
+
+    def _supervise(self, run: PipelineRun) -> None:
+        with bind(pipeline=self.pipeline.name):
+            self._run_to_its_end(run)
+
+    def _run_to_its_end(self, run: PipelineRun) -> None:
+        try:
+            wait = _WATCH_SECONDS
+            while not self._asked.wait(wait) and run.status.state is not State.FAILED:
+                if self._lease is not None:
+                    self._lease.check()
+                before = run.status
+                changed = run.watch() != before
+                wait = _WATCH_SECONDS if changed else min(_REST_WATCH_SECONDS, wait * 1.2)
+            if run.status.state is not State.FAILED:
+                self._wind_down(run)
+        except LeaseLost as error:
+            run.fail(error)
+            run.stop(0)  # another server may begin any time now
+        except Exception as error:  # noqa: BLE001  whatever it is, the pipeline does not run any more and says so
+            run.fail(explain(error))
+            with suppress(Exception):  # what made the first attempt fail may make this one fail
+                run.stop()
+        finally:
+            if run.status.state is not State.PAUSED:
+                self._owned.close()
+
+    def _wind_down(self, run: PipelineRun) -> None:
+        run.attribute(self._wish().cause)
+        run.stop_capture()
+        if self._wish().drain_until is not None:
+            run.start_delivery()
+        while (until := self._wish().drain_until) is not None and time.monotonic() < until and not run.drained():
+            time.sleep(_DRAIN_WATCH_SECONDS)
+        run.ask_to_stop()
+        wish = self._wish()
+        run.attribute(wish.cause)
+        run.stop(wish.seconds, into=wish.into)
+
+    def _wish(self) -> Ending:
+        with self._changing:
+            assert self._ending is not None
+            return self._ending
+
+    def _tell_status(self, status: PipelineStatus) -> None:
+        self._status = status
+        self._subscribers.tell("on_status", status)
+
+
+def _first_status(pipeline: Pipeline) -> PipelineStatus:
+    waited_for = {sink: group.votes for group in policy_of(pipeline).groups for sink in group.sinks}
+    sinks = tuple(SinkStatus(sink, waited_for=votes) for sink, votes in waited_for.items())
+    return PipelineStatus(pipeline.name, State.CREATED, sinks=sinks)

@@ -1,0 +1,1 @@
+"""Pipelines as a service: documents, what operators want of them, tokens, restarts."""

@@ -1,0 +1,313 @@
+"""The pipelines of a server while they run: what is wanted of them, how they are, and their starts after a failure.
+
+control.py is what operators call; this is what stands under it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tidemill.config import Pipeline
+from tidemill.config.document import Document
+from tidemill.contracts.installation import AuditEntry
+from tidemill.errors import (
+    ErrorData,
+    LeaseHeld,
+    PipelineBusy,
+    TidemillError,
+    UnknownPipeline,
+    from_data,
+    to_data,
+)
+from tidemill.model.clock import utc_now
+from tidemill.service.cause import Cause, current_actor
+from tidemill.service.run.status import State
+from tidemill.service.runtime import Runtime
+from tidemill.service.server import managed as m
+from tidemill.service.server.document_set import ControlSettings, DocumentSet
+from tidemill.service.server.managed import LeaseView, Managed, PipelineView
+from tidemill.service.server.restarts import Restarts
+from tidemill.service.server.scope import WHOLE, Scope
+from tidemill.state.installation import KEPT_AUDIT, InstallationStore
+from tidemill.telemetry import events
+
+STANDBY = "standby"
+"""Of a pipeline that another server runs: this one takes it over when that one is gone."""
+
+TURN_SECONDS = 1.0
+"""How long a call waits for another one that changes the same pipeline."""
+
+
+class Fleet:
+    """Every method from any thread. Who changes a pipeline holds its turn (`_turn`)."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: InstallationStore,
+        settings: ControlSettings,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.runtime, self.store, self.settings = runtime, store, settings
+        self._documents = DocumentSet(settings, environment)
+        self._changing = threading.Lock()  # guards what is below, and each check of a whole set of documents
+        self._managed: dict[str, Managed] = {}
+        self._claims: dict[str, tuple[Document, ...]] = {}  # of a change under way: the old document and the new one
+        self._turns: dict[str, threading.RLock] = {}
+        self._start_errors: dict[str, TidemillError] = {}
+        self._draining: set[str] = set()
+        self._restarts = Restarts(self._list_failed, self._start_again, policy=settings.restarts)
+        self.ready = self.stopping = False
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._managed)
+
+    def views(self, scope: Scope = WHOLE) -> list[PipelineView]:
+        """By name. Waits for nothing."""
+        there = sorted(self._managed.items())
+        return [self._view(each) for name, each in there if scope.covers(name, each.tenant)]
+
+    def view(self, name: str) -> PipelineView:
+        return self._view(self._find(name))
+
+    def covers(self, scope: Scope, name: str) -> bool:
+        """Whether there is such a pipeline, for who has this scope."""
+        found = self._managed.get(name)
+        return found is not None and scope.covers(name, found.tenant)
+
+    def check_scope(self, scope: Scope, name: str) -> None:
+        """`UnknownPipeline`, as for one that is not there, if it is somebody else's."""
+        if not self.covers(scope, name):
+            raise _unknown(name)
+
+    def pipeline(self, name: str) -> Pipeline:
+        """To look into its log, checkpoints and dead letters. Its problem, if the document cannot be used."""
+        return usable(self._find(name))
+
+    def start_wanted(self) -> None:
+        """Starts what is desired to run; a failure is shown, and stops no other. Blocks for seconds: Spark starts."""
+        for each in list(self._managed.values()):
+            if each.desired == m.RUNNING and each.pipeline is not None and self._is_current(each.name):
+                self._start_and_tell(each.name, Cause(current_actor(), "the server starts"))
+        self.ready = True
+        self._restarts.begin()
+
+    def close(self, *, drain_seconds: float) -> None:
+        """Delivers what was captured, for at most so long, and ends everything. What is desired stays as it is."""
+        self.stopping = True
+        self._restarts.close()
+        running = [each.name for each in self.runtime.statuses() if each.state in (State.RUNNING, State.FAILING)]
+        self._draining.update(running)
+        if running:
+            self.runtime.drain(*running, seconds=drain_seconds, cause=Cause(current_actor(), "the server stops"))
+        self.runtime.close()
+        self.store.close()
+
+    # ---------------------------------------------------------------- for control.py
+
+    def _check_owner(self, scope: Scope, pipeline: Pipeline) -> None:
+        """State outlives its pipeline: log, dead letters and transitions of a deleted one are there still. Who has a
+        tenant's token gets back what is that tenant's, and nothing of anybody else under a name that became free."""
+        if not scope.tenant:
+            return
+        owner = self.store.owner(pipeline.name)
+        if owner is None and not pipeline.state_path.exists():
+            return
+        if owner != scope.tenant:
+            raise m.foreign_state(pipeline.name)
+
+    def _note_owner(self, pipeline: Pipeline) -> None:
+        if self.store.owner(pipeline.name) != (pipeline.tenant or ""):
+            self.store.set_owner(pipeline.name, pipeline.tenant or "")
+
+    def _want(self, name: str, desired: str, cause: Cause) -> None:
+        """Only that: another server may have changed the document since this one looked."""
+        self._restarts.forget(name)
+        new = replace(self._find(name), desired=desired)
+        if not self.store.set_desired(name, desired):
+            raise _unknown(name)
+        self._managed[name] = new
+
+    def _start(self, name: str, cause: Cause, *, trial: bool = False) -> None:
+        usable(self._find(name))
+        self._start_errors.pop(name, None)
+        try:
+            self.runtime.start(name, cause=cause, trial=trial)
+        except TidemillError as error:
+            self._start_errors[name] = error
+            raise
+
+    def _pause(self, name: str, cause: Cause) -> None:
+        self.runtime.pause(name, cause=cause)
+
+    def _start_and_tell(self, name: str, cause: Cause) -> None:
+        """For who shows the pipeline's state anyway."""
+        standby = isinstance(self._start_errors.get(name), LeaseHeld)
+        try:
+            self._start(name, cause)
+        except LeaseHeld as error:
+            if not standby:
+                events.emit("pipeline.standby", pipeline=name, holder=error.where)
+                self._warm_up(name)
+        except TidemillError as error:
+            events.fail("pipeline.not_started", pipeline=name, code=error.code, error=error.what,
+                        where=error.where, fix=error.fix)  # fmt: skip
+
+    def _warm_up(self, name: str) -> None:
+        try:
+            self.runtime.warm_up(name)
+        except TidemillError as error:  # a takeover tries again, and says so then
+            events.warn("pipeline.standby_not_warm", pipeline=name, code=error.code, error=error.what)
+
+    def _take_away(self, old: Managed, cause: Cause) -> None:
+        if old.pipeline is not None:
+            self.runtime.remove(old.name, cause=cause, comes_back=True)
+
+    def _put_in_place(self, old: Managed | None, new: Managed, cause: Cause) -> None:
+        """After `_take_away`. If the new one is refused the old one is there again, and started."""
+        self._start_errors.pop(new.name, None)
+        self._restarts.forget(new.name)
+        try:
+            with self._changing:
+                if new.pipeline is not None:
+                    self.runtime.add(new.pipeline)
+                self._managed[new.name] = new
+        except TidemillError:
+            if old is not None and old.pipeline is not None:
+                self.runtime.add(old.pipeline)
+                if old.desired == m.RUNNING:
+                    self._start_and_tell(old.name, cause)
+            raise
+
+    def _claim(self, old: Managed | None, name: str, new: Document) -> None:
+        """Until `_release` others are checked against both documents. `_changing` is held since the new one's check."""
+        self._claims[name] = (old.document if old and old.document else new, new)
+
+    def _release(self, *names: str) -> None:
+        with self._changing:
+            for name in names:
+                self._claims.pop(name, None)
+
+    def _sets(self, there: Sequence[Managed], without: str | None = None) -> list[list[Document]]:
+        """The documents of pipelines that are there, with the old and with the new one of each change under way."""
+        now = {each.name: each.document for each in there if each.document}
+        claims = {name: both for name, both in self._claims.items() if name != without}
+        versions = [{name: both[at] for name, both in claims.items()} for at in range(2 if claims else 1)]
+        return [list((now | version).values()) for version in versions]
+
+    def _remove(self, each: Managed, cause: Cause) -> None:
+        if each.pipeline is not None:
+            self.runtime.remove(each.name, cause=cause)
+        self.store.remove_document(each.name)
+        with self._changing:
+            del self._managed[each.name]
+        self._start_errors.pop(each.name, None)
+        self._restarts.forget(each.name)
+
+    @contextmanager
+    def _turn(self, name: str, *, wait: bool = False) -> Iterator[None]:
+        """`PipelineBusy` if somebody else has it, unless `wait`: who waits here keeps a thread from other requests."""
+        turn = self._turns.setdefault(name, threading.RLock())
+        if not turn.acquire(timeout=-1 if wait else TURN_SECONDS):
+            raise PipelineBusy(
+                f'pipeline "{name}" is being changed by somebody else',
+                fix="Nothing was changed. Try again when that is done: its state and the audit trail say what it is.",
+            )
+        try:
+            self._bring_up_to_date(name)
+            yield
+        finally:
+            turn.release()
+            if name not in self._managed:  # names that are only asked for must not pile up
+                self._turns.pop(name, None)
+
+    def audit(self, cause: Cause, action: str, name: str, detail: str = "") -> None:
+        """Before or after a change that somebody asked for; a store that cannot keep it refuses the change."""
+        self.store.audit(AuditEntry(utc_now(), cause.actor, action, name, detail or cause.reason))
+
+    def audit_trail(self, scope: Scope, limit: int) -> list[AuditEntry]:
+        """Newest first; of pipelines that are there, where the scope is not everything."""
+        if scope.is_whole:
+            return self.store.audit_trail(limit)
+        return [each for each in self.store.audit_trail(KEPT_AUDIT) if self.covers(scope, each.subject)][:limit]
+
+    def _find(self, name: str) -> Managed:
+        found = self._managed.get(name)
+        if found is None:
+            raise _unknown(name)
+        return found
+
+    def _view(self, each: Managed) -> PipelineView:
+        status, error, state = None, ErrorData(), each.desired
+        try:
+            status = self.runtime.status(each.name)
+            error = status.error
+            state = status.shown_state
+        except UnknownPipeline:
+            pass  # its document cannot be used, or it is being replaced just now
+        if state == State.CREATED and each.desired != m.RUNNING:
+            state = each.desired
+        if state == State.STOPPING and each.name in self._draining:
+            state = "draining"
+        problem = each.problem or self._start_errors.get(each.name)
+        if isinstance(problem, LeaseHeld):
+            state, error = STANDBY, ErrorData()
+        elif problem is not None:
+            state, error = str(State.FAILED), to_data(problem)
+        pipeline, leases = each.pipeline, self.runtime.leases
+        return PipelineView(
+            each.name, state, each.desired, each.origin, each.version,
+            each.tenant, pipeline.labels if pipeline else {},
+            pipeline.mask_secrets()["spec"] if pipeline else None, each.changed_by, each.changed_at, status, error,
+            LeaseView.of(leases.known(each.name), leases.holder) if leases is not None else None,
+        )  # fmt: skip
+
+    # ---------------------------------------------------------------- restarts
+
+    def _list_failed(self) -> Iterator[tuple[str, TidemillError]]:
+        for each in list(self._managed.values()):
+            if each.desired != m.RUNNING or each.pipeline is None:
+                continue
+            if each.name in self._start_errors:
+                yield each.name, self._start_errors[each.name]
+                continue
+            try:
+                if self.runtime.status(each.name).state is State.FAILED:
+                    yield each.name, self.runtime.error(each.name) or from_data(self.runtime.status(each.name).error)
+            except UnknownPipeline:  # it is being replaced
+                continue
+
+    def _is_current(self, name: str) -> bool:
+        """Whether what is known of the pipeline still holds: another server may have changed it."""
+        return True
+
+    def _bring_up_to_date(self, name: str) -> None:
+        """Before a change. The turn is held."""
+
+    def _start_again(self, name: str, error: TidemillError, number: int) -> None:
+        turn = self._turns.setdefault(name, threading.RLock())
+        if not turn.acquire(blocking=False):  # somebody has it in hand
+            return
+        try:
+            if name in self._managed and self._managed[name].desired == m.RUNNING and self._is_current(name):
+                self._start_and_tell(name, Cause(current_actor(), f"restart {number} after: {error.what}"))
+        finally:
+            turn.release()
+
+
+def _unknown(name: str) -> UnknownPipeline:
+    return UnknownPipeline(
+        f'there is no pipeline "{name}"',
+        fix="The list of pipelines has those that are there and that this token is for.",
+    )
+
+
+def usable(each: Managed) -> Pipeline:
+    if each.pipeline is None:
+        assert each.problem is not None
+        raise each.problem
+    return each.pipeline

@@ -1,0 +1,47 @@
+"""One pipeline of an installation in a process of its own: what `tidemill worker` runs.
+
+It talks to servers through the state store alone: they keep documents and what operators want, it holds the pipeline's
+lease and does what the store says. A pipeline that is not there yet is waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from tidemill.service.lease.leases import keeping_leases
+from tidemill.service.runtime import Runtime
+from tidemill.service.server.control import ControlPlane
+from tidemill.service.server.document_set import ControlSettings
+from tidemill.state import open_installation
+from tidemill.telemetry import events
+from tidemill.telemetry.metrics import Metrics
+
+_HURRY_SECONDS = 2.0
+
+
+def run_worker(
+    state: str,
+    control: ControlSettings,
+    metrics: Metrics,
+    *,
+    lease_seconds: float,
+    drain_seconds: float,
+    stop: threading.Event,
+    hurry: threading.Event,
+) -> None:
+    """Until `stop`, which drains; `hurry` cuts that short."""
+    with keeping_leases(state, lease_seconds) as leases:
+        fleet = ControlPlane(Runtime(metrics=metrics, leases=leases), open_installation(state), control)
+        fleet.load()
+        events.emit("worker.started", pipelines=",".join(sorted(control.runs or ())))
+        threading.Thread(target=fleet.start_wanted, name="first start", daemon=True).start()
+        stop.wait()
+        ending = threading.Thread(
+            target=fleet.close, kwargs={"drain_seconds": drain_seconds}, name="drain", daemon=True
+        )
+        ending.start()
+        while ending.is_alive():
+            if hurry.wait(0.1):
+                fleet.runtime.close(seconds=_HURRY_SECONDS)
+                ending.join()
+    events.emit("worker.stopped")

@@ -1,0 +1,154 @@
+"""Which snapshots are due when a pipeline starts, and what belongs into the next wave of chunks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from tidemill.config.pipeline import Pipeline
+from tidemill.contracts import ChunkCopy, SnapshotConfig, SnapshotReader, StateStore, TableCopy
+from tidemill.log.reader import LogReader
+from tidemill.model.position import Offset
+from tidemill.model.snapshot import Bound, Chunk, SnapshotMode, SnapshotTable, TableState
+
+NEVER_RAN = "the pipeline's first start"
+EVERY_START = "mode is always"
+ADDED = "the tables were added"
+ASKED = "asked for"
+REPAIR = "rows differed"
+
+NOT_COPIED = "Add `snapshot: {}` to the source's config; `snapshot: {mode: never}` says that changes only are meant."
+OVER = (TableState.READY, TableState.FAILED)
+_NAMED = 5
+_POINTS = 500  # keys that one chunk reads again
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def settings_of(pipeline: Pipeline) -> SnapshotConfig:
+    """Also for a snapshot that is asked for: how tables are copied, whenever that is."""
+    return pipeline.snapshot_config or SnapshotConfig()
+
+
+def config_of(pipeline: Pipeline) -> SnapshotConfig | None:
+    """Of a source that can copy its tables and is told to; None otherwise."""
+    config = pipeline.snapshot_config
+    return config if config is not None and config.mode is not SnapshotMode.NEVER else None
+
+
+def begin_if_due(pipeline: Pipeline, state: StateStore) -> None:
+    """Before capture starts: afterwards the pipeline has run. Durable, so that a crash does not skip the copy."""
+    config, store = config_of(pipeline), state.snapshots
+    if config is None or store.active(pipeline.name) is not None:
+        return
+    if config.mode is SnapshotMode.ALWAYS:
+        store.begin(pipeline.name, EVERY_START, config.tables, "", now())
+    elif not store.records(pipeline.name, 1) and not _has_run(pipeline, state):
+        store.begin(pipeline.name, NEVER_RAN, config.tables, "", now())
+
+
+def _has_run(pipeline: Pipeline, state: StateStore) -> bool:
+    if state.confirmed(pipeline.name) is not None or LogReader(pipeline.log_uri).tail().position:
+        return True
+    with closing(pipeline.build_checkpoints()) as checkpoints:
+        return checkpoints.load(pipeline.name) is not None
+
+
+def tables_with_rows(reader: SnapshotReader) -> str:
+    """The captured tables that have rows, or may have, by the source's own estimate; the first of them by name."""
+    names = [table.name for table in reader.tables() if table.estimate]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def find_tables(reader: SnapshotReader, names: Collection[str]) -> list[SnapshotTable]:
+    """Of exactly these full names. Sources quote names in different ways, so that one with a sign in it, which might be
+    taken for a pattern, is looked for among all."""
+    plain = all(re.fullmatch(r"\w+\.\w+", name) for name in names)
+    return [table for table in reader.tables(sorted(names) if plain else ()) if table.name in names]
+
+
+def plan_chunks(
+    reader: SnapshotReader, table: TableCopy, rows: int, where: str, logged: Offset
+) -> tuple[TableCopy, list[Chunk]]:
+    """The next chunk of the table, or chunks of its points, and the table as it is then: the same if nothing was left
+    to plan. Nothing is saved. `logged`: the log's end. Rows that moved are read when a read is proven to see them where
+    they are now: in a window that has the move they would be left out. With a key that cannot be printed, everything is
+    read, as one chunk."""
+    parts = table.structure.parts
+    if table.part >= len(parts):
+        if table.points:
+            points, rest = table.points[:_POINTS], table.points[_POINTS:]
+            if () in table.points:
+                points, rest = (), ()
+            chunks = [
+                Chunk(table.name, table.next + n, part, where=where, points=points, seen=logged)
+                for n, part in enumerate(parts)
+            ]
+            return replace(table, points=rest, next=table.next + len(chunks)), chunks
+        return (table if table.planned else replace(table, planned=True)), []
+    part = parts[table.part]
+    upper: Bound | None = reader.plan(table.structure, part, table.lower, rows)
+    chunk = Chunk(table.name, table.next, part, table.lower, upper, where)
+    place = table.part + (upper is None)
+    done = replace(
+        table, part=place, lower=upper, next=table.next + 1, planned=place >= len(parts) and not table.points
+    )
+    return done, [chunk]
+
+
+def first_observation(
+    chunk: ChunkCopy, table: TableCopy, observations: Sequence[tuple[Offset, str]], whole: bool
+) -> int:
+    """Which observation a chunk's read must prove, or a later one. None of them (-1) where the log has the stream from
+    its first event on (`whole`) and a window of all of it tells what the read missed: not without a key, and not if the
+    window has another structure, as it has when the table has had one, or when a first try says so."""
+    if chunk.chunk.seen >= 0:
+        late = (index for index, (since, _) in enumerate(observations) if since >= chunk.chunk.seen)
+        return next(late, len(observations))
+    structure = table.structure.table
+    return -1 if whole and structure.key and structure.version < 2 and not chunk.tries else 0
+
+
+def is_small(table: TableCopy, rows: int) -> bool:
+    """Of so many that a task takes dozens of them; `rows` of a chunk."""
+    return 0 <= table.structure.estimate < rows // 50
+
+
+def pack(
+    chunks: Sequence[ChunkCopy], tables: dict[int, TableCopy], tasks: int, rows: int, depth: int = 1
+) -> list[list[ChunkCopy]]:
+    """At most `depth` chunks of `rows` rows for each of `tasks` tasks, one after the other; many small tables count as
+    one. What is less than all may take is shared between them."""
+    sizes = [_weigh(tables[chunk.table].structure.estimate, rows) for chunk in chunks]
+    share = max(rows, sum(sizes) / tasks)
+    found: list[list[ChunkCopy]] = [[]]
+    weight = 0
+    for chunk, size in zip(chunks, sizes, strict=True):
+        if found[-1] and (weight >= share or weight + size > rows * depth):
+            if len(found) == tasks:
+                break
+            found.append([])
+            weight = 0
+        found[-1].append(chunk)
+        weight += size
+    return [task for task in found if task]
+
+
+def _weigh(estimate: int, rows: int) -> int:
+    return rows if estimate < 0 else min(max(estimate, rows // 50), rows)
+
+
+def state_of(table: TableCopy) -> TableState:
+    if table.state in OVER:
+        return table.state
+    if not table.chunks and not table.planned:
+        return TableState.COPYING if table.registered else TableState.PENDING
+    if not table.planned or table.points:
+        return TableState.COPYING
+    return TableState.READY if table.adopted == table.chunks else TableState.CATCHING_UP

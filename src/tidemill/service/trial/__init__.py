@@ -1,0 +1,1 @@
+"""A pipeline's processors over a few events, without a sink."""
