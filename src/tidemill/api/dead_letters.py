@@ -1,0 +1,77 @@
+"""Events that a sink will never take, as `tidemill dlq` shows, replays and purges them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Path, Query
+
+from tidemill.api.access import ByOperator, Control, Name, Operator, Viewer
+from tidemill.api.shapes import ChosenRecords, DeadLetterShape, DeadLettersShape, PurgeShape, ReplayShape
+from tidemill.errors import ConfigError
+from tidemill.service.redelivery import dead_letters
+
+router = APIRouter(tags=["dead letters"])
+
+
+@router.get("/pipelines/{name}/dead-letters", summary="Events that a sink will never take")
+def list_dead_letters(
+    _: Viewer,
+    control: Control,
+    name: Name,
+    sink: Annotated[str | None, Query(max_length=200)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> DeadLettersShape:
+    """By offset, the oldest event first, without their values."""
+    listing = dead_letters.list_records(control.pipeline(name), sink, limit)
+    return DeadLettersShape(count=listing.counts, dead_letters=[_record(each) for each in listing.records])
+
+
+@router.get("/pipelines/{name}/dead-letters/{number}", summary="One dead letter with its event")
+def show_dead_letter(
+    _: Operator, control: Control, name: Name, number: Annotated[int, Path(ge=1, le=2**63 - 1)]
+) -> DeadLetterShape:
+    """The event's values are in it."""
+    record, event = dead_letters.read_record(control.pipeline(name), number)
+    return _record(record, orjson.loads(event))
+
+
+@router.post("/pipelines/{name}/dead-letters/replay", summary="Deliver dead letters again")
+def replay_dead_letters(control: Control, cause: ByOperator, name: Name, which: ChosenRecords) -> ReplayShape:
+    """By offset; those that arrive are removed. The pipeline must be stopped."""
+    pipeline = control.pipeline(name)
+    intended = dead_letters.plan_replay(pipeline, _ids(which), which.sink, superseded=which.superseded)
+    control.audit(cause, "replay dead letters", name, intended.consequence)
+    outcomes = dead_letters.replay(pipeline, intended)
+    failed = sum(bool(each.error) for each in outcomes)
+    skipped = sum(bool(each.skipped) for each in outcomes)
+    return ReplayShape(
+        replayed=len(outcomes) - failed - skipped, failed=failed, skipped=skipped,
+        untried=len(intended.records) - len(outcomes),
+    )  # fmt: skip
+
+
+@router.post("/pipelines/{name}/dead-letters/purge", summary="Let dead letters go")
+def purge_dead_letters(control: Control, cause: ByOperator, name: Name, which: ChosenRecords) -> PurgeShape:
+    """For ever: their sink never gets these events."""
+    pipeline = control.pipeline(name)
+    intended = dead_letters.plan_purge(pipeline, _ids(which), which.sink, superseded=which.superseded)
+    control.audit(cause, "purge dead letters", name, intended.consequence)
+    return PurgeShape(purged=dead_letters.purge(pipeline, intended))
+
+
+def _record(record: dead_letters.DeadLetterRecord, event: Any = None) -> DeadLetterShape:
+    return DeadLetterShape(
+        id=record.number, sink=record.sink, offset=record.offset, table=record.table, op=record.op,
+        reason=record.reason, attempts=record.attempts, first_at=record.first_at, superseded=record.superseded,
+        event=event,
+    )  # fmt: skip
+
+
+def _ids(which: ChosenRecords) -> list[int]:
+    if not which.ids and which.sink is None and not which.all:
+        raise ConfigError(
+            "it is not said which dead letters", where="ids", fix="Give ids, a sink, or `all: true`. Nothing was done."
+        )
+    return which.ids

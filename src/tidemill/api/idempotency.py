@@ -1,0 +1,101 @@
+"""The answer to a POST that is repeated: `Idempotency-Key` names the request, and its first answer is given again.
+
+For a day, per token, also by another server of the same state store. A refusal or a failure is not kept, because it
+changed nothing: the request may be sent again with the same key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+
+import anyio.to_thread
+import orjson
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidemill.api import problems
+from tidemill.contracts.installation import StoredAnswer
+from tidemill.errors import TidemillError
+from tidemill.state.installation import InstallationStore
+
+_KEPT = timedelta(days=1)
+_LONGEST = 200
+_SHOWN = ("content-type", "etag", "location")
+
+
+class Idempotency:
+    def __init__(self, app: ASGIApp, *, store: InstallationStore) -> None:
+        self._app, self._store = app, store
+        self._under_way: set[tuple[str, str]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        key = Headers(scope=scope).get("idempotency-key") if scope["type"] == "http" else None
+        if key is None or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        principal = scope["state"]["principal"]
+        caller = principal.id if principal else ""
+        if (caller, key) in self._under_way:
+            await problems.problem(
+                409, "request-under-way", "a request with this key is under way", where="Idempotency-Key",
+                fix="Wait for its answer, or ask again a little later.", headers={"Retry-After": "1"},
+            )(scope, receive, send)  # fmt: skip
+            return
+        self._under_way.add((caller, key))
+        try:
+            answer = await self._recall(scope, caller, key)
+            if answer is not None:
+                await answer(scope, receive, send)
+            else:
+                await self._run(scope, receive, send, caller, key)
+        except TidemillError as error:
+            await problems.render(error)(scope, receive, send)
+        finally:
+            self._under_way.discard((caller, key))
+
+    async def _recall(self, scope: Scope, caller: str, key: str) -> Response | None:
+        if not 1 <= len(key) <= _LONGEST or not key.isascii() or not key.isprintable():
+            return problems.problem(
+                422, "idempotency-key-invalid", "the idempotency key is no key",
+                where="Idempotency-Key", fix=f"Send 1 to {_LONGEST} printable ASCII characters.",
+            )  # fmt: skip
+        known = await anyio.to_thread.run_sync(self._store.answer, caller, key)
+        if known is None:
+            return None
+        if known.request != _digest(scope):
+            return problems.problem(
+                422, "idempotency-key-reused", "this key was used for another request", where="Idempotency-Key",
+                fix="Use a new key for every request that is not a repetition.",
+            )  # fmt: skip
+        headers = {**orjson.loads(known.headers), "Idempotent-Replayed": "true"}
+        return Response(known.body.encode(), known.status, headers)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send, caller: str, key: str) -> None:
+        """The answer goes out after it was kept: who has it can rely on its repetition."""
+        messages: list[Message] = []
+
+        async def collect(message: Message) -> None:
+            messages.append(message)
+
+        await self._app(scope, receive, collect)
+        start = messages[0]
+        if start["status"] < 400:
+            headers = MutableHeaders(raw=list(start["headers"]))
+            shown = {name: headers[name] for name in _SHOWN if name in headers}
+            body = b"".join(message.get("body", b"") for message in messages[1:]).decode()
+            now = datetime.now(UTC)
+            answer = StoredAnswer(
+                _digest(scope), start["status"], orjson.dumps(shown).decode(), body, now.isoformat(timespec="seconds")
+            )
+            forget = (now - _KEPT).isoformat(timespec="seconds")
+            await anyio.to_thread.run_sync(lambda: self._store.keep_answer(caller, key, answer, forget_before=forget))
+        for message in messages:
+            await send(message)
+
+
+def _digest(scope: Scope) -> str:
+    """Of what makes two requests the same."""
+    parts = (scope["method"].encode(), scope["path"].encode(), scope["query_string"], scope["state"]["body"])
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()

@@ -1,0 +1,5 @@
+"""Messages of flows.proto."""
+
+from tidemill.api.proto import messages
+
+globals().update(messages("flows"))

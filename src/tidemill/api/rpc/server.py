@@ -1,0 +1,186 @@
+"""The gRPC port: an event loop in a thread of its own, beside the REST API, over the same control plane.
+
+It answers from the first second, whatever the pipelines do. `grpc.health.v1` says whether they are looked after, as
+/readyz does, and needs no token; reflection describes the services to tools such as grpcurl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from tidemill.api.proto import PACKAGE, SERVICES
+from tidemill.api.rpc.flows import CheckpointsService, FlowsService
+from tidemill.api.rpc.operations import ControlService, HealthService, MetricsService, StatusService
+from tidemill.api.rpc.runs import RunsService
+from tidemill.api.rpc.schema_changes import SchemaChangesService
+from tidemill.api.rpc.streams import StreamsService
+from tidemill.api.rpc.wiring import Door, handlers
+from tidemill.errors import ConfigError, EnvironmentProblem
+from tidemill.service.run.status import WAITING, State
+from tidemill.service.server.control import ControlPlane
+from tidemill.service.server.tokens import Tokens
+
+_THREADS, _PULLING, _AUTHENTICATING = 16, 32, 8
+_MOST_CALLS = 256
+_START_SECONDS = 30.0
+_GRACE_SECONDS = 5.0
+_WATCH_SECONDS = 1.0
+MAX_WATCHES = 64
+"""Of `grpc.health.v1`, together."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcSettings:
+    """`address` is host:port; port 0 takes a free one."""
+
+    address: str
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+    max_message: int = 256 << 10
+    rate: float | None = None
+
+
+@contextmanager
+def serve_grpc(control: ControlPlane, tokens: Tokens | None, settings: GrpcSettings) -> Iterator[int]:
+    """The port that answers."""
+    server = GrpcServer(control, tokens, settings)
+    server.start()
+    try:
+        yield server.port
+    finally:
+        server.stop()
+
+
+class GrpcServer:
+    def __init__(self, control: ControlPlane, tokens: Tokens | None, settings: GrpcSettings) -> None:
+        self._control, self._tokens, self._settings = control, tokens, settings
+        self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
+        self._started, self._stop = threading.Event(), asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._error: BaseException | None = None
+        self.port = 0
+
+    def start(self) -> None:
+        self._thread.start()
+        if not self._started.wait(_START_SECONDS) or self._error is not None:
+            raise EnvironmentProblem(
+                f"the address {self._settings.address} cannot be used: {self._error or 'no answer'}", where="--grpc",
+                fix="Choose another one, or end what uses it.",
+            ) from self._error  # fmt: skip
+
+    def stop(self) -> None:
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(_GRACE_SECONDS + 10)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001  raised by `start`, in the thread of who asked
+            self._error = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        with (
+            ThreadPoolExecutor(_THREADS, "grpc call") as calls,
+            ThreadPoolExecutor(_PULLING, "grpc pull") as pulls,
+            ThreadPoolExecutor(_AUTHENTICATING, "grpc token") as checks,
+        ):
+            server = self._build(Door(self._tokens, checks, self._settings.rate), calls, pulls)
+            self.port = self._listen(server)
+            await server.start()
+            self._started.set()
+            await self._stop.wait()
+            await server.stop(_GRACE_SECONDS)
+
+    def _build(self, door: Door, calls: ThreadPoolExecutor, pulls: ThreadPoolExecutor) -> grpc.aio.Server:
+        most = self._settings.max_message
+        server = grpc.aio.server(
+            options=[("grpc.max_receive_message_length", most), ("grpc.so_reuseport", 0)],
+            maximum_concurrent_rpcs=_MOST_CALLS,
+        )
+        services: dict[str, Any] = {
+            "Health": HealthService(self._control), "Control": ControlService(self._control),
+            "Status": StatusService(self._control), "Metrics": MetricsService(self._control, door),
+            "Flows": FlowsService(self._control), "Checkpoints": CheckpointsService(self._control),
+            "SchemaChanges": SchemaChangesService(self._control), "Streams": StreamsService(self._control),
+            "Runs": RunsService(self._control),
+        }  # fmt: skip
+        server.add_generic_rpc_handlers(
+            tuple(handlers(name, services[name], door, pulls if name == "Streams" else calls) for name in SERVICES)
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(_StandardHealth(self._control, door), server)
+        reflection.enable_server_reflection(
+            (*(f"{PACKAGE}.{name}" for name in SERVICES), health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+             reflection.SERVICE_NAME), server,
+        )  # fmt: skip
+        return server
+
+    def _listen(self, server: grpc.aio.Server) -> int:
+        settings = self._settings
+        if settings.certificate is None or settings.key is None:
+            return server.add_insecure_port(settings.address)
+        try:
+            pair = settings.key.read_bytes(), settings.certificate.read_bytes()
+            clients = settings.client_ca.read_bytes() if settings.client_ca else None
+        except OSError as error:
+            raise ConfigError(
+                f"the TLS files cannot be used: {error.strerror}", where="--tls-cert, --tls-key",
+                fix="Give a certificate and its key in PEM, readable for this user.",
+            ) from error  # fmt: skip
+        credentials = grpc.ssl_server_credentials([pair], clients, require_client_auth=clients is not None)
+        return server.add_secure_port(settings.address, credentials)
+
+
+class _StandardHealth(health_pb2_grpc.HealthServicer):
+    """Of the server as a whole for everybody; of one pipeline, whose name is the service, for who has a token."""
+
+    def __init__(self, control: ControlPlane, door: Door) -> None:
+        self._control, self._door = control, door
+        self._watching = 0
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        found = await self._status(request.service, context)
+        if found == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such pipeline, or no token to ask for it")
+        return health_pb2.HealthCheckResponse(status=found)
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Needs no token, so that only so many may be open: they must not take every call that the server has."""
+        if self._watching >= MAX_WATCHES:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} watches of health are open")
+        self._watching += 1
+        sent = None
+        try:
+            while not self._control.stopping or sent is None:
+                found = await self._status(request.service, context)
+                if found != sent:
+                    sent = found
+                    yield health_pb2.HealthCheckResponse(status=found)
+                await asyncio.sleep(_WATCH_SECONDS)
+        finally:
+            self._watching -= 1
+
+    async def _status(self, name: str, context: Any) -> int:
+        kinds = health_pb2.HealthCheckResponse
+        if not name:
+            return kinds.SERVING if self._control.ready and not self._control.stopping else kinds.NOT_SERVING
+        principal = await self._door.recognize(context)
+        if principal is None or not self._control.covers(principal.scope, name):
+            return kinds.SERVICE_UNKNOWN
+        return kinds.SERVING if self._control.view(name).state in (State.RUNNING, WAITING) else kinds.NOT_SERVING

@@ -1,0 +1,184 @@
+"""Binds the services of proto/ to classes with a plain method per call, and calls them: the one place where a token is
+checked, a thread is taken, and an error becomes a gRPC status.
+
+A method is named as in the .proto, in snake case, and says who may call it: `@needs(Role.OPERATOR)`. It is given the
+request and the `Caller`, runs in a thread, and returns the reply or raises. A streaming one is an async generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf import message_factory
+
+from tidemill.api import problems
+from tidemill.api.proto import service
+from tidemill.api.rate import RateLimit
+from tidemill.errors import AccessRefused, TidemillError, TooManyRequests, Unauthenticated, to_data
+from tidemill.service.cause import Cause, current_actor
+from tidemill.service.server.control import ControlPlane
+from tidemill.service.server.tokens import Principal, Role, Tokens
+from tidemill.telemetry import events
+
+ERROR_METADATA = "tidemill-error"
+_HUMP = re.compile(r"(?<!^)(?=[A-Z])")
+_STATUS = {
+    400: grpc.StatusCode.INVALID_ARGUMENT, 401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED, 404: grpc.StatusCode.NOT_FOUND,
+    409: grpc.StatusCode.FAILED_PRECONDITION, 412: grpc.StatusCode.ABORTED, 422: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED, 500: grpc.StatusCode.INTERNAL, 502: grpc.StatusCode.UNAVAILABLE,
+    503: grpc.StatusCode.UNAVAILABLE,
+}  # fmt: skip
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def needs(role: Role, *, server: bool = False) -> Callable[[Handler], Handler]:
+    """`server`: for what is about the server as a whole, a token for one tenant or pipeline is not enough."""
+
+    def mark(handler: Handler) -> Handler:
+        handler.needed_role, handler.needs_server = role, server  # type: ignore[attr-defined]
+        return handler
+
+    return mark
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and the token that said so."""
+
+    principal: Principal
+    token: str
+
+    def cause(self, reason: str) -> Cause:
+        return Cause(self.principal.actor, reason)
+
+
+class Door:
+    """Asks for the token of each call. `tokens` None: everybody may do everything, only for loopback."""
+
+    def __init__(self, tokens: Tokens | None, threads: Executor, rate: float | None = None) -> None:
+        """`rate`: calls a second of one token, or of one address that has none."""
+        self._tokens, self._threads = tokens, threads
+        self._rate = RateLimit(rate) if rate is not None else None
+
+    async def admit(self, context: Any, handler: Any) -> Caller:
+        role: Role = handler.needed_role
+        token = _token(context)
+        principal = await self.identify(token)
+        self.count(principal.id if principal is not None else _address(context))
+        if principal is None:
+            raise Unauthenticated(
+                "this needs a valid token",
+                fix="Send the metadata `authorization: Bearer TOKEN`; `tidemill token create` makes one.",
+            )
+        if not principal.role.covers(role):
+            raise AccessRefused(
+                f"a {principal.role}'s token does not allow this", where=f"token {principal.id}",
+                fix=f"It needs the role {role}.",
+            )  # fmt: skip
+        if handler.needs_server:
+            principal.scope.check_server(handler.__qualname__)
+        return Caller(principal, token)
+
+    def count(self, caller: str) -> None:
+        """`TooManyRequests` beyond the rate; guesses of tokens count against the address that they come from."""
+        wait = self._rate.take(caller) if self._rate is not None else 0.0
+        if wait:
+            raise TooManyRequests(
+                "there are more requests than this server takes from one caller",
+                fix=f"Wait {wait:.1f} seconds, then go on more slowly.",
+            )
+
+    async def recognize(self, context: Any) -> Principal | None:
+        return await self.identify(_token(context))
+
+    async def identify(self, token: str) -> Principal | None:
+        if self._tokens is None:
+            return Principal("", current_actor(), Role.ADMIN)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._tokens.authenticate, token)
+
+
+def handlers(name: str, implementation: Any, door: Door, threads: Executor) -> grpc.GenericRpcHandler:
+    """Of one service of proto/."""
+    descriptor = service(name)
+    bound = {}
+    for method in descriptor.methods:
+        handler = getattr(implementation, _HUMP.sub("_", method.name).lower())
+        reads = message_factory.GetMessageClass(method.input_type).FromString
+        writes = message_factory.GetMessageClass(method.output_type).SerializeToString
+        if method.server_streaming:
+            bound[method.name] = grpc.unary_stream_rpc_method_handler(_stream(handler, door), reads, writes)
+        else:
+            bound[method.name] = grpc.unary_unary_rpc_method_handler(_unary(handler, door, threads), reads, writes)
+    return grpc.method_handlers_generic_handler(descriptor.full_name, bound)
+
+
+def _unary(handler: Callable[..., Any], door: Door, threads: Executor) -> Callable[[Any, Any], Any]:
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            caller = await door.admit(context, handler)
+            return await asyncio.get_running_loop().run_in_executor(threads, handler, request, caller)
+        except Exception as error:  # noqa: BLE001  every failure becomes a status
+            await _abort(context, error, handler.__qualname__)
+
+    return call
+
+
+def _stream(handler: Callable[..., AsyncIterator[Any]], door: Door) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            caller = await door.admit(context, handler)
+            async for reply in handler(request, caller):
+                yield reply
+        except Exception as error:  # noqa: BLE001  as above
+            await _abort(context, error, handler.__qualname__)
+
+    return call
+
+
+async def _abort(context: Any, error: Exception, method: str) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if not isinstance(error, TidemillError):
+        events.fail("rpc.broken", method=method, error=f"{type(error).__qualname__}: {error}")
+        await context.abort(
+            grpc.StatusCode.INTERNAL, "the server has a defect here: see the event rpc.broken of its log"
+        )
+    assert isinstance(error, TidemillError)
+    data = to_data(error)
+    # The standard library's encoder writes ASCII only, as metadata must be.
+    text = json.dumps({name: data.get(name, "") for name in ("code", "what", "where", "fix")})
+    context.set_trailing_metadata(((ERROR_METADATA, text),))
+    await context.abort(_STATUS[problems.status_of(error)], f"{error.what}. {error.fix}".strip())
+
+
+def _token(context: Any) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization" and isinstance(value, str) and value[:7].lower() == "bearer ":
+            return value[7:].strip()
+    return ""
+
+
+def _address(context: Any) -> str:
+    """Without the port: `ipv4:127.0.0.1:4711`."""
+    return str(context.peer()).rpartition(":")[0]
+
+
+def find_name(control: ControlPlane, name: str, caller: Caller) -> str:
+    """An empty name means the only pipeline there is, for this caller."""
+    scope = caller.principal.scope
+    there = [each for each in control.names if control.covers(scope, each)]
+    if not name and len(there) == 1:
+        return there[0]
+    control.check_scope(scope, name)
+    return name

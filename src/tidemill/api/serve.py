@@ -1,0 +1,302 @@
+"""One process with the REST and gRPC APIs, the metrics and the pipelines: what `tidemill serve` runs.
+
+The ports answer before any pipeline is started, and until the last one has been drained.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import resource
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from tidemill.api.app import create_app
+from tidemill.api.connections import ImpatientProtocol
+from tidemill.api.guard import MAX_BODY
+from tidemill.api.metrics_port import listen_metrics, tls_context
+from tidemill.api.rpc.server import GrpcSettings, serve_grpc
+from tidemill.errors import ConfigError, EnvironmentProblem, TidemillError
+from tidemill.service.cause import Cause, current_actor
+from tidemill.service.lease.leases import LEASE_SECONDS, keeping_leases
+from tidemill.service.run.capture_fork_server import keep_fork_server
+from tidemill.service.run.interrupts import call_on_hangup, listen
+from tidemill.service.runtime import Runtime
+from tidemill.service.server.control import ControlPlane
+from tidemill.service.server.document_set import ControlSettings
+from tidemill.service.server.repeated import RepeatedTask
+from tidemill.service.server.tokens import Tokens
+from tidemill.service.server.watched_files import LOOK_SECONDS, WatchedFiles
+from tidemill.state import open_installation
+from tidemill.telemetry import events
+from tidemill.telemetry.metrics import Metrics
+
+_MOST_CONNECTIONS = 512
+_START_SECONDS = 30.0
+_HURRY_SECONDS = 2.0
+_OPEN_FILES = 65_536
+_LEAST_LEASE_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, text: str, option: str) -> Address:
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65535 or not host:
+            raise ConfigError(f'"{text}" is no address', where=option, fix="Write it as 127.0.0.1:8080.")
+        return cls(host.strip("[]"), int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """`metrics`, `grpc` None: no port for them. `auth` False: whoever reaches the API may do everything. `client_ca`:
+    only clients with a certificate that it signed are served. `rate`: requests a second of one caller, over REST and
+    as many over gRPC; None: no limit. `watch_files`: documents are read again when their files change."""
+
+    api: Address
+    metrics: Address | None
+    state: str
+    auth: bool = True
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+    rate: float | None = None
+    max_body: int = MAX_BODY
+    drain_seconds: float = 30.0
+    grpc: Address | None = None
+    lease_seconds: float = LEASE_SECONDS
+    watch_files: bool = False
+    control: ControlSettings = field(default_factory=ControlSettings)
+
+    def check(self) -> None:
+        for address in (self.api, self.grpc):
+            if self.auth or address is None or address.is_loopback:
+                continue
+            raise ConfigError(
+                f"without tokens the API would be open to whoever reaches {address}",
+                where="--auth none",
+                fix="Bind it to 127.0.0.1, or leave --auth out.",
+            )
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("TLS needs both files", where="--tls-cert, --tls-key", fix="Give both, or none.")
+        if self.client_ca is not None and self.certificate is None:
+            raise ConfigError(
+                "certificates of clients need TLS", where="--tls-client-ca", fix="Give --tls-cert and --tls-key too."
+            )
+        check_lease_seconds(self.lease_seconds)
+
+
+def check_lease_seconds(seconds: float) -> None:
+    if seconds < _LEAST_LEASE_SECONDS:
+        raise ConfigError(
+            f"a lease of {seconds} seconds cannot be renewed in time",
+            where="--lease-seconds",
+            fix=f"Give {_LEAST_LEASE_SECONDS:.0f} or more: a slow state store must not stop pipelines.",
+        )
+
+
+def run_server(settings: ServerSettings, say: Callable[[str], None]) -> None:
+    """Until SIGINT or SIGTERM, which drain; a second one stops at once. SIGHUP reads the files again. Called in the
+    main thread. `say` is told what an operator must see: a first token, and where the ports are."""
+    settings.check()
+    allow_open_files()
+    stop, hurry = listen()
+    store = open_installation(settings.state)
+    tokens = Tokens(store) if settings.auth else None
+    metrics = Metrics()
+    with keep_fork_server(), keeping_leases(settings.state, settings.lease_seconds) as leases:
+        control = ControlPlane(Runtime(metrics=metrics, leases=leases), store, settings.control)
+        control.load()
+        call_on_hangup(lambda: reload(control))
+        app = create_app(control, tokens, max_body=settings.max_body, rate=settings.rate)
+        with _grpc(control, tokens, settings, say), serving(app, settings, metrics, say), watching(control, settings):
+            _announce(settings, tokens, say)
+            threading.Thread(target=control.start_wanted, name="first start", daemon=True).start()
+            stop.wait()
+            events.emit("server.stopping", drain_seconds=settings.drain_seconds)
+            ending = threading.Thread(
+                target=control.close, kwargs={"drain_seconds": settings.drain_seconds}, name="drain", daemon=True
+            )
+            ending.start()
+            while ending.is_alive():
+                if hurry.wait(0.1):
+                    control.runtime.close(seconds=_HURRY_SECONDS)
+                    ending.join()
+    events.emit("server.stopped")
+
+
+def allow_open_files() -> None:
+    """As many as this user may have: a pipeline takes some twenty here and in Java, and 1024, with which many systems
+    begin, is few for hundreds of them."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _OPEN_FILES)
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+@contextmanager
+def watching(control: ControlPlane, settings: ServerSettings) -> Iterator[None]:
+    files = WatchedFiles(settings.control.files, lambda: reload(control, "a file has changed"))
+    task = RepeatedTask(files.look, seconds=LOOK_SECONDS, name="files")
+    if settings.watch_files:
+        task.begin()
+    try:
+        yield
+    finally:
+        task.close()
+
+
+def reload(control: ControlPlane, reason: str = "SIGHUP") -> None:
+    """After SIGHUP. A mistake in a file changes nothing and stands in the log."""
+    try:
+        done = control.reload(Cause(current_actor(), reason))
+    except TidemillError as error:
+        events.fail("server.reload_refused", code=error.code, error=error.what, where=error.where, fix=error.fix)
+        return
+    events.emit("server.reloaded", added=len(done.added), changed=len(done.changed), removed=len(done.removed))
+
+
+@contextmanager
+def serving(
+    app: FastAPI, settings: ServerSettings, metrics: Metrics, say: Callable[[str], None]
+) -> Iterator[tuple[str, str | None]]:
+    """Both ports answer; their URLs."""
+    scheme = "https" if settings.certificate else "http"
+    bound = _bind(settings.api, "--api")
+    api = f"{scheme}://{Address(settings.api.host, bound.getsockname()[1])}"
+    metrics_url = None
+    stop_metrics: Callable[[], None] = lambda: None  # noqa: E731
+    try:
+        if settings.metrics is not None:
+            metrics_url, stop_metrics = serve_metrics(settings.metrics, metrics, settings)
+        server, thread = _serve_api(app, bound, settings)
+    except BaseException:
+        stop_metrics()
+        bound.close()
+        raise
+    events.emit("server.listening", api=api, metrics=metrics_url)
+    say(f"API on {api}" + (f", metrics on {metrics_url}" if metrics_url else ""))
+    try:
+        yield api, metrics_url
+    finally:
+        server.should_exit = True
+        stop_metrics()
+        thread.join(30)
+        bound.close()
+
+
+@contextmanager
+def _grpc(
+    control: ControlPlane, tokens: Tokens | None, settings: ServerSettings, say: Callable[[str], None]
+) -> Iterator[None]:
+    if settings.grpc is None:
+        yield
+        return
+    given = GrpcSettings(
+        str(settings.grpc), settings.certificate, settings.key, settings.client_ca, max_message=settings.max_body,
+        rate=settings.rate,
+    )  # fmt: skip
+    with serve_grpc(control, tokens, given) as port:
+        address = str(Address(settings.grpc.host, port))
+        events.emit("server.listening", grpc=address)
+        say(f"gRPC on {address}")
+        yield
+
+
+def _announce(settings: ServerSettings, tokens: Tokens | None, say: Callable[[str], None]) -> None:
+    if tokens is None:
+        events.warn("server.open", fix="Everybody on this machine may do everything: --auth none is for trying out.")
+        say("WARNING: there is no authentication. Every program on this machine may do everything.")
+        return
+    if not settings.api.is_loopback and settings.certificate is None:
+        events.warn("server.unencrypted", fix="Tokens go over the network in clear: give --tls-cert and --tls-key, or "
+                    "put a proxy with TLS in front.")  # fmt: skip
+    first = tokens.create_first()
+    if first is not None:
+        say(f"first start, admin token (shown only now): {first}")
+
+
+def _bind(address: Address, option: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=256)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the address {address} cannot be used: {error.strerror or error}",
+            where=option,
+            fix="Choose another one, or end what uses it.",
+        ) from error
+
+
+def _serve_api(app: FastAPI, bound: socket.socket, settings: ServerSettings) -> tuple[uvicorn.Server, threading.Thread]:
+    given: dict[str, Any] = {}
+    if _tls(settings) is not None:
+        given = {"ssl_certfile": str(settings.certificate), "ssl_keyfile": str(settings.key)}
+        if settings.client_ca is not None:
+            given |= {"ssl_ca_certs": str(settings.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", http=ImpatientProtocol, loop="asyncio",
+        server_header=False, limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=5, ws="none",
+        proxy_headers=False, **given,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([bound],), name="api", daemon=True)
+    thread.start()
+    waited = threading.Event()
+    for _ in range(int(_START_SECONDS / 0.02)):
+        if server.started or not thread.is_alive():
+            break
+        waited.wait(0.02)
+    if not server.started:
+        raise EnvironmentProblem("the API did not start", where=str(settings.api), fix="Its log says why.")
+    return server, thread
+
+
+def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
+    if settings.certificate is None or settings.key is None:
+        return None
+    try:
+        return tls_context(settings.certificate, settings.key, settings.client_ca)
+    except OSError as error:
+        raise ConfigError(
+            f"the TLS files cannot be used: {error.strerror or type(error).__name__}",
+            where="--tls-cert, --tls-key, --tls-client-ca",
+            fix="Give a certificate and its key in PEM, readable for this user.",
+        ) from error
+
+
+def serve_metrics(
+    address: Address, metrics: Metrics, settings: ServerSettings | None = None
+) -> tuple[str, Callable[[], None]]:
+    """With the certificate of the settings, and only for the clients that they allow."""
+    tls = _tls(settings) if settings is not None else None
+    try:
+        port, stop = listen_metrics(address.host, address.port, metrics, tls)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the address {address} cannot be used: {error.strerror or error}", where="--metrics",
+            fix="Choose another one, or end what uses it.",
+        ) from error  # fmt: skip
+    return f"{'https' if tls else 'http'}://{Address(address.host, port)}/metrics", stop
