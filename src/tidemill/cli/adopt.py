@@ -16,7 +16,7 @@ def adopt(
 ) -> None:
     """Run a pipeline from a copied, restored or moved state directory. The pipeline must be stopped."""
     from tidemill.errors import EnvironmentProblem
-    from tidemill.service import adopt as service
+    from tidemill.service.maintenance import adopt as service
 
     chosen = target.choose(file, pipeline)
     service.adopt(chosen, terminal.confirm(EnvironmentProblem, yes=yes))

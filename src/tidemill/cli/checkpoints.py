@@ -29,7 +29,7 @@ def show(
 ) -> None:
     """Show how far pipelines are, and sinks with their own position."""
     from tidemill import config
-    from tidemill.service.positions import checkpoint_of, sink_positions
+    from tidemill.service.position.positions import checkpoint_of, sink_positions
 
     pipelines = [target.choose(file, pipeline)] if pipeline else config.load(file)
     answer: list[dict[str, object]] = []
@@ -55,14 +55,18 @@ def history(
     as_json: terminal.AsJson = False,
 ) -> None:
     """Show past checkpoints. `sqlite` and `clickhouse` keep some, `file` only the newest."""
-    from tidemill.service.positions import past_checkpoints
+    from tidemill.service.position.positions import past_checkpoints
 
     chosen = target.choose(file, pipeline)
     past = past_checkpoints(chosen, limit, sink)
     if as_json:
         terminal.show_json({"pipeline": chosen.name, "sink": sink, "checkpoints": [asdict(c) for c in past]})
         return
-    terminal.show_table(_COLUMNS, [_row(chosen.name, checkpoint, sink) for checkpoint in past])
+    terminal.show_table(
+        _COLUMNS,
+        [_row(chosen.name, checkpoint, sink) for checkpoint in past],
+        empty=f"{sink or chosen.name} has no checkpoint yet: the first is saved after its first batch.",
+    )
 
 
 @app.command("set")
@@ -85,7 +89,7 @@ def set_(
 ) -> None:
     """Move a stopped pipeline, to deliver again or to step over events."""
     from tidemill.errors import CheckpointError
-    from tidemill.service.moves import move, plan
+    from tidemill.service.maintenance.moves import move, plan
 
     chosen = target.choose(file, pipeline)
     intended = plan(chosen, offset=offset, since=since, position=position, sink=sink)

@@ -11,12 +11,12 @@ from tidemill.cli import target, terminal
 from tidemill.errors import DeliveryError
 
 if TYPE_CHECKING:
-    from tidemill.service.dead_letters import DeadLetterRecord
+    from tidemill.service.redelivery.dead_letters import DeadLetterRecord
 
 app = terminal.commands("See dead letters, deliver them again, or let them go.")
 
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="Which; all of them if none is named.")]
-OfSink = Annotated[str | None, typer.Option("--sink", help="Only letters of this sink.", show_default=False)]
+OfSink = Annotated[str | None, typer.Option("--sink", help="Only dead letters of this sink.", show_default=False)]
 
 
 @app.command()
@@ -28,7 +28,7 @@ def ls(
     as_json: terminal.AsJson = False,
 ) -> None:
     """List dead letters, oldest event first. Safe while the pipeline runs."""
-    from tidemill.service.dead_letters import list_records
+    from tidemill.service.redelivery.dead_letters import list_records
 
     chosen = target.choose(file, pipeline)
     listing = list_records(chosen, sink, limit)
@@ -54,6 +54,7 @@ def ls(
             )
             for each in dead_letters
         ],
+        empty=f"{chosen.name} has no dead letters{f' of sink {sink}' if sink else ''}.",
     )
     total = counts.get(sink, 0) if sink else sum(counts.values())
     if total > len(dead_letters):
@@ -70,7 +71,7 @@ def show(
     """Show one dead letter with its event, always as JSON. The event's values are in it."""
     import orjson
 
-    from tidemill.service.dead_letters import read_record
+    from tidemill.service.redelivery.dead_letters import read_record
 
     dead_letter, event = read_record(target.choose(file, pipeline), number)
     terminal.show_json({**_head(dead_letter), "event": orjson.loads(event)})
@@ -93,7 +94,7 @@ def replay(
 
     A sink that holds rows is not sent dead letters that are superseded: newer events of their rows are there.
     """
-    from tidemill.service import dead_letters as service
+    from tidemill.service.redelivery import dead_letters as service
 
     chosen = target.choose(file, pipeline)
     intended = service.plan_replay(chosen, ids or (), sink, superseded=superseded)
@@ -145,7 +146,7 @@ def purge(
     as_json: terminal.AsJson = False,
 ) -> None:
     """Remove dead letters for ever: their sink never gets these events. Safe while the pipeline runs."""
-    from tidemill.service import dead_letters as service
+    from tidemill.service.redelivery import dead_letters as service
 
     chosen = target.choose(file, pipeline)
     intended = service.plan_purge(chosen, ids or (), sink, superseded=superseded)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill.cli import terminal
+from tidemill.cli import target, terminal
 
 if TYPE_CHECKING:
     from tidemill.contracts import Check
@@ -22,11 +22,14 @@ _STYLE = {"pass": "green", "warn": "yellow", "fail": "bold red"}
 @app.command()
 def doctor(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Pipeline files; without one, only this machine.", show_default=False)
+        list[Path] | None,
+        typer.Argument(
+            help="Pipeline files; without one, only this machine.", show_default=False, callback=target.check_files
+        ),
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Check this machine and, for each pipeline, its source, sinks, checkpoint store and change log.
+    """Check this machine and, for each pipeline, its source, sinks, stores, state directory and change log.
 
     Exit code 3 if a check fails.
     """
@@ -49,7 +52,7 @@ def doctor(
         for subject, checks in report:
             _show(subject, checks)
         said, style = f"{failed} failed, {warned} to look at", _STYLE["fail" if failed else "warn"]
-        terminal.say(*("all is well", "green") if not failed and not warned else (said, style))
+        terminal.say(*("everything is there", "green") if not failed and not warned else (said, style))
     if failed:
         raise typer.Exit(3)
 

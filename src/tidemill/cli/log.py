@@ -13,7 +13,12 @@ from tidemill.cli import target, terminal
 
 app = terminal.commands("Look inside the change log.")
 
-Target = Annotated[str, typer.Argument(help="A pipeline file, or a log's directory or URI.", show_default=False)]
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="A pipeline file, or a log's directory or URI.", show_default=False, callback=target.check_place
+    ),
+]
 First = Annotated[int, typer.Option("--from", min=0, help="First offset to show.")]
 
 
@@ -26,7 +31,7 @@ def ls(
     as_json: terminal.AsJson = False,
 ) -> None:
     """List appends: one or more whole source transactions each, in order."""
-    from tidemill.service.log_view import list_appends
+    from tidemill.service.change_log.view import list_appends
 
     appends = list_appends(target.log_of(log, pipeline)[0], first, limit)
     if as_json:
@@ -46,6 +51,7 @@ def ls(
             )
             for each in appends
         ),
+        empty="The log has no appends" + (f" from offset {first:,} on." if first else " yet."),
     )
 
 
@@ -60,7 +66,7 @@ def cat(
     as_json: terminal.AsJson = False,
 ) -> None:
     """Print events, one JSON document a line, in order. --json changes nothing."""
-    from tidemill.service.log_view import print_events
+    from tidemill.service.change_log.view import print_events
 
     for line in print_events(*target.log_of(log, pipeline), first, last, table, limit):
         sys.stdout.write(line + "\n")
@@ -69,7 +75,7 @@ def cat(
 @app.command()
 def stats(log: Target, pipeline: target.Which = None, as_json: terminal.AsJson = False) -> None:
     """Count what the log holds, by table, and what is not delivered yet."""
-    from tidemill.service.log_view import count
+    from tidemill.service.change_log.view import count
 
     found = count(target.log_of(log, pipeline)[0], target.pipeline_of(log, pipeline))
     summary: dict[str, object] = {
@@ -91,7 +97,7 @@ def stats(log: Target, pipeline: target.Which = None, as_json: terminal.AsJson =
         return
     terminal.show_table(("", ""), [(key.replace("_", " "), _plain(value)) for key, value in summary.items()])
     terminal.say("")
-    terminal.show_table(("table", "events", "bytes"), map(astuple, found.tables))
+    terminal.show_table(("table", "events", "bytes"), map(astuple, found.tables), empty="It holds no events.")
     if found.sinks:
         terminal.say("")
         terminal.show_table(("sink", "offset", "undelivered events"), map(astuple, found.sinks))

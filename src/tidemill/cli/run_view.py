@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
 
 import orjson
 from rich.console import Console, Group
 from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.cli.snapshot_view import bar
 from tidemill.disk.output import lock_output
-from tidemill.service.status import PipelineStatus, SinkState, SinkStatus, State
+from tidemill.service.run.start_profile import StartStage
+from tidemill.service.run.status import PipelineStatus, SinkState, SinkStatus, State
 from tidemill.service.units import human_bytes
 
 _STYLE = {State.RUNNING: "green", State.FAILING: "red", State.FAILED: "bold red", State.STOPPING: "yellow"}
 # Of one pipeline, below the table: more would push the table off the screen.
 _NOTICES = 3
+_TABLES = 5
 _SINK_STYLE = {SinkState.OK: "green", SinkState.FAILING: "red", SinkState.FAILED: "bold red"}
 
 
@@ -40,12 +44,23 @@ class LiveTable:
     ) -> None:
         self._live.stop()
 
+    def say(self, text: str) -> None:
+        """What goes on before there is a table, or beside it."""
+        if self._began:
+            self._live.console.print(Text(text))
+        else:
+            self._live.update(Spinner("dots", Text(f" {text}"), style="cyan"), refresh=True)
+
     def show(self, statuses: list[PipelineStatus]) -> None:
         for status in statuses:
             if status.began and status.name not in self._began:
                 self._began.add(status.name)
                 self._live.console.print(Text(_began(status)))
         self._live.update(_table(statuses))
+
+    def show_start(self, stages: Sequence[StartStage]) -> None:
+        for line in _start_lines(stages):
+            self._live.console.print(Text(line))
 
 
 class LineView:
@@ -55,13 +70,19 @@ class LineView:
         self._interval, self._as_json = interval, as_json
         self._shown: dict[str, tuple[float, tuple[str, ...]]] = {}
 
+    def say(self, text: str) -> None:
+        """For people: programs read a status a line."""
+        if not self._as_json:
+            _say(text)
+
     def show(self, statuses: list[PipelineStatus]) -> None:
         now = time.monotonic()
         for status in statuses:
             looks = (
-                status.began, status.state, status.stage, status.error.get("what", ""),
+                status.began, status.state, _stage(status), status.error.get("what", ""),
                 *(sink.state for sink in status.sinks),
-                *map(_named, status.notices),
+                *(table.state for table in status.tables),
+                *map(_label, status.notices),
             )  # fmt: skip
             at, before = self._shown.get(status.name, (0.0, ()))
             if looks != before or now - at >= self._interval:
@@ -72,9 +93,23 @@ class LineView:
                 if status.began and before[:1] != (status.began,):
                     _say(_began(status))
                 for notice in status.notices:
-                    if _named(notice) not in before:
+                    if _label(notice) not in before:
                         _say(f"{status.name} {_as_line(notice)}")
                 _say(_line(status))
+
+    def show_start(self, stages: Sequence[StartStage]) -> None:
+        if self._as_json:
+            _say(orjson.dumps({"start": [asdict(stage) for stage in stages]}).decode())
+            return
+        for line in _start_lines(stages):
+            _say(line)
+
+
+def _start_lines(stages: Sequence[StartStage]) -> Iterator[str]:
+    """Of `--profile-start`: seconds since the process began, then how many seconds the stage took."""
+    parts = max((len(each.part) for each in stages), default=0)
+    for each in stages:
+        yield f"{each.begin:6.2f} s  {each.part:<{parts}}  {each.stage:<16}{each.seconds:6.2f} s"
 
 
 def _say(line: str) -> None:
@@ -88,7 +123,7 @@ def _say(line: str) -> None:
         print(line, flush=True)
 
 
-def _named(notice: Mapping[str, str]) -> str:
+def _label(notice: Mapping[str, str]) -> str:
     return f"{notice['code']} {notice['subject']}"
 
 
@@ -111,7 +146,7 @@ def _table(statuses: list[PipelineStatus]) -> Group:
     for s in statuses:
         sinks = Text(" ").join(Text(_sink(k), style=_SINK_STYLE[k.state]) for k in s.sinks)
         table.add_row(
-            s.name, Text(s.state, style=_STYLE.get(s.state, "")), s.stage,
+            s.name, Text(s.state, style=_STYLE.get(s.state, "")), _stage(s),
             f"{s.events:,}", f"{s.events_per_second:,.0f}",
             f"{s.lag_events:,}", f"{s.lag_seconds:.1f}", _bytes(s), f"{s.batch_seconds * 1000:.0f}", sinks,
         )  # fmt: skip
@@ -120,6 +155,16 @@ def _table(statuses: list[PipelineStatus]) -> Group:
 
 def _below(s: PipelineStatus) -> Iterator[Text]:
     """What needs words, as wide as the screen."""
+    if s.state in (State.STOPPING, State.STOPPED):
+        yield Text(f"{s.name}: {_rest(s)}", style="yellow")
+    going = [t for t in s.tables if t.state not in ("ready", "failed")]
+    for table in going[:_TABLES]:
+        yield Text(f"{s.name}: {bar(table)} {table.name} {table.state}, {table.rows:,} rows")
+    if len(going) > _TABLES:
+        yield Text(f"{s.name}: and {len(going) - _TABLES} more tables to copy, which `tidemill snapshot status` shows")
+    for table in s.tables:
+        if table.state == "failed":
+            yield Text(f"{s.name}: {table.name} is not copied: {table.error} {table.fix}", style="red")
     if s.error:
         yield Text(f"{s.name}: {s.error['what']}", style="red")
     for sink in s.sinks:
@@ -131,22 +176,44 @@ def _below(s: PipelineStatus) -> Iterator[Text]:
         yield Text(f"{s.name}: and {len(s.notices) - _NOTICES} more, which `tidemill doctor` shows", style="yellow")
 
 
+def _stage(s: PipelineStatus) -> str:
+    """Capture may be at its work long before the sinks' lanes are: then nothing is delivered yet."""
+    if s.state is State.STOPPED:
+        return ""
+    return "starting" if s.stage == "cdc" and s.state is State.RUNNING and not s.lanes_stand else s.stage
+
+
+def _rest(s: PipelineStatus) -> str:
+    """How far a stop has come."""
+    if s.state is State.STOPPED:
+        left = f"{s.lag_events:,} left for the next" if s.lag_events else "none left"
+        return f"{s.events:,} events delivered in this run, {left}"
+    if s.lag_events:
+        return f"{s.lag_events:,} events left to deliver; {s.events:,} delivered in this run"
+    return f"everything is delivered ({s.events:,} events in this run), the last batch is noted"
+
+
 def _line(s: PipelineStatus) -> str:
-    sinks = " ".join(f"{k.id}:{k.state}{_behind(k)}" for k in s.sinks)
+    sinks = " ".join(f"{k.id}:{k.state}{_lag(k)}" for k in s.sinks)
+    if s.state in (State.STOPPING, State.STOPPED) and not s.error:
+        return f"{s.name} {s.state}: {_rest(s)} {sinks}"
     text = (
-        f"{s.name} {s.state} {s.stage} events={s.events} rate={s.events_per_second:.0f}/s lag={s.lag_events}ev "
+        f"{s.name} {s.state} {_stage(s)} events={s.events} rate={s.events_per_second:.0f}/s lag={s.lag_events}ev "
         f"{s.lag_seconds:.1f}s {_bytes(s)} batch={s.batch_seconds * 1000:.0f}ms {sinks}"
     )
+    if any(t.state != "ready" for t in s.tables):
+        ready = sum(t.state == "ready" for t in s.tables)
+        text += f" snapshot={ready}/{len(s.tables)}tables {sum(t.rows for t in s.tables)}rows"
     text += "".join(f" {notice['code']}: {notice['subject']}" for notice in s.notices)
     return f"{text} error: {s.error['what']}" if s.error else text
 
 
 def _sink(sink: SinkStatus) -> str:
     state = "" if sink.state is SinkState.OK else f" {sink.state}"
-    return f"{sink.id}{state}{_behind(sink)}"
+    return f"{sink.id}{state}{_lag(sink)}"
 
 
-def _behind(sink: SinkStatus) -> str:
+def _lag(sink: SinkStatus) -> str:
     """Only what is worth a look: a sink that lags the pipeline by itself, dead letters, events lost to it."""
     parts = [f"-{sink.lag_events}ev"] if sink.lag_events and (sink.error or not sink.waited_for) else []
     parts += [f"{sink.dead_letters} dead letters"] if sink.dead_letters else []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 import typer
 
-from tidemill.cli import terminal
+from tidemill.cli import target, terminal
 from tidemill.errors import ConfigError
 from tidemill.service.units import human_bytes
 
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 app = terminal.commands("Consume the message queue of a pgstream sink, and look after it.")
 
 Where = Annotated[
-    str, typer.Argument(help="A pipeline file with a pgstream sink, or postgresql://...", show_default=False)
-]
+    str,
+    typer.Argument(
+        help="A pipeline file with a pgstream sink, or postgresql://...", show_default=False,
+        callback=target.check_place,
+    ),
+]  # fmt: skip
 Stream = Annotated[str, typer.Argument(help="The stream's name.", show_default=False)]
 Name = Annotated[str, typer.Option("--group", "-g", help="The consumer group.", show_default=False)]
 Token = Annotated[str, typer.Option("--token", help="What `pull` gave with the messages.", show_default=False)]
@@ -47,7 +51,9 @@ def list_(where: Where, sink: Sink = None, schema: Schema = None, as_json: termi
         for s in streams
         for g in s["groups"] or [dict.fromkeys(names, "")]
     ]
-    terminal.show_table(("stream", "messages", "size", *(n.replace("_", " ") for n in names)), rows)
+    terminal.show_table(
+        ("stream", "messages", "size", *(n.replace("_", " ") for n in names)), rows, empty="There are no streams."
+    )
 
 
 @app.command()
@@ -76,7 +82,8 @@ def pull(
             terminal.show_json({"token": token, "messages": [_as_data(m) for m in messages]})
         else:
             columns = ("id", "attempts", "op", "table", "payload")
-            terminal.show_table(columns, [(m.id, m.attempts, m.op, m.table, _shown(m)) for m in messages])
+            rows = [(m.id, m.attempts, m.op, m.table, _render(m)) for m in messages]
+            terminal.show_table(columns, rows, empty=f"No message waits for {group}.")
             if messages and not ack_now:
                 terminal.say(f"token {messages[0].token}")
         if ack_now and messages:
@@ -149,7 +156,7 @@ def replay(
         raise ConfigError("a replay begins at one place", fix="Give one of --lsn, --since, --offset, --dead.")
     with _client(where, sink, schema) as client:
         members = _group(client, stream, group)
-        count = members.revive() if dead else members.replay(lsn=lsn, time=_moment(since), offset=offset)
+        count = members.revive() if dead else members.replay(lsn=lsn, time=_timestamp(since), offset=offset)
     if as_json:
         terminal.show_json({"stream": stream, "group": group, "messages": count})
     else:
@@ -176,7 +183,8 @@ def dead(
         )
         return
     columns = ("id", "event_id", "attempts", "died_at", "reason")
-    terminal.show_table(columns, [tuple(dead_letter[name] for name in columns) for dead_letter in dead_letters])
+    rows = [tuple(dead_letter[name] for name in columns) for dead_letter in dead_letters]
+    terminal.show_table(columns, rows, empty=f"{group} has no dead letters.")
 
 
 @contextmanager
@@ -207,18 +215,18 @@ def _report(claimed: Claimed, as_json: bool, *, quiet: bool = False) -> None:
         raise typer.Exit(1)
 
 
-def _moment(text: str | None) -> datetime.datetime | None:
+def _timestamp(text: str | None) -> datetime.datetime | None:
 
     if text is None:
         return None
     try:
-        moment = datetime.datetime.fromisoformat(text)
+        timestamp = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(f'"{text}" is not a time', fix="Write it like 2026-03-01T12:00:00Z.") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=datetime.UTC)
 
 
-def _shown(message: Message) -> str:
+def _render(message: Message) -> str:
     return message.payload.decode() if "json" in message.content_type else f"{len(message.payload)} bytes"
 
 

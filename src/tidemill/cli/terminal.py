@@ -34,9 +34,13 @@ def show_json(value: Any) -> None:
     sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode() + "\n")
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """Numbers are aligned right. Text is printed as it is: a `[` in a table's name is not markup."""
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", empty: str = "") -> None:
+    """Numbers are aligned right. Text is printed as it is: a `[` in a table's name is not markup. Without rows the
+    sentence `empty` stands there instead of a header over nothing."""
     content = [[*row] for row in rows]
+    if empty and not content:
+        say(empty)
+        return
     table = Table(box=None, pad_edge=False, title=escape(title) or None, title_justify="left", header_style="bold")
     for index, name in enumerate(columns):
         numeric = bool(content) and all(isinstance(row[index], int | float) for row in content)
@@ -49,6 +53,18 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
 
 def say(text: str, style: str = "") -> None:
     Console(soft_wrap=True).print(Text(text, style=style))
+
+
+def say_line(content: Any) -> None:
+    """One line at once, also into a pipe; as JSON unless it is text."""
+    line = content if isinstance(content, str) else orjson.dumps(content, default=str).decode()
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def progress(text: str) -> None:
+    """For people who wait, also beside an answer for machines."""
+    Console(stderr=True, soft_wrap=True).print(Text(text))
 
 
 def warn(text: str) -> None:

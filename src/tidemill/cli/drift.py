@@ -1,0 +1,63 @@
+"""`tidemill drift ls|accept`: events that are not what was declared of their table."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemill.cli import target, terminal
+from tidemill.errors import ConfigError
+
+app = terminal.commands("See where events are not what was declared, and accept it.")
+
+
+@app.command()
+def ls(
+    file: target.File,
+    below: Annotated[bool, typer.Option("--below", help="Also those under their threshold.")] = False,
+    pipeline: target.Which = None,
+    as_json: terminal.AsJson = False,
+) -> None:
+    """List drift by table and kind.
+
+    With where it was seen first and last. Never shows values."""
+    from tidemill.service.schema.sensing import describe_finding, drifts
+
+    chosen = target.choose(file, pipeline)
+    found = drifts(chosen, below=below)
+    if as_json:
+        terminal.show_json({"pipeline": chosen.name, "drift": [describe_finding(each) for each in found]})
+        return
+    terminal.show_table(
+        ("table", "kind", "what", "events", "first seen", "last seen", "example positions"),
+        [
+            (
+                each.table, str(each.kind), each.what, each.seen.count,
+                each.seen.first.at if each.seen.first else "", each.seen.last.at if each.seen.last else "",
+                ", ".join(spot.position for spot in each.seen.examples),
+            )
+            for each in found
+        ],
+        empty=f"{chosen.name} has no drift" + ("." if below else " above its thresholds; --below shows the rest."),
+    )  # fmt: skip
+
+
+@app.command()
+def accept(
+    file: target.File,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="As `ls` shows it.", show_default=False)],
+    yes: terminal.Yes = False,
+    pipeline: target.Which = None,
+    as_json: terminal.AsJson = False,
+) -> None:
+    """Take what is observed of a table now as declared. Its drift is forgotten. Safe while the pipeline runs."""
+    from tidemill.service.schema.sensing import accept_drift
+
+    chosen = target.choose(file, pipeline)
+    terminal.confirm(ConfigError, yes=yes)(f"what events of {table} show now becomes its baseline")
+    settled = accept_drift(chosen, table)
+    if as_json:
+        terminal.show_json({"pipeline": chosen.name, "table": table, "accepted": settled})
+        return
+    terminal.say(f"{settled} accepted")

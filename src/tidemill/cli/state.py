@@ -1,0 +1,61 @@
+"""`tidemill state export|import`: moves an installation's state store, as one file. Works on the store, not over the
+API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemill.cli import terminal
+
+if TYPE_CHECKING:
+    from tidemill.state.transfer import Transferred
+
+app = terminal.commands("An installation's state store as one file: write it, read it into another store.")
+
+State = Annotated[str, typer.Option("--state", help="The state store: postgresql://…, or its file.")]
+_DEFAULT = str(Path(".tidemill") / "state.sqlite")
+
+
+@app.command("export")
+def export_store(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not be there yet.", show_default=False)],
+    state: State = _DEFAULT,
+    yes: terminal.Yes = False,
+    as_json: terminal.AsJson = False,
+) -> None:
+    """Write the whole store into a file: documents, tokens, lifecycle, positions, snapshots, decisions.
+
+    No pipeline may run meanwhile. The file is for its owner alone: documents of the API are in it as they were sent.
+    """
+    from tidemill.errors import StateError
+    from tidemill.service.state_transfer import export_state
+
+    done = export_state(state, file, terminal.confirm(StateError, yes=yes))
+    _show(done, file, as_json)
+    if not as_json:
+        terminal.say(f"Read it into another store: tidemill state import {file} --state postgresql://…")
+
+
+@app.command("import")
+def import_store(
+    file: Annotated[Path, typer.Argument(help="What `export` wrote.", show_default=False)],
+    state: State = _DEFAULT,
+    as_json: terminal.AsJson = False,
+) -> None:
+    """Read such a file into a store that has nothing: all of it, or nothing."""
+    from tidemill.service.state_transfer import import_state
+
+    _show(import_state(state, file), file, as_json)
+    if not as_json:
+        terminal.say("Servers and documents must use this store from now on (--state, state_uri), and no other.")
+
+
+def _show(done: Transferred, file: Path, as_json: bool) -> None:
+    if as_json:
+        terminal.show_json({"file": str(file), "version": done.version, "rows": done.rows})
+        return
+    terminal.show_table(("table", "rows"), [(name, count) for name, count in done.rows.items() if count])
+    terminal.say(f"{sum(done.rows.values())} rows, version {done.version}")
