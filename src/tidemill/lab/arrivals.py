@@ -63,7 +63,7 @@ class Arrivals:
         yield from map(orjson.loads, content.splitlines())
 
 
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")  # the database prints it with a blank and +00
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")  # the database prints it with a blank and +00
 
 
 def differences(table: Mapping[tuple[str, ...], Event], rows: list[dict[str, Any]], key: tuple[str, ...]) -> int:
@@ -96,7 +96,7 @@ def _same(text: str | None, value: Any) -> bool:
             return text is None
         case dict() | list():
             return text is not None and bool(orjson.loads(text) == value)
-        case str() if _MOMENT.fullmatch(value) and text:
+        case str() if _TIMESTAMP.fullmatch(value) and text:
             return datetime.fromisoformat(value) == datetime.fromisoformat(text)
         case _:
             return str(value) == text

@@ -1,4 +1,4 @@
-"""`tidemill demo`: a PostgreSQL of its own, a shop under load, a pipeline to files, the events as they arrive.
+"""`tidemill demo`: a PostgreSQL of its own or a SQLite file, a shop under load, a pipeline to files, and its events.
 
 The pipeline is an ordinary document, run by the same code as `tidemill run`. Afterwards the files are replayed
 into tables and compared with the database.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sqlite3
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -28,8 +29,7 @@ from tidemill.lab.arrivals import Arrivals, differences
 from tidemill.lab.demo_view import View, summary
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.lab.shop import KEYS, Shop
-
-app = terminal.commands()
+from tidemill.lab.sqlite_shop import SqliteShop
 
 PIPELINE = """\
 # Written by `tidemill demo`. Point the dsn at your own database and it is yours.
@@ -46,18 +46,25 @@ spec:
       config: {id: files, path: ${DEMO_FILES}}
   state_dir: ${DEMO_STATE}
 """
+SQLITE_PIPELINE = """\
+# Written by `tidemill demo --source sqlite`. Give the path of your own file and it is yours.
+metadata: {name: shop}
+spec:
+  source:
+    type: sqlite
+    config: {id: shop, path: ${DEMO_DSN}}
+  sinks:
+    - type: files
+      config: {id: files, path: ${DEMO_FILES}}
+  state_dir: ${DEMO_STATE}
+"""
 _START_TIMEOUT = 300.0  # the first run compiles its kernels
 _DRAIN_TIMEOUT = 120.0
 _REFRESH = 0.2
 
 
-@app.command()
-def demo(
-    seconds: Annotated[float, typer.Option(help="How long the shop is under load.", min=1)] = 15,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the files and the log in ./tidemill-demo.")] = False,
-    as_json: terminal.AsJson = False,
-) -> None:
-    """Watch changes of a real PostgreSQL arrive through Spark. Needs nothing and leaves nothing behind."""
+def play(seconds: float, source: str, *, keep: bool, as_json: bool) -> None:
+    """The whole of it, on the terminal; `demo_command.py` says what the options mean."""
     kept = Path("tidemill-demo").absolute()
     if keep and kept.exists():
         raise EnvironmentProblem(f"{kept} is there already", fix="Remove it, or run the demo without --keep.")
@@ -74,10 +81,14 @@ def demo(
         directory = kept if keep else Path(cleaning.enter_context(_scratch()))
         directory.mkdir(exist_ok=True)
         out = Console(quiet=as_json, highlight=False)
-        server = cleaning.enter_context(Postgres(durable=False))
-        facts, view = _Play(server, directory, seconds, out, stopped).perform()
+        stage: PostgresStage | SqliteStage
+        if source == "sqlite":
+            stage = SqliteStage(directory / "shop.db")
+        else:
+            stage = PostgresStage(cleaning.enter_context(Postgres(durable=False)))
+        facts, view = _Play(stage, directory, seconds, out, stopped).perform()
         facts["directory"] = str(kept) if keep else None
-    facts["next"] = _what_next(keep)
+    facts["next"] = _what_next(source, keep)
     out.print(summary(view, facts))
     if as_json:
         terminal.show_json(facts)
@@ -85,31 +96,69 @@ def demo(
         raise typer.Exit(1)
 
 
+class PostgresStage:
+    """What the demo needs of a database."""
+
+    pipeline = PIPELINE
+
+    def __init__(self, server: Postgres) -> None:
+        self._server = server
+        self.name = f"PostgreSQL {server.version}"
+        self.ready = f"{self.name} is up"
+        self.dsn = server.dsn()
+        self.shop: Shop | SqliteShop = Shop(self.dsn)
+
+    def captured(self) -> bool:
+        return bool(self._server.query("SELECT 1 FROM pg_replication_slots WHERE active"))
+
+
+class SqliteStage:
+    pipeline = SQLITE_PIPELINE
+
+    def __init__(self, path: Path) -> None:
+        self.name = f"SQLite {sqlite3.sqlite_version}"
+        self.ready = f"{path.name} is made"
+        self.dsn = str(path)
+        self.shop: Shop | SqliteShop = SqliteShop(path)
+
+    def captured(self) -> bool:
+        """Triggers are there: what is committed from now on is recorded."""
+        with contextlib.closing(sqlite3.connect(self.dsn)) as db:
+            return bool(db.execute("SELECT 1 FROM sqlite_schema WHERE type = 'trigger'").fetchone())
+
+
 class _Play:
     """One performance. The pipeline and the shop's customers have a thread each; this one looks on."""
 
-    def __init__(self, server: Postgres, directory: Path, seconds: float, out: Console, stopped: list[int]) -> None:
-        self._server = server
+    def __init__(
+        self,
+        stage: PostgresStage | SqliteStage,
+        directory: Path,
+        seconds: float,
+        out: Console,
+        stopped: list[int],
+    ) -> None:
+        self._stage = stage
         self._stopped = stopped
         self._directory = directory
         self._seconds = seconds
         self._out = out
-        self._shop = Shop(server.dsn())
+        self._shop = stage.shop
         self._arrivals = Arrivals(directory / "files", KEYS)
-        self._view = View(self._shop, self._arrivals, f"PostgreSQL {server.version} and Spark on this machine")
+        self._view = View(self._shop, self._arrivals, f"{stage.name} and Spark on this machine")
         self._stop = threading.Event()
         self._failure: list[BaseException] = []
 
     def perform(self) -> tuple[dict[str, Any], View]:
         self._shop.create()
-        self._view.done.append("PostgreSQL is up, the shop has four tables")
+        self._view.done.append(f"{self._stage.ready}, the shop has four tables")
         runner = self._thread(self._run, self._pipelines())
         customers = self._thread(self._shop.serve, self._stop, self._seconds)
         with self._screen(), _stderr_to(self._directory / "run.log"):
             try:
                 runner.start()
                 # What is committed before the slot exists is not a change to be captured.
-                self._watch("capture and Spark are starting (about ten seconds)", self._captured, _START_TIMEOUT)
+                self._watch("capture and Spark are starting (about ten seconds)", self._stage.captured, _START_TIMEOUT)
                 self._shop.open()
                 self._watch("the first events are on their way", self._caught_up, _START_TIMEOUT)
                 start = self._view.start = time.monotonic()
@@ -128,9 +177,9 @@ class _Play:
 
     def _pipelines(self) -> list[config.Pipeline]:
         document = self._directory / "pipeline.yaml"
-        document.write_text(PIPELINE)
+        document.write_text(self._stage.pipeline)
         places = {
-            "DEMO_DSN": self._server.dsn(),
+            "DEMO_DSN": self._stage.dsn,
             "DEMO_FILES": str(self._directory / "files"),
             "DEMO_STATE": str(self._directory / "state"),
         }
@@ -147,16 +196,13 @@ class _Play:
             runtime.drain(*names)
 
     def _thread(self, target: Callable[..., None], *arguments: Any) -> threading.Thread:
-        def guarded() -> None:
+        def guard() -> None:
             try:
                 target(*arguments)
             except BaseException as error:  # noqa: BLE001  raised again by the thread that looks on
                 self._failure.append(error)
 
-        return threading.Thread(target=guarded, name=target.__name__, daemon=True)
-
-    def _captured(self) -> bool:
-        return bool(self._server.query("SELECT 1 FROM pg_replication_slots WHERE active"))
+        return threading.Thread(target=guard, name=target.__name__, daemon=True)
 
     def _caught_up(self) -> bool:
         return self._arrivals.total >= self._shop.committed.total()
@@ -214,16 +260,17 @@ class _Play:
         }
 
 
-def _what_next(kept: bool) -> list[str]:
+def _what_next(source: str, kept: bool) -> list[str]:
+    again = "tidemill demo" if source == "postgres" else f"tidemill demo --source {source}"
     look = (
         [
             "less -S $(find tidemill-demo/files -name '*.jsonl' | head -1)",
             "tidemill log stats tidemill-demo/state/shop/log",
         ]
         if kept
-        else ["tidemill demo --keep    keep pipeline, events and log in ./tidemill-demo"]
+        else [f"{again} --keep    keep pipeline, events and log in ./tidemill-demo"]
     )
-    return [*look, "tidemill --help         everything else"]
+    return [*look, f"{'tidemill --help':<{len(again) + 7}}    everything else"]
 
 
 def _leave(signals: list[int]) -> None:

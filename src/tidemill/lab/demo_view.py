@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tidemill.lab.arrivals import Arrivals, Event
 from tidemill.lab.shop import KEYS, Shop
+from tidemill.lab.sqlite_shop import SqliteShop
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SIGNS = {"insert": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red")}
@@ -26,7 +27,7 @@ _HISTORY = 56
 class View:
     """State of the screen. `tick` once a second keeps the history of the rate."""
 
-    shop: Shop
+    shop: Shop | SqliteShop
     arrivals: Arrivals
     versions: str
     stage: str = ""
@@ -34,6 +35,7 @@ class View:
     start: float = 0.0
     rates: deque[int] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     _last_total: int = 0
+    _spinner: Spinner = field(default_factory=lambda: Spinner("dots", style="cyan"))  # one, or it never turns
 
     def tick(self) -> None:
         self.rates.append(self.arrivals.total - self._last_total)
@@ -42,7 +44,8 @@ class View:
     def frame(self) -> RenderableType:
         if not self.arrivals.total:
             steps: list[RenderableType] = [Text.assemble(("  ✓ ", "green"), step) for step in self.done]
-            return Group(self._title(), *steps, Spinner("dots", Text(f" {self.stage}"), style="cyan"))
+            self._spinner.update(text=Text(f" {self.stage}"))
+            return Group(self._title(), *steps, self._spinner)
         return Group(self._title(), self._counts(), self._rate(), Rule(style="dim"), *self._recent())
 
     def line(self) -> str:

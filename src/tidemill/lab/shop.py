@@ -46,9 +46,9 @@ CREATE TABLE shop.order_items (
   PRIMARY KEY (order_id, line)
 );
 """
-_NAMES = ("Ada", "Alan", "Barbara", "Donald", "Edsger", "Frances", "Grace", "Jean", "Katherine", "Leslie", "Radia")
-_CITIES = ("Lisbon", "Oslo", "Kraków", "Zürich", "Nairobi", "Osaka", "Montréal", "Hobart", "Valparaíso", "Saint-Malo")
-_GOODS = (
+NAMES = ("Ada", "Alan", "Barbara", "Donald", "Edsger", "Frances", "Grace", "Jean", "Katherine", "Leslie", "Radia")
+CITIES = ("Lisbon", "Oslo", "Kraków", "Zürich", "Nairobi", "Osaka", "Montréal", "Hobart", "Valparaíso", "Saint-Malo")
+GOODS = (
     "anchor",
     "barometer",
     "buoy",
@@ -61,8 +61,8 @@ _GOODS = (
     "sluice",
     "winch",
 )
-_NEXT = {"placed": "paid", "paid": "packed", "packed": "shipped", "shipped": "delivered"}
-_SALE_ORDERS = 1_000
+NEXT = {"placed": "paid", "paid": "packed", "packed": "shipped", "shipped": "delivered"}
+SALE_ORDERS = 1_000
 
 Pace = Callable[[float], float]
 """Transactions per second to aim at, so many seconds after the start."""
@@ -112,8 +112,8 @@ class Shop:
         """What the database holds now, every value as text."""
         with psycopg.connect(self._dsn) as connection:
             columns = [c.name for c in connection.execute(f"SELECT * FROM shop.{table} LIMIT 0").description or ()]
-            texts = ", ".join(f"{column}::text" for column in columns)
-            found = connection.execute(f"SELECT {texts} FROM shop.{table}".encode()).fetchall()
+            strings = ", ".join(f"{column}::text" for column in columns)
+            found = connection.execute(f"SELECT {strings} FROM shop.{table}".encode()).fetchall()
         return [dict(zip(columns, row, strict=True)) for row in found]
 
     def _pick(self) -> Callable[[psycopg.Connection[Any]], None]:
@@ -143,8 +143,8 @@ class Shop:
         self._pending[table, op] += cursor.rowcount
 
     def _stock_up(self, connection: psycopg.Connection[Any]) -> None:
-        self._skus = [f"{name[:3].upper()}-{number:03}" for number, name in enumerate(_GOODS, start=1)]
-        for sku, name in zip(self._skus, _GOODS, strict=True):
+        self._skus = [f"{name[:3].upper()}-{number:03}" for number, name in enumerate(GOODS, start=1)]
+        for sku, name in zip(self._skus, GOODS, strict=True):
             self._count("products", "insert", connection.execute(
                 "INSERT INTO shop.products VALUES (%s, %s, %s, 100000, jsonb_build_object('weight_kg', %s::numeric))",
                 [sku, name, self._price(), round(self._dice.uniform(0.1, 40), 1)],
@@ -155,12 +155,12 @@ class Shop:
     def _join(self, connection: psycopg.Connection[Any]) -> None:
         self._count("customers", "insert", connection.execute(
             "INSERT INTO shop.customers (name, city) VALUES (%s, %s)",
-            [self._dice.choice(_NAMES), self._dice.choice(_CITIES)],
+            [self._dice.choice(NAMES), self._dice.choice(CITIES)],
         ))  # fmt: skip
 
     def _move(self, connection: psycopg.Connection[Any]) -> None:
         self._count("customers", "update", connection.execute(
-            "UPDATE shop.customers SET city = %s WHERE id = %s", [self._dice.choice(_CITIES), self._dice.randint(1, 20)]
+            "UPDATE shop.customers SET city = %s WHERE id = %s", [self._dice.choice(CITIES), self._dice.randint(1, 20)]
         ))  # fmt: skip
 
     def _order(self, connection: psycopg.Connection[Any]) -> None:
@@ -187,7 +187,7 @@ class Shop:
         placed = connection.execute(
             "INSERT INTO shop.orders (customer_id, total) "
             "SELECT 1 + n %% 20, 9.99 FROM generate_series(1, %s) AS n RETURNING id",
-            [_SALE_ORDERS],
+            [SALE_ORDERS],
         )
         self._count("orders", "insert", placed)
         self._count("order_items", "insert", connection.execute(
@@ -200,7 +200,7 @@ class Shop:
             return
         at = self._dice.randrange(len(self._open))
         order, status = self._open[at]
-        status = _NEXT[status]
+        status = NEXT[status]
         self._count("orders", "update", connection.execute(
             "UPDATE shop.orders SET status = %s WHERE id = %s", [status, order]
         ))  # fmt: skip
@@ -225,7 +225,7 @@ class Shop:
     def _relabel(self, connection: psycopg.Connection[Any]) -> None:
         # The key itself changes: consumers see a delete of the old and an insert of the new.
         old = self._dice.choice(self._skus)
-        new = f"{old[:3]}-{int(old[4:]) + len(_GOODS):03}"
+        new = f"{old[:3]}-{int(old[4:]) + len(GOODS):03}"
         changed = connection.execute("UPDATE shop.products SET sku = %s WHERE sku = %s", [new, old])
         self._count("products", "delete", changed)
         self._count("products", "insert", changed)

@@ -21,12 +21,13 @@ from tidemill.model.change import Committed
 from tidemill.model.position import Position
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
-from tidemill.service.capture_process import CaptureProcess
-from tidemill.service.pipeline_run import PipelineRun
-from tidemill.service.status import State
+from tidemill.service.run.capture_process import CaptureProcess
+from tidemill.service.run.pipeline_run import PipelineRun
+from tidemill.service.run.status import State
 from tidemill.stream.report import BatchReport
 
 LIMIT_SECONDS = 600.0
+_BEFORE_SECONDS, _WATCH_SECONDS = 0.02, 0.1  # until the stream is open, and as the supervisor does
 
 
 def drain(pipeline: config.Pipeline, spark: Any, rows: int) -> tuple[float, dict[str, Any]]:
@@ -49,7 +50,7 @@ def drain(pipeline: config.Pipeline, spark: Any, rows: int) -> tuple[float, dict
                 raise run.error or DeliveryError("the bench run did not finish", where=pipeline.name)
             if watch is None and (seen := read_status(pipeline.state_path)) and seen.streaming_since:
                 watch = ProcessSampler().start()
-            time.sleep(0.02)
+            time.sleep(_WATCH_SECONDS if watch else _BEFORE_SECONDS)
         assert watch is not None
         watch.stop()
         capture = read_status(pipeline.state_path)

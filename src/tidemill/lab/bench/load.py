@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+import math
+import multiprocessing
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import SpawnProcess
 
 import psycopg
 
@@ -12,7 +16,7 @@ from tidemill.lab.servers.postgres import Postgres
 PUBLICATION = "bench"
 _ROWS_PER_TRANSACTION = 1000
 
-_TABLE = """
+TABLE = """
 CREATE TABLE bench (
     id bigint PRIMARY KEY, customer_id int, amount numeric(12,2), status varchar(20),
     note text, created_at timestamptz, flag boolean, score double precision
@@ -46,13 +50,18 @@ def server() -> Postgres:
 def prepare(database: Postgres, slots: list[str]) -> None:
     """Slots are made before the changes, so that each of them has the whole backlog to itself."""
     for statement in (
-        _TABLE,
+        TABLE,
         _CHANGES,
         f"CREATE PUBLICATION {PUBLICATION} FOR TABLE bench WITH (publish_via_partition_root = true)",
     ):
         database.query(statement)
     for slot in slots:
-        database.query(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+        make_slot(database, slot)
+
+
+def make_slot(database: Postgres, slot: str) -> None:
+    """It has what is changed from now on."""
+    database.query(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
 
 
 def change(database: Postgres, rows: int) -> str:
@@ -64,23 +73,51 @@ def change(database: Postgres, rows: int) -> str:
         return str(row[0])
 
 
-def offer(database: Postgres, per_second: int, seconds: float, stop: threading.Event) -> int:
-    """Commits ten events a hundred times a second, as steadily as the machine allows; answers how many."""
-    step = 10 / per_second
+def fill(database: Postgres, rows: int) -> None:
+    """Rows with the keys from 1 on, in no backlog: for benches that read the table."""
+    database.query(
+        "INSERT INTO bench SELECT g, g % 1000, (g % 100000) / 100.0, 'status ' || g % 5,"
+        " 'note number ' || g || repeat('x', (g % 30)::int), timestamptz '2024-01-01 00:00:00Z' + g * interval '1 s',"
+        f" g % 2 = 0, g * 1.1 FROM generate_series(1, {rows}) g"
+    )
+
+
+def count(per_second: int, seconds: float, at_once: int) -> int:
+    """How many events `offer` commits."""
+    return math.ceil(per_second * seconds / at_once) * at_once
+
+
+@contextmanager
+def client(dsn: str, per_second: int, seconds: float, at_once: int = 10) -> Iterator[SpawnProcess]:
+    """`offer` in a process of its own: a thread would share the interpreter with the driver that is measured. It is
+    ended on the way out."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=offer, args=(dsn, per_second, seconds, at_once, time.time_ns()), daemon=True
+    )
+    process.start()
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.join()
+
+
+def offer(dsn: str, per_second: int, seconds: float, at_once: int, first: int) -> None:
+    """Commits `at_once` events at a time, as steadily as the machine allows. `first` is their first key."""
+    step = at_once / per_second
     done = 0
-    with psycopg.connect(database.dsn(), autocommit=True) as connection:
+    with psycopg.connect(dsn, autocommit=True) as connection:
         begin = time.monotonic()
-        while not stop.is_set() and done < per_second * seconds:
+        while done < per_second * seconds:
             connection.execute(
                 "INSERT INTO bench SELECT g, 1, 1.5, 'new', 'latency', now(), true, 0.5 "
                 "FROM generate_series(%s::bigint, %s::bigint) g",
-                [10**12 + done, 10**12 + done + 9],
+                [first + done, first + done + at_once - 1],
             )
-            done += 10
-            ahead = begin + done / 10 * step - time.monotonic()
-            if ahead > 0:
-                time.sleep(ahead)
-    return done
+            done += at_once
+            early = begin + done / at_once * step - time.monotonic()
+            if early > 0:
+                time.sleep(early)
 
 
 def large_transaction(database: Postgres, rows: int) -> str:

@@ -85,14 +85,14 @@ def make_block(first: int, rows: int, table: Table = TABLE) -> Block:
     numbers = np.arange(first, first + rows, dtype=np.int64)
     update = numbers % 5 == 4
     ids = pa.array(np.where(update, numbers - 1, numbers))
-    texts = ids.cast(pa.string())
+    strings = ids.cast(pa.string())
     after = pa.StructArray.from_arrays(
         [
             ids,
             pa.array((numbers % 1000).astype(np.int32)),
             _cents(numbers % 100_000),
             pc.binary_join_element_wise("status", pa.array(numbers % 5).cast(pa.string()), " "),
-            pc.binary_join_element_wise("note number", texts, " "),
+            pc.binary_join_element_wise("note number", strings, " "),
             pa.array(_START_US + numbers * 1_000_000).cast(pa.timestamp("us", tz="UTC")),
             pa.array(numbers % 2 == 0),
             pa.array(numbers * 1.1),
@@ -117,6 +117,6 @@ def make_block(first: int, rows: int, table: Table = TABLE) -> Block:
 
 
 def _cents(values: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
-    words = np.zeros((len(values), 2), np.int64)  # 128 bits, the low word first
-    words[:, 0] = values
-    return pa.Array.from_buffers(pa.decimal128(12, 2), len(values), [None, pa.py_buffer(words)])
+    vocabulary = np.zeros((len(values), 2), np.int64)  # 128 bits, the low word first
+    vocabulary[:, 0] = values
+    return pa.Array.from_buffers(pa.decimal128(12, 2), len(values), [None, pa.py_buffer(vocabulary)])

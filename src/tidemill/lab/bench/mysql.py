@@ -24,7 +24,8 @@ from tidemill.lab.bench.drain import LIMIT_SECONDS, capture_alone, drain
 from tidemill.lab.servers import mariadb, mysql
 from tidemill.lab.servers.kafka import Broker, Mock, local_kafka
 from tidemill.lab.servers.mysql_family import Server
-from tidemill.stream.session import create_session, warm_up
+from tidemill.service.run.spark_session import slots
+from tidemill.stream.spark.session import create_session, warm_up
 from tidemill.telemetry import events
 
 _SERVICES = Path(".services")
@@ -67,8 +68,11 @@ ServerKind = Literal["mysql", "mariadb"]
 class MysqlBench:
     """One server with its binlog, many readers of it. Everything it started is gone when it is closed."""
 
-    def __init__(self, kind: ServerKind, *, rows: int, rounds: int, kafka: bool, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, kind: ServerKind, *, rows: int, rounds: int, kafka: bool, mode: str, say: Callable[[str], None]
+    ) -> None:
         self.kind, self.rows, self.rounds, self.kafka, self._say = kind, rows - rows % 1000, rounds, kafka, say
+        self.mode = mode
         self._stack = ExitStack()
         self._counter = 0
 
@@ -107,6 +111,7 @@ class MysqlBench:
         speed = {kind: self.rows / median(spent) for kind, spent in seconds.items()}
         captures = facts["capture"]
         return {
+            "mode": self.mode,
             "server": f"{self._server.name} {self._server.version}",
             "rows": self.rows,
             "rounds": self.rounds,
@@ -120,9 +125,15 @@ class MysqlBench:
             "ratio_mysql_replication_end_to_end": round(speed["blackhole"] / peer, 1),
             "capture_us_per_row": round(median(f["cpu"]["capture"] for f in captures) / self.rows * 1e6, 3),
             "capture_peak_rss_mb": round(max(f["capture_hwm"] for f in captures)),
+            "us_per_row": {kind: self._micros(facts[kind]) for kind in ("blackhole", "kafka") if facts[kind]},
             "kafka": {Broker: "broker", Mock: "mock"}.get(type(self._broker)),
             "seconds": {kind: [round(s, 2) for s in spent] for kind, spent in seconds.items()},
         }
+
+    def _micros(self, facts: list[dict[str, Any]]) -> dict[str, float]:
+        """CPU a row by part."""
+        parts = facts[0]["cpu"].keys()
+        return {part: round(median(f["cpu"].get(part, 0.0) for f in facts) / self.rows * 1e6, 3) for part in parts}
 
     def _start(self) -> None:
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemill-bench-")))
@@ -137,7 +148,8 @@ class MysqlBench:
         if self.kafka:
             self._broker = local_kafka(self._scratch / "kafka", (_SERVICES / "kafka").absolute())
             self._stack.callback(self._broker.stop)
-        self._spark = create_session("tidemill bench")
+        master, conf = slots("local[*]", 1)
+        self._spark = create_session("tidemill bench", master=master, conf=conf)
         self._stack.callback(self._spark.stop)
         warm_up(self._spark)
 
@@ -180,6 +192,7 @@ spec:
       tables: [shop.bench]
       start_position: "{self._file}:4"
   sinks: [{sink}]
+  trigger: {{mode: {self.mode}}}
   state_dir: {self._scratch / "state"}
 """)
         return config.load(document)[0]

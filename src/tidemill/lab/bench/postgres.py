@@ -3,14 +3,13 @@
 Every run drains the same backlog through a replication slot of its own. Runs alternate (baseline, blackhole, Kafka,
 baseline, ...) and medians are compared, so that a slow minute of the machine hits all of them. Clocks of a pipeline
 run start when capture begins to stream and end when the last batch has its checkpoint; Spark is warm by then, as it is
-in a pipeline that runs for days.
+in a pipeline that runs for days. The trigger's mode is real time unless the caller says otherwise.
 """
 
 from __future__ import annotations
 
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -26,18 +25,21 @@ from tidemill.lab.bench import load
 from tidemill.lab.bench.drain import LIMIT_SECONDS, drain
 from tidemill.lab.servers.kafka import Broker, Mock, local_kafka
 from tidemill.log.reader import LogReader
+from tidemill.service.run.spark_session import slots
 from tidemill.stream.report import BatchReport
-from tidemill.stream.session import create_session, warm_up
+from tidemill.stream.spark.session import create_session, warm_up
 from tidemill.telemetry import events
 
 _BLACKHOLE = "{type: blackhole, config: {id: nowhere}}"
+_PARTS = ("capture", "workers", "jvm", "driver", "broker")
 
 
 class Bench:
     """One server, one Spark session, many runs. Everything it started is gone when it is closed."""
 
-    def __init__(self, *, rows: int, rounds: int, kafka: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, *, rows: int, rounds: int, kafka: bool, mode: str, say: Callable[[str], None]) -> None:
         self.rows, self.rounds, self.kafka, self._say = rows - rows % 1000, rounds, kafka, say
+        self.mode = mode
         self._stack = ExitStack()
         self._counter = 0
 
@@ -49,7 +51,8 @@ class Bench:
         if self.kafka:
             self._broker = local_kafka(self._scratch / "kafka", Path(".services/kafka").absolute())
             self._stack.callback(self._broker.stop)
-        self._spark = create_session("tidemill bench")
+        master, conf = slots("local[*]", 1)
+        self._spark = create_session("tidemill bench", master=master, conf=conf)
         self._stack.callback(self._spark.stop)
         warm_up(self._spark)
         return self
@@ -61,8 +64,8 @@ class Bench:
 
     def run(self, *, large: int, latency_seconds: float) -> dict[str, Any]:
         kinds = ["baseline", "blackhole", *(["kafka"] if self.kafka else [])]
-        slots = {kind: [f"{kind}_{i}" for i in range(self.rounds)] for kind in kinds}
-        load.prepare(self._database, ["warm", *(slot for names in slots.values() for slot in names)])
+        named = {kind: [f"{kind}_{i}" for i in range(self.rounds)] for kind in kinds}
+        load.prepare(self._database, ["warm", *(slot for names in named.values() for slot in names)])
         self._say(f"making {self.rows:,} row changes")
         self._end = load.change(self._database, self.rows)
         self._say("warming up")
@@ -72,9 +75,9 @@ class Bench:
         for i in range(self.rounds):
             for kind in kinds:
                 if kind == "baseline":
-                    seconds[kind].append(self._baseline(slots[kind][i]))
+                    seconds[kind].append(self._baseline(named[kind][i]))
                 else:
-                    spent, fact = self._drain(slots[kind][i], self._sink(kind, i))
+                    spent, fact = self._drain(named[kind][i], self._sink(kind, i))
                     seconds[kind].append(spent)
                     facts[kind].append(fact)
                 self._say(f"  round {i + 1} {kind:<9} {self.rows / seconds[kind][-1]:>10,.0f} rows/s")
@@ -105,11 +108,11 @@ class Bench:
         return time.monotonic() - began
 
     def _drain(
-        self, slot: str, sink: str, events_expected: int | None = None, more: str = ""
+        self, slot: str, sink: str, events_expected: int | None = None, mode: str = "", more: str = ""
     ) -> tuple[float, dict[str, Any]]:
-        return drain(self._pipeline(slot, sink, more), self._spark, events_expected or self.rows)
+        return drain(self._pipeline(slot, sink, mode or self.mode, more), self._spark, events_expected or self.rows)
 
-    def _pipeline(self, slot: str, sink: str, more: str) -> config.Pipeline:
+    def _pipeline(self, slot: str, sink: str, mode: str, more: str) -> config.Pipeline:
         self._counter += 1
         document = self._scratch / f"{slot}.yaml"
         document.write_text(f"""
@@ -119,6 +122,7 @@ spec:
     type: postgres
     config: {{id: bench, dsn: "{self._database.dsn()}", tables: [public.bench], slot: {slot}, publication: bench}}
   sinks: [{sink}]
+  trigger: {{mode: {mode}}}
   state_dir: {self._scratch / "state"}
   {more}
 """)
@@ -128,10 +132,11 @@ spec:
         speed = {kind: self.rows / median(values) for kind, values in seconds.items()}
         black = facts["blackhole"]
 
-        def micros(part: str) -> float:
-            return round(median(f["cpu"].get(part, 0.0) for f in black) / self.rows * 1e6, 3)
+        def micros(part: str, kind: str = "blackhole") -> float:
+            return round(median(f["cpu"].get(part, 0.0) for f in facts[kind]) / self.rows * 1e6, 3)
 
         return {
+            "mode": self.mode,
             "rows": self.rows,
             "rounds": self.rounds,
             "server": f"PostgreSQL {self._database.version}",
@@ -144,6 +149,7 @@ spec:
             "worker_us_per_row": micros("workers"),
             "jvm_us_per_row": micros("jvm"),
             "driver_us_per_row": micros("driver"),
+            "kafka_us_per_row": {part: micros(part, "kafka") for part in _PARTS} if self.kafka else None,
             "capture_peak_rss_mb": round(max(f["capture_hwm"] for f in black)),
             "peak_rss_mb": {part: round(max(f["rss"].get(part, 0) for f in black)) for part in black[0]["rss"]},
             "batches": [f["batches"] for f in black],
@@ -165,20 +171,12 @@ spec:
         }
 
     def _latency(self, seconds: float) -> dict[str, Any]:
-        """From the server's commit clock to the end of the batch that delivered the event, checkpoint included."""
+        """From the server's commit clock to the end of the batch that delivered the event, checkpoint included, in real
+        time."""
         self._database.query("SELECT pg_create_logical_replication_slot('latency', 'pgoutput')")
-        stop = threading.Event()
-        offered: list[int] = []
-        feeder = threading.Thread(
-            target=lambda: offered.append(load.offer(self._database, 1000, seconds + 10, stop)), daemon=True
-        )
-        feeder.start()
-        try:
-            more = "log: {retention_seconds: 3600}"
-            _, fact = self._drain("latency", _BLACKHOLE, events_expected=int(1000 * (seconds + 9)), more=more)
-        finally:
-            stop.set()
-            feeder.join()
+        with load.client(self._database.dsn(), 1000, seconds + 10):
+            expected, more = int(1000 * (seconds + 9)), "log: {retention_seconds: 3600}"
+            _, fact = self._drain("latency", _BLACKHOLE, events_expected=expected, mode="real_time", more=more)
         waits = _waits(fact["log"], fact["reports"], skip_events=10_000)
         return {
             "latency_p50_ms": round(float(np.percentile(waits, 50)), 1),
@@ -191,10 +189,10 @@ def _waits(log_uri: str, reports: list[tuple[float, BatchReport]], skip_events: 
     """Milliseconds from commit to delivery of each event, without the first ones (they met a cold start)."""
     log = LogReader(log_uri)
     waits = []
-    for moment, report in reports:
+    for arrived, report in reports:
         if report.start < skip_events:
             continue
         for ref in log.refs(report.start, report.end):
             commit = log.read(ref).column("commit_time").to_numpy(zero_copy_only=False).astype("datetime64[us]")  # type: ignore[union-attr]
-            waits.append(moment * 1000 - commit.astype(np.int64) / 1000)
+            waits.append(arrived * 1000 - commit.astype(np.int64) / 1000)
     return np.concatenate(waits)

@@ -25,7 +25,7 @@ from tidemill.model.position import Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
 
-_GULP = 8 << 20
+_READ_BYTES = 8 << 20
 
 #: Functions of the decoder that are stages of their own in the report.
 _STAGES = {"scan": "scan frames", "cut": "find cells", "copy": "copy text", "_meta": "meta columns"}
@@ -88,7 +88,7 @@ def _record(source: PostgresSource, decoder: PgOutputDecoder, rows: int) -> tupl
 def _decode(decoder: PgOutputDecoder, recorded: bytes) -> Iterator[Committed]:
     view, low, high = memoryview(recorded), 0, 0
     while high < len(view):
-        high = min(len(view), high + _GULP)
+        high = min(len(view), high + _READ_BYTES)
         for change in decoder.feed(view[low:high]):
             if isinstance(change, Committed):
                 yield change

@@ -82,9 +82,9 @@ class SinksBench:
             "write_us_per_row": round((median(ours) - median(encoding)) / self.rows * 1e6, 3),
         }  # fmt: skip
         self._say(f"  {name:<12} {rate:>10,.0f} rows/s, {found['ratio_plain_loop']:.2f} of {baseline.loop}")
-        return found | self._pulled(baseline, pulls)
+        return found | self._pull(baseline, pulls)
 
-    def _pulled(self, baseline: Baseline, pulls: list[tuple[float, float]]) -> dict[str, Any]:
+    def _pull(self, baseline: Baseline, pulls: list[tuple[float, float]]) -> dict[str, Any]:
         if not pulls:
             return {}
         rate, limit = (self.rows / median(seconds) for seconds in zip(*pulls, strict=True))

@@ -48,7 +48,7 @@ class ClickHouse(ServerProcess):
 
     name = "clickhouse"
     label = "stand-in (chdb engine behind an HTTP front)"
-    patience_seconds = 60.0
+    start_seconds = 60.0
 
     def __init__(self, directory: Path | None = None, *, user: str = "default", password: str = "") -> None:
         super().__init__(directory)
@@ -100,7 +100,7 @@ class _Engine:
 
     def run(self, statement: str, data: bytes, database: str, settings: dict[str, str], fallback: str) -> bytes:
         with self._lock, self._set(settings):
-            self._execute(f"USE {_quoted(database)}")
+            self._execute(f"USE {_quote(database)}")
             if _INSERT.match(statement) and data:
                 return self._insert(statement, data)
             form = _FORMAT.search(statement)
@@ -147,7 +147,7 @@ def _literal(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 

@@ -94,7 +94,6 @@ class _Server:
     """What both kinds share: one child process, ended by its id, and the address that clients take."""
 
     label = ""
-    restartable = False
 
     def __init__(self) -> None:
         self.bootstrap = ""
@@ -143,7 +142,6 @@ class Broker(_Server):
     """Apache Kafka: broker and controller in one JVM. `settings` are added to server.properties."""
 
     label = f"broker {VERSION}"
-    restartable = True
 
     def __init__(self, directory: Path, jars: Path, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()

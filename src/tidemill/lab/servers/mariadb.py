@@ -22,7 +22,7 @@ def find(tool: str) -> Path:
 class Mariadb(Server):
     name: ClassVar[str] = "MariaDB"
 
-    def flavored(self) -> dict[str, Setting]:
+    def flavor_settings(self) -> dict[str, Setting]:
         return {"gtid_strict_mode": True}
 
     def initialize(self, data: Path) -> Sequence[str | Path]:

@@ -103,7 +103,7 @@ class Mysql(Server):
         self._root = root
         super().__init__(directory=directory, ssl=ssl, durable=durable, **settings)
 
-    def flavored(self) -> dict[str, Setting]:
+    def flavor_settings(self) -> dict[str, Setting]:
         # Without these two it takes a third of the memory and half of the time to start.
         lean: dict[str, Setting] = {"performance_schema": False, "mysqlx": False}
         return lean | {"gtid_mode": True, "enforce_gtid_consistency": True}

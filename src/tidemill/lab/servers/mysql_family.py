@@ -65,10 +65,10 @@ class Server:
         self.directory = directory or Path(tempfile.mkdtemp(prefix=f"tidemill-{self.name.lower()}-"))
         self._keep = directory is not None and directory.exists()
         self._ssl = ssl
-        self._settings = _DEFAULTS | self.flavored() | ({} if durable else _UNSAFE_BUT_FAST) | settings
+        self._settings = _DEFAULTS | self.flavor_settings() | ({} if durable else _UNSAFE_BUT_FAST) | settings
         self._process: subprocess.Popen[bytes] | None = None
 
-    def flavored(self) -> dict[str, Setting]:
+    def flavor_settings(self) -> dict[str, Setting]:
         """Settings that only this server has."""
         raise NotImplementedError
 

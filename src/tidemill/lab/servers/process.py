@@ -28,7 +28,7 @@ class ServerProcess:
     """
 
     name = "server"
-    patience_seconds = 30.0
+    start_seconds = 30.0
 
     def __init__(self, directory: Path | None = None) -> None:
         self._keep = directory is not None
@@ -75,7 +75,7 @@ class ServerProcess:
         with contextlib.suppress(BrokenPipeError):  # it ended at once; its log says why
             self._process.stdin.write(self.instructions())
             self._process.stdin.flush()
-        deadline = time.monotonic() + self.patience_seconds
+        deadline = time.monotonic() + self.start_seconds
         while not self.answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()

@@ -24,7 +24,7 @@ class SeaweedFS(ServerProcess):
     """Master, volume server, filer and S3 gateway in one process, each with a port that was free a moment ago."""
 
     name = "seaweedfs"
-    patience_seconds = 60.0
+    start_seconds = 60.0
     access_key = "tidemill"
     secret_key = "tidemill-secret"
 

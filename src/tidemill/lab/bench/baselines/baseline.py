@@ -1,4 +1,4 @@
-"""What the stations of all sinks have in common."""
+"""What the baselines of all sinks have in common."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class HttpBaseline(Baseline):
 
     def start(self) -> None:
         self._server = self.stack.enter_context(Sponge())
-        lines = [JsonFormat().stacked(block, "bench").to_pylist() for block in self.material.blocks()]
+        lines = [JsonFormat().stack(block, "bench").to_pylist() for block in self.material.blocks()]
         self._bodies = [b"".join(ls[at : at + self.events]) for ls in lines for at in range(0, len(ls), self.events)]
         self._type = {"Content-Type": "application/x-ndjson"}
 

@@ -21,7 +21,7 @@ class PgstreamBaseline(Baseline):
         self._server = self.stack.enter_context(Postgres(durable=False, shared_buffers="256MB", autovacuum=False))
         pairs = enumerate(zip(self.keys(), self.values(), strict=True))
         self._text = b"".join(
-            b"%d\t%s\t%s\n" % (number, _escaped(key), _escaped(value)) for number, (key, value) in pairs
+            b"%d\t%s\t%s\n" % (number, _escape(key), _escape(value)) for number, (key, value) in pairs
         )
 
     def config(self, target: str) -> dict[str, Any]:
@@ -53,5 +53,5 @@ class PgstreamBaseline(Baseline):
         return spent, without
 
 
-def _escaped(text: bytes) -> bytes:
+def _escape(text: bytes) -> bytes:
     return text.replace(b"\\", b"\\\\")

@@ -182,8 +182,8 @@ class Connection(socketserver.BaseRequestHandler):
     def _rows(self, names: list[str], rows: list[tuple[Any, ...]]) -> None:
         self._send(_length(len(names)))
         for name in names:
-            texts = b"".join(_text(t) for t in (b"def", b"", b"", b"", name.encode(), name.encode()))
-            self._send(texts + b"\x0c" + struct.pack("<HIBHBH", 45, 1024, 253, 0, 0, 0))
+            strings = b"".join(_text(t) for t in (b"def", b"", b"", b"", name.encode(), name.encode()))
+            self._send(strings + b"\x0c" + struct.pack("<HIBHBH", 45, 1024, 253, 0, 0, 0))
         self._send(b"\xfe\x00\x00\x02\x00")
         for row in rows:
             self._send(b"".join(b"\xfb" if v is None else _text(str(v).encode()) for v in row))

@@ -92,9 +92,9 @@ class StandinStore:
                     "INSERT INTO _columns VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (db, table, position, c.name, c.type, c.nullable, c.key),
                 )
-            body = ", ".join(_quoted(c.name) for c in columns)
-            key = ", ".join(_quoted(c.name) for c in columns if c.key)
-            connection.execute(f"CREATE TABLE {_quoted(f'{db}.{table}')} ({body}, PRIMARY KEY ({key}))")
+            body = ", ".join(_quote(c.name) for c in columns)
+            key = ", ".join(_quote(c.name) for c in columns if c.key)
+            connection.execute(f"CREATE TABLE {_quote(f'{db}.{table}')} ({body}, PRIMARY KEY ({key}))")
 
     def comments(self, db: str, table: str) -> list[tuple[str, str]]:
         with self._lock:
@@ -113,9 +113,9 @@ class StandinStore:
                 "INSERT INTO _columns VALUES (?, ?, ?, ?, ?, ?, 0)",
                 (db, table, position, column.name, column.type, column.nullable),
             )
-            connection.execute(f"ALTER TABLE {_quoted(f'{db}.{table}')} ADD COLUMN {_quoted(column.name)}")
+            connection.execute(f"ALTER TABLE {_quote(f'{db}.{table}')} ADD COLUMN {_quote(column.name)}")
             if default is not None:
-                connection.execute(f"UPDATE {_quoted(f'{db}.{table}')} SET {_quoted(column.name)} = ?", (default,))
+                connection.execute(f"UPDATE {_quote(f'{db}.{table}')} SET {_quote(column.name)} = ?", (default,))
             if comment:
                 connection.execute(
                     "INSERT OR REPLACE INTO _comments VALUES (?, ?, ?, ?)", (db, table, column.name, comment)
@@ -129,7 +129,7 @@ class StandinStore:
             connection.execute(
                 "UPDATE _comments SET name = ? WHERE db = ? AND tbl = ? AND name = ?", (new, db, table, old)
             )
-            connection.execute(f"ALTER TABLE {_quoted(f'{db}.{table}')} RENAME COLUMN {_quoted(old)} TO {_quoted(new)}")
+            connection.execute(f"ALTER TABLE {_quote(f'{db}.{table}')} RENAME COLUMN {_quote(old)} TO {_quote(new)}")
 
     def state(self, db: str, label: str) -> str:
         if (db, label) in self.held:
@@ -194,30 +194,30 @@ class StandinStore:
 def _write(
     connection: sqlite3.Connection, load: Load, columns: dict[str, StandinColumn], op: int, row: dict[str, Any]
 ) -> None:
-    table = _quoted(f"{load.db}.{load.table}")
+    table = _quote(f"{load.db}.{load.table}")
     key = [c.name for c in columns.values() if c.key]
-    where = " AND ".join(f"{_quoted(name)} = ?" for name in key)
+    where = " AND ".join(f"{_quote(name)} = ?" for name in key)
     if load.condition and _is_newer(connection, f"{table} WHERE {where}", [row[name] for name in key], load, row):
         return
     if op == 1:
         connection.execute(f"DELETE FROM {table} WHERE {where}", [row[name] for name in key])
         return
-    names = ", ".join(_quoted(name) for name in row)
+    names = ", ".join(_quote(name) for name in row)
     marks = ", ".join("?" for _ in row)
     kept = [name for name in row if name not in key]
     if not load.partial:
         connection.execute(f"DELETE FROM {table} WHERE {where}", [row[name] for name in key])
-    update = ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in kept)
+    update = ", ".join(f"{_quote(name)} = excluded.{_quote(name)}" for name in kept)
     action = f"UPDATE SET {update}" if kept else "NOTHING"
     connection.execute(
-        f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT ({', '.join(map(_quoted, key))}) DO {action}",
+        f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT ({', '.join(map(_quote, key))}) DO {action}",
         list(row.values()),
     )
 
 
 def _is_newer(connection: sqlite3.Connection, place: str, key: list[Any], load: Load, row: dict[str, Any]) -> bool:
     """Whether the row that is there has a greater value in the condition's column; NULL is less than any."""
-    there = connection.execute(f"SELECT {_quoted(load.condition)} FROM {place}", key).fetchone()
+    there = connection.execute(f"SELECT {_quote(load.condition)} FROM {place}", key).fetchone()
     if there is None or there[0] is None:
         return False
     return row[load.condition] is None or there[0] > row[load.condition]
@@ -276,5 +276,5 @@ def _value(value: Any, base: str, rest: str) -> Any:
     raise ValueError(base)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,173 @@
+"""From PostgreSQL's commit to the checkpoint that covers it, hop by hop, at given rates and into given sinks.
+
+    commit -> logged      WAL sender, socket, decoding, the block on disk
+    logged -> taken       its index record on disk, noticed by the driver, admitted, and pinned
+    taken -> delivered    to the lane, encoded, written, acknowledged by the sink, and back
+    delivered -> saved    the checkpoint on disk, and what follows from it
+
+The first clock is the server's at commit, the others are those of this machine, where the server runs too. All events
+of a batch share its later hops. Percentiles are over events.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidemill import config
+from tidemill.errors import ConfigError, DeliveryError
+from tidemill.lab.bench import load
+from tidemill.lab.bench.drain import LIMIT_SECONDS, Observed, prime
+from tidemill.lab.bench.processes import ProcessSampler
+from tidemill.lab.servers.kafka import local_kafka
+from tidemill.lab.servers.valkey import Valkey
+from tidemill.log.entry import BlockRef
+from tidemill.log.reader import LogReader
+from tidemill.service.run.status import State
+from tidemill.stream.report import BatchReport
+from tidemill.stream.spark.session import create_session, warm_up
+from tidemill.telemetry import events
+
+SINKS = ("blackhole", "kafka", "postgres", "redis")
+HOPS = ("commit_to_logged", "logged_to_taken", "taken_to_delivered", "delivered_to_saved", "total")
+_PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99_9": 99.9}
+_WARM_SECONDS = 3.0
+# To look at all processes takes milliseconds, in the process whose latency is measured.
+_SAMPLE_SECONDS = 5.0
+_WATCH_SECONDS = 0.1  # as the supervisor does
+
+
+class LatencyBench:
+    """One server, one Spark session, a pipeline per sink and mode; everything is gone afterwards."""
+
+    def __init__(
+        self, *, sinks: Sequence[str], modes: Sequence[str], rates: Sequence[int], seconds: float,
+        say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        if unknown := [sink for sink in sinks if sink not in SINKS]:
+            raise ConfigError(f"no latency is measured to {', '.join(unknown)}", fix=f"Choose of: {', '.join(SINKS)}.")
+        self._sinks, self._modes, self._rates, self._seconds, self._say = sinks, modes, rates, seconds, say
+
+    def run(self) -> dict[str, Any]:
+        with ExitStack() as stack:
+            self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemill-bench-")))
+            events.configure(stream=stack.enter_context((self._scratch / "events.log").open("w")))
+            self._database = stack.enter_context(load.server())
+            settings = {sink: self._settings(sink, stack) for sink in self._sinks}
+            spark = create_session("tidemill bench", master="local[3]", conf={"spark.default.parallelism": "2"})
+            stack.callback(spark.stop)
+            warm_up(spark)
+            load.prepare(self._database, [])
+            measured = []
+            for mode in self._modes:
+                for sink in self._sinks:
+                    measured += self._measure(spark, mode, sink, settings[sink])
+            return {
+                "server": f"PostgreSQL {self._database.version}",
+                "seconds": self._seconds,
+                "measured": measured,
+            }
+
+    def _settings(self, sink: str, stack: ExitStack) -> str:
+        match sink:
+            case "kafka":
+                broker = local_kafka(self._scratch / "kafka", Path(".services/kafka").absolute())
+                stack.callback(broker.stop)
+                return f"brokers: '{broker.bootstrap}', topic: latency"
+            case "postgres":
+                copy = stack.enter_context(self._database.database("copy"))
+                return f"dsn: '{copy}'"
+            case "redis":
+                server = stack.enter_context(Valkey())
+                return f"uri: '{server.uri}', stream: latency, maxlen: 100000"
+            case _:
+                return ""
+
+    def _measure(self, spark: Any, mode: str, sink: str, settings: str) -> list[dict[str, Any]]:
+        slot = f"{mode}_{sink}"
+        document = self._scratch / f"{slot}.yaml"
+        document.write_text(f"""
+metadata: {{name: {slot.replace("_", "-")}}}
+spec:
+  source:
+    type: postgres
+    config: {{id: bench, dsn: "{self._database.dsn()}", tables: [public.bench], slot: {slot}, publication: bench}}
+  sinks: [{{type: {sink}, config: {{id: out, {settings}}}}}]
+  trigger: {{mode: {mode}}}
+  log: {{retention_seconds: 3600}}
+  state_dir: {self._scratch / "state"}
+""")
+        pipeline = config.load(document)[0]
+        reports: list[tuple[float, BatchReport]] = []
+        run = Observed(pipeline, spark, lambda report: reports.append((time.time(), report)))
+        found = []
+        try:
+            prime(pipeline.log_uri)
+            self._await(run, lambda: bool(reports), watch=run.start_stream)  # no capture yet
+            load.make_slot(self._database, slot)  # not before: it would have what others were offered
+            run.start()
+            self._offer(run, self._rates[0], _WARM_SECONDS)
+            for rate in self._rates:
+                reports.clear()
+                self._say(f"{mode}, {sink}: {rate:,} events/s for {self._seconds:.0f} s")
+                watch = ProcessSampler(interval=_SAMPLE_SECONDS).start()
+                self._offer(run, rate, self._seconds)
+                watch.stop()
+                fact = {"mode": mode, "sink": sink, "rate": rate, "batches": len(reports)}
+                found.append(fact | summary(pipeline.log_uri, reports) | {"cpu_seconds": watch.cpu_seconds()})
+        finally:
+            run.stop()
+        return found
+
+    def _offer(self, run: Observed, rate: int, seconds: float) -> None:
+        """Returns when the last of these events has its checkpoint."""
+        at_once = max(1, rate // 100)
+        due = run.delivered + load.count(rate, seconds, at_once)
+        with load.client(self._database.dsn(), rate, seconds, at_once) as client:
+            self._await(run, lambda: bool(client.exitcode) or run.delivered >= due)
+            if client.exitcode:
+                raise DeliveryError("the load did not come to its end", where=run.pipeline.name)
+
+    def _await(self, run: Observed, done: Callable[[], bool], watch: Callable[[], object] | None = None) -> None:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not done():
+            (watch or run.watch)()
+            if run.status.state is State.FAILED or time.monotonic() > deadline:
+                raise run.error or DeliveryError("the bench run did not finish", where=run.pipeline.name)
+            time.sleep(_WATCH_SECONDS)
+
+
+def summary(
+    log_uri: str, reports: Sequence[tuple[float, BatchReport]], *, skip: Callable[[BlockRef], bool] = lambda ref: False
+) -> dict[str, Any]:
+    """Milliseconds: percentiles of every hop over the events of these batches, but those of blocks to `skip`."""
+    log = LogReader(log_uri)
+    hops: dict[str, list[Any]] = {hop: [] for hop in HOPS}
+    for saved_at, report in reports:
+        taken, saved = (saved_at - report.seconds) * 1000, saved_at * 1000
+        delivered = taken + report.delivery_seconds * 1000
+        for entry in log.entries(report.start):
+            if entry.base >= report.end:
+                break
+            for ref in entry.refs(report.start, report.end):
+                if skip(ref):
+                    continue
+                times = log.read(ref).column("commit_time").to_numpy(zero_copy_only=False)  # type: ignore[union-attr]
+                commit = times.astype("datetime64[us]").astype(np.int64) / 1000
+                same = np.ones(len(commit))
+                hops["commit_to_logged"].append(entry.written_at - commit)
+                hops["logged_to_taken"].append((taken - entry.written_at) * same)
+                hops["taken_to_delivered"].append((delivered - taken) * same)
+                hops["delivered_to_saved"].append((saved - delivered) * same)
+                hops["total"].append(saved - commit)
+    found: dict[str, Any] = {"events": sum(len(some) for some in hops["total"])}
+    for hop, parts in hops.items():
+        waits = np.concatenate(parts) if parts else np.zeros(1)
+        found[hop] = {name: round(float(np.percentile(waits, at)), 2) for name, at in _PERCENTILES.items()}
+    return found

@@ -1,0 +1,291 @@
+"""What a server costs: memory a pipeline, the API's answers under load, throughput beside `run` alone, a takeover.
+
+All processes are real: `tidemill run` and `tidemill serve` over SQLite files. One pipeline is busy, the others wait for
+changes that never come. For a measured drain the busy pipeline's capture is frozen while its backlog is written: the
+writer takes no time from it. The clock starts when capture goes on and ends with the checkpoint of the last event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import psutil
+
+from tidemill import config
+from tidemill.api.client import ServerClient
+from tidemill.capture.status import read_status
+from tidemill.errors import EnvironmentProblem, TidemillError
+from tidemill.lab.servers.process import free_port
+from tidemill.model.delivery import Checkpoint
+from tidemill.service.server.tokens import Role, open_tokens
+
+_BUSY, _WARM_ROWS = "busy", 2000
+_REQUESTS_PER_SECOND = 40.0
+_LEASE_SECONDS = 60.0  # a frozen capture keeps its lease
+_LIMIT_SECONDS = 1800.0
+_DOCUMENT = """
+metadata: {{name: {name}}}
+spec:
+  source: {{type: sqlite, config: {{id: {name}, path: {file}}}}}
+  sinks: [{{type: blackhole, config: {{id: nowhere-{name}}}}}]
+  state_dir: {state}
+"""
+_TABLE = "CREATE TABLE bench (id INTEGER PRIMARY KEY, customer INT, amount DECIMAL(12,2), note TEXT)"
+
+
+class ServerBench:
+    def __init__(self, *, pipelines: int, rows: int, say: Callable[[str], None]) -> None:
+        """`pipelines` in all, the busy one included."""
+        self.pipelines, self.rows, self._say = pipelines, rows, say
+        self._written = 0
+
+    def run(self) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
+            self._folder = Path(folder)
+            (self._folder / "documents").mkdir()
+            return {"pipelines": self.pipelines, "rows": self.rows, **self._alone(), **self._served()}
+
+    def _alone(self) -> dict[str, Any]:
+        self._add(_BUSY, "alone")
+        with self._process("run", str(self._document(_BUSY)), "--json"):
+            speed = self._drain()
+        self._say(f"  run alone {speed:>10,.0f} rows/s")
+        self._alone_speed = speed
+        return {"alone_rows_per_s": round(speed)}
+
+    def _served(self) -> dict[str, Any]:
+        self._add(_BUSY, "served")
+        state = self._folder / "served" / "state.sqlite"
+        with open_tokens(str(state)) as tokens:
+            token = tokens.create("bench", Role.ADMIN)[0]
+        with self._server(token) as (first, client):
+            served = self._drain()
+            self._say(f"  server on {served:>10,.0f} rows/s")
+            memory = _memory_mb(first)
+            began = time.monotonic()
+            for number in range(self.pipelines - 1):
+                self._add(f"idle-{number:04}", "served")
+            first.send_signal(signal.SIGHUP)
+            self._wait_for_all(client)
+            started = time.monotonic() - began
+            idle = (_memory_mb(first) - memory) / max(1, self.pipelines - 1)
+            self._say(f"  {self.pipelines} pipelines stream after {started:.1f} s, {idle:.1f} MB each")
+            with _asking(client, self.pipelines) as seconds:
+                among = self._drain()
+            self._say(f"  among {self.pipelines} {among:>10,.0f} rows/s, {len(seconds)} requests meanwhile")
+            with self._server(token) as (_, standby):
+                takeover, everything = self._take_over(first, standby)
+        p50, p99 = (round(1000 * quantiles(seconds, n=100)[at - 1], 1) for at in (50, 99))
+        return {
+            "served_rows_per_s": round(served), "throughput_ratio": round(served / self._alone_speed, 3),
+            "throughput_ratio_with_all": round(among / self._alone_speed, 3), "start_seconds": round(started, 1),
+            "mb_per_pipeline": round(idle, 1), "api_requests": len(seconds), "api_p50_ms": p50, "api_p99_ms": p99,
+            "takeover_seconds": round(takeover, 1), "takeover_all_seconds": round(everything, 1),
+        }  # fmt: skip
+
+    # ---------------------------------------------------------------- pipelines
+
+    def _add(self, name: str, state: str) -> None:
+        file = self._folder / f"{name}-{state}.db"
+        with closing(sqlite3.connect(file)) as db:
+            db.execute("PRAGMA journal_mode = wal")
+            db.execute(_TABLE)
+        self._document(name).write_text(_DOCUMENT.format(name=name, file=file, state=self._folder / state))
+        if name == _BUSY:
+            self._file, self._written = file, 0
+
+    def _document(self, name: str) -> Path:
+        return self._folder / "documents" / f"{name}.yaml"
+
+    def _drain(self) -> float:
+        """Rows a second of a backlog, after a few rows that warm everything up."""
+        (pipeline,) = config.load(self._document(_BUSY))
+        self._until(lambda: self._streams(pipeline), "the busy pipeline does not stream")
+        self._write(_WARM_ROWS)
+        self._wait_for_checkpoint(pipeline)
+        capture = read_status(pipeline.state_path)
+        assert capture is not None
+        self._until(lambda: self._freeze(capture.pid), "capture holds its file")
+        try:
+            self._write(self.rows)
+        finally:
+            began = time.time()
+            os.kill(capture.pid, signal.SIGCONT)
+        saved = self._wait_for_checkpoint(pipeline)
+        return self.rows / (datetime.fromisoformat(saved.saved_at).timestamp() - began)
+
+    def _freeze(self, capture: int) -> bool:
+        """False if it was just writing: it goes on then, because nobody else could write."""
+        os.kill(capture, signal.SIGSTOP)
+        with closing(sqlite3.connect(self._file, timeout=0.5, isolation_level=None)) as db:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                db.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                os.kill(capture, signal.SIGCONT)
+                return False
+        return True
+
+    def _write(self, rows: int) -> None:
+        with closing(sqlite3.connect(self._file, timeout=60)) as db:
+            for first in range(self._written, self._written + rows, 1000):
+                last = min(first + 1000, self._written + rows)
+                db.executemany(
+                    "INSERT INTO bench VALUES (?, ?, ?, ?)",
+                    [(n, n % 1000, n % 100_000 / 100, f"note number {n}") for n in range(first, last)],
+                )
+                db.commit()
+        self._written += rows
+
+    def _wait_for_checkpoint(self, pipeline: config.Pipeline) -> Checkpoint:
+        found: list[Checkpoint] = []
+        with closing(pipeline.build_checkpoints()) as store:
+
+            def is_there() -> bool:
+                saved = store.load(pipeline.name)
+                found[:] = [saved] if saved is not None else []
+                return saved is not None and saved.offset >= self._written
+
+            self._until(is_there, "the backlog was not delivered")
+        return found[0]
+
+    @staticmethod
+    def _streams(pipeline: config.Pipeline) -> bool:
+        status = read_status(pipeline.state_path)
+        return status is not None and bool(status.streaming_since)
+
+    # ---------------------------------------------------------------- servers
+
+    @contextmanager
+    def _process(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        with (self._folder / f"{arguments[0]}-{free_port()}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", "from tidemill.cli.main import main; main()", *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder,
+            )  # fmt: skip
+        self._log, self._under_way = Path(log.name), process
+        started = psutil.Process(process.pid)
+        try:
+            yield process
+        finally:
+            below = started.children(recursive=True) if started.is_running() else []
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            _end(below)
+
+    @contextmanager
+    def _server(self, token: str) -> Iterator[tuple[subprocess.Popen[bytes], ServerClient]]:
+        port = free_port()
+        given = (
+            "--config", str(self._folder / "documents"), "--state-dir", str(self._folder / "served"),
+            "--api", f"127.0.0.1:{port}", "--metrics", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--drain", "0",
+            "--lease-seconds", str(_LEASE_SECONDS),
+        )  # fmt: skip
+        with self._process("serve", *given) as process:
+            client = ServerClient(f"http://127.0.0.1:{port}", token, timeout=60)
+            self._until(lambda: _is_ready(client), "the server is not ready")
+            yield process, client
+
+    def _wait_for_all(self, client: ServerClient) -> None:
+        def all_stream() -> bool:
+            found = list(client.pipelines())
+            return len(found) == self.pipelines and all(_streams_at(client, each.name) for each in found)
+
+        self._until(all_stream, "not every pipeline streams", seconds=0.5)
+
+    def _take_over(self, first: subprocess.Popen[bytes], standby: ServerClient) -> tuple[float, float]:
+        """Seconds from the first server's death until the busy pipeline streams, and until all do."""
+        self._until(lambda: standby.pipeline(_BUSY).status == "standby", "the second server does not stand by")
+        below = psutil.Process(first.pid).children(recursive=True)
+        first.kill()
+        began = time.monotonic()
+        first.wait()
+        self._until(lambda: _streams_at(standby, _BUSY), "nobody took the pipeline over")
+        taken = time.monotonic() - began
+        self._wait_for_all(standby)
+        everything = time.monotonic() - began
+        _end(below)
+        self._say(f"  taken over after {taken:.1f} s, all after {everything:.1f} s")
+        return taken, everything
+
+    def _until(self, condition: Callable[[], bool], otherwise: str, *, seconds: float = 0.02) -> None:
+        deadline = time.monotonic() + _LIMIT_SECONDS
+        while not condition():
+            if time.monotonic() > deadline or self._under_way.poll() not in (None, -signal.SIGKILL):
+                tail = self._log.read_text(errors="replace").strip().splitlines()[-3:]
+                raise EnvironmentProblem(f"the bench stopped: {otherwise}", where="tidemill bench server",
+                                         fix="\n".join(tail))  # fmt: skip
+            time.sleep(seconds)
+
+
+def _is_ready(client: ServerClient) -> bool:
+    try:
+        return bool(client.request("GET", "/readyz")["status"] == "ready")
+    except TidemillError:
+        return False
+
+
+def _streams_at(client: ServerClient, name: str) -> bool:
+    status = client.status(name)
+    return bool(status["state"] == "running" and status["stage"] == "cdc")
+
+
+@contextmanager
+def _asking(client: ServerClient, pipelines: int) -> Iterator[list[float]]:
+    """Seconds that each request took: lists, one pipeline, its status, readiness, in turn."""
+    seconds: list[float] = []
+    ended = threading.Event()
+    names = [_BUSY, *(f"idle-{number:04}" for number in range(pipelines - 1))]
+
+    def ask() -> None:
+        number = 0
+        while not ended.wait(1 / _REQUESTS_PER_SECOND) or len(seconds) < 100:
+            name = names[number % len(names)]
+            path = ("/pipelines", f"/pipelines/{name}/status", f"/pipelines/{name}", "/readyz")[number % 4]
+            began = time.monotonic()
+            client.request("GET", path)
+            seconds.append(time.monotonic() - began)
+            number += 1
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield seconds
+    finally:
+        ended.set()
+        thread.join(60)
+
+
+def _memory_mb(process: subprocess.Popen[bytes]) -> float:
+    """Of the process and all below it; pages that several share count once."""
+    top = psutil.Process(process.pid)
+    total = 0
+    for each in [top, *top.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            total += each.memory_full_info().pss
+    return total / 1e6
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    """What a killed process left: capture ends by itself when its lease does, which takes longer than the bench."""
+    for each in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
