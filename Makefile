@@ -7,9 +7,13 @@ CYCLES  ?= 20
 MINUTES ?= 30
 WHAT    ?= postgres
 ARGS    ?=
+# Two test processes, a file at a time, in our order; each has servers and a Spark session of its own.
+SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.complete
+# Java's classes as tests load them, so that Spark starts in a third of the CPU time. Without it they only take longer.
+CLASSES := build/spark.jsa
 # Decode and encode kernels are compiled once and kept here; Spark's workers inherit it.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/build/numba
 
@@ -17,7 +21,7 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/build/numba
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv services java quick test check format lock bench crash soak docs clean
+.PHONY: help demo up ps logs down venv services java quick test check format lock bench crash soak docs clean
 
 help: ## this table of contents
 	@awk 'BEGIN { FS = ":.*## " } \
@@ -28,15 +32,23 @@ help: ## this table of contents
 ##@ Look
 demo: $(STAMP) java ## watch changes of a real PostgreSQL arrive (SECONDS=15)
 	@$(BIN)/tidemill demo --seconds $(SECONDS) $(ARGS)
+up: $(STAMP) services ## servers for the examples, on loopback: prints their addresses (ARGS="postgres kafka" for some)
+	@$(BIN)/python -m tidemill.lab.stack up $(ARGS)
+ps: $(STAMP) ## which of them are up
+	@$(BIN)/python -m tidemill.lab.stack ps $(ARGS)
+logs: $(STAMP) ## what they said last
+	@$(BIN)/python -m tidemill.lab.stack logs $(ARGS)
+down: $(STAMP) ## ends what `make up` started, and removes its data
+	@$(BIN)/python -m tidemill.lab.stack down $(ARGS)
 docs: $(STAMP) ## write the generated pages of docs/ anew
 	@$(BIN)/python scripts/generate.py
 
 ##@ Work
 venv: $(STAMP) ## .venv with tidemill and its tools, from requirements.lock
-quick: $(STAMP) ## tests that need no server and no Spark, in less than two minutes
-	$(BIN)/pytest -q -m quick $(ARGS)
-test: $(STAMP) services ## every test, against real servers; of kill matrices a sample (ARGS="-k name")
-	$(BIN)/pytest --durations=30 $(ARGS)
+quick: $(STAMP) ## tests that need no server and no Spark, in three processes: a minute or two
+	$(BIN)/pytest -q -m quick $(SIDE_BY_SIDE) -n 3 $(ARGS)
+test: $(STAMP) services $(CLASSES) ## every test, against real servers; of kill matrices a sample (ARGS="-k name")
+	$(BIN)/pytest $(SIDE_BY_SIDE) --durations=30 $(ARGS)
 check: $(STAMP) ## lint, formatting, types, import directions, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,11 +60,11 @@ format: $(STAMP) ## let ruff format and mend what it can
 	$(BIN)/ruff format .
 
 ##@ Prove
-bench: $(STAMP) services ## speed on this machine, WHAT=postgres, mysql, sinks, formats or profile (ARGS=--json)
+bench: $(STAMP) services ## speed on this machine, WHAT=postgres, latency, mysql, sqlite, snapshot, sinks, formats, processors, sensing, server or profile (ARGS=--json)
 	$(BIN)/tidemill bench $(WHAT) $(ARGS)
-crash: $(STAMP) services ## kill -9 and compare, CYCLES=20 times, each sink and source at each failpoint
+crash: $(STAMP) services $(CLASSES) ## kill -9 and compare, CYCLES=20 times, each sink and source at each failpoint
 	TIDEMILL_MATRIX=whole TIDEMILL_CRASH_CYCLES=$(CYCLES) $(BIN)/pytest tests/crash tests/delivery --timeout 0 $(ARGS)
-soak: $(STAMP) services ## the same for MINUTES=30, new seeds until time is up
+soak: $(STAMP) services $(CLASSES) ## the same for MINUTES=30, new seeds until time is up
 	TIDEMILL_MATRIX=whole TIDEMILL_SOAK_MINUTES=$(MINUTES) $(BIN)/pytest tests/crash --timeout 0 $(ARGS)
 
 ##@ House-keeping
@@ -65,6 +77,9 @@ lock: ## requirements.lock anew (needs uv and a network)
 clean: ## everything that was built or fetched, except what is committed
 	rm -rf $(VENV) build dist .services .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CLASSES): $(STAMP) | java
+	-@$(BIN)/python -m tests.support.spark_start $@
 
 $(STAMP): requirements.lock pyproject.toml
 	@sh scripts/venv.sh $(VENV)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes the virtual environment named by $1 and installs requirements.lock, hashes checked, and tidemill on top of it.
+# Makes the virtual environment named by $1 and installs requirements.lock, hashes checked, and tidemill on top of it. The
+# lock is complete: nothing is resolved (pip would not take the lock's psycopg for a dependency on psycopg[binary]).
 # uv if it is there (seconds), else venv and pip (PySpark has to be built, which takes a minute or two).
 set -eu
 venv=$1
@@ -21,7 +22,7 @@ if command -v uv >/dev/null 2>&1; then
   fi
   echo "Installing into $venv (uv)"
   # Compiled now, once: every Spark worker is a Python of its own, and would compile all it imports at each start.
-  uv pip install --quiet --python "$venv/bin/python" --compile-bytecode --require-hashes -r requirements.lock
+  uv pip install --quiet --python "$venv/bin/python" --compile-bytecode --require-hashes --no-deps -r requirements.lock
   uv pip install --quiet --python "$venv/bin/python" --no-deps -e .
   exit
 fi
@@ -44,5 +45,5 @@ if ! suits "$venv/bin/python" || [ ! -x "$venv/bin/pip" ]; then
   "$python" -m venv --clear "$venv"
 fi
 echo "Installing into $venv (pip; the first time takes a few minutes)"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -e .
