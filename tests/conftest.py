@@ -5,7 +5,10 @@ Servers start on first use and live as long as the run. A test that restarts or 
 
 from __future__ import annotations
 
+import gc
 import itertools
+import logging
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Generator, Iterator
@@ -14,18 +17,25 @@ from typing import Any
 
 import pytest
 
-from tests.services.kafka import kafka, kafka_label, private_kafka, topic
-from tests.services.mysql import mariadb, mysql, mysql_labels, mysql_server
-from tests.support import seed
-from tests.support.quick import NoServers, complaint, is_quick
+from tests.servers.kafka import kafka, kafka_label, private_kafka, topic
+from tests.servers.mysql import mariadb, mysql, mysql_labels, mysql_server
+from tests.support import seed, spark_start
+from tests.support.quick import NoServers, complaint, is_quick, keep_files_in_memory
 from tidemill.errors import EnvironmentProblem
 from tidemill.lab.servers.postgres import Postgres, embedded_bin, installed_bin
+from tidemill.telemetry.events import LOGGER
 
-__all__ = ["kafka", "mariadb", "mysql", "mysql_server", "private_kafka", "topic"]  # fixtures of tests/services
+__all__ = ["kafka", "mariadb", "mysql", "mysql_server", "private_kafka", "topic"]  # fixtures of tests/servers
 
 _VERSIONS: dict[str, Callable[[], Path]] = {"18": embedded_bin, "15": lambda: installed_bin(15)}
 _names = itertools.count(1)
 _no_servers = NoServers()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault(spark_start.VARIABLE, spark_start.java_options())
+    if config.getoption("markexpr") == "quick":
+        keep_files_in_memory()
 
 
 def pytest_report_header() -> list[str]:
@@ -52,11 +62,26 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays to the end: the collector of garbage need not look at it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if is_quick(item):
             item.add_marker("quick")
+    if hasattr(config, "workerinput"):
+        # Files are given out in this order. What takes long comes first: a long file at the end would be waited for.
+        slow = {item.path for item in items if not item.get_closest_marker("quick")}
+        items.sort(key=lambda item: ("crash" not in item.path.parts, item.path not in slow))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,6 +101,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     if _no_servers.started and pyfuncitem.get_closest_marker("quick"):
         pytest.fail(complaint(_no_servers.started))
     return done
+
+
+@pytest.fixture(autouse=True)
+def _fresh_logger() -> None:
+    """What a command or a worker in this process did to the log of events before counts no more: `caplog` hears each
+    event, once."""
+    os.environ.pop("TIDEMILL_LOG_LEVEL", None)
+    LOGGER.handlers[:], LOGGER.propagate = [], True
+    LOGGER.setLevel(logging.INFO)
 
 
 @pytest.fixture(scope="session")
@@ -112,9 +146,17 @@ def private_postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One local Spark session for the whole run: it takes seconds to start."""
-    from tidemill.stream.session import create_session
+    from tidemill.stream.spark.session import create_session
 
-    built = create_session("tidemill-tests", master="local[2]", scratch=tmp_path_factory.mktemp("spark"))
+    # Lanes that stand hold a slot each; how many lanes a batch gets stays a matter of two cores.
+    slots = 6 if os.environ.get("TIDEMILL_TEST_TRIGGER") == "real_time" else 2
+    with spark_start.long_life():
+        built = create_session(
+            "tidemill-tests",
+            master=f"local[{slots}]",
+            conf={"spark.default.parallelism": "2"},
+            scratch=tmp_path_factory.mktemp("spark"),
+        )
     yield built
     built.stop()
 

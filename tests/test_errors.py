@@ -115,7 +115,7 @@ def test_the_errors_of_a_component_are_known_once_the_component_is() -> None:
     script = """
 import importlib, pkgutil, sys, tidemill
 from tidemill import errors, registry
-import tidemill.service.pipeline_run
+import tidemill.service.run.pipeline_run
 for family in ("sources", "sinks", "checkpoints"):
     for name in registry.names(family):
         registry.load(family, name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 MOST_LINES = 400
@@ -16,13 +18,28 @@ CLEAR = re.compile(
     r"behind (a dam|a front|an\b|a load|our|it: an|a message that|`tidemill doctor`)|parked behind"
 )
 
+#: Words that nobody of the field would search for, each with the one that is used instead.
+STANDARD = {
+    "ahead": "prefetch, unread", "answer": "lane result", "answers": "lane results", "behind": "after, lagging",
+    "examine": "check", "gulp": "buffered read", "gulps": "buffered reads", "handover": "emit",
+    "horizon": "high-water mark", "letter": "dead letter", "letters": "dead letters", "moment": "timestamp",
+    "moments": "timestamps, temporal", "patience": "timeout", "station": "baseline", "texts": "strings",
+    "told": "confirmed", "trouble": "last_error", "words": "tokens",
+}  # fmt: skip
+#: Names that stay: options of released versions, capture's distance from delivery, and machine words of 64 bits.
+KEPT = {"max_letters", "ahead_bytes"}
+MACHINE_WORDS = {
+    "decoders/binlog/cells.py", "encoding/numbers.py", "formats/_shared/binary.py", "processors/javascript/columns.py",
+    "processors/mask/blake2.py", "sinks/kafka/librdkafka.py",
+}  # fmt: skip
+
 
 def test_a_class_name_stands_once_private_ones_too() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(f"{path.relative_to(SOURCE)}:{node.lineno}")
+        for name, kind, line in _names(path):
+            if kind is ast.ClassDef:
+                places[name].append(f"{path.relative_to(SOURCE)}:{line}")
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
@@ -42,3 +59,103 @@ def test_behind_is_said_as_after_or_lagging() -> None:
         if re.search(r"\bbehind\b", CLEAR.sub("", line))
     ]
     assert lines == []
+
+
+def test_names_are_the_words_of_the_field() -> None:
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        place = str(path.relative_to(SOURCE))
+        for name, _, line in [(path.stem, ast.Module, 0), *_names(path)]:
+            wrong = _parts(name) & STANDARD.keys()
+            if not place.startswith("stream/"):  # elsewhere it is what a server answers
+                wrong -= {"answer", "answers"}
+            if place in MACHINE_WORDS:
+                wrong -= {"words"}
+            if wrong and name not in KEPT:
+                found.append(f"{place}:{line}: {name}: {', '.join(STANDARD[word] for word in sorted(wrong))}")
+    assert found == []
+
+
+def test_a_map_of_a_package_names_every_module_and_none_that_is_gone() -> None:
+    """Where the docstring of an `__init__` lists modules, one a line: the name, two spaces or more, what it is."""
+    wrong, maps = {}, set()
+    for path in sorted(SOURCE.rglob("__init__.py")):
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        there = {
+            p.stem if p.suffix == ".py" else p.name for p in path.parent.iterdir() if p.suffix == ".py" or p.is_dir()
+        }
+        there -= {"__init__", "__pycache__"}
+        listed = {name for name, _, _ in re.findall(r"^ *(\w+)(\.py|/)?  +(\S)", text, re.M)}
+        if len(listed & there) < 3:
+            continue
+        maps.add(path.parent.relative_to(SOURCE).as_posix())
+        if problem := (listed - there) | (there - set(re.findall(r"\w+", text))):
+            wrong[str(path.relative_to(SOURCE))] = sorted(problem)
+    assert wrong == {}
+    assert maps >= {"api", "log", "state", "stream"}
+
+
+@cache
+def _names(path: Path) -> list[tuple[str, type[ast.AST], int]]:
+    """What a file names itself: definitions, parameters, variables and attributes that are set."""
+    return list(_find_names(ast.parse(path.read_text())))
+
+
+def _find_names(tree: ast.AST) -> Iterator[tuple[str, type[ast.AST], int]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name, type(node), node.lineno
+            case ast.arg(arg=name):
+                yield name, type(node), node.lineno
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, type(node), node.lineno
+
+
+def _parts(name: str) -> set[str]:
+    plain = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+    return set(re.sub(r"dead_letters?", "", plain).split("_"))
+
+
+#: Past participles that do not end in -ed, and words that end like a participle and are none.
+IRREGULAR = {
+    "begun", "born", "bound", "broken", "brought", "built", "chosen", "done", "drawn", "found", "frozen", "given",
+    "gone", "heard", "held", "hidden", "kept", "known", "left", "lost", "made", "met", "paid", "proven", "said", "seen",
+    "sent", "shown", "stood", "taken", "thrown", "told", "torn", "written",
+}  # fmt: skip
+NO_PARTICIPLES = {
+    "binding", "building", "embed", "encoding", "ending", "everything", "exceed", "feed", "finding", "mapping", "need",
+    "nothing", "ordering", "padding", "ping", "proceed", "reading", "seed", "setting", "speed", "string", "succeed",
+    "timing", "warning",
+}  # fmt: skip
+#: Methods that ask an object for a state, or tell it of one, where the object is the subject: `attempt.refused()`.
+STATES = {
+    "acknowledged", "broken", "changed", "compiled", "confirmed", "connected", "consumed", "delivered", "failed",
+    "fired", "fixed", "known", "missing", "noted", "packed", "passed", "processed", "reached", "refused", "standing",
+    "stored", "streaming",
+}  # fmt: skip
+
+
+def test_a_public_function_is_a_verb_or_a_noun_not_a_participle() -> None:
+    """`opened()` does not say what it does; `open_tokens()` does. `with database.writing()` says what goes on."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        methods = [(each, True) for node in tree.body if isinstance(node, ast.ClassDef) for each in node.body]
+        for node, is_method in [*((each, False) for each in tree.body), *methods]:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _is_participle(node, is_method):
+                found.append(f"{path.relative_to(SOURCE)}:{node.lineno}: {node.name}")
+    assert found == []
+
+
+def _is_participle(function: ast.FunctionDef | ast.AsyncFunctionDef, is_method: bool) -> bool:
+    """The name is one word. Properties and what is true or false are states; context managers are what goes on."""
+    name, kind = function.name, ast.unparse(function.returns) if function.returns else ""
+    decorators = {ast.unparse(each).rpartition(".")[2] for each in function.decorator_list}
+    if "_" in name or name in NO_PARTICIPLES or (is_method and name in STATES) or kind == "bool":
+        return False
+    if any("property" in each or "command" in each for each in decorators):
+        return False
+    if name.endswith("ing"):
+        return not decorators & {"contextmanager"} and not kind.startswith("AbstractContextManager")
+    return name in IRREGULAR or name.endswith("ed")

@@ -26,7 +26,7 @@ class StandInLog:
         self._writing(self._attempts)
         self.stored.append(change.through)
         self.tail = Tail(self.tail.offset + change.events, change.through)
-        return type("Entry", (), {"rows": change.events})
+        return type("Entry", (), {"rows": change.events, "blocks": ()})
 
     def settle(self) -> int:
         return 0
@@ -35,6 +35,9 @@ class StandInLog:
         return self.tail
 
     def undelivered_bytes(self) -> int:
+        return 0
+
+    def kept_bytes(self) -> int:
         return 0
 
     def drop_spills(self) -> None:

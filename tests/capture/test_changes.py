@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from pydantic import Field
 
 from tests.support.blocks import make_block, make_table
 from tests.support.capturing import capturing, eventually
+from tidemill.capture.lease import CaptureLease, pack_acceptance
 from tidemill.contracts import (
     ByteStreamSource,
     Check,
@@ -41,7 +44,7 @@ class Outbox(Component[OutboxConfig]):
         self.opened: list[Position | None] = []
         self._db: sqlite3.Connection | None = None
         self._table: Table = make_table()
-        self._last = self._forgotten = 0
+        self._last = self._forgotten = self.asked = 0
 
     def open(
         self, after: Position | None, schemas: Schemas, *, confirmed: Position | None = None, mark_events: int = 1000
@@ -68,6 +71,7 @@ class Outbox(Component[OutboxConfig]):
         return [number for (number,) in rows]
 
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
+        self.asked += 1
         return delivered if delivered and int(delivered) > self._forgotten else None
 
     def acknowledge(self, position: Position) -> None:
@@ -136,6 +140,32 @@ def test_a_source_that_polls_is_captured_resumed_and_told_only_of_what_was_deliv
         assert second.opened == ["4"], "it did not go on where the log ends"
         assert [(row["position"], row["after"]["id"]) for row in rows] == [(str(n), n) for n in (1, 2, 3, 4, 5)]
         assert left() == [4, 5]
+    shop.close()
+
+
+def test_on_trial_nothing_is_captured_before_the_document_is_accepted(tmp_path: Path) -> None:
+    """A server that is killed meanwhile has the document from before: it may capture tables that this one leaves out,
+    and what came in between must still be to come for it."""
+    config = OutboxConfig(id="outbox", file=tmp_path / "shop.sqlite")
+    with sqlite3.connect(config.file, isolation_level=None) as shop:
+        shop.execute("CREATE TABLE outbox (id INTEGER PRIMARY KEY)")
+        shop.execute("INSERT INTO outbox VALUES (1), (2)")
+        lease = CaptureLease(None, trial=True)
+        reading, writing = os.pipe()
+        stop = threading.Event()
+        following = threading.Thread(target=lease.follow, args=(reading, stop))
+        following.start()
+        outbox = Outbox(config)
+        with capturing(outbox, tmp_path, accepted=lease.accepted) as running:
+            eventually(lambda: outbox.asked >= 5, running)
+            tail = running.log.tail()
+            assert (outbox.opened, tail.offset, tail.position) == ([None], 0, "")
+            os.write(writing, pack_acceptance())
+            eventually(lambda: running.events == 2, running)
+        os.close(writing)
+        following.join(10)
+        assert stop.is_set()
+        os.close(reading)
     shop.close()
 
 

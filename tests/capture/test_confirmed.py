@@ -32,14 +32,13 @@ def test_what_was_told_counts_only_while_the_log_reaches_as_far(tmp_path: Path, 
     assert read_confirmed(state, "p", tmp_path, 300) is None
 
 
-@pytest.mark.parametrize("name", ["confirmed.json", "told.json"])
-def test_what_an_older_version_left_is_imported_and_its_file_goes(tmp_path: Path, state: StateStore, name: str) -> None:
-    left(tmp_path, name, "0/500", 500)
+def test_what_an_older_version_left_is_imported_and_its_file_goes(tmp_path: Path, state: StateStore) -> None:
+    left(tmp_path, "told.json", "0/500", 500)
     assert read_confirmed(None, "p", tmp_path, 500) == "0/500", "also who only looks finds it"
     assert read_confirmed(state, "p", tmp_path, 300) is None
     import_confirmed(state, "p", tmp_path)
     assert state.confirmed("p") == ConfirmedPosition(Position("0/500"), 500)
-    assert not (tmp_path / name).exists()
+    assert not (tmp_path / "told.json").exists()
     import_confirmed(state, "p", tmp_path)
     assert read_confirmed(state, "p", tmp_path, 500) == "0/500"
 
@@ -48,8 +47,7 @@ def test_a_file_that_is_there_again_is_of_an_older_version_that_ran_since_and_wi
     tmp_path: Path, state: StateStore
 ) -> None:
     state.confirm("p", Position("0/500"), 500)
-    left(tmp_path, "told.json", "0/400", 400)
-    left(tmp_path, "confirmed.json", "0/600", 600)
+    left(tmp_path, "told.json", "0/600", 600)
     assert read_confirmed(state, "p", tmp_path, 600) == "0/600"
     import_confirmed(state, "p", tmp_path)
     assert state.confirmed("p") == ConfirmedPosition(Position("0/600"), 600)
@@ -59,7 +57,7 @@ def test_a_file_that_is_there_again_is_of_an_older_version_that_ran_since_and_wi
 def test_an_import_that_is_cut_short_is_done_again_and_loses_nothing(
     tmp_path: Path, state: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left(tmp_path, "confirmed.json", "0/500", 500)
+    left(tmp_path, "told.json", "0/500", 500)
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "not allowed")
@@ -72,19 +70,19 @@ def test_an_import_that_is_cut_short_is_done_again_and_loses_nothing(
     assert state.confirmed("p") == ConfirmedPosition(Position("0/500"), 500)
 
 
-def test_a_resync_forgets_it_wherever_it_is(tmp_path: Path, state: StateStore) -> None:
+def test_a_recovery_forgets_it_wherever_it_is(tmp_path: Path, state: StateStore) -> None:
     state.confirm("p", Position("0/500"), 500)
-    left(tmp_path, "confirmed.json", "0/600", 600)
+    left(tmp_path, "told.json", "0/600", 600)
     forget_confirmed(state, "p", tmp_path)
     import_confirmed(state, "p", tmp_path)
     assert read_confirmed(state, "p", tmp_path, 1000) is None
 
 
 def test_a_file_that_holds_no_position_is_refused_with_what_to_do(tmp_path: Path, state: StateStore) -> None:
-    (tmp_path / "confirmed.json").write_text("{}")
+    (tmp_path / "told.json").write_text("{}")
     with pytest.raises(EnvironmentProblem, match="does not hold the position") as raised:
         import_confirmed(state, "p", tmp_path)
-    assert raised.value.where == str(tmp_path / "confirmed.json")
+    assert raised.value.where == str(tmp_path / "told.json")
     assert "remove the file" in raised.value.fix
     assert find_store(str(tmp_path / "state.sqlite")) is None, "nothing was written"
 

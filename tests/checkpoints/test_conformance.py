@@ -17,12 +17,14 @@ from tidemill import registry
 from tidemill.contracts import CheckpointStore
 from tidemill.errors import CheckpointConflict
 from tidemill.lab.servers.clickhouse_standin import ClickHouse
+from tidemill.lab.servers.postgres import Postgres
+from tidemill.lab.servers.seaweedfs import SeaweedFS
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
 
 Opener = Callable[[], CheckpointStore]
 
-SERVED = {"clickhouse"}  # they need a server; its fixture gives their settings
+SERVED = {"clickhouse", "postgres", "s3"}  # they need a server; its fixture gives their settings
 
 FORGETFUL = {"memory": "it dies with its process by design"}
 
@@ -35,6 +37,21 @@ def at(offset: int) -> Checkpoint:
 def clickhouse() -> Iterator[Callable[[], dict[str, Any]]]:
     with ClickHouse() as server:
         yield lambda: {"url": server.url, "database": f"test_{uuid.uuid4().hex[:8]}"}
+
+
+@pytest.fixture
+def postgres(postgres18: Postgres) -> Callable[[], dict[str, Any]]:
+    return lambda: {"dsn": postgres18.dsn(), "table": f"checkpoints_{uuid.uuid4().hex[:8]}"}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Callable[[], dict[str, Any]]]:
+    with SeaweedFS() as server:
+        bucket = server.bucket("checkpoints")
+        yield lambda: {
+            "bucket": bucket, "prefix": uuid.uuid4().hex[:8], "endpoint": server.endpoint,
+            "access_key_id": server.access_key, "secret_access_key": server.secret_key,
+        }  # fmt: skip
 
 
 @pytest.fixture(params=registry.names("checkpoints"))

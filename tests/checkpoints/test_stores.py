@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import multiprocessing
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -88,6 +89,69 @@ def test_a_torn_file_is_an_error_that_says_which(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(CheckpointError, match=r"orders\.json"):
         store.load("orders")
+
+
+def test_a_save_that_was_torn_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    store = FileCheckpoints(FileConfig(), tmp_path)
+    first = store.save("orders", Checkpoint(1, Position("p")), expect=0)
+    path = tmp_path / "checkpoints" / "orders.json"
+    before = path.read_bytes()
+    store.save("orders", Checkpoint(2, Position("q")), expect=1)
+    after = path.read_bytes()
+    place = next(at for at in range(len(after)) if after[at] != before[at])
+    path.write_bytes(after[: place + 40] + before[place + 40 :])
+    assert store.load("orders") == first
+    assert store.save("orders", Checkpoint(3, Position("r")), expect=1).version == 2
+    store.close()
+
+
+def test_a_save_asks_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileCheckpoints(FileConfig(), tmp_path)
+    store.save("orders", Checkpoint(1, Position("p")), expect=0)
+    asked: list[str] = []
+    for name in ("fsync", "fdatasync", "replace", "rename"):
+        monkeypatch.setattr(os, name, lambda *_, name=name: asked.append(name))
+    store.save("orders", Checkpoint(2, Position("q")), expect=1)
+    store.close()
+    assert asked == ["fdatasync"]
+
+
+def test_threads_that_share_a_store_lose_no_update(tmp_path: Path) -> None:
+    store = FileCheckpoints(FileConfig(), tmp_path)
+
+    def save() -> None:
+        for _ in range(20):
+            while True:
+                kept = store.load("orders")
+                offset, version = (kept.offset, kept.version) if kept else (0, 0)
+                try:
+                    store.save("orders", Checkpoint(offset + 1, Position("p")), expect=version)
+                    break
+                except CheckpointConflict:
+                    continue
+
+    threads = [threading.Thread(target=save) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    final = store.load("orders")
+    store.close()
+    assert final is not None
+    assert (final.offset, final.version) == (60, 60)
+
+
+def test_a_lock_file_that_was_removed_locks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileCheckpoints, "lock_seconds", 0.2)
+    store = FileCheckpoints(FileConfig(), tmp_path)
+    store.save("orders", Checkpoint(1, Position("p")), expect=0)
+    (tmp_path / "checkpoints" / "orders.lock").unlink()
+    with (tmp_path / "checkpoints" / "orders.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(CheckpointError, match="has held"):
+            store.save("orders", Checkpoint(2, Position("q")), expect=1)
+    assert store.save("orders", Checkpoint(2, Position("q")), expect=1).version == 2
+    store.close()
 
 
 def test_a_leftover_of_a_crash_while_saving_does_no_harm(tmp_path: Path) -> None:
@@ -217,3 +281,6 @@ def test_a_checkpoint_file_of_an_older_version_is_read(tmp_path: Path) -> None:
     assert found == Checkpoint(5, Position("0/5"), 3, "then")
     assert found is not None
     assert found.begins == 5
+    saved = store.save("orders", Checkpoint(9, Position("0/9")), expect=3)
+    assert store.load("orders") == saved
+    store.close()

@@ -15,7 +15,7 @@ from tidemill.contracts import LostRange
 from tidemill.log import LogConfig, LogReader, LogWriter, Tail, acknowledge
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
-from tidemill.service.moves import delivered
+from tidemill.service.maintenance.moves import read_delivered
 
 Make = Callable[..., config.Pipeline]
 
@@ -73,7 +73,7 @@ def test_set_moves_checkpoint_and_mark_and_clears_sparks_directory(
     there = LogReader(pipeline.log_uri).position_at(offset)
     assert (stored["offset"], stored["position"], stored["version"], stored["note"]) == (offset, there, 3, "why")
     assert (answer.json["replayed"], answer.json["skipped"]) == (replayed, skipped)
-    assert delivered(pipeline.log_uri) == Tail(offset, there)
+    assert read_delivered(pipeline.log_uri) == Tail(offset, there)
     assert not pipeline.spark_path.exists()
 
 
@@ -83,7 +83,7 @@ def test_set_says_what_it_would_do_and_waits_for_force(tidemill: Terminal, pipel
     assert "2 events before offset 5 are delivered again" in answer.err
     assert "never delivered" in tidemill("checkpoints", "set", pipeline.file, 8).err
     assert pipeline.spark_path.exists()
-    assert delivered(pipeline.log_uri) == Tail(5, position(2))
+    assert read_delivered(pipeline.log_uri) == Tail(5, position(2))
 
 
 def test_set_refuses_the_middle_of_a_transaction_and_names_its_beginning(
@@ -175,7 +175,7 @@ def test_set_moves_one_sink_and_leaves_the_pipeline_alone(tidemill: Terminal, fa
     assert (answer["sink"], answer["checkpoint"]["offset"], answer["skipped"]) == ("c", 8, 5)
     assert not fanned.spark_path_of("c").exists()
     assert fanned.spark_path.exists()
-    assert delivered(fanned.log_uri) == Tail(5, position(2))
+    assert read_delivered(fanned.log_uri) == Tail(5, position(2))
     (shown,) = tidemill("checkpoints", "show", fanned.file, "--json").json["checkpoints"]
     assert shown["checkpoint"]["offset"] == 5
     past = tidemill("checkpoints", "history", fanned.file, "--sink", "c", "--json").json["checkpoints"]

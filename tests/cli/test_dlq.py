@@ -28,8 +28,8 @@ from tidemill.model.block import Block, Op
 from tidemill.model.change import Committed
 from tidemill.model.delivery import Checkpoint, Delivery, Receipt
 from tidemill.schema.registry import SchemaRegistry
-from tidemill.service.redelivery import block_of
-from tidemill.stream.poison import dead_letters_of
+from tidemill.service.redelivery.resend import block_of
+from tidemill.stream.lane.poison import dead_letters_of
 from tidemill.stream.superseded import Follower
 
 
@@ -336,6 +336,18 @@ def test_only_superseded_letters_are_let_go_where_that_is_asked(
         ("t", 4),
         ("s", 17),
     ]
+
+
+def test_a_letter_superseded_in_part_says_how_to_find_out_whether_the_row_is_right(
+    tidemill: Terminal, rows: Rows, store: DeadLetters
+) -> None:
+    (first, *_) = store.dead_letters(sink="s")
+    store.mark([Mark(first.number, "partly", 20, "")])
+    answer = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--json")
+    (skipped,) = [each["skipped"] for each in answer.json["dead_letters"] if each["skipped"]]
+    assert skipped.startswith("superseded in part: event 20 is newer, but did not bring all that the dead letter has.")
+    verify = f"tidemill verify {rows.pipeline.file} --pipeline orders --sink s --table {first.table}"
+    assert f"`{verify}`; with --repair the row is sent again if not" in skipped
 
 
 def test_what_a_sink_is_says_its_config_and_only_the_one_that_sends_is_made(

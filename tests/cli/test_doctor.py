@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.config.conftest import PIPELINE
@@ -11,10 +15,13 @@ from tests.support.terminal import Terminal
 from tidemill import config
 from tidemill.capture.status import StatusFile
 from tidemill.contracts import Outcome
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Committed
 from tidemill.model.position import Position
 from tidemill.service import checks as system
+from tidemill.service.run.ownership import lock_pipeline
+from tidemill.state.migrations import latest
 
 
 @pytest.fixture
@@ -114,17 +121,17 @@ def test_little_space_is_a_warning(tmp_path: Path) -> None:
 
 def test_a_pipeline_that_ran_rests_where_its_log_ends(tidemill: Terminal, tmp_path: Path) -> None:
     [subject] = config.load(pipeline(tmp_path))
-    assert system.resting(subject) is None
+    assert system.read_resting(subject) is None
     subject.state_path.mkdir(parents=True)
     StatusFile(subject.state_path).update(stage="cdc")
-    assert system.resting(subject) is None, "it ran, but nothing was ever captured"
+    assert system.read_resting(subject) is None, "it ran, but nothing was ever captured"
     log = LogWriter.open(subject.log_uri, subject.spec.log)
     log.append(Committed((), 0, ((0, Position("7/7")),)))
     log.close()
     state = subject.build_state()
     state.confirm(subject.name, Position("7/9"), 0)
     state.close()
-    rest = system.resting(subject)
+    rest = system.read_resting(subject)
     assert rest is not None
     assert (rest.after, rest.confirmed, rest.since > 0) == ("7/7", "7/9", True)
 
@@ -141,3 +148,103 @@ def test_a_real_database_is_examined(tidemill: Terminal, tmp_path: Path, databas
     checks = [check for check in answer.json["checks"] if check["name"].startswith("source postgres")]
     assert {"pass", "warn"} <= {check["outcome"] for check in checks}
     assert any("nowhere" in check["detail"] + check["fix"] for check in checks if check["outcome"] == "warn")
+
+
+def test_columns_that_processors_name_are_compared_with_a_real_database_before_the_first_start(
+    tidemill: Terminal, tmp_path: Path, database: str
+) -> None:
+    with psycopg.connect(database, autocommit=True) as db:
+        db.execute("CREATE TABLE compared (id int PRIMARY KEY, status text)")
+        db.execute("CREATE TABLE compared_too (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)")
+    file = tmp_path / "real.yaml"
+    source = f"{{type: postgres, config: {{id: d, dsn: '{database}', tables: ['public.compared%']}}}}"
+    drop = "{type: drop, id: slim, tables: [public.compared], columns: [stauts]}"
+    processors = f"[{drop}, {{type: filter, id: f, where: {{field: id, gt: 1}}}}]"
+    file.write_text(
+        f"metadata: {{name: real}}\nspec: {{source: {source}, processors: {processors},"
+        f" sinks: [{{type: bucket, config: {{id: b}}}}], state_dir: {tmp_path}/state}}\n"
+    )
+    answer = tidemill("doctor", file, "--json")
+    found = {check["name"]: check for check in answer.json["checks"] if check["name"].endswith(": columns")}
+    slim, few = found["processor slim (drop): columns"], found["processor f (filter): columns"]
+    assert (slim["outcome"], slim["detail"]) == ("warn", 'public.compared has no column "stauts"')
+    assert 'Did you mean "status"?' in slim["fix"]
+    assert few["outcome"] == "pass"
+
+
+def store_check(tidemill: Terminal, file: Path) -> dict[str, str]:
+    (found,) = [c for c in tidemill("doctor", file, "--json").json["checks"] if c["name"] == "state store"]
+    return {key: str(found[key]) for key in ("outcome", "detail", "fix")}
+
+
+def test_the_state_store_is_looked_at_and_not_made(tidemill: Terminal, tmp_path: Path) -> None:
+    file = pipeline(tmp_path)
+    store = tmp_path / "state" / "state.sqlite"
+    assert store_check(tidemill, file) == {"outcome": "pass", "detail": f"{store} will be made", "fix": ""}
+    [subject] = config.load(file)
+    with closing(subject.build_state()) as state:
+        state.confirm(subject.name, Position("7/9"), 0)
+    assert store_check(tidemill, file)["detail"] == f"{store}, version {latest()}"
+
+
+def test_a_state_store_of_a_later_version_or_of_something_else_fails_with_its_fix(
+    tidemill: Terminal, tmp_path: Path
+) -> None:
+    file = pipeline(tmp_path)
+    [subject] = config.load(file)
+    with closing(subject.build_state()) as state:
+        state.confirm(subject.name, Position("7/9"), 0)
+    store = tmp_path / "state" / "state.sqlite"
+    with closing(sqlite3.connect(store)) as db:
+        db.execute("INSERT INTO migrations VALUES (99, 'from the future', '2030-01-01')")
+        db.commit()
+    found = store_check(tidemill, file)
+    assert found["outcome"] == "fail"
+    assert str(store) in found["detail"]
+    assert found["fix"]
+    for kept in store.parent.glob("state.sqlite*"):
+        kept.unlink()
+    store.write_text("no database " * 100)
+    found = store_check(tidemill, file)
+    assert found["outcome"] == "fail"
+    assert "cannot be used" in found["detail"]
+    assert "permissions" in found["fix"]
+
+
+def test_a_shared_state_store_must_be_reachable_and_writable(
+    tidemill: Terminal, tmp_path: Path, postgres18: Postgres
+) -> None:
+    with postgres18.database("doctor_state") as dsn:
+        file = pipeline(tmp_path, extra=f"  state_uri: {dsn}\n")
+        assert store_check(tidemill, file)["detail"].endswith("schema tidemill_state will be made")
+        with psycopg.connect(dsn) as db:
+            assert db.execute("SELECT to_regnamespace('tidemill_state')").fetchone() == (None,), "it was made"
+        [subject] = config.load(file)
+        with closing(subject.build_state()) as state:
+            state.confirm(subject.name, Position("7/9"), 0)
+        assert store_check(tidemill, file)["detail"].endswith(f"schema tidemill_state, version {latest()}")
+        with psycopg.connect(dsn, autocommit=True) as db:
+            db.execute("ALTER DATABASE doctor_state SET default_transaction_read_only = on")
+        found = store_check(tidemill, file)
+        assert (found["outcome"], "takes no writes" in found["detail"]) == ("fail", True)
+        assert "state_uri" in found["fix"]
+    away = dsn.replace(f":{postgres18.port}/", ":9/")
+    found = store_check(tidemill, pipeline(tmp_path, extra=f"  state_uri: {away}\n"))
+    assert (found["outcome"], "the server is up" in found["fix"]) == ("fail", True)
+
+
+def test_a_state_directory_that_is_a_copy_fails_and_says_how_to_adopt_it(tidemill: Terminal, tmp_path: Path) -> None:
+    [subject] = config.load(pipeline(tmp_path))
+    with lock_pipeline(subject):
+        pass
+    shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    file = pipeline(tmp_path)
+    file.write_text(file.read_text().replace(f"{tmp_path}/state", f"{tmp_path}/copy"))
+    before = sorted(str(p) for p in (tmp_path / "copy").rglob("*"))
+    answer = tidemill("doctor", file, "--json")
+    assert answer.code == 3
+    (found,) = [c for c in answer.json["checks"] if c["name"] == "state directory"]
+    assert found["outcome"] == "fail"
+    assert "is a copy of" in found["detail"]
+    assert "tidemill adopt" in found["fix"]
+    assert sorted(str(p) for p in (tmp_path / "copy").rglob("*")) == before, "it looks and touches nothing"

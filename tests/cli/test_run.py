@@ -18,11 +18,12 @@ import psutil
 import psycopg
 import pytest
 
+from tidemill.lab.servers.http_receiver import Receiver, ScriptedResponse
 from tidemill.lab.servers.postgres import Postgres
-from tidemill.service.status import PipelineStatus
+from tidemill.service.run.status import PipelineStatus
 
-PATIENCE = 120.0
-EVENT = re.compile(r"\d\d:\d\d:\d\d (INFO   |WARNING|ERROR  ) (pipeline|stream|capture)\.\w+")
+PATIENCE = 240.0
+EVENT = re.compile(r"\d\d:\d\d:\d\d (INFO   |WARNING|ERROR  ) (pipeline|stream|capture|snapshot)\.\w+")
 
 DOCUMENT = """
 metadata: {{name: {name}}}
@@ -50,8 +51,9 @@ def postgres18_dsn(postgres18: Postgres) -> Iterator[str]:
 
 
 @contextmanager
-def running(*files: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [str(Path(sys.executable).with_name("tidemill")), "run", "--json", "--interval", "0.5", *map(str, files)]
+def running(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    program = str(Path(sys.executable).with_name("tidemill"))
+    command = [program, "run", "--json", "--interval", "0.5", *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ})
     try:
         yield process
@@ -189,3 +191,34 @@ def test_a_killed_jvm_ends_the_run_with_its_reason_and_a_fix(postgres18_dsn: str
     answer = orjson.loads(out.splitlines()[-1])["error"]
     assert answer["kind"] == "SparkLost"
     assert "start the pipeline again" in answer["fix"]
+
+
+def test_a_second_interrupt_ends_a_drain_at_once_and_the_next_run_delivers_the_rest(
+    postgres18_dsn: str, tmp_path: Path
+) -> None:
+    refuse = ScriptedResponse(status=503)
+    with psycopg.connect(postgres18_dsn, autocommit=True) as db, Receiver(lambda request: refuse) as receiver:
+        db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        path = document(tmp_path, postgres18_dsn, "public.t")
+        http = f"{{type: http, config: {{id: hook, url: '{receiver.url}'}}}}"
+        path.write_text(re.sub(r"sinks: .*", f"sinks: [{http}]", path.read_text()))
+        with running(path, "--drain", "600") as process:
+            until(process, lambda: db.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchone())
+            db.execute("INSERT INTO t SELECT generate_series(1, 5)")
+            until(process, lambda: receiver.all)
+            process.send_signal(signal.SIGINT)
+            until(process, lambda: not db.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchone())
+            assert process.poll() is None, "it did not wait for the drain"
+            process.send_signal(signal.SIGINT)
+            out, error = process.communicate(timeout=PATIENCE)
+        last = orjson.loads(out.splitlines()[-1])
+        assert process.returncode == 0, error.decode()[-2000:]
+        assert (last["state"], last["lag_events"]) == ("stopped", 5)
+        assert receiver.taken == []
+        receiver.script = lambda request: ScriptedResponse()
+        with running(path) as process:
+            until(process, lambda: len(receiver.taken) == 5)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert sorted(orjson.loads(each.body)["after"]["id"] for each in receiver.taken) == [1, 2, 3, 4, 5]

@@ -1,4 +1,4 @@
-"""`tidemill run` and `resync` over a real MySQL and a real MariaDB: capture process, log, Spark, files."""
+"""`tidemill run` and `recover` over a real MySQL and a real MariaDB: capture process, log, Spark, files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.test_run import PATIENCE, lines_of, running, until
-from tests.services.mysql import KINDS, private_server
+from tests.servers.mysql import KINDS, private_server
 from tests.sources.mysupport import purge
 from tests.support.capturing import capturing, eventually
 from tidemill.capture.status import read_status
-from tidemill.cli.resync import app as resync
+from tidemill.cli.recover import app as recover
 from tidemill.config import load
 from tidemill.errors import PositionLost
 from tidemill.lab.servers.mysql_family import Server
@@ -80,7 +80,7 @@ def test_rows_delivered_by_a_run_are_those_of_the_server(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_a_purge_resync_goes_on_with_the_tables_as_they_are_now(kind: str, tmp_path: Path) -> None:
+def test_after_a_purge_recover_goes_on_with_the_tables_as_they_are_now(kind: str, tmp_path: Path) -> None:
     """Without names in the binlog: the table changed in the gap, and only the catalog of today knows how."""
     with private_server(kind, binlog_row_metadata="MINIMAL") as server:
         server.execute("CREATE DATABASE shop", "CREATE TABLE shop.t (id int PRIMARY KEY, v varchar(50))")
@@ -96,9 +96,9 @@ def test_after_a_purge_resync_goes_on_with_the_tables_as_they_are_now(kind: str,
         with capturing(pipeline.build_source(), state, log=tmp_path / "log") as running:
             failure = eventually(lambda: running.failure)[0]
         assert isinstance(failure, PositionLost)
-        assert "tidemill resync" in failure.fix
+        assert "tidemill recover" in failure.fix
         answer = CliRunner().invoke(
-            resync, [str(tmp_path / "orders.yaml"), "--force", "--json"], catch_exceptions=False
+            recover, [str(tmp_path / "orders.yaml"), "--accept-gap", "--force", "--json"], catch_exceptions=False
         )
         assert orjson.loads(answer.output)["offset"] == 1
         with capturing(pipeline.build_source(), state, log=tmp_path / "log") as running:

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from tidemill.cli import run_view
-from tidemill.service.status import PipelineStatus, SinkState, SinkStatus, State
+from tidemill.service.run.status import PipelineStatus, SinkState, SinkStatus, State
 
-FIX = "Copy the table yourself, then: tidemill resync orders.yaml --table public.items"
+FIX = "Copy the table yourself, then: tidemill recover orders.yaml --table public.items"
 NOTICE = {"code": "table-incomplete", "subject": "public.items", "what": "rows may be missing", "fix": FIX}
-STATUS = PipelineStatus("orders", State.RUNNING, stage="cdc", sinks=(SinkStatus("lake"),))
+STATUS = PipelineStatus("orders", State.RUNNING, stage="cdc", sinks=(SinkStatus("lake"),), lanes_stand=True)
 
 
 def screen(status: PipelineStatus, width: int = 80) -> str:
@@ -47,3 +47,31 @@ def test_lines_tell_a_notice_once_with_its_way_out(capsys: pytest.CaptureFixture
     lines.show([replace(STATUS, notices=(NOTICE,))])
     lines.show([replace(STATUS, notices=(NOTICE,))])
     assert capsys.readouterr().out.count(FIX) == 1
+
+
+def test_until_the_lanes_stand_a_pipeline_is_starting(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run_view.LineView(60, as_json=False)
+    lines.show([replace(STATUS, lanes_stand=False)])
+    lines.show([STATUS])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("orders running starting ")
+    assert second.startswith("orders running cdc ")
+    assert "running starting" in screen(replace(STATUS, lanes_stand=False), width=140)
+
+
+def test_a_stop_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    stopping = replace(STATUS, state=State.STOPPING, lag_events=1234, events=5678)
+    run_view.LineView(0, as_json=False).show([stopping])
+    assert "orders stopping: 1,234 events left to deliver; 5,678 delivered in this run" in capsys.readouterr().out
+    assert "1,234 events left to deliver" in screen(stopping)
+    assert "everything is delivered (5,678 events in this run)" in screen(replace(stopping, lag_events=0))
+    stopped = replace(stopping, state=State.STOPPED)
+    assert "5,678 events delivered in this run, 1,234 left for the next" in screen(stopped)
+    assert "5,678 events delivered in this run, none left" in screen(replace(stopped, lag_events=0))
+
+
+def test_what_is_said_to_people_is_not_said_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    run_view.LineView(0, as_json=True).say("Spark is starting")
+    assert capsys.readouterr().out == ""
+    run_view.LineView(0, as_json=False).say("Spark is starting")
+    assert capsys.readouterr().out == "Spark is starting\n"

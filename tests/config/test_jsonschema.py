@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -25,8 +26,8 @@ def errors(value: Any, schema: Any, root: Schema, at: str = "") -> Iterator[str]
     known = {
         "title", "description", "default", "format", "writeOnly", "secret", "$defs", "$schema", "type", "enum", "const",
         "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "anyOf", "allOf",
-        "if", "then", "$ref", "pattern", "minimum", "maximum", "exclusiveMinimum", "maxLength", "minLength", "examples",
-        "prefixItems", "propertyNames",
+        "if", "then", "else", "$ref", "pattern", "minimum", "maximum", "exclusiveMinimum", "maxLength", "minLength",
+        "examples", "prefixItems", "propertyNames",
     }  # fmt: skip
     assert set(schema) <= known, set(schema) - known
     if "$ref" in schema:
@@ -43,8 +44,9 @@ def errors(value: Any, schema: Any, root: Schema, at: str = "") -> Iterator[str]
         yield f"{at}: no branch"
     for branch in schema.get("allOf", []):
         yield from errors(value, branch, root, at)
-    if "if" in schema and not list(errors(value, schema["if"], root, at)):
-        yield from errors(value, schema["then"], root, at)
+    if "if" in schema:
+        met = not list(errors(value, schema["if"], root, at))
+        yield from errors(value, schema["then"] if met else schema.get("else", True), root, at)
     if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
         yield f"{at}: pattern"
     if "minimum" in schema and value < schema["minimum"]:
@@ -62,14 +64,19 @@ def errors(value: Any, schema: Any, root: Schema, at: str = "") -> Iterator[str]
                 yield f"{at}.{name}: unknown"
 
 
+schema_once = cache(json_schema)
+
+
 def check(text: str) -> list[str]:
-    schema = json_schema()
+    schema = schema_once()
     return list(errors(yaml.safe_load(text), schema, schema))
 
 
 def test_a_right_document_passes() -> None:
     assert check(PIPELINE) == []
     assert check(PIPELINE + "  checkpoints: {type: sqlite, config: {keep: 5}}\n  commit_policy: {mode: all}\n") == []
+    assert check(PIPELINE + "  processors: [{type: drop, id: d, columns: [a]}]\n") == []
+    assert check(PIPELINE + "  processors: [{type: drop, id: d, config: {columns: [a], on_error: skip}}]\n") == []
 
 
 @pytest.mark.parametrize(
@@ -81,6 +88,9 @@ def test_a_right_document_passes() -> None:
         (PIPELINE.replace(", config: {id: b}", ""), ".spec.sinks[0].config: missing"),
         (PIPELINE + "  batch: {max_events: 0}\n", ".spec.batch.max_events: no branch"),
         (PIPELINE + "  bach: {}\n", ".spec.bach: unknown"),
+        (PIPELINE + "  processors: [{type: drop, columns: [a]}]\n", ".spec.processors[0].id: missing"),
+        (PIPELINE + "  processors: [{type: drop, id: d, x: 1, columns: [a]}]\n", ".spec.processors[0].x: unknown"),
+        (PIPELINE + "  processors: [{type: drop, id: d, config: {x: 1}}]\n", ".spec.processors[0].config.x: unknown"),
         (PIPELINE + "  checkpoints: {config: {keep: 5}}\n", ".spec.checkpoints.config.keep: unknown"),
     ],
 )
@@ -95,7 +105,7 @@ def test_a_variable_may_stand_for_a_number_or_a_word() -> None:
 
 def test_every_registered_component_is_in_the_schema_with_described_fields() -> None:
     definitions = json_schema()["$defs"]
-    for family in ("sources", "sinks", "checkpoints"):
+    for family in ("sources", "processors", "sinks", "checkpoints"):
         for name in registry.names(family):
             assert f"{family}.{name}" in definitions
     bare = [

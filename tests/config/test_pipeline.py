@@ -35,7 +35,7 @@ def test_the_smallest_pipeline_gets_the_documented_defaults(
     (pipeline,) = config.load(write())
     spec = pipeline.spec
     assert (pipeline.name, pipeline.tenant) == ("orders", "acme")
-    assert (spec.batch.max_events, spec.batch.max_bytes, spec.batch.max_ms) == (200_000, 67_108_864, 0)
+    assert (spec.batch.max_events, spec.batch.max_bytes, spec.batch.max_ms) == (500_000, 67_108_864, 0)
     assert (spec.batch.respect_source_tx, spec.batch.max_inflight) == (True, None)
     assert (spec.commit_policy.mode, spec.checkpoints.type) == ("required", "file")
     assert (spec.spark.master, spec.ack, spec.lanes) == ("local[*]", "delivered", None)
@@ -49,7 +49,7 @@ def test_a_full_document_loads(write: Write, tmp_path: Path) -> None:
         "  sharding: {mode: hash, count: 4, key: customer_id}\n"
         "  batch: {max_events: 500, max_bytes: 1048576, max_ms: 1000, respect_source_tx: true, max_inflight: 2}\n"
         "  commit_policy: {mode: quorum, quorum: 1}\n"
-        "  schema_sensing: {enabled: false, deep_inspect: {enabled: true, max_depth: 3}}\n"
+        "  schema_sensing: {enabled: true, deep_inspect: {enabled: true, max_depth: 3}}\n"
         "  processors: []\n"
         "  log: {uri: 's3://bucket/log', max_bytes: 1000000}\n"
         "  checkpoints: {type: sqlite, config: {keep: 7}}\n"
@@ -128,8 +128,25 @@ spec:
         ("  commit_policy: {mode: quorum, quorum: 0}", 8, "spec.commit_policy.quorum", "greater than or equal to 1"),
         ("  commit_policy: {mode: all, quorum: 1}", 8, "spec.commit_policy.quorum", "has no quorum"),
         ("    - {type: bucket, config: {id: b}}", 8, "spec.sinks[1].config.id", 'two sinks have the id "b"'),
-        ("  processors: [{type: javascript, id: t, inline: 'x'}]", 8, "spec.processors", "not in this version"),
-        ("  schema_sensing: {enabled: true}", 8, "spec.schema_sensing.enabled", "not in this version"),
+        ("  processors: [{type: filtr, id: t}]", 8, "spec.processors[0].type", 'no processor is called "filtr"'),
+        ("  processors: [{type: drop, columns: [a]}]", 8, "spec.processors[0].id", '"id" is missing'),
+        ("  processors: [{type: drop, id: d, columns: [a], x: 1}]", 8, "spec.processors[0].x", 'unknown key "x"'),
+        ("  processors: [{type: drop, id: d, config: {columns: [a], x: 1}}]", 8, "spec.processors[0].config.x", "key"),
+        ("  processors: [{type: drop, id: d, x: 1, config: {columns: [a]}}]", 8, "spec.processors[0].x", "beside"),
+        ("  processors: [{type: drop, id: d, columns: [a], ops: [insert]}]", 8, "spec.processors[0].ops", "share"),
+        (
+            "  processors: [{type: drop, id: d, columns: [a], on_error: dead_letter}]",
+            8, "spec.processors[0].on_error", "keeps no dead letters",
+        ),
+        (
+            "  processors: [{type: drop, id: d, columns: [a]}, {type: drop, config: {id: d, columns: [b]}}]",
+            8, "spec.processors[1].id", 'two processors have the id "d"',
+        ),
+        (
+            "  processors: [{type: filter, id: f, where: {field: a, equal: 1}}]",
+            8, "spec.processors[0].where", 'unknown operator "equal"',
+        ),
+        ("  schema_sensing: {sampling: {sample_rate: 0}}", 8, "spec.schema_sensing.sampling.sample_rate", "equal to 1"),
         ("  sharding: {mode: table, key: id}", 8, "spec.sharding.key", "does not use a key"),
         ("  sharding: {count: 4}\n  spark: {lanes: 2}", 9, "spec.spark.lanes", "sharding.count"),
         ("  batch: 5", 8, "spec.batch", "should be a mapping, not 5"),
@@ -154,9 +171,9 @@ def test_a_pipeline_that_requires_no_sink_is_refused(write: Write) -> None:
     assert config.load(write("  commit_policy: {mode: all}\n", base=base))
 
 
-@pytest.mark.parametrize(("kind", "family"), [("sqlite", "source"), ("turso", "source"), ("delta", "sink")])
+@pytest.mark.parametrize(("kind", "family"), [("iceberg", "sink"), ("delta", "sink")])
 def test_types_of_later_versions_are_refused_and_the_present_ones_named(write: Write, kind: str, family: str) -> None:
-    present = {"source": "pond", "sink": "bucket"}[family]
+    present = {"sink": "bucket"}[family]
     problem = only(write(base=PIPELINE.replace(f"type: {present}", f"type: {kind}")))
     assert problem.what == f'the {family} "{kind}" is not in this version'
     assert present in problem.fix
@@ -229,3 +246,31 @@ def test_a_sink_that_does_not_say_its_capabilities_is_refused(write: Write, monk
     problem = only(write("  wire_format: json\n"))
     assert problem.path == ("spec", "sinks", 0, "type")
     assert "BaseSink" in problem.fix
+
+
+def test_real_time_is_refused_where_the_chosen_master_has_no_slot_left_for_other_jobs(
+    write: Callable[..., Path],
+) -> None:
+    for slots in ("local", "local[1]", "local[1,4]"):
+        with pytest.raises(ConfigError, match=r"holds 1 of Spark's slots .* raise it to local\[2\]"):
+            config.load(write(f'  trigger: {{mode: real_time}}\n  spark: {{master: "{slots}"}}\n'))
+    for master in ("local[2]", "local[*]", "spark://host:7077"):
+        config.load(write(f'  trigger: {{mode: real_time}}\n  spark: {{master: "{master}"}}\n'))
+    with pytest.raises(ConfigError, match=r"does not go with spark\.speculation"):
+        config.load(write('  trigger: {mode: real_time}\n  spark: {conf: {spark.speculation: "true"}}\n'))
+    with pytest.raises(ConfigError, match=r"holds 2 of Spark's slots"):
+        config.load(write('  trigger: {mode: real_time}\n  spark: {master: "local[2]", lanes: 2}\n'))
+
+
+@pytest.mark.parametrize(
+    ("extra", "fix"),
+    [
+        ("  batch: {max_events: lots}", "Write `max_events: 500000`, for instance. It means: "),
+        ("  batch: {respect_source_tx: maybe}", "Write `respect_source_tx: true`, for instance. It means: "),
+        ("    - {type: barrel, config: {id: c}}", "Add `litres: NUMBER`. It means: How large."),
+        ("  processors: [{type: drop, id: d, columns: 5}]", "Write `columns: [TEXT]`. It means: "),
+        ("    - {type: http, config: {id: h, url: nowhere}}", "Change `url`. It means: "),
+    ],
+)
+def test_a_fix_says_what_to_write(write: Write, extra: str, fix: str) -> None:
+    assert only(write(extra + "\n")).fix.startswith(fix)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, SecretStr
 
 from tests.config.conftest import PIPELINE
 from tidemill import config
-from tidemill.config.secrets import revealed
+from tidemill.config.secrets import mask, reveal
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,8 @@ from tidemill.config.secrets import revealed
         ("host=h user=u password=p dbname=d", "host=h user=u password=*** dbname=d"),
         ("host=h password = 'a \\' b' dbname=d", "host=h password = *** dbname=d"),
         ("sslpassword=x host=h", "sslpassword=*** host=h"),
+        ("https://h/x?key=k&sig=s&a=1", "https://h/x?key=***&sig=***&a=1"),
+        ("https://h/x?api_key=k&access_token=t#f", "https://h/x?api_key=***&access_token=***"),
         ("a:1,b:2", "***"),
         ("", "***"),
     ],
@@ -39,12 +41,19 @@ def test_no_secret_is_left_in_a_shown_pipeline(write: Callable[..., Path]) -> No
     base = base.replace("croak", "HIDE-4").replace("ssl.key.pem", "ssl.keystore.key")
     extra = '  spark: {conf: {spark.hadoop.fs.s3a.secret.key: "HIDE-5", spark.app: seen-too}}\n'
     (pipeline,) = config.load(write(extra, base=base))
-    shown = json.dumps(pipeline.masked())
+    shown = json.dumps(pipeline.mask_secrets())
     assert "HIDE" not in shown
     assert "pond://frog:***@127.0.0.1/lake" in shown
     assert "seen" in shown
     assert "seen-too" in shown
     assert pipeline.spec.source.config.password.get_secret_value() == "HIDE-1"  # type: ignore[attr-defined]
+
+
+def test_headers_that_log_in_are_hidden() -> None:
+    hidden = ("Authorization", "proxy-authorization", "Cookie", "X-Auth", "X-Api-Key", "X-Shop-Token", "X-Key-Id")
+    seen = ("Content-Type", "X-Source", "Accept")
+    shown = mask({**dict.fromkeys(hidden, "HIDE"), **dict.fromkeys(seen, "seen"), "account_key": "HIDE"})
+    assert [name for name, value in shown.items() if value != "***"] == list(seen)
 
 
 def test_a_worker_gets_the_secrets_of_nested_settings_too() -> None:
@@ -56,5 +65,5 @@ def test_a_worker_gets_the_secrets_of_nested_settings_too() -> None:
         headers: dict[str, SecretStr]
 
     outer = Outer(inner=Inner(password=SecretStr("a")), headers={"x": SecretStr("b")})
-    assert Outer.model_validate(revealed(outer)) == outer
-    assert json.dumps(revealed(outer)) == '{"inner": {"password": "a"}, "headers": {"x": "b"}}'
+    assert Outer.model_validate(reveal(outer)) == outer
+    assert json.dumps(reveal(outer)) == '{"inner": {"password": "a"}, "headers": {"x": "b"}}'

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tidemill import config, registry
+from tidemill import config
+from tidemill.processors.javascript import JavascriptConfig
 from tidemill.sinks.kafka import KafkaConfig
 from tidemill.sinks.redis import RedisConfig
 from tidemill.sources.mysql import MysqlConfig, MysqlSource
@@ -74,6 +74,17 @@ spec:
       dsn: ${MYSQL_DSN}
       tables:
         - shop.orders
+  processors:
+    - type: javascript
+      id: transform
+      inline: |
+        function processBatch(events) {
+          return events;
+        }
+      limits:
+        cpu_ms: 50
+        mem_mb: 128
+        timeout_ms: 500
   sinks:
     - type: kafka
       config:
@@ -98,19 +109,6 @@ spec:
   commit_policy:
     mode: quorum
     quorum: 2
-"""
-NOT_YET = """\
-  processors:
-    - type: javascript
-      id: transform
-      inline: |
-        function processBatch(events) {
-          return events;
-        }
-      limits:
-        cpu_ms: 50
-        mem_mb: 128
-        timeout_ms: 500
   schema_sensing:
     enabled: true
     deep_inspect:
@@ -141,7 +139,7 @@ def test_the_postgres_to_kafka_document_loads_as_it_stands(file: Path) -> None:
     assert isinstance(pipeline.spec.sinks[0].config, KafkaConfig)
     assert isinstance(pipeline.build_source(), PostgresSource)
     assert pipeline.source_id == "users-postgres"
-    assert "unseen" not in json.dumps(pipeline.masked())
+    assert "unseen" not in json.dumps(pipeline.mask_secrets())
 
 
 def test_the_mysql_to_kafka_document_loads_as_it_stands(file: Path) -> None:
@@ -156,66 +154,15 @@ def test_the_full_document_loads_with_what_there_is(file: Path) -> None:
     file.write_text(FULL)
     (pipeline,) = config.load(file, ENVIRONMENT)
     assert [type(sink.config) for sink in pipeline.spec.sinks] == [KafkaConfig, RedisConfig]
+    assert [type(each.config) for each in pipeline.spec.processors] == [JavascriptConfig]
     assert pipeline.spec.lanes == 4
     assert (pipeline.spec.commit_policy.mode, pipeline.spec.commit_policy.quorum) == ("quorum", 2)
-    assert "unseen" not in json.dumps(pipeline.masked())
+    sensing = pipeline.spec.schema_sensing
+    assert (sensing.enabled, sensing.deep_inspect.max_depth, sensing.sampling.sample_rate) == (True, 3, 5)
+    assert "unseen" not in json.dumps(pipeline.mask_secrets())
 
 
 def test_a_pipeline_needs_a_sink(file: Path) -> None:
     file.write_text(ORDERS[: ORDERS.index("  sinks:")] + "  sinks: []\n")
     with pytest.raises(config.DocumentError, match="should have at least 1, not none"):
         config.load(file, ENVIRONMENT)
-
-
-def test_what_is_not_there_yet_is_refused_and_not_ignored(file: Path) -> None:
-    file.write_text(FULL + NOT_YET)
-    with pytest.raises(config.DocumentError) as caught:
-        config.load(file, ENVIRONMENT)
-    assert [problem.what for problem in caught.value.problems] == [
-        "processors are not in this version",
-        "schema sensing is not in this version",
-    ]
-    assert all(problem.line and problem.fix for problem in caught.value.problems)
-
-
-@pytest.mark.parametrize(
-    ("component", "package", "install"),
-    [("redis", "redis", "pip install redis."), ("mysql", "pymysql.cursors", "pip install pymysql.")],
-)
-def test_a_driver_that_is_missing_is_named_with_the_way_to_get_it(
-    file: Path, monkeypatch: pytest.MonkeyPatch, component: str, package: str, install: str
-) -> None:
-    load = registry.load
-
-    def without(family: str, name: str) -> Any:
-        if name == component:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-        return load(family, name)
-
-    monkeypatch.setattr(registry, "load", without)
-    file.write_text(FULL)
-    with pytest.raises(config.DocumentError) as caught:
-        config.load(file, ENVIRONMENT)
-    (problem,) = caught.value.problems
-    assert f"not installed: {package}" in problem.what
-    assert install in problem.fix
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong", "path", "nearest"),
-    [
-        ("publication:", "publicaton:", "spec.source.config.publicaton", "publication"),
-        ("start_position: earliest", "start_position: sometime", "spec.source.config.start_position", ""),
-        ("type: postgres", "type: postgress", "spec.source.type", "postgres"),
-        ("brokers:", "broker:", "spec.sinks[0].config.broker", "brokers"),
-        ("${POSTGRES_DSN}", "postgresql://u:unseen@[/db", "spec.source.config.dsn", ""),
-    ],
-)
-def test_mistakes_in_it_name_the_nearest_word(file: Path, right: str, wrong: str, path: str, nearest: str) -> None:
-    file.write_text(USERS.replace(right, wrong))
-    with pytest.raises(config.DocumentError) as caught:
-        config.load(file, ENVIRONMENT)
-    problem = next(p for p in caught.value.problems if p.where.endswith(f", {path}"))
-    assert problem.line == USERS[: USERS.index(right)].count("\n") + 1
-    assert nearest in problem.fix
-    assert "unseen" not in str(caught.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import resource
 import signal
 import subprocess
@@ -22,6 +21,7 @@ import yaml
 
 from tests.crash.harness import SourceHarness
 from tidemill import config
+from tidemill.capture.lease import CaptureTask
 from tidemill.config.pipeline import Pipeline
 
 CRASH_AT, CRASH_ONCE = "TIDEMILL_CRASH_AT", "TIDEMILL_CRASH_ONCE"
@@ -55,7 +55,8 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str | Callable
 class _Actor:
     """A process of ours with its output in a file of the evidence directory.
 
-    `crash_at` is the point at which whoever passes it next is to end, once; it counts from the next start.
+    `crash_at` is the point at which whoever passes it next is to end, once; it counts from the next start. Several
+    are told apart by commas.
     """
 
     def __init__(self, directory: Path, crash_at: str = "") -> None:
@@ -72,11 +73,13 @@ class _Actor:
 
     @property
     def _marker(self) -> Path:
-        return self._directory / f"crashed-at-{self.crash_at.partition(':')[0]}"
+        return self._directory / "crashed-at"
 
     @property
     def crashed_at_failpoint(self) -> bool:
-        return self._marker.exists()
+        """At all of them."""
+        names = [point.partition(":")[0] for point in self.crash_at.split(",")]
+        return all(Path(f"{self._marker}-{name}").exists() for name in names)
 
     def wait_for_failpoint(self, seconds: float) -> None:
         """Until somebody has ended at `crash_at`. One that ends in another way says at once what it died of."""
@@ -125,11 +128,18 @@ class _Actor:
             os.kill(pid, signal.SIGQUIT)
             time.sleep(1)
         self._remember()
-        for pid in (pid for pid in family if _program(pid).startswith("python")):
-            with contextlib.suppress(ProcessLookupError):  # at once: each is to say what it did before another's end
+        pythons = [pid for pid in family if _program(pid).startswith("python")]
+        for pid in pythons:  # each says what it did before another's end, and alone: words of two would mix
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        for pid in pythons:
+            with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
                 os.kill(pid, signal.SIGABRT)
-        time.sleep(2)
+                os.kill(pid, signal.SIGCONT)
+            deadline = time.monotonic() + 60  # a machine that is busy writes slowly
+            while _runs(pid) and time.monotonic() < deadline:
+                time.sleep(0.05)
         confirmed = self.output[len(said) :].split("\n\n")
         # Java has a hundred threads that only wait for work; all are in the output's file.
         busy = [
@@ -147,7 +157,7 @@ class _Actor:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         if self._process is not None:
-            self._process.wait(20)
+            self._process.wait(120)
         self._close_pipe()
 
     def _close_pipe(self) -> None:
@@ -168,7 +178,7 @@ class CaptureActor(_Actor):
         process = self._spawn([sys.executable, "-m", "tidemill.capture"], stdin=subprocess.PIPE)
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            pickle.dump(self.pipeline, process.stdin)
+            process.stdin.write(CaptureTask(self.pipeline).pack())
             process.stdin.flush()
 
     def kill(self) -> None:
@@ -177,7 +187,7 @@ class CaptureActor(_Actor):
         self._process.wait()
         self.kills["capture"] += 1
 
-    def wait_for_crash(self, seconds: float = 60) -> None:
+    def wait_for_crash(self, seconds: float = 180) -> None:
         wait_for(lambda: not self.alive, seconds, "the process never passed the point at which it was to end")
         assert self._process is not None
         assert self._process.returncode == -signal.SIGKILL, self.output[-3000:]
@@ -193,24 +203,42 @@ class RunActor(_Actor):
         super().__init__(directory, crash_at)
         self._document = document
         [self.pipeline] = config.load(document)
-        self.starts = 0
+        self.starts = self._said = 0
 
     def start(self) -> None:
         self.starts += 1
+        self._said = len(self.output)
         self._spawn(
             [str(Path(sys.executable).with_name("tidemill")), "run", "--interval", "1", str(self._document)],
             stdin=subprocess.DEVNULL,
         )
 
-    def begin(self, source: SourceHarness, seconds: float = 150) -> None:
-        """The first start: returns when changes are captured and the stream runs, so that the load meets both."""
-        self.start()
-        wait_for(source.ready, seconds, lambda: f"no capture:\n{self.output[-3000:]}")
-        wait_for(lambda: "stream.started" in self.output, seconds, lambda: f"no stream:\n{self.output[-3000:]}")
+    def begin(self, source: SourceHarness, seconds: float = 300) -> None:
+        """The first start: returns when changes are captured and the stream runs, so that the load meets both. A
+        failpoint may lie before that: what ended there is started again."""
 
-    def stop(self, seconds: float = 90) -> int:
-        """As Ctrl-C would: drains. The exit code."""
+        def streams() -> bool:
+            if source.ready() and "stream.started" in self.output:
+                return True
+            self.keep_running()
+            return False
+
+        self.start()
+        wait_for(streams, seconds, lambda: f"no capture, or no stream:\n{self.output[-3000:]}")
+
+    def keep_running(self) -> None:
+        """As a service manager would: a driver that was killed is started again. One that gave up is a failure."""
+        if not self.alive:
+            assert self.was_killed, self.output[-5000:]
+            self.start()
+
+    def stop(self, seconds: float = 180) -> int:
+        """As Ctrl-C would: drains. The exit code. One that has just been started has to hear of signals first."""
         assert self._process is not None
+        wait_for(
+            lambda: not self.alive or "pipeline.started" in self.output[self._said :], seconds,
+            lambda: f"it does not start:\n{self.output[-3000:]}",
+        )  # fmt: skip
         self._remember()
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(seconds)
@@ -226,23 +254,23 @@ class RunActor(_Actor):
             os.kill(pid, signal.SIGKILL)
             self.kills[victim] += 1
         if victim == "driver" and self._process is not None:
-            self._process.wait(20)
+            self._process.wait(120)
         return True
 
     def _candidates(self, victim: str) -> list[int]:
         if not self.alive:
             return []
-        family = {pid: _command(pid) for pid in descendants(self.pid)}
+        family = {pid: command_of(pid) for pid in descendants(self.pid)}
         match victim:
             case "driver":
                 return [self.pid]
             case "capture":
                 return [pid for pid, command in family.items() if "tidemill.capture" in command]
             case "worker":
-                # Lanes, the source's planner, and the parent that lanes are forked from.
+                # Lanes, the source's planner, and the parent that lanes are forked from: it may have gone before them.
                 return [
-                    pid for jvm in family if _program(jvm) == "java"
-                    for pid in descendants(jvm) if _program(pid).startswith("python")
+                    pid for pid in _session_of(self.pid)
+                    if _program(pid).startswith("python") and "pyspark" in command_of(pid)
                 ]  # fmt: skip
             case _:
                 raise ValueError(victim)
@@ -281,6 +309,15 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def _session_of(leader: int) -> list[int]:
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(int(name)) == leader != int(name):
+                found.append(int(name))
+    return found
+
+
 def _tasks(pid: int) -> list[str]:
     try:
         return os.listdir(f"/proc/{pid}/task")
@@ -288,7 +325,7 @@ def _tasks(pid: int) -> list[str]:
         return []
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""
@@ -299,6 +336,13 @@ def _program(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(os.readlink(f"/proc/{pid}/exe")).name
     return ""
+
+
+def _runs(pid: int) -> bool:
+    """A zombie does not."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def _born(pid: int) -> str:

@@ -15,6 +15,8 @@ import pytest
 from tests.crash.harness import SourceHarness
 from tests.crash.mysql import MysqlHarness, crash_server
 from tests.crash.postgres import PostgresHarness
+from tests.crash.sqlite import SqliteHarness
+from tests.crash.turso import TursoHarness
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.lab.servers.postgres import Postgres
 
@@ -78,9 +80,16 @@ def crash_mariadb() -> Iterator[Server]:
 
 @pytest.fixture
 def source(request: pytest.FixtureRequest) -> Iterator[SourceHarness]:
-    """A PostgreSQL, unless the test is parametrised with another: `mysql`, `mariadb`, or one of them with `-file` for
-    positions that are places in a file."""
+    """A PostgreSQL, unless the test is parametrised with another: `sqlite`, `turso`, `mysql`, `mariadb`, or one of the
+    last two with `-file` for positions that are places in a file."""
     kind, _, positions = getattr(request, "param", "postgres").partition("-")
+    if kind in ("sqlite", "turso"):  # no server: a file
+        with tempfile.TemporaryDirectory(prefix="tidemill-crash-") as folder:
+            path = Path(folder) / "proof.db"
+            file: SourceHarness = SqliteHarness(path) if kind == "sqlite" else TursoHarness(path)
+            file.create()
+            yield file
+        return
     server = request.getfixturevalue(f"crash_{kind}")
     server.start()
     name = f"crash_{os.getpid()}_{next(_names)}"

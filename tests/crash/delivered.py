@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from tests.services.kafka import consume
+from tests.servers.kafka import consume
 from tidemill.formats.json import JsonFormat
 from tidemill.log.entry import Tail
 from tidemill.log.reader import LogReader
@@ -28,7 +28,7 @@ def from_kafka(bootstrap: str, topic: str) -> tuple[list[Event], list[str]]:
     Kafka keeps the order of a partition, and a key is always in one. Events of different keys have no order there.
     """
     events: list[Event] = []
-    newest: dict[tuple[str, bytes], int] = {}
+    newest: dict[tuple[str, bytes], tuple[int, int]] = {}
     unordered, seen = [], set()
     for message in consume(bootstrap, topic):
         event = orjson.loads(message.value())
@@ -37,9 +37,10 @@ def from_kafka(bootstrap: str, topic: str) -> tuple[list[Event], list[str]]:
             continue
         seen.add(event["event_id"])
         key = (event["table"], message.key())
-        if event["offset"] <= newest.get(key, -1):
-            unordered.append(f"{key}: {event['offset']} came after {newest[key]}")
-        newest[key] = event["offset"]
+        place = event["offset"], int(event["event_id"].rpartition(":")[2].partition(".")[2] or 0)
+        if place <= newest.get(key, (-1, 0)):
+            unordered.append(f"{key}: {place} came after {newest[key]}")
+        newest[key] = place
     return sorted(events, key=lambda event: event["offset"]), unordered
 
 

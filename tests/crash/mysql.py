@@ -23,7 +23,7 @@ import orjson
 import pymysql
 
 from tests.crash.harness import Ending, Row, Tally
-from tests.services.mysql import CACHE, private_server
+from tests.servers.mysql import CACHE, private_server
 from tidemill.lab.servers.mysql import fetch, tool
 from tidemill.lab.servers.mysql_family import Server
 
@@ -107,7 +107,7 @@ class MysqlHarness:
 
     def session(self) -> MysqlSession:
         # Only a GTID set of MySQL can leave out a transaction that is prepared: elsewhere its commit after a restart is
-        # an error that asks for a resync.
+        # an error that asks for a recovery.
         xa = not self.mariadb and self._positions != "file"
         return MysqlSession(self.server, self.database, self._ids, xa=xa)
 
@@ -235,7 +235,7 @@ class MysqlSession:
         self._hang_up()
 
     def move(self, kind: str, dice: Random) -> int:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while True:
             try:
                 self._connect()

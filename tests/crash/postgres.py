@@ -165,7 +165,7 @@ class PostgresSession:
             self._db.close()
 
     def move(self, kind: str, dice: Random) -> int:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while True:
             try:
                 db = self._connected()

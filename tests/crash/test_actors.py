@@ -11,10 +11,11 @@ _STUCK = """
 import os, threading
 
 def child_that_hangs():
-    print("begun", flush=True)
+    print("begun: child", flush=True)
     threading.Event().wait()
 
 def parent_that_hangs(child):
+    print("begun: parent", flush=True)
     os.waitpid(child, 0)
 
 child = os.fork()
@@ -26,6 +27,6 @@ def test_who_does_not_go_on_tells_what_it_is_about(tmp_path: Path) -> None:
     actor = _Actor(tmp_path)
     with on_stage(actor):
         actor._spawn([sys.executable, "-c", _STUCK])
-        wait_for(lambda: "begun" in actor.output, 30, "it did not begin")
+        wait_for(lambda: actor.output.count("begun") == 2, 180, "it did not begin")
         confirmed = actor.testimony()
     assert all(words in confirmed for words in ("begun", "in child_that_hangs", "in parent_that_hangs"))

@@ -25,15 +25,16 @@ FAILPOINTS = (
     "capture.spill_committed:1",
 )  # fmt: skip
 ENDINGS: tuple[Ending, ...] = ("fast", "immediate", "kill")
-# PostgreSQL meets every point; MySQL and MariaDB, whose decoder is one, share them.
-AT_FAILPOINTS = [("postgres", point) for point in FAILPOINTS] + [
+# PostgreSQL and SQLite meet every point; MySQL and MariaDB, whose decoder is one, share them.
+AT_FAILPOINTS = [(kind, point) for kind in ("postgres", "sqlite") for point in FAILPOINTS] + [
     (("mysql", "mariadb")[i % 2], p) for i, p in enumerate(FAILPOINTS)
 ]
 AT_ENDINGS = [("postgres", ending) for ending in ENDINGS] + [("mysql", "kill"), ("mariadb", "fast")]
 # Source, seed, and which part of the cycles it has; a sample has twenty in all.
 AT_RANDOM = [("postgres", seed, 1 if WHOLE else 2) for seed in seeds(2 if WHOLE else 1, first=101)]
 AT_RANDOM += [
-    (kind, seed, 2 if WHOLE else 4) for kind, seed in zip(("mysql", "mariadb-file"), seeds(2, first=201), strict=True)
+    (kind, seed, 2 if WHOLE else 4)
+    for kind, seed in zip(("mysql", "mariadb-file", "sqlite", "turso"), seeds(4, first=201), strict=True)
 ]
 ENOUGH = 100
 KEEP = {"retention_seconds": 3600.0, "segment_bytes": 2 << 20}
@@ -53,7 +54,7 @@ class Stage:
 
     def begin(self) -> None:
         self.capture.start()
-        wait_for(self.source.ready, 60, lambda: f"nothing is captured after a minute:\n{self.capture.output[-3000:]}")
+        wait_for(self.source.ready, 180, lambda: f"nothing is captured:\n{self.capture.output[-3000:]}")
 
     def consume(self, *, acknowledging: bool = True) -> None:
         if self._delivered is None:
@@ -71,12 +72,12 @@ class Stage:
             self.consume()
             return self.replay.events > ENOUGH
 
-        wait_for(arrived, 60, lambda: f"{self.replay.events} events arrived:\n{self.capture.output[-3000:]}")
+        wait_for(arrived, 180, lambda: f"{self.replay.events} events arrived:\n{self.capture.output[-3000:]}")
 
     def finish(self) -> None:
         """The load is over: everything must arrive, and be what the database says it was."""
         expected = self.source.tally().total()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while self.replay.events < expected and time.monotonic() < deadline:
             assert self.capture.alive, self.capture.output[-3000:]
             self.consume()
@@ -123,7 +124,7 @@ def test_a_capture_killed_between_noting_a_position_and_confirming_it_goes_on(
                 stage.consume()
                 return stage.capture.crashed_at_failpoint
 
-            wait_for(crashed, 60, lambda: f"nothing was confirmed:\n{stage.capture.output[-3000:]}")
+            wait_for(crashed, 180, lambda: f"nothing was confirmed:\n{stage.capture.output[-3000:]}")
             stage.capture.wait_for_crash()
             stage.capture.start()
             stage.enough()

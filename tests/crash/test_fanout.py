@@ -13,7 +13,7 @@ from tests.crash.delivered import from_files
 from tests.crash.postgres import PostgresHarness
 from tests.crash.replay import Replay
 from tests.crash.workload import Load
-from tidemill.service.positions import sink_positions
+from tidemill.service.position.positions import sink_positions
 
 # The first two end the driver, the last a worker: a new driver takes seconds, so that there are no more than needed.
 FAILPOINTS = ("stream.delivered:3", "stream.checkpointed:3", "worker.written:3")
@@ -35,11 +35,6 @@ def test_an_optional_sink_that_is_away_while_all_is_killed_misses_nothing_and_do
         kept = [at.checkpoint for at in sink_positions(run.pipeline)]
         return min(each.offset if each else 0 for each in kept)
 
-    def keep_running() -> None:
-        if not run.alive:
-            assert run.was_killed, run.output[-5000:]
-            run.start()
-
     with on_stage(run):
         run.begin(source)
         with Load(source, seed=5, pause=0.08, rows_per_second=800).running():
@@ -50,7 +45,7 @@ def test_an_optional_sink_that_is_away_while_all_is_killed_misses_nothing_and_do
                         beside.rename(away)
                         beside.write_text("not a directory")
                     run.crash_at = point
-                    keep_running()
+                    run.keep_running()
                 run.wait_for_failpoint(_SECONDS)
             wait_for(lambda: "stream.retrying" in run.output, _SECONDS, "nobody missed the sink")
             beside.unlink()
@@ -60,7 +55,7 @@ def test_an_optional_sink_that_is_away_while_all_is_killed_misses_nothing_and_do
         expected = source.tally().total()
 
         def caught_up() -> bool:
-            keep_running()
+            run.keep_running()
             return reached() >= expected
 
         wait_for(caught_up, _SECONDS, lambda: f"{reached()} of {expected} delivered:\n{run.testimony()}")

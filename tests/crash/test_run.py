@@ -20,17 +20,30 @@ from tests.crash.delivered import from_files
 from tests.crash.harness import Ending, SourceHarness
 from tests.crash.replay import Replay
 from tests.crash.workload import Load
-from tests.support.seed import WHOLE
+from tests.support.seed import WHOLE, run_seed
 
 FAILPOINTS = (
     "worker.writing:2", "worker.written:2", "stream.delivered:2", "stream.checkpointed:2", "capture.appended:4",
 )  # fmt: skip
+# Between the steps that only standing lanes have.
+STANDING = ("stream.pinned:2", "worker.delivered:2")
+MODES = ("micro_batch", "real_time")
+# Around the processors. They take every event apart and leave it as it was, so that the source is still the judge.
+PROCESSING = ("worker.processing:2", "worker.processed:2")
+SCRIPT = "function process(ev) { if (ev.after) ev.after = {...ev.after}; return [ev]; }"
+CHAIN = (
+    {"type": "filter", "id": "all", "where": {"field": "op", "in": ["insert", "update", "delete", "read"]}},
+    {"type": "javascript", "id": "copy", "inline": SCRIPT, "limits": {"cpu_ms": 20_000, "timeout_ms": 60_000}},
+    {"type": "sql", "id": "star", "query": "SELECT * FROM events"},
+)
+NAMED = [(mode, chain) for chain in ((), CHAIN) for mode in MODES]
 SHARES = 2
+# Seeds that follow each other take turns over the modes of the trigger.
 # The stream knows nothing of sources: a few kills show that it also holds for DDL of the binlog.
 AT_RANDOM = [("postgres", seed, SHARES) for seed in seeds(SHARES if WHOLE else 1, first=1)]
 AT_RANDOM += [(kind, seed, 10) for kind, seed in zip(("mysql", "mariadb"), seeds(2, first=64), strict=True)]
 _PAUSE = 0.08
-_START_SECONDS, _CATCH_UP_SECONDS = 120, 180
+_START_SECONDS, _CATCH_UP_SECONDS = 240, 300
 
 
 class Stage:
@@ -43,17 +56,11 @@ class Stage:
         document = write_pipeline(directory, source.source("proof"), sinks, **spec)
         self.run = RunActor(directory, document, crash_at)
 
-    def keep_running(self) -> None:
-        """As a service manager would: a driver that was killed is started again. One that gave up is a failure."""
-        if not self.run.alive:
-            assert self.run.was_killed, self.run.output[-5000:]
-            self.run.start()
-
     def wait_for_progress(self) -> None:
         before = delivered_offset(self.run.pipeline)
 
         def progress() -> bool:
-            self.keep_running()
+            self.run.keep_running()
             return delivered_offset(self.run.pipeline) > before
 
         wait_for(
@@ -61,12 +68,32 @@ class Stage:
             lambda: f"nothing is delivered any more:\n{self.run.testimony()}",
         )  # fmt: skip
 
+    def wait_for_failpoints(self) -> None:
+        """Until somebody has ended at each of them."""
+
+        def met() -> bool:
+            self.run.keep_running()
+            return self.run.crashed_at_failpoint
+
+        wait_for(
+            met, 2 * _START_SECONDS, lambda: f"not all of {self.run.crash_at} were passed:\n{self.run.testimony()}"
+        )
+
+    def kill(self, victim: str, dice: Random) -> None:
+        """Every cycle kills: a victim that is just being started again is waited for."""
+
+        def killed() -> bool:
+            self.run.keep_running()
+            return self.run.kill(victim, dice)
+
+        wait_for(killed, _START_SECONDS, lambda: f"no {victim} to kill:\n{self.run.testimony()}")
+
     def finish(self) -> int:
         """The load is over: everything must arrive, be what the database says it was, and be there once."""
         expected = self.source.tally().total()
 
         def caught_up() -> bool:
-            self.keep_running()
+            self.run.keep_running()
             return delivered_offset(self.run.pipeline) >= expected
 
         wait_for(
@@ -90,23 +117,21 @@ def staged(source: SourceHarness, directory: Path, crash_at: str = "", **spec: A
         yield stage
 
 
+@pytest.mark.parametrize(
+    ("mode", "chain"), NAMED if WHOLE else NAMED[run_seed() % 3 :][:1],  # a sample: the chain in micro-batches
+    ids=lambda value: value if isinstance(value, str) else "processors" if value else "no processors",
+)  # fmt: skip
 def test_processes_killed_at_every_named_point_in_turn_cost_no_event_and_double_none(
-    source: SourceHarness, evidence: Path
+    source: SourceHarness, evidence: Path, mode: str, chain: tuple[dict[str, Any], ...]
 ) -> None:
-    dice = Random(3)
-    with staged(source, evidence, FAILPOINTS[0]) as stage:
-        run = stage.run
-        run.begin(source)
+    points = (*FAILPOINTS, *(STANDING if mode == "real_time" else ()), *(PROCESSING if chain else ()))
+    # All at once, in the order in which they are come to: only who ends there takes the time to start again.
+    with staged(source, evidence, ",".join(points), trigger={"mode": mode}, processors=list(chain)) as stage:
+        stage.run.begin(source)
         with Load(source, seed=3, pause=_PAUSE, rows_per_second=800).running():
-            for point in FAILPOINTS:
-                if run.crash_at != point:
-                    # The driver of the last point may have survived: it was a worker that ended.
-                    run.kill("driver", dice)
-                    run.crash_at = point
-                    run.start()
-                run.wait_for_failpoint(_START_SECONDS)
-                time.sleep(0.5)
-        run.crash_at = ""
+            stage.wait_for_failpoints()
+            time.sleep(0.5)
+        stage.run.crash_at = ""
         stage.finish()
 
 
@@ -115,16 +140,15 @@ def test_processes_killed_at_random_times_cost_no_event_and_double_none(
     source: SourceHarness, evidence: Path, seed: int, share: int, account: Callable[..., None]
 ) -> None:
     dice = Random(seed)
-    with staged(source, evidence) as stage:
+    with staged(source, evidence, trigger={"mode": MODES[seed % 2]}) as stage:
         stage.run.begin(source)
         with Load(source, seed, pause=_PAUSE, rows_per_second=800).running() as load:
             for _, victim in zip(cycles(share), victims(dice), strict=False):
-                stage.keep_running()
+                stage.run.keep_running()
                 if dice.random() < 0.7:
                     stage.wait_for_progress()  # else it is killed again while it still starts
                 time.sleep(dice.uniform(0, 2))
-                # A victim that is just being started again is waited for: every cycle kills.
-                wait_for(lambda: stage.run.kill(victim, dice), 60, f"no {victim} to kill")  # noqa: B023
+                stage.kill(victim, dice)
         events = stage.finish()
         account(kills=dict(stage.run.kills), transactions=load.done.total(), events=events, duplicates=0)
 

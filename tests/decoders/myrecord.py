@@ -15,7 +15,7 @@ import pymysql
 
 from tests.decoders import goldens, mygoldens
 from tests.decoders.mycases import CASES, Case
-from tests.services.mysql import CACHE
+from tests.servers.mysql import CACHE
 from tests.support.binlogstream import end_of_binlog, packets, record
 from tidemill.lab.servers.mariadb import Mariadb
 from tidemill.lab.servers.mysql import Mysql, fetch

@@ -24,10 +24,12 @@ SMALL = [pair for pair in STREAMS if len(pair[1].data) < 10_000]
 def test_a_stream_that_ends_anywhere_is_an_unfinished_stream(pair: tuple[goldens.Golden, goldens.Stream]) -> None:
     golden, stream = pair
     whole = len(decode(stream.data, tables_of(golden.keys)))
-    for end in range(0, len(stream.data), max(1, len(stream.data) // 200)):
+    step = max(1, len(stream.data) // 80)
+    for end in range(run_seed() % step, len(stream.data), step):  # other places with every commit
         assert len(decode(stream.data[:end], tables_of(golden.keys))) <= whole
 
 
+@pytest.mark.slow  # a search of many examples
 @pytest.mark.parametrize("pair", STREAMS, ids=map(goldens.label, STREAMS))
 def test_damaged_bytes_give_a_decode_error_or_events(pair: tuple[goldens.Golden, goldens.Stream]) -> None:
     golden, stream = pair

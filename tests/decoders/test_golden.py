@@ -51,6 +51,14 @@ def test_rolled_back_savepoints_are_named_at_the_commit() -> None:
     assert sent > len(golden.expected), "rolled-back rows were sent, or the test proves nothing"
 
 
+def test_what_ended_before_a_table_changed_is_an_append_of_its_own() -> None:
+    """Rows that were committed before must not wait with those of the new structure."""
+    golden, stream = next(pair for pair in STREAMS if pair[0].name == "identity_changed_between_transactions")
+    appends = [c for c in decode(stream.data, tables_of(golden.keys)) if isinstance(c, Committed) and c.events]
+    assert [change.events for change in appends] == [1, 1, 1]
+    assert [bool(change.barrier) for change in appends] == [False, True, True]
+
+
 def test_marks_are_where_transactions_end() -> None:
     golden, stream = next(pair for pair in STREAMS if pair[0].name == "every_protocol_version")
     (change,) = (c for c in decode(stream.data, tables_of(golden.keys)) if isinstance(c, Committed) and c.events)

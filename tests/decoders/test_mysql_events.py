@@ -12,7 +12,7 @@ import pytest
 
 from tests.decoders import mygoldens
 from tests.decoders.mycorpus import unchecked
-from tests.services.mysql import KINDS
+from tests.servers.mysql import KINDS
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, packets, record
 from tests.support.decoded import rows
 from tidemill.decoders.binlog import BinlogRefused
@@ -65,7 +65,7 @@ def test_an_unknown_event_is_an_error() -> None:
 def test_an_incident_says_that_changes_are_missing_and_how_to_go_on() -> None:
     with pytest.raises(SourceError, match="incident") as caught:
         decoded(event(26, b"\1\0\0"))
-    assert "resync" in caught.value.fix
+    assert "recover" in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_the_end_of_the_stream_is_a_lost_connection() -> None:
 def test_a_commit_of_what_was_prepared_before_the_stream_began_is_an_error() -> None:
     with pytest.raises(SourceError, match="XA") as caught:
         decoded(statement("XA COMMIT X'6f6e65',X'',1"))
-    assert "resync" in caught.value.fix
+    assert "recover" in caught.value.fix
 
 
 def test_a_transaction_without_gtid_stops_a_source_that_resumes_by_gtid() -> None:

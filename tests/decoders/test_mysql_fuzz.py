@@ -25,10 +25,12 @@ SMALL = [pair for pair in STREAMS if len(pair[1].data) < 3_000]
 @pytest.mark.parametrize("pair", SMALL, ids=map(mygoldens.label, SMALL))
 def test_a_stream_that_ends_anywhere_is_an_unfinished_stream(pair: Pair) -> None:
     golden, stream = pair
-    for end in range(0, len(stream.data), max(1, len(stream.data) // 100)):
+    step = max(1, len(stream.data) // 50)
+    for end in range(run_seed() % step, len(stream.data), step):  # other places with every commit
         decode(stream.data[:end], golden.tables(stream.flavor), stream.flavor, began=stream.began)
 
 
+@pytest.mark.slow  # a search of many examples
 @pytest.mark.parametrize("pair", STREAMS, ids=map(mygoldens.label, STREAMS))
 def test_damaged_bytes_give_an_error_or_events(pair: Pair) -> None:
     seed = run_seed()

@@ -12,7 +12,7 @@ import pymysql
 import pytest
 
 from tests.decoders.mysqlddl import COLUMNS, ONLY_MARIADB, ONLY_MYSQL, SEQUENCE, random_statement
-from tests.services.mysql import private_server
+from tests.servers.mysql import private_server
 from tests.support.mysqlbinlog import Statements, events
 from tests.support.mysqlcatalog import read_catalog
 from tidemill.decoders.mysql_schema import table_map

@@ -51,7 +51,7 @@ def stored(mysql: Server) -> Iterator[list[bytes]]:
         return converted(value)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "texts", lambda *a: (a[-1].fill(True), a[-3].fill(0), len(a[1]))[-1])
+        patch.setattr(kernel, "strings", lambda *a: (a[-1].fill(True), a[-3].fill(0), len(a[1]))[-1])
         patch.setattr(documents, "text", noted)
         decode(record(mysql, begin), MapTables(), Flavor.MYSQL)
     yield found
@@ -71,7 +71,7 @@ def test_only_documents_with_opaque_values_take_the_slow_way(stored: list[bytes]
     assert len(ordinary) > 60
     given_, offsets = column(ordinary), np.empty(len(ordinary) + 1, np.int32)
     out, slow = np.empty(1 << 22, np.uint8), np.zeros(len(ordinary), np.bool_)
-    left = kernel.texts(given_.buffer, given_.at, given_.size, given_.kind, True, offsets, out, slow)
+    left = kernel.strings(given_.buffer, given_.at, given_.size, given_.kind, True, offsets, out, slow)
     assert left == 0, f"seed {SEED}: {[documents.text(ordinary[i])[:80] for i in np.flatnonzero(slow)]}"
 
 

@@ -9,7 +9,7 @@ import pymysql
 import pytest
 
 from tests.decoders.mykinds import KINDS, Kind
-from tests.services.mysql import private_server
+from tests.servers.mysql import private_server
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.decoded import rows
 from tests.support.seed import run_seed

@@ -48,14 +48,14 @@ def test_a_document_reads_after_each_step_as_at_the_server(mysql: Server, monkey
         stream = record(mysql, begin)
         cursor.execute("DROP DATABASE steps")
     changed = 0
-    apply = documents.applied
+    apply = documents.apply
 
     def counted(document: Node, data: bytes) -> Node:
         nonlocal changed
         changed += 1
         return apply(document, data)
 
-    monkeypatch.setattr(documents, "applied", counted)
+    monkeypatch.setattr(documents, "apply", counted)
     found = {
         event["after"]["step"]: event["after"]["e"] for event in rows(decode(stream, MapTables(), Flavor.MYSQL))
         if event.get("after")

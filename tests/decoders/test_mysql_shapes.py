@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.decoders.mysqlddl import COLUMNS
-from tests.services.mysql import private_server
+from tests.servers.mysql import private_server
 from tests.support.mysqlbinlog import events
 from tests.support.mysqlcatalog import read_catalog
 from tidemill.decoders.mysql_schema import table_map

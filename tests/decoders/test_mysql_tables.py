@@ -12,7 +12,7 @@ import pymysql
 import pytest
 
 from tests.decoders.mysqlddl import random_statement
-from tests.services.mysql import KINDS, private_server
+from tests.servers.mysql import KINDS, private_server
 from tests.support.mysqlbinlog import Event, events, statement
 from tests.support.mysqlcatalog import read_catalog
 from tidemill.decoders.mysql_schema import MysqlTables, ServerCatalog, table_map
@@ -171,7 +171,7 @@ def test_an_old_place_without_a_history_is_read_right_or_not_at_all(story: Story
                     right += 1
         except DecodeError as error:
             assert "d.t" in error.what  # noqa: PT017
-            assert "resync" in error.fix  # noqa: PT017
+            assert "recover" in error.fix  # noqa: PT017
     assert right > 20
 
 
@@ -278,6 +278,41 @@ def test_pt_online_schema_change_swaps_its_copy_in(shop: MysqlTables) -> None:
     assert changes[0].table.renamed == (("note", "remark"),)
 
 
+@pytest.mark.parametrize(
+    ("statement", "changes"),
+    [
+        ("CREATE UNIQUE INDEX by_note ON orders (note)", [{"change": "index", "index": "by_note"}]),
+        ("DROP INDEX by_note ON orders", [{"change": "index", "index": "by_note"}]),
+        ("ALTER TABLE orders ADD INDEX (note), ADD CONSTRAINT c CHECK (id > 0)", [{"change": "index", "index": None}]),
+        ("ALTER TABLE orders ADD CONSTRAINT u UNIQUE KEY w (note)", [{"change": "index", "index": "w"}]),
+        ("ALTER TABLE orders DROP KEY w", [{"change": "index", "index": "w"}]),
+        ("ALTER TABLE orders RENAME INDEX v TO w", [{"change": "index", "index": "w"}]),
+        ("ALTER TABLE orders COMMENT = 'all (of it)', ENGINE = InnoDB", [{"change": "comment", "to": "all (of it)"}]),
+        ("ALTER TABLE orders ADD FOREIGN KEY (id) REFERENCES t (id)", []),
+        ("ALTER TABLE orders ENGINE = InnoDB", []),
+    ],
+)  # fmt: skip
+def test_indexes_and_comments_are_told_with_a_barrier_and_leave_the_structure(
+    shop: MysqlTables, statement: str, changes: list[dict[str, object]]
+) -> None:
+    first, change = (_run(shop, Clock(), text)[0] for text in ("ALTER TABLE orders FORCE", statement))
+    assert orjson.loads(change.document)["changes"] == changes
+    assert change.barrier is bool(changes)
+    assert change.table == first.table
+
+
+def test_a_default_that_changes_is_told(shop: MysqlTables) -> None:
+    clock = Clock()
+    [_, change] = _run(
+        shop, clock, "ALTER TABLE orders ADD x int DEFAULT 5",
+        "ALTER TABLE orders ALTER COLUMN x SET DEFAULT 7",
+    )  # fmt: skip
+    assert orjson.loads(change.document)["changes"] == [{"change": "default", "column": "x", "from": "5", "to": "7"}]
+    assert change.barrier
+    [change] = _run(shop, clock, "ALTER TABLE orders ALTER COLUMN x DROP DEFAULT")
+    assert orjson.loads(change.document)["changes"] == [{"change": "default", "column": "x", "from": "7", "to": None}]
+
+
 def test_a_truncate_is_told_apart_and_changes_no_structure(shop: MysqlTables) -> None:
     [change] = _run(shop, Clock(), "TRUNCATE TABLE orders")
     assert (change.truncate, change.barrier, change.table.version) == (True, True, 1)
@@ -333,7 +368,7 @@ def test_a_column_added_unseen_is_an_error_that_says_what_was_expected(shop: Mys
     with pytest.raises(DecodeError) as caught:
         shop.resolve(wider, Clock()())
     assert caught.value.what == "d.orders is not as its history says: 3 columns expected, but the binlog has 4"
-    assert "tidemill resync" in caught.value.fix
+    assert "tidemill recover" in caught.value.fix
     other = replace(SHAPE, metadata=(0, 12 << 8 | 2, 80))
     with pytest.raises(
         DecodeError, match=r'column 2, "total", expected as decimal\(10,2\), but .* has decimal\(12,2\)'

@@ -18,14 +18,18 @@ import pymysql
 import pytest
 
 from tests.decoders.mykinds import DOUBLE, KINDS, Kind
-from tests.services.mysql import KINDS as SERVERS
+from tests.servers.mysql import KINDS as SERVERS
+from tests.sources.mysupport import config
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.seed import run_seed
+from tidemill.decoders.binlog import expression
 from tidemill.decoders.mysql_schema import types
 from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.block import Block, Side
 from tidemill.model.change import Committed
+from tidemill.sources.mysql.client import connect
+from tidemill.sources.mysql.result import prepare_session, read_blocks
 
 SEED = run_seed()
 #: Types that a TABLE_MAP event does not tell from others.
@@ -96,6 +100,40 @@ def test_a_table_map_with_full_metadata_says_the_same_as_the_catalog(stored: Sto
         pytest.skip("looks like BINARY in the binlog")
     shape = stored.tables.shapes[f"every_type.{_table(kind)}"]
     assert types.of_map(shape, 1) == stored.blocks[_table(kind)][0].table.columns[1].type
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type[:50])
+def test_a_snapshot_reads_the_value_that_the_stream_has(stored: Stored, kind: Kind) -> None:
+    _skip_unless_here(stored, kind)
+    streamed = stored.blocks[_table(kind)]
+    table = streamed[0].table
+    with connect(config(stored.server.dsn("every_type"))) as db:
+        prepare_session(db, stored.tables.flavor)
+        shown = ", ".join(expression(column, f"`{column.name}`") for column in table.columns)
+        statement = f"SELECT {shown} FROM `{table.name}` ORDER BY id"
+        read = list(read_blocks(db, statement, table, null_zero_dates=False, silence=30))
+        assert db.value("SELECT 1") == 1, "the session can be used again"
+    for block in read:
+        block.batch.validate(full=True)
+    assert _after(read) == _after(streamed), f"seed {SEED}"
+    assert {block.table for block in read} == {table}
+
+
+def _after(blocks: list[Block]) -> list[tuple[Any, Any]]:
+    """Images and odd values, as text: NaN equals NaN, and -0.0 differs from 0.0."""
+    rows: list[tuple[Any, Any]] = []
+    for block in blocks:
+        odd = block.column("odd") or pa.nulls(block.rows)
+        after = block.batch.column("after").cast(
+            pa.struct([(f.name, _exact(f.type)) for f in block.batch.column("after").type])
+        )
+        rows += [(repr(image), texts) for image, texts in zip(after.to_pylist(), odd.to_pylist(), strict=True)]
+    return rows
+
+
+def _exact(kind: pa.DataType) -> pa.DataType:
+    """Python's dates end with the year 9999, and begin with 1."""
+    return pa.int64() if pa.types.is_timestamp(kind) else pa.int32() if pa.types.is_date(kind) else kind
 
 
 def test_every_type_of_the_type_page_is_among_those_tried() -> None:

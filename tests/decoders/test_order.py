@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.decoded import follow_each_other
 from tests.support.pgstream import decode, tables_of
 from tidemill.decoders import pgoutput
-from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, texts
+from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, strings
 from tidemill.errors import DecodeError
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
 from tidemill.model.types import DataType
@@ -93,7 +93,7 @@ def streamed(message: bytes, xid: int) -> bytes:
 
 def refuse_666(cells: PgOutputCells, kind: DataType) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     """A stand-in for a value that cannot be decoded."""
-    if "666" in texts(cells).to_pylist():
+    if "666" in strings(cells).to_pylist():
         raise DecodeError("a value that nobody can read")
     return convert(cells, kind)
 

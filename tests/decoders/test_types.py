@@ -11,7 +11,7 @@ import decimal
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,14 @@ from tests.support.seed import run_seed
 from tidemill.decoders.pgoutput.messages import Relation
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.model import postgres_types
-from tidemill.model.block import Block, Side
+from tidemill.model.block import Block, Op, Side
 from tidemill.model.change import Committed
+from tidemill.model.snapshot import Chunk
 from tidemill.model.table import Table
 from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.client import SESSION
+from tidemill.sources.postgres.config import PostgresConfig
+from tidemill.sources.postgres.snapshot import PostgresSnapshotReader
 
 SEED = run_seed()
 
@@ -43,6 +46,8 @@ class Stored:
     tables: dict[str, Table] = field(default_factory=dict)
     decoded: dict[str, dict[int, str | None]] = field(default_factory=dict)
     odd: dict[str, list[str]] = field(default_factory=dict)
+    blocks: dict[str, list[Block]] = field(default_factory=dict)
+    copied: dict[str, list[Block]] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module", params=["18", "15"], ids=lambda name: f"pg{name}")
@@ -51,7 +56,9 @@ def stored(request: pytest.FixtureRequest) -> Iterator[Stored]:
     with server.database("every_type") as dsn, _session(dsn) as db:
         for statement in SETUP:
             db.execute(statement.encode())
-        yield _decoded(server, db, _create(db, int(request.param)))
+        found = _decoded(server, db, _create(db, int(request.param)))
+        _copy(found, dsn)
+        yield found
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type)
@@ -71,6 +78,23 @@ def test_a_value_comes_back_as_it_was_stored(stored: Stored, kind: Kind) -> None
     assert not differing, f"seed {SEED}: stored and decoded differ: {differing[:3]}"
     ((count,),) = stored.db.execute(f"SELECT count(*) FROM public.{name}".encode()).fetchall()
     assert len(decoded) == count
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type)
+def test_a_snapshot_reads_the_value_that_the_stream_gives(stored: Stored, kind: Kind) -> None:
+    if kind.type in stored.without:
+        pytest.skip(stored.without[kind.type])
+    name = _table(kind)
+    came, copied = (pa.Table.from_batches([b.batch for b in blocks]).combine_chunks()
+                    for blocks in (stored.blocks[name], stored.copied[name]))  # fmt: skip
+    assert copied["after"].type == came["after"].type
+    one, other = (side["after"].chunk(0) for side in (came, copied))
+    assert one.field("id").equals(other.field("id"))
+    assert texts_of(one.field("v")) == texts_of(other.field("v")), f"seed {SEED}: the two ways differ"
+    assert ("odd" in copied.schema.names) == ("odd" in came.schema.names)
+    if "odd" in came.schema.names:
+        assert copied["odd"].to_pylist() == came["odd"].to_pylist()
+    assert set(copied["op"].to_pylist()) == {int(Op.READ)}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type)
@@ -137,9 +161,19 @@ def _decoded(server: Postgres, db: psycopg.Connection[Any], without: dict[str, s
         assert isinstance(change, Committed)
         for block in change.blocks:
             result.tables[block.table.name] = block.table
+            result.blocks.setdefault(block.table.name, []).append(block)
             _take(result, block)
     catalog.close()
     return result
+
+
+def _copy(result: Stored, dsn: str) -> None:
+    reader = PostgresSnapshotReader(PostgresConfig(id="every-type", dsn=dsn, publication="p"))
+    for table in reader.tables():
+        known = replace(table, table=result.tables[table.table.name])
+        with reader.read(Chunk(table.name, 0), known, []) as reading:
+            result.copied[table.table.name] = list(reading.blocks())
+    reader.close()
 
 
 def _take(result: Stored, block: Block) -> None:

@@ -14,14 +14,14 @@ class Proxy:
     """Forwards to `target`. While `lose_answers` is positive, the next answer of a connection that already carried
     requests is swallowed and the connection is cut: the server did the work, the client never hears of it."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, address: str = "127.0.0.1") -> None:
         self.target = target
         self.lost = 0
         self._to_lose = 0
         self._after = 0
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((address, 0))
         self.port: int = self._listener.getsockname()[1]
         self._stopping = threading.Event()
         self._flowing = threading.Event()

@@ -62,6 +62,7 @@ class Proof:
         self.workload = Workload(self.seed, truncate=truncate)
         self.workload.write(str(directory / "log"))
         self.runs = 0
+        self.processors: list[tuple[str, dict[str, Any]]] = []
 
     @property
     def kind(self) -> Any:
@@ -79,6 +80,7 @@ class Proof:
             "log": str(self.directory / "log"), "state": str(self.directory / "state"), "run": f"run {self.runs}",
             "kind": self.name, "config": {"id": "s", **self.destination.config(port)},
             "lanes": 1 if self.kind.capabilities.single_lane else 2, "max_events": 40,
+            "processors": self.processors,
         }  # fmt: skip
         return subprocess.Popen(
             [sys.executable, "-m", "tests.delivery.worker", orjson.dumps(job).decode()],
@@ -177,7 +179,7 @@ def _end(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str
     return process.returncode, complaint[-2000:]
 
 
-def _until(done: Any, seconds: float = 60) -> None:
+def _until(done: Any, seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline

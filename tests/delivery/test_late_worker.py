@@ -25,7 +25,7 @@ from tidemill.errors import TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Epoch, Tier
-from tidemill.stream.batch import _Share
+from tidemill.stream.lane.deliver import _Share
 from tidemill.stream.plan import Lane
 
 #: Sinks that keep no state and no promise about it, each with its reason.
@@ -81,7 +81,7 @@ class Late:
 
     def start(self) -> None:
         self.thread.start()
-        assert self._stalled.wait(60), self.errors
+        assert self._stalled.wait(240), self.errors
 
     def finish(self) -> None:
         self._go.set()

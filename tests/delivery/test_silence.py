@@ -120,7 +120,7 @@ def _gets_through(scene: Scene, delivery: Delivery) -> None:
 
 
 def _fails(sink: Sink, delivery: Delivery) -> None:
-    """As in stream/batch.py: the sink is closed after the error, and that, too, must end."""
+    """As in stream/lane/deliver.py: the sink is closed after the error, and that, too, must end."""
     met: list[BaseException] = []
 
     def write() -> None:

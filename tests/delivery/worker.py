@@ -2,27 +2,53 @@
 
     python -m tests.delivery.worker JOB    {"log", "state", "kind", "config", "lanes", "max_events"} as JSON
 
-It calls what a Spark worker calls (`stream.batch.deliver`) and passes the same named points, in the same order.
+with "processors" where there are any; what they teach is kept beside the checkpoint, as the driver keeps it.
+
+It calls what a Spark worker calls (`stream.lane.deliver`) and passes the same named points, in the same order.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import orjson
 
+from tidemill import registry
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
+from tidemill.contracts import BaseProcessor, ProcessorConfig
 from tidemill.errors import DeliveryError
 from tidemill.log import LogReader
+from tidemill.model.block import Block
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
-from tidemill.stream.batch import deliver
+from tidemill.stream import known_file
+from tidemill.stream.lane.deliver import deliver
 from tidemill.stream.plan import Lane, Plan
+from tidemill.stream.structures import merge
 from tidemill.telemetry.failpoints import failpoint
 
 PIPELINE, SOURCE = "proof", "shop"
+
+
+class Twice(BaseProcessor[ProcessorConfig]):
+    """Makes two events of each."""
+
+    Config: ClassVar[type[ProcessorConfig]] = ProcessorConfig
+
+    def process(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        for block in blocks:
+            yield block.take(np.repeat(np.arange(block.rows), 2))
+
+
+def with_twice() -> None:
+    """As if it were installed."""
+    load = registry.load
+    registry.load = lambda family, name: Twice if (family, name) == ("processors", "twice") else load(family, name)
 
 
 def main(job: dict[str, Any]) -> None:
@@ -32,12 +58,18 @@ def main(job: dict[str, Any]) -> None:
     plan = Plan(
         PIPELINE, SOURCE, job["log"], PIPELINE, job["run"], ((job["kind"], job["config"]),),
         delivered=kept.offset, retry_seconds=60.0,
+        processors=tuple((kind, config) for kind, config in job.get("processors", ())),
     )  # fmt: skip
-    lanes = job["lanes"]
+    lanes, structures = job["lanes"], Path(job["state"]) / "structures.json"
+    if structures.exists():
+        plan = replace(plan, known=known_file.read(structures))
     while kept.offset < log.tail().offset:
         end = log.plan(kept.offset, max_events=job["max_events"], max_bytes=1 << 20)
         for lane in range(lanes):
-            answers = deliver(plan, Lane(kept.offset, end, lane, lanes, "hash"))
+            while (answers := deliver(plan, Lane(kept.offset, end, lane, lanes, "hash")))[0].learned:
+                plan = replace(plan, known=merge(plan.known, orjson.loads(answers[0].learned)))
+                known_file.write(structures, plan.known)
+                failpoint("stream.structures_kept")
             for receipt in (answer.receipt for answer in answers):
                 if not receipt.ok:
                     raise DeliveryError(receipt.error, where=f"events {kept.offset} to {end - 1}, lane {lane}")
@@ -48,4 +80,5 @@ def main(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    with_twice()
     main(orjson.loads(sys.argv[1]))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -29,3 +31,31 @@ def test_many_who_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
     assert refused == []
+
+
+def test_a_second_look_in_this_process_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
+    """Closing any descriptor of the file drops them; another process that ends then takes the write-ahead log away, and
+    what is written after that is lost."""
+    path = tmp_path / "shared.sqlite"
+
+    def file() -> SqliteFile:
+        return SqliteFile(path, "CREATE TABLE IF NOT EXISTS t (n)", lambda what: CheckpointError(what, where=str(path)))
+
+    def count_elsewhere() -> str:
+        program = (
+            "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM t').fetchone()[0])"
+        )
+        done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60)
+        return done.stdout.strip() or done.stderr
+
+    first, second = file(), file()
+    with first.writing() as db:
+        db.execute("INSERT INTO t VALUES (1)")
+    with second.connected() as db:
+        assert db.execute("SELECT count(*) FROM t").fetchone() == (1,)
+    second.close()
+    assert count_elsewhere() == "1"
+    with first.writing() as db:
+        db.execute("INSERT INTO t VALUES (2)")
+    assert count_elsewhere() == "2"
+    first.close()

@@ -109,7 +109,7 @@ def test_what_is_larger_than_the_whole_store_is_never_dropped_to_fit(store: Open
 def test_an_attempt_in_vain_is_counted_with_its_reason(store: Open) -> None:
     dlq = store()
     dlq.put([dead_letter(5)])
-    dlq.tried(1, "still too large")
+    dlq.note_failure(1, "still too large")
     (head,) = dlq.dead_letters()
     assert (head.attempts, head.reason) == (2, "still too large")
     assert head.last_at >= head.first_at

@@ -13,7 +13,8 @@ import orjson
 import pytest
 
 from tests.support.blocks import make_block
-from tidemill import config, registry
+from tests.support.members import built_in
+from tidemill import config
 from tidemill.contracts import Outcome
 from tidemill.formats.json import JsonFormat
 from tidemill.model.delivery import Delivery
@@ -51,9 +52,9 @@ def test_every_example_loads_and_says_how_it_is_run(path: Path) -> None:
 
 def test_every_source_and_sink_has_an_example() -> None:
     specs = [pipeline.spec for path in EXAMPLES for pipeline in config.load(path, ENVIRONMENT)]
-    assert {spec.source.type for spec in specs} == set(registry.names("sources"))
+    assert {spec.source.type for spec in specs} == set(built_in("sources"))
     # A blackhole is for measuring.
-    assert {sink.type for spec in specs for sink in spec.sinks} == set(registry.names("sinks")) - {"blackhole"}
+    assert {sink.type for spec in specs for sink in spec.sinks} == set(built_in("sinks")) - {"blackhole"}
 
 
 def test_the_sink_in_the_contributing_guide_delivers(tmp_path: Path) -> None:
@@ -86,13 +87,13 @@ def test_the_page_of_events_names_exactly_the_fields_there_are() -> None:
 def test_the_readme_names_everything_there_is(family: str) -> None:
     text = (ROOT / "README.md").read_text().partition("## What there is")[2].partition("## What it promises")[0]
     text = text.lower()
-    assert [name for name in registry.names(family) if f"`{name}`" not in text and family != "formats"] == []
-    assert [name for name in registry.names(family) if name not in text] == []
+    assert [name for name in built_in(family) if f"`{name}`" not in text and family != "formats"] == []
+    assert [name for name in built_in(family) if name not in text] == []
 
 
 def test_every_sink_has_a_page() -> None:
     pages = {page.stem for page in (ROOT / "docs" / "sinks").glob("*.md")}
-    assert set(registry.names("sinks")) - pages == {"blackhole"}  # a sentence on the page of stdout
+    assert set(built_in("sinks")) - pages == {"blackhole"}  # a sentence on the page of stdout
 
 
 def test_every_make_target_in_the_docs_exists() -> None:

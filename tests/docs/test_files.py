@@ -41,10 +41,14 @@ def is_there(name: str, beside: Path) -> bool:
 
 
 def prose(path: Path) -> str:
-    """Docstrings and comments: every string that is a statement of its own, and every comment."""
+    """Docstrings and comments: every string that is a statement of its own, and every comment. Nothing of a file in
+    which no line can name another: most cannot, and to take a file apart takes long."""
+    text = path.read_text()
+    if not any(paths(text)) and not any(line.count("`") % 2 for line in text.splitlines()):
+        return ""
     found = []
     before = tokenize.INDENT
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
         fresh = before in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE, tokenize.NL)
         if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and fresh):
             found.append(token.string)
@@ -66,6 +70,14 @@ def test_docstrings_and_comments_name_files_that_are_there() -> None:
         if (missing := [name for name in paths(prose(path)) if not is_there(name, path.parent)])
     }
     assert lost == {}
+
+
+def test_a_name_is_found_in_docstrings_and_comments_alone(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text('"""See `gone/`."""\nname = "`elsewhere.py`"\nodd = "`"  # as docs/lost.md says, `other.py`\n')
+    assert list(paths(prose(file))) == ["gone/", "docs/lost.md", "other.py"]
+    file.write_text('odd = "`"  # `other.py`\n')
+    assert list(paths(prose(file))) == ["other.py"]
 
 
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()

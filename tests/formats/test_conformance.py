@@ -89,7 +89,7 @@ def test_the_same_block_gives_the_same_bytes_and_so_does_a_slice_of_a_larger_one
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_batch_that_can_be_cut_between_any_two_rows_says_where(name: str) -> None:
     block, format = make_block(6), make(name)
-    stacked = format.stacked(block, SOURCE)
+    stacked = format.stack(block, SOURCE)
     if stacked is None:
         assert name in ("arrow", "avro", "parquet")
         return

@@ -15,7 +15,7 @@ import pytest
 
 from tests.formats.samples import block_of
 from tests.formats.test_avro import table_of
-from tests.services.schema_registry_standin import StandInRegistry, basic
+from tests.servers.schema_registry_standin import StandInRegistry, basic
 from tests.support.blocks import make_block, make_table
 from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Refused, is_retryable

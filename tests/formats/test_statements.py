@@ -16,11 +16,15 @@ CHANGES = [{"change": "add", "column": "größe", "type": "int", "nullable": Tru
 
 @pytest.fixture
 def block() -> Block:
+    return block_at("binlog.000003:1547")
+
+
+def block_at(position: str) -> Block:
     document = orjson.dumps({"text": STATEMENT, "kind": "alter", "changes": CHANGES}).decode()
     columns = {
         "offset": pa.array([41], pa.uint64()),
         "op": pa.array([int(Op.DDL)], pa.uint8()),
-        "position": pa.array(["binlog.000003:1547"]).dictionary_encode().cast(POSITION),
+        "position": pa.array([position]).dictionary_encode().cast(POSITION),
         "tx_id": pa.nulls(1, pa.uint64()),
         "ordinal": pa.array([0], pa.uint32()),
         "commit_time": pa.array([EPOCH_US]).cast(COMMIT_TIME),
@@ -52,3 +56,21 @@ def test_it_is_a_schema_change_in_debeziums(block: Block, with_schema: bool) -> 
 
 def test_it_has_no_key(block: Block) -> None:
     assert JsonFormat().encode_key(block).to_pylist() == [None]
+
+
+def test_of_postgresql_it_has_the_schema_in_debeziums() -> None:
+    [text] = JsonFormat("debezium").encode(block_at("0/19B6A28"), "shop").to_pylist()
+    event = orjson.loads(text)
+    assert (event["ddl"], event["databaseName"], event["schemaName"]) == (STATEMENT, "shop", "public")
+    assert event["tableChanges"] == [{"type": "ALTER", "id": '"shop"."public"."orders"'}]
+    assert event["source"]["connector"] == "postgresql"
+
+
+@pytest.mark.parametrize("position", ["binlog.000003:1547", "0/19B6A28"])
+def test_it_is_a_cloud_event_of_its_own_type(position: str) -> None:
+    [text] = JsonFormat("cloudevents").encode(block_at(position), "shop").to_pylist()
+    event = orjson.loads(text)
+    assert event["type"] == "io.tidemill.ddl"
+    assert event["subject"] == "public.orders"
+    assert event["data"]["op"] == "ddl"
+    assert event["data"]["ddl"] == {"text": STATEMENT, "kind": "alter", "changes": CHANGES}

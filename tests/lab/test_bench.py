@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import pkgutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tidemill import registry
+from tests.support.blocks import make_change, position
+from tidemill import registry, sinks
 from tidemill.errors import ConfigError
 from tidemill.lab.bench.baselines import BASELINES
+from tidemill.lab.bench.filtered import FilterBench
 from tidemill.lab.bench.formats import FormatsBench
+from tidemill.lab.bench.latency import HOPS, LatencyBench, summary
 from tidemill.lab.bench.material import TABLE, Material
+from tidemill.lab.bench.plots import save_latency
+from tidemill.lab.bench.processors import ProcessorsBench
+from tidemill.lab.bench.sensing import SensingBench
 from tidemill.lab.bench.sinks import SinksBench
+from tidemill.lab.bench.soak import MODES, SoakBench
+from tidemill.lab.bench.sqlite import SqliteBench
+from tidemill.log import LogConfig, LogReader, LogWriter
+from tidemill.stream.report import BatchReport
 
 #: Sinks that are not measured, each with its reason.
 WITHOUT = {"blackhole": "sends nothing: `bench sinks` measures encoding for itself", "stdout": "a terminal's speed"}
 
 
 def test_every_sink_is_measured_or_has_a_reason() -> None:
-    assert set(registry.names("sinks")) == {name.partition(":")[0] for name in BASELINES} | WITHOUT.keys()
+    own = {module.name for module in pkgutil.iter_modules(sinks.__path__) if not module.name.startswith("_")}
+    assert own == {name.partition(":")[0] for name in BASELINES} | WITHOUT.keys()
 
 
 def test_the_prepared_log_has_every_event_once_in_batches_of_the_right_size(tmp_path: Path) -> None:
@@ -56,6 +69,12 @@ def test_the_bench_of_formats_compares_encoders_that_write_the_same_events() -> 
     assert result["dictionaries_us_per_row"] > 0
 
 
+def test_the_bench_of_sensing_answers_with_its_documented_keys() -> None:
+    result = SensingBench(rows=2000, rounds=1, say=print).run()
+    assert result["overhead_ratio"] > 0
+    assert result["full_us_per_row"] > 0
+
+
 def test_the_bench_of_pgstream_also_pulls_and_acks() -> None:
     result = SinksBench(rows=3000, rounds=1, only=("pgstream",), say=print).run()
     measured = result["sinks"]["pgstream"]
@@ -69,3 +88,74 @@ def test_the_bench_of_pgstream_also_pulls_and_acks() -> None:
 def test_a_sink_that_is_not_measured_is_named() -> None:
     with pytest.raises(ConfigError, match="blackhole"):
         SinksBench(rows=1000, rounds=1, only=("blackhole",), say=print)
+
+
+@pytest.mark.slow
+def test_the_bench_of_processors_answers_with_its_documented_keys() -> None:
+    result = ProcessorsBench(rows=2000, rounds=1, say=print).run()
+    measured = ("javascript_events_per_s", "filter_us_per_row", "mask_us_per_row", "flatten_us_per_row",
+                "sql_us_per_row", "python_arrow_us_per_row")  # fmt: skip
+    assert all(result[key] > 0 for key in measured)
+    assert result["ratio_node"] is None or result["ratio_node"] > 0
+
+
+def test_the_bench_of_a_filter_end_to_end_answers_with_its_documented_keys(spark: Any) -> None:
+    result = FilterBench(rows=2000, rounds=1, say=print).run(spark)
+    assert result["end_to_end_events_per_s"] > 0
+    assert result["ratio_filter_end_to_end"] > 0
+
+
+def test_the_bench_of_sqlite_answers_with_its_documented_keys() -> None:
+    result = SqliteBench(rows=2000, rounds=1, say=print).run()
+    assert result["rows"] == 2000
+    assert all(result[key] > 0 for key in ("rows_per_s", "select_rows_per_s", "ratio_read", "writer_ratio"))
+
+
+def test_latency_is_told_hop_by_hop_and_the_hops_add_up(tmp_path: Path) -> None:
+    log = LogWriter.open(str(tmp_path), LogConfig.model_validate({"fsync": False}))
+    log.append(make_change(10))
+    log.append(make_change(10, number=2))
+    log.close()
+    written = [entry.written_at for entry in LogReader(str(tmp_path)).entries()]
+    saved = written[-1] / 1000 + 0.050
+    report = BatchReport(0, 0, 20, position(2), 1, 0.030, 0, (), delivery_seconds=0.020)
+    found = summary(str(tmp_path), [(saved, report)])
+    assert found["events"] == 20
+    assert found["taken_to_delivered"]["p50"] == 20
+    assert found["delivered_to_saved"]["p99"] == 10
+    assert 20 <= found["logged_to_taken"]["p99_9"] <= 20 + written[-1] - written[0] + 0.01
+    assert found.keys() == {"events", *HOPS}
+
+
+def test_a_sink_whose_latency_is_not_measured_is_named() -> None:
+    with pytest.raises(ConfigError, match="no latency is measured to files"):
+        LatencyBench(sinks=["files"], modes=["real_time"], rates=[10], seconds=1, say=print)
+
+
+def test_a_picture_of_latency_names_every_sink_and_stage(tmp_path: Path) -> None:
+    hop = {"p50": 2.0, "p99": 5.0}
+    measured = [
+        {"mode": "real_time", "sink": sink, "rate": rate, **dict.fromkeys(HOPS, hop)}
+        for sink in ("kafka", "redis")
+        for rate in (10, 1000)
+    ]
+    save_latency({"measured": measured}, tmp_path / "latency.svg")
+    words = (tmp_path / "latency.svg").read_text()
+    for word in ("kafka", "redis", "checkpoint", "at 1,000 events a second"):
+        assert word in words
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_bench_of_soaks_restarts_a_stream_and_sees_nothing_written_at_rest(spark: Any, mode: str) -> None:
+    """Also the proof that a pipeline at rest writes no file of its state, whichever the trigger."""
+    said: list[str] = []
+    bench = SoakBench(
+        pipelines=1, mode=mode, sink="blackhole", minutes=0, restarts=1, rest_seconds=3, rows=1000, say=said.append
+    )
+    result = bench.run(spark)
+    assert [each["phase"] for each in result["samples"]] == ["started", "restart", "rest"]
+    assert all(each["total_mb"] >= each["largest_worker_mb"] > 0 for each in result["samples"])
+    assert result["samples"][-1]["mb"].keys() == {"driver", "jvm", "capture", "workers"}
+    assert result["rest"]["cpu_seconds"].keys() == {"driver", "jvm", "capture", "workers"}
+    assert result["rest"]["written"] == []
+    assert len(said) == 3

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.seed import choose
+
 pytestmark = pytest.mark.slow  # the command starts a database and Spark
 COMMAND = (str(Path(sys.executable).with_name("tidemill")), "demo")
 
@@ -27,19 +29,20 @@ def test_the_demo_delivers_every_change_and_leaves_nothing_behind(tmp_path: Path
     assert _left_in(tmp_path) == []
 
 
-def test_without_a_terminal_the_demo_prints_plain_lines(tmp_path: Path) -> None:
-    done = _demo(tmp_path, "--seconds", "3", "--keep")
+def test_the_demo_of_a_sqlite_file_needs_no_server_and_prints_plain_lines_without_a_terminal(tmp_path: Path) -> None:
+    done = _demo(tmp_path, "--source", "sqlite", "--seconds", "3", "--keep")
     assert "\x1b" not in done.stdout
     assert "the files equal the database row by row" in done.stdout
     kept = tmp_path / "tidemill-demo"
-    assert list(kept.rglob("*.jsonl"))
     assert (kept / "pipeline.yaml").exists()
+    ids = [json.loads(line)["event_id"] for file in kept.rglob("*.jsonl") for line in file.read_text().splitlines()]
+    assert len(set(ids)) == len(ids) > 2_000
     again = subprocess.run([*COMMAND, "--keep"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert again.returncode == 3
     assert "is there already" in again.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", choose("demo", (signal.SIGINT, signal.SIGTERM)))
 def test_a_demo_that_is_stopped_takes_its_servers_with_it(tmp_path: Path, number: signal.Signals) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     demo = subprocess.Popen([*COMMAND, "--seconds", "60"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)

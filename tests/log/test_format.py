@@ -93,7 +93,7 @@ def test_a_reader_of_the_version_before_still_finds_whether_there_is_a_barrier(t
     writer.close()
     found = unpack(next(tmp_path.glob("*.idx")).read_bytes())
     assert found is not None
-    assert (found[0]["barrier"], found[0]["barriers"], found[0]["format"]) == (True, ["truncate"], FORMAT)
+    assert (found[0]["barrier"], found[0]["barriers"], found[0]["format"]) == (True, ["truncate"], 2)
 
 
 def test_a_log_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:

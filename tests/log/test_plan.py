@@ -9,6 +9,7 @@ import pytest
 from tests.log.conftest import OpenStore
 from tests.support.blocks import make_change, make_spill, position
 from tidemill.log import LogConfig, LogReader, LogWriter
+from tidemill.model.barrier import Barrier
 from tidemill.model.change import SpillCommitted
 
 PLENTY = 1 << 40
@@ -71,6 +72,27 @@ def test_a_barrier_is_a_batch_of_its_own(writer: LogWriter, reader: LogReader) -
     assert batches(reader, 0) == [0, 3, 7, 8, 11]
     assert batches(reader, 0, max_events=1) == [0, 3, 7, 8, 11]
     assert [ref.barrier for ref in reader.refs(0, 11)] == [False, True, True, False]
+
+
+def test_appends_that_only_change_keys_are_a_batch_among_themselves(writer: LogWriter, reader: LogReader) -> None:
+    keys = Barrier.KEY_CHANGE
+    kinds = [
+        Barrier.NONE,
+        keys,
+        keys,
+        keys,
+        keys | Barrier.SCHEMA_CHANGE,
+        keys,
+        Barrier.TRUNCATE,
+        Barrier.TRUNCATE,
+        keys,
+    ]
+    for number, kind in enumerate([*kinds, Barrier.NONE], 1):
+        writer.append(make_change(2, number=number, barrier=kind))
+    assert batches(reader, 0) == [0, 2, 8, 10, 12, 14, 16, 18, 20]
+    assert batches(reader, 0, max_events=4)[1:4] == [2, 6, 8], "the limits count for them too"
+    assert batches(reader, 0, max_events=1, respect_tx=False)[2:5] == [2, 4, 6], "one is never cut"
+    assert batches(reader, 4)[:2] == [4, 8], "a batch that begins among them"
 
 
 def test_a_spilled_transaction_with_a_barrier_stands_alone(writer: LogWriter, reader: LogReader) -> None:

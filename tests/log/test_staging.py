@@ -16,7 +16,7 @@ from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.log.delivered import trim
 from tidemill.log.entry import Constants
 from tidemill.log.objects import ObjectStore
-from tidemill.log.staging import Manifest, Staging, ids
+from tidemill.log.staging import Manifest, Staged, Staging, ids
 from tidemill.log.store import Store, open_store
 from tidemill.model.barrier import Barrier
 from tidemill.model.position import Position
@@ -86,6 +86,32 @@ def test_a_range_inside_what_was_adopted_is_read_like_any_other(place: OpenStore
     reader = LogReader(place())
     found = [(int(o), b.table.name) for b in map(reader.read, reader.refs(5, 10)) for o in b.offsets().tolist()]
     assert sorted(found) == [(offset, table) for offset, table, _ in numbered(3) if 5 <= offset < 10]
+
+
+def test_what_was_staged_under_several_ids_shares_an_append_and_each_keeps_its_constants(place: OpenStore) -> None:
+    writer = LogWriter.open(place(), CONFIG)
+    writer.append(make_change(3))
+    staged = []
+    for number, rows in enumerate((2, 1, 3)):
+        staging = Staging(place(), f"s.{number}")
+        parts = [staging.write("0", [make_block(rows, table=make_table(name=f"t{number}"), positions=None)])]
+        constants = Constants(Position(f"snapshot:1/t{number}/0"), 0, number)
+        staged.append(Staged(staging.seal(parts), constants))
+    entry = writer.adopt_all(staged, THROUGH)
+    assert (entry.base, entry.rows, [count for count, _ in entry.marks]) == (3, 6, [2, 3, 6])
+    assert writer.find_adopted(["s.0", "s.1", "s.2", "s.3", "s"]) == {"s.0": 2, "s.1": 1, "s.2": 3}
+    assert ids(place()) == []
+    writer.close()
+    again = LogWriter.open(place(), CONFIG)
+    assert again.find_adopted(["s.2"]) == {"s.2": 3}
+    again.append(make_change(1, number=10, first_id=60))
+    again.close()
+    reader = LogReader(place())
+    blocks = [reader.read(ref) for ref in reader.refs(3, 9)]
+    assert [b.batch.column("position").to_pylist() for b in blocks] == [
+        [f"snapshot:1/t{number}/0"] * rows for number, rows in enumerate((2, 1, 3))
+    ]
+    assert [b.offsets().tolist() for b in blocks] == [[3, 4], [5], [6, 7, 8]]
 
 
 def test_rows_that_lack_a_position_get_the_constants_and_the_barrier_its_kind(place: OpenStore) -> None:

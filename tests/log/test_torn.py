@@ -239,15 +239,15 @@ def test_a_reader_beside_a_running_writer_never_sees_half_an_append(tmp_path: Pa
         try:
             process.stdout.readline()
             reader, start = LogReader(str(log)), 0
-            deadline = time.monotonic() + 2
-            while time.monotonic() < deadline:
+            deadline = time.monotonic() + 60
+            while start <= 5000:
+                assert time.monotonic() < deadline, "the writer does not go on"
                 end = reader.plan(start, max_events=1000, max_bytes=1 << 30)
                 assert offsets(reader, start, end) == list(range(start, end))
                 start = end
         finally:
             process.kill()
             process.stdout.read()
-    assert start > 1000
 
 
 def test_a_record_taken_back_by_the_writer_is_taken_back_by_the_reader(log: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from tests.support.blocks import make_block, make_table
 from tidemill.errors import ConfigError, Refused
-from tidemill.model.block import Op
+from tidemill.model.block import ODD, Op, Side
+from tidemill.model.derived import with_column
 from tidemill.model.template import Template
 
 
@@ -48,6 +50,29 @@ def test_a_deleted_row_is_routed_by_its_old_values() -> None:
 def test_a_missing_value_takes_the_default() -> None:
     assert rendered("${after.note:-none}", 3) == ["none", "note 1", "note 2"]
     assert rendered("${after.no_such_column:-x}", 2) == ["x", "x"]
+
+
+def test_a_value_that_became_null_is_null_and_not_the_old_one() -> None:
+    block = make_block(3, ops=Op.UPDATE, table=make_table(identity="full"), first_id=1)
+    before, after = block.batch.column("before"), block.batch.column("after")
+    quantity = after.type.get_field_index("quantity")
+    fields = [pa.nulls(3, a.type) if n == quantity else a for n, a in enumerate(after.flatten())]
+    block = with_column(block, "after", pa.StructArray.from_arrays(fields, fields=list(after.type)))
+    old = before.field(quantity).cast(pa.string()).to_pylist()
+    assert None not in old
+    assert Template("${after.quantity:-none}").render(block, "s").to_pylist() == ["none"] * 3
+    assert Template("${before.quantity}").render(block, "s").to_pylist() == old
+    unsent = with_column(block, "unchanged", pa.array([[quantity], None, [0]], pa.list_(pa.int32())))
+    assert Template("${after.quantity:-none}").render(unsent, "s").to_pylist() == [old[0], "none", "none"]
+
+
+def test_a_value_that_its_type_cannot_hold_is_its_exact_text() -> None:
+    block = make_block(3)
+    entry = {"side": int(Side.AFTER), "column": 6, "text": "X'00'"}
+    odd = pa.array([[entry], None, None], ODD)
+    assert Template("${after.note:-none}").render(with_column(block, "odd", odd), "s").to_pylist() == [
+        "X'00'", "note 1", "note 2",
+    ]  # fmt: skip
 
 
 def test_a_missing_value_without_a_default_is_refused_with_the_way_out() -> None:

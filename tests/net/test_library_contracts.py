@@ -40,21 +40,28 @@ DEPENDENTS = {
     "psycopg": "tidemill.net.pgsession",
     "redis": "tidemill.sinks.redis.client",
     "nats-py": "tidemill.sinks.nats.client",
-    "pyspark": "tidemill.stream.gateway, .session, .daemon and .early",
+    "pyspark": "tidemill.stream.spark.gateway, .session, .daemon and .early",
     "confluent-kafka": "tidemill.sinks.kafka.librdkafka",
+    "dbos": "tidemill.service.schedule.run_queue",
 }
 
 # Private attributes of foreign objects, per file; the tests below meet each of them.
 TOUCHED = {
-    "sources/postgres/client.py": {"_usock", "_sock"},
+    "capture/fork_server.py": {"_exit"},  # documented, of os
+    "processors/javascript/sandbox.py": {"_exit"},  # documented, of os
+    "service/lease/leases.py": {"_exit"},  # documented, of os
+    "service/schedule/run_queue.py": {"_recover_pending_workflows"},
+    "sources/postgres/client.py": {"_usock"},
     "sources/mysql/client.py": {"_sock"},
     "sources/mysql/stream.py": {"_sock", "_force_close", "_execute_command", "_read_packet"},
+    "sources/mysql/result.py": {"_sock", "_force_close", "_execute_command", "_read_packet"},
+    "sources/mysql/snapshot.py": {"_force_close"},
     "sinks/redis/client.py": {"_sock"},
     "sinks/nats/client.py": {"_transport"},
     "sinks/pgstream/consumer.py": {"_make"},  # documented, of a named tuple
-    "stream/daemon.py": {"_exit"},  # documented, of os
-    "stream/gateway.py": {"_gateway", "_ensure_initialized"},
-    "stream/session.py": {"_active_spark_context", "_gateway", "_instantiatedSession", "_jsc", "_jvm"},
+    "stream/spark/daemon.py": {"_exit"},  # documented, of os
+    "stream/spark/gateway.py": {"_gateway", "_ensure_initialized"},
+    "stream/spark/session.py": {"_active_spark_context", "_gateway", "_instantiatedSession", "_jsc", "_jvm"},
 }
 
 
@@ -87,9 +94,9 @@ def test_pg8000_hands_over_its_socket_and_what_it_read_ahead() -> None:
         session = pg8000.native.Connection("user", sock=ours, ssl_context=False, replication="database")
         assert callable(session.execute_simple)
         assert callable(session.register_in_adapter)
-        taken, ahead = _take_over(session)
+        taken, unread = _take_over(session)
         assert taken is ours
-        assert ahead == b"sent behind the login"
+        assert unread == b"sent behind the login"
         taken.setblocking(True)
         theirs.sendall(b"the stream")
         assert taken.recv(100) == b"the stream"  # closing its file left the socket open
@@ -141,7 +148,7 @@ def test_psycopg_waits_by_a_generator_that_is_told_of_silence() -> None:
     waits: list[list[int]] = []
 
     class Watched(PgSession):
-        patience = 0.3
+        silence_seconds = 0.3
 
         def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
             def watched() -> Any:
@@ -176,7 +183,7 @@ def test_psycopg_waits_by_a_generator_that_is_told_of_silence() -> None:
             began = time.monotonic()
             with pytest.raises(NoAnswer):
                 db.execute("SELECT 1")
-            assert time.monotonic() - began >= Watched.patience
+            assert time.monotonic() - began >= Watched.silence_seconds
             assert waits[-1].count(0) >= 2
             db.close()
         finally:
@@ -269,6 +276,14 @@ def test_pyspark_starts_and_forks_the_way_we_bend_it() -> None:
         assert find_spec("pyspark.sql.streaming.python_streaming_source_runner") is not None
         spark = Path(str(inspect.getfile(SparkContext))).parent.parent
         assert any("PYTHON_WORKER_FACTORY_SOCK_PATH" in file.read_text() for file in spark.glob("*.py"))
+
+
+def test_dbos_recovers_the_runs_of_named_processes() -> None:
+    """That it takes no run of another one is shown in tests/service/schedule/test_run_queue.py."""
+    from dbos import DBOS
+
+    with relied_upon("dbos", "_recover_pending_workflows(executor_ids)"):
+        assert list(inspect.signature(DBOS._recover_pending_workflows).parameters) == ["executor_ids"]
 
 
 def test_every_library_that_we_rely_upon_so_is_pinned_from_above_and_the_lock_follows() -> None:

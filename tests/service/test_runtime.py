@@ -16,17 +16,26 @@ import psycopg
 import pytest
 
 from tests.config.conftest import PIPELINE
-from tests.service.test_pipeline_run import DOWN, REFUSES, FailedCapture, NoCapture, ScriptedStream
 from tests.support.blocks import make_change
 from tests.support.components import register
+from tests.support.scripted import DOWN, REFUSES, FailedCapture, NoCapture, ScriptedStream
 from tidemill import config
-from tidemill.errors import AlreadyRunning, ConfigError, LifecycleError, PositionLost, TidemillError, UnknownPipeline
+from tidemill.errors import (
+    AlreadyRunning,
+    ConfigError,
+    EnvironmentProblem,
+    LifecycleError,
+    PositionLost,
+    TidemillError,
+    UnknownPipeline,
+)
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.log import LogConfig, LogWriter
-from tidemill.service import pipeline_run
-from tidemill.service.ownership import lock_pipeline
+from tidemill.service.run import pipeline_run
+from tidemill.service.run.ownership import lock_pipeline
+from tidemill.service.run.spark_session import check_slots, standing_lanes
+from tidemill.service.run.status import PipelineStatus, State
 from tidemill.service.runtime import Runtime
-from tidemill.service.status import PipelineStatus, State
 from tidemill.stream.report import BatchReport
 
 
@@ -168,7 +177,7 @@ def test_a_failed_pipeline_starts_again_and_its_neighbour_never_notices(scripted
     error = runtime.error(bad)
     assert error is not None
     until(lambda: errors == [(bad, error)])
-    until(lambda: is_free(runtime._find(bad).pipeline))  # `resync` and its like can work on it
+    until(lambda: is_free(runtime._find(bad).pipeline))  # `recover` and its like can work on it
     ScriptedStream.outlook[bad] = "up"
     runtime.start(bad)
     until(lambda: scripted.delivered(bad))
@@ -336,6 +345,30 @@ def test_events_of_a_run_name_its_pipeline(scripted: ScriptedRuntime, caplog: py
     assert {pipeline for _, pipeline in said} == set(names)
 
 
+class TwoSlots:
+    """All of a session that a check of its slots looks at."""
+
+    class sparkContext:
+        master = "local[2]"
+
+
+def test_lanes_that_stand_leave_a_slot_of_the_session_to_other_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch)
+    pipelines = []
+    for name in ("a", "b"):
+        document = PIPELINE.replace("name: orders", f"name: {name}") + "  trigger: {mode: real_time}\n"
+        (tmp_path / f"{name}.yaml").write_text(document)
+        pipelines += config.load(tmp_path / f"{name}.yaml")
+    spark: Any = TwoSlots()
+    check_slots(spark, pipelines[:1])
+    with pytest.raises(EnvironmentProblem, match="would hold 2 of Spark's 2 slots") as raised:
+        check_slots(spark, pipelines)
+    assert "local[3]" in raised.value.fix
+    assert standing_lanes(pipelines[0]) == 1
+
+
 # ---------------------------------------------------------------- with Spark and a database
 
 
@@ -346,6 +379,7 @@ spec:
     type: postgres
     config: {{id: {name}, dsn: "{dsn}", tables: [public.{name}]}}
   sinks: [{sink}]
+  trigger: {{mode: {mode}}}
   state_dir: {directory}/state
 """
 
@@ -357,10 +391,10 @@ class RealRuntime:
         self.directory, self.dsn, self.runtime = directory, dsn, runtime
         self.database = psycopg.connect(dsn, autocommit=True)
 
-    def add(self, name: str, sink: str) -> str:
+    def add(self, name: str, sink: str, mode: str = "micro_batch") -> str:
         self.database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
         path = self.directory / f"{name}.yaml"
-        path.write_text(DOCUMENT.format(name=name, dsn=self.dsn, sink=sink, directory=self.directory))
+        path.write_text(DOCUMENT.format(name=name, dsn=self.dsn, sink=sink, mode=mode, directory=self.directory))
         (pipeline,) = config.load(path)
         return self.runtime.add(pipeline)
 
@@ -386,9 +420,12 @@ def real(tmp_path: Path, spark: Any, postgres18: Postgres) -> Iterator[RealRunti
         runtime.close()  # before its slots go with the database
 
 
-def test_pauses_lose_nothing_and_repeat_nothing_while_a_neighbour_fails_and_starts_again(real: RealRuntime) -> None:
+@pytest.mark.parametrize("mode", ["micro_batch", "real_time"])
+def test_pauses_lose_nothing_and_repeat_nothing_while_a_neighbour_fails_and_starts_again(
+    real: RealRuntime, mode: str
+) -> None:
     runtime, directory = real.runtime, real.directory
-    whole = real.add("whole", f"{{type: stdout, config: {{id: out, path: {directory}/out.jsonl}}}}")
+    whole = real.add("whole", f"{{type: stdout, config: {{id: out, path: {directory}/out.jsonl}}}}", mode)
     broken = real.add("broken", f"{{type: files, config: {{id: files, path: {directory}/files}}}}")
     owner = directory / "files" / "_tidemill" / "owner.json"
     owner.parent.mkdir(parents=True)

@@ -18,7 +18,7 @@ from tidemill.checkpoints.sqlite import SqliteCheckpoints
 from tidemill.dlq import DeadLetters
 from tidemill.model.position import Position
 from tidemill.schema.registry import SchemaRegistry
-from tidemill.service.notices import SinkNotices
+from tidemill.service.run.notices import SinkNotices
 from tidemill.state import open_store
 
 BEFORE = Path(__file__).parent / "state_before"

@@ -54,15 +54,15 @@ class Bench:
     def __init__(self, server: ClickHouse, database: str) -> None:
         self.server = server
         self.database = database
-        self._opened: list[ClickHouseSink] = []
+        self._open: list[ClickHouseSink] = []
 
     def sink(self, **options: Any) -> ClickHouseSink:
         settings = {
             "id": "ch", "url": f"http://default:secret@127.0.0.1:{self.server.port}", "database": self.database,
             "connect_timeout_seconds": 2, **options,
         }  # fmt: skip
-        self._opened.append(ClickHouseSink(ClickHouseConfig(**settings)))
-        return self._opened[-1]
+        self._open.append(ClickHouseSink(ClickHouseConfig(**settings)))
+        return self._open[-1]
 
     def write(self, *deliveries: Delivery, **options: Any) -> None:
         sink = self.sink(**options)
@@ -80,7 +80,7 @@ class Bench:
         return {row["name"]: row["type"] for row in rows}
 
     def close(self) -> None:
-        for sink in self._opened:
+        for sink in self._open:
             sink.close()
 
 
@@ -184,7 +184,7 @@ def test_a_lost_answer_is_met_by_the_token_of_the_piece(bench: Bench, monkeypatc
     from clickhouse_connect.driver.exceptions import OperationalError
 
     sink, batch = bench.sink(mode="changelog"), delivery(changes(T, (INSERT, None, row(1)), (INSERT, None, row(2))))
-    client = sink._opened().client
+    client = sink._open().client
     insert = client.raw_insert
 
     def lose(*args: Any, **options: Any) -> None:
@@ -483,7 +483,7 @@ from tests.sinks.test_clickhouse import every_type
 from tidemill.sinks.clickhouse import ClickHouseConfig, ClickHouseSink
 for mode in ("upsert", "changelog"):
     sink = ClickHouseSink(ClickHouseConfig(id="ch", url=sys.argv[1], database=f"{sys.argv[2]}_{mode}", mode=mode))
-    sink._opened().client.raw_insert = lambda *_, **more: print(more["settings"]["insert_deduplication_token"])
+    sink._open().client.raw_insert = lambda *_, **more: print(more["settings"]["insert_deduplication_token"])
     sink.write(every_type())
     sink.close()
 """
@@ -826,7 +826,7 @@ def test_reads_that_decide_what_is_written_ask_for_what_was_written_last(bench: 
     """The engine takes the setting for every table; what it does among replicas cannot be seen with one."""
     sink = bench.sink()
     sink.write(delivery(changes(T, (INSERT, None, row(1)))))
-    asked = sink._opened().client.query("SELECT getSetting('select_sequential_consistency')").result_rows
+    asked = sink._open().client.query("SELECT getSetting('select_sequential_consistency')").result_rows
     assert asked == [(1,)]
 
 
@@ -931,7 +931,7 @@ def test_a_truncate_that_comes_late_leaves_what_came_after_it(bench: Bench) -> N
     bench.write(delivery(changes(T, (INSERT, None, row(1)))), truncate)
     late = bench.sink()
     late.write(truncate)
-    session = late._opened()
+    session = late._open()
     before = session.client.command
 
     def command(statement: str, **options: Any) -> Any:

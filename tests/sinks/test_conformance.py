@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -18,11 +19,13 @@ from tests.delivery.workload import typed
 from tests.support.blocks import make_table
 from tests.support.deliveries import make_deliveries, make_events
 from tidemill import registry
-from tidemill.contracts import Check, Outcome, Sink, SinkConfig
+from tidemill.contracts import BaseSink, Capabilities, Check, Outcome, Sink, SinkConfig
 from tidemill.errors import DeliveryError, Refused
+from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Tier
+from tidemill.model.derived import with_sub
 from tidemill.model.position import Offset
-from tidemill.model.schema_change import SchemaChange, SchemaChangeKind, SchemaPlan
+from tidemill.model.schema_change import COLUMN_KINDS, SchemaChange, SchemaChangeKind, SchemaPlan
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
 
 #: A configuration of each sink for the questions that need no server: nothing listens there.
@@ -91,23 +94,39 @@ def test_what_it_promises_of_replays_stands_in_its_resume_module(name: str) -> N
     assert isinstance(scheme, ResumeScheme)
     assert module.__doc__
     assert all((scheme.kept_in, scheme.bound_by, scheme.replay))
-    for answer in (scheme.already, scheme.note):
-        assert answer.__module__ == place or answer.__module__.startswith("tidemill.sinks._shared."), answer
+    for step in (scheme.already, scheme.note):
+        assert step.__module__ == place or step.__module__.startswith("tidemill.sinks._shared."), step
+    if name in NO_RESUMPTION:
+        assert scheme.resumption is None, "docs/adr/0027 says that it has none"
+        return
+    assert scheme.resumption is not None
+    assert hasattr(scheme.resumption, "fresh")
+    assert scheme.note is scheme.resumption.note
+
+
+#: Sinks whose two questions are not about blocks of a delivery (docs/adr/0027).
+NO_RESUMPTION = {"clickhouse", "starrocks", "redis", "nats"}
 
 
 @pytest.mark.parametrize("name", SINKS)
-def test_a_sink_plans_schema_changes_itself_or_refuses_or_has_nothing_to_do(name: str) -> None:
+def test_a_sink_that_keeps_no_tables_has_nothing_to_do_about_a_schema_change(name: str) -> None:
     sink = make_sink(name)
-    if "plan" in vars(type(sink)):  # tested beside the sink
+    if sink.capabilities.schema_changes:  # tests/sinks/test_schema_changes.py
         return
     change = SchemaChange("source", Offset(1), frozenset({SchemaChangeKind.ADD_COLUMN}), None, None)
-    if sink.capabilities.schema_changes:
-        for step in (sink.plan, sink.apply):
-            with pytest.raises(Refused, match="beforehand"):
-                step(change)
-    else:
-        assert sink.plan(change) == SchemaPlan()
-        sink.apply(change)
+    assert sink.plan(change) == SchemaPlan()
+    sink.apply(change)
+
+
+def test_a_sink_of_another_package_that_keeps_tables_and_plans_nothing_makes_no_empty_promise() -> None:
+    class KeepsTables(BaseSink[SinkConfig]):
+        capabilities = Capabilities(schema_changes=frozenset({SchemaChangeKind.ADD_COLUMN}))
+
+    sink = KeepsTables(SinkConfig(id="s"))
+    change = SchemaChange("source", Offset(1), frozenset({SchemaChangeKind.ADD_COLUMN}), None, None)
+    for step in (sink.plan, sink.apply):
+        with pytest.raises(Refused, match="beforehand"):
+            step(change)
 
 
 @pytest.mark.parametrize("name", SINKS)
@@ -140,14 +159,14 @@ _REFUSING = SchemaChangeKind.CREATE_TABLE, SchemaChangeKind.DROP_COLUMN
     [
         ("postgres", {"allow_destructive_ddl": True}, True, ()),
         ("postgres", {}, True, (SchemaChangeKind.DROP_COLUMN,)),
-        ("postgres", {"create_tables": False}, True, tuple(SchemaChangeKind)),
+        ("postgres", {"create_tables": False}, True, tuple(COLUMN_KINDS)),
         ("clickhouse", {"allow_destructive_ddl": True}, True, ()),
         ("clickhouse", {"create_tables": False}, True, _REFUSING),
         ("clickhouse", {"mode": "changelog"}, False, (SchemaChangeKind.RENAME_COLUMN, SchemaChangeKind.DROP_COLUMN)),
         ("clickhouse", {"shared_tables": True, "allow_destructive_ddl": True}, True,
          (SchemaChangeKind.RENAME_COLUMN, SchemaChangeKind.DROP_COLUMN)),
         ("starrocks", {"create_tables": False}, True,
-         (SchemaChangeKind.CREATE_TABLE, SchemaChangeKind.CHANGE_TYPE, SchemaChangeKind.DROP_COLUMN)),
+         tuple(COLUMN_KINDS - {SchemaChangeKind.ADD_COLUMN, SchemaChangeKind.RENAME_COLUMN})),
     ],
 )  # fmt: skip
 def test_an_object_says_less_than_its_class_where_its_config_forbids_it(
@@ -157,7 +176,7 @@ def test_an_object_says_less_than_its_class_where_its_config_forbids_it(
     capabilities = kind.capabilities_of(kind.Config(id="s", **UNREACHABLE[name], **options))
     assert make_sink(name, **UNREACHABLE[name], **options).capabilities == capabilities
     assert capabilities.upsert == upsert
-    assert set(SchemaChangeKind) - capabilities.schema_changes == set(without)
+    assert COLUMN_KINDS - capabilities.schema_changes == set(without)
 
 
 @pytest.mark.parametrize("name", SINKS)
@@ -257,3 +276,47 @@ def test_receipts_replays_and_letters(written: Written) -> None:
     assert written.held().keys() == set(range(80))
     if sink.tier is Tier.EFFECTIVELY_ONCE:
         assert written.held() == Counter(range(80))
+
+
+@pytest.mark.slow
+def test_a_range_that_an_operator_sends_again_is_taken_and_moves_no_position(written: Written) -> None:
+    """As rows it changes nothing; as events it is there once more, unless the destination knows them by their ids."""
+    sink = written.sink()
+    for delivery in written.batch(0, 40):
+        sink.write(delivery)
+    (again,) = make_deliveries(EVENTS, 10, 30, lanes=1)
+    receipt = sink.write(dataclasses.replace(again, redelivered=True))
+    assert (receipt.ok, receipt.events + receipt.skipped) == (True, 20)
+    assert sum(sink.write(delivery).events for delivery in written.batch(40, 60)) == 20, "the range moved something"
+    sink.close()
+    held = written.held()
+    assert held.keys() == set(range(60))
+    if written.at.state:
+        assert held == Counter(range(60))
+    assert max(held.values()) <= 2
+    assert {offset for offset, times in held.items() if times == 2} <= set(range(10, 30))
+
+
+@pytest.mark.slow  # servers
+def test_events_that_processors_added_are_told_apart_and_a_replay_keeps_them(written: Written) -> None:
+    def doubled(delivery: Delivery) -> Delivery:
+        def blocks() -> Iterator[Block]:
+            for block in delivery.blocks():
+                yield with_sub(block.take(np.repeat(np.arange(block.rows), 2)))
+
+        return dataclasses.replace(delivery, blocks=blocks)
+
+    for _ in range(2):
+        sink = written.sink()
+        for delivery in written.batch(0, 40):
+            sink.write(doubled(delivery))
+        sink.close()
+    if written.at.state:
+        assert set(written.held()) == set(range(40))
+        return
+    found = Counter(event["event_id"] for event in written.at.events())
+    captured = {identity for identity in found if "." not in identity.rpartition(":")[2]}
+    assert len(captured) == 40
+    assert found.keys() == captured | {f"{identity}.1" for identity in captured}
+    if make_sink(written.name, **written.at.config(written.at.port)).tier is Tier.EFFECTIVELY_ONCE:
+        assert set(found.values()) == {1}

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
 from tests.support.seed import run_seed
-from tidemill.config.secrets import masked, revealed
+from tidemill.config.secrets import mask, reveal
 from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.formats.json import JsonFormat
@@ -489,9 +489,9 @@ def test_secrets_are_masked_and_yet_reach_the_worker() -> None:
             "tls": {"certificate_file": "c", "key_file": "k", "key_password": "HIDE"},
         }
     )  # fmt: skip
-    assert "HIDE" not in str(masked(config))
+    assert "HIDE" not in str(mask(config))
     assert "HIDE" not in config.where
-    assert HttpConfig.model_validate(revealed(config)) == config
+    assert HttpConfig.model_validate(reveal(config)) == config
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import pytest
 from confluent_kafka import Producer as ReferenceProducer
 from pydantic import ValidationError
 
-from tests.services.kafka import consume, create_topic
+from tests.servers.kafka import consume, create_topic
 from tests.support.blocks import make_block, make_table
 from tidemill.contracts import Outcome
 from tidemill.errors import ConfigError, DeliveryError, Refused, is_retryable
@@ -181,6 +181,11 @@ class TestConfiguration:
         )
         settings = config.client_settings()
         assert (settings["message.timeout.ms"], settings["linger.ms"], settings["acks"]) == ("5000", "1", "all")
+
+    @pytest.mark.parametrize(("given", "linger"), [("600000", "5000"), ("2000", "500"), ("0", "5000")])
+    def test_lingers_for_less_time_than_a_message_has(self, given: str, linger: str) -> None:
+        config = KafkaConfig(id="k", brokers="b:1", topic="t", client_conf={"message.timeout.ms": given})
+        assert config.client_settings()["linger.ms"] == linger
 
     def test_says_which_client_setting_is_wrong(self) -> None:
         sink = KafkaSink(KafkaConfig(id="k", brokers="b:1", topic="t", client_conf={"linger.hs": "1"}))
@@ -548,11 +553,11 @@ from tidemill.sinks.kafka import KafkaConfig, KafkaSink
 brokers, topic, moment = sys.argv[1:]
 commit = Producer.commit
 
-def die(self, patience):
+def die(self, timeout):
     if moment == "after the commit":
-        commit(self, patience)
+        commit(self, timeout)
     else:
-        self.flush(patience)
+        self.flush(timeout)
     os.kill(os.getpid(), signal.SIGKILL)
 
 Producer.commit = die
@@ -575,7 +580,7 @@ def _wide_block(width: int) -> Block:
 
 
 def _broker_with_passwords(tmp_path_factory: Any) -> Broker:
-    from tests.services.kafka import CACHE
+    from tests.servers.kafka import CACHE
     from tidemill.errors import EnvironmentProblem
     from tidemill.lab.servers.kafka import fetch_jars
 

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.formats.readers import read_one
 from tests.formats.test_cloudevents import check
-from tests.services.kafka import consume, create_topic
-from tests.services.schema_registry_standin import StandInRegistry
+from tests.servers.kafka import consume, create_topic
+from tests.servers.schema_registry_standin import StandInRegistry
 from tests.sinks.test_kafka import delivery_of, ids, sinks
 from tests.support.blocks import make_block, make_table
 from tidemill import registry

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.kafka import consume
+from tests.servers.kafka import consume
 from tests.sinks import test_kafka, test_kafka_formats
 from tests.sinks.test_kafka import delivery_of, sinks
 from tests.support.blocks import make_block
@@ -31,7 +31,7 @@ Make = Callable[..., KafkaSink]
 @pytest.fixture
 def through_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(probe.VARIABLE, "library")
-    assert probe.chosen().producer is LibraryProducer
+    assert probe.choose().producer is LibraryProducer
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def fresh_probe() -> Iterator[None]:
 class TestProbe:
     def test_the_installed_librdkafka_is_called_directly(self, fresh_probe: None) -> None:
         assert probe.find_problem() == ""
-        assert probe.chosen().producer is librdkafka.DirectProducer
+        assert probe.choose().producer is librdkafka.DirectProducer
 
     @pytest.mark.usefixtures("fresh_probe")
     @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ class TestProbe:
     ) -> None:
         _answer(monkeypatch, function, answer)
         assert problem in probe.find_problem()
-        assert probe.chosen().producer is LibraryProducer
+        assert probe.choose().producer is LibraryProducer
 
     @pytest.mark.usefixtures("fresh_probe")
     @pytest.mark.parametrize("number", [0x010500FF, 0x030000FF])
@@ -100,7 +100,7 @@ class TestProbe:
     def test_an_unknown_wish_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(probe.VARIABLE, "fast")
         with pytest.raises(ConfigError, match="TIDEMILL_KAFKA_PRODUCER is 'fast'"):
-            probe.chosen()
+            probe.choose()
 
 
 class TestBothWays:

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
 from tests.support.seed import run_seed
-from tidemill.config.secrets import masked, revealed
+from tidemill.config.secrets import mask, reveal
 from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.formats.json import JsonFormat
@@ -371,8 +371,8 @@ def test_secrets_are_masked_and_yet_reach_the_worker() -> None:
     config = NatsConfig.model_validate(
         {"id": "n", "servers": ["nats://h"], "stream": "S", "subject": "s", "user": "u", "password": "HIDE"}
     )
-    assert "HIDE" not in str(masked(config))
-    assert NatsConfig.model_validate(revealed(config)) == config
+    assert "HIDE" not in str(mask(config))
+    assert NatsConfig.model_validate(reveal(config)) == config
 
 
 @pytest.mark.parametrize(

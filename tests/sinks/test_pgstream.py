@@ -318,17 +318,17 @@ def test_a_message_of_a_slow_producer_is_not_overtaken(make: Make, client: Clien
         yield make_block(2, positions="0/100")
         yield make_block(2, positions="0/200", offsets=(20_000, 20_001))
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
 
     quick = make_block(2, positions="0/300")
     with ThreadPoolExecutor(2) as threads:
         slow = threads.submit(make(id="slow").write, Delivery("a", "a", 0, 20_002, 0, 1, slowly))
-        assert begun.wait(30)
+        assert begun.wait(120)
         other = threads.submit(make(id="quick").write, Delivery("b", "b", 0, 2, 0, 1, lambda: iter([quick])))
         early = group.pull(10)
         go_on.set()
-        slow.result(30)
-        other.result(30)
+        slow.result(120)
+        other.result(120)
     assert len(early) + len(group.pull(10)) == 6
 
 
@@ -380,7 +380,7 @@ def test_a_consumer_may_come_before_the_first_message_and_wait_for_it(
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lambda: group.pull(10, wait_seconds=30))
         make().write(batch(10))
-        assert len(waiting.result(30)) == 10
+        assert len(waiting.result(120)) == 10
     with Client(database) as other, pytest.raises(ConfigError, match='stream "orders" has no group "nobody"'):
         Group(other, "orders", "nobody").pull()
 
@@ -474,7 +474,7 @@ def test_a_dead_letter_of_the_pipeline_that_is_sent_again_is_a_message_more(make
     sink = make()
     sink.write(batch(20).without([3]))
     sink.write(batch(30, 20))
-    (dead_letter,) = [b.slice(3, 4) for b in make_events(30) if b.slice(3, 4).rows]
+    (dead_letter,) = [b.slice(3, 4) for b in make_events(120) if b.slice(3, 4).rows]
     again = Delivery("shop", "orders", 3, 4, 0, 1, lambda: iter([dead_letter]), redelivered=True)
     assert sink.write(again).events == 1
     assert [m.offset for m in client.group("orders", "g").pull(100)][-1] == 3

@@ -32,7 +32,7 @@ from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
 from tidemill.sinks.postgres import PostgresSink, PostgresSinkConfig
 from tidemill.sinks.postgres import copy_text as text
-from tidemill.sinks.postgres.exact import compared_as
+from tidemill.sinks.postgres.exact import comparison_type
 from tidemill.sinks.postgres.types import target_type, widens
 from tidemill.sinks.postgres.write import Applier
 
@@ -349,19 +349,19 @@ def test_a_worker_under_way_is_waited_for_and_what_it_brought_is_not_brought_aga
 
     def slowly() -> Iterator[Block]:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         yield from share
 
     slow, quick = make(keyless="append"), make(keyless="append")
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(slow.write, Delivery("shop", "orders", 0, 10, 0, 1, slowly))
-        assert begun.wait(30)
+        assert begun.wait(120)
         second = threads.submit(lambda: write(quick, *make_deliveries(events, 0, 20, lanes=2)))
         with pytest.raises(TimeoutError):
             second.result(timeout=0.5)
         go_on.set()
-        assert first.result(30).events == 10
-        assert second.result(30) == 10
+        assert first.result(120).events == 10
+        assert second.result(120) == 10
     assert [i for (i,) in target.execute("SELECT id FROM orders ORDER BY id")] == list(range(20))
 
 
@@ -372,15 +372,15 @@ def test_lanes_of_one_plan_do_not_wait_for_each_other(make: Make) -> None:
 
     def slowly() -> Iterator[Block]:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         yield from first
 
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(make().write, dataclasses.replace(first, blocks=slowly))
-        assert begun.wait(30)
+        assert begun.wait(120)
         assert make(lock_timeout_seconds=5).write(second).skipped == 10
         go_on.set()
-        assert slow.result(30).skipped == 10
+        assert slow.result(120).skipped == 10
 
 
 def test_a_statement_that_changes_a_table_is_followed_before_its_first_row(
@@ -631,7 +631,7 @@ def test_a_text_that_only_loses_spaces_is_seen_among_rows_that_are_new(
     ],
 )  # fmt: skip
 def test_a_type_is_in_doubt_only_if_it_may_change_a_value(wanted: str, kind: str, compared: str) -> None:
-    assert compared_as(wanted, kind) == compared
+    assert comparison_type(wanted, kind) == compared
 
 
 def test_a_domain_that_wants_a_value_does_not_keep_rows_from_being_deleted(

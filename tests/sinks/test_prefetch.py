@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidemill.sinks._shared.prefetch import ahead
+from tidemill.sinks._shared.prefetch import prefetch
 
 
 def test_items_come_in_order_and_one_is_made_while_another_is_used() -> None:
@@ -19,10 +19,10 @@ def test_items_come_in_order_and_one_is_made_while_another_is_used() -> None:
             made.release()
             yield number
 
-    found = ahead(items())
+    found = prefetch(items())
     assert next(found) == 0
     for _ in range(2):  # the one that is here, and the next, which nobody asked for
-        assert made.acquire(timeout=10)
+        assert made.acquire(timeout=60)
     assert list(found) == [1, 2, 3, 4]
 
 
@@ -31,7 +31,7 @@ def test_what_goes_wrong_is_raised_behind_the_items_before_it() -> None:
         yield 1
         raise ValueError("torn")
 
-    found = ahead(items())
+    found = prefetch(items())
     assert next(found) == 1
     with pytest.raises(ValueError, match="torn"):
         next(found)
@@ -39,7 +39,7 @@ def test_what_goes_wrong_is_raised_behind_the_items_before_it() -> None:
 
 def test_who_leaves_early_leaves_no_thread_behind() -> None:
     before = threading.active_count()
-    with contextlib.closing(ahead(iter(range(100)))) as found:
+    with contextlib.closing(prefetch(iter(range(100)))) as found:
         assert next(found) == 0
     assert threading.active_count() == before
-    assert list(ahead(iter(()))) == []
+    assert list(prefetch(iter(()))) == []

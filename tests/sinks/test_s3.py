@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from tests.support.blocks import make_block, make_table
 from tests.support.deliveries import make_deliveries, make_events
 from tests.support.seed import run_seed
-from tidemill.config.secrets import masked, revealed
+from tidemill.config.secrets import mask, reveal
 from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.lab.servers.process import free_port
@@ -409,8 +409,8 @@ def test_secrets_are_masked_and_yet_reach_the_worker() -> None:
     config = S3Config.model_validate(
         {"id": "s", "bucket": "lake", "access_key_id": "k", "secret_access_key": "HIDE", "session_token": "HIDE"}
     )
-    assert "HIDE" not in str(masked(config))
-    assert S3Config.model_validate(revealed(config)) == config
+    assert "HIDE" not in str(mask(config))
+    assert S3Config.model_validate(reveal(config)) == config
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tidemill.sinks.starrocks import StarRocksConfig, StarRocksSink, tables
 from tidemill.sinks.starrocks.checks import knows_conditions
 from tidemill.sinks.starrocks.rows import LoadPiece
 from tidemill.sinks.starrocks.tables import text_of
-from tidemill.sinks.starrocks.types import holds, moments, plain
+from tidemill.sinks.starrocks.types import holds, plain, timestamps
 
 D = decimal.Decimal
 INSERT, UPDATE, DELETE, TRUNCATE = Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE
@@ -45,15 +45,15 @@ class Bench:
     def __init__(self, server: StarRocks) -> None:
         self.server = server
         self.database = f"test_{uuid.uuid4().hex[:8]}"
-        self._opened: list[StarRocksSink] = []
+        self._open: list[StarRocksSink] = []
 
     def sink(self, **options: Any) -> StarRocksSink:
         settings = {
             "id": "sr", "url": f"http://127.0.0.1:{self.server.http_port}", "mysql_port": self.server.mysql_port,
             "password": "secret", "database": self.database, "request_timeout_seconds": 5, **options,
         }  # fmt: skip
-        self._opened.append(StarRocksSink(StarRocksConfig(**settings)))
-        return self._opened[-1]
+        self._open.append(StarRocksSink(StarRocksConfig(**settings)))
+        return self._open[-1]
 
     def write(self, *deliveries: Delivery, **options: Any) -> None:
         sink = self.sink(**options)
@@ -65,7 +65,7 @@ class Bench:
         return [{k: int(v) if k == "id" else v for k, v in row.items()} for row in found]
 
     def close(self) -> None:
-        for sink in self._opened:
+        for sink in self._open:
             sink.close()
 
 
@@ -257,7 +257,7 @@ def test_a_table_with_versions_of_nobody_known_is_refused(bench: Bench) -> None:
 
 def test_the_stand_in_knows_what_a_condition_may_be(bench: Bench) -> None:
     bench.write(delivery(changes(T, (INSERT, None, row(1)))))
-    loads = bench.sink()._opened().loads
+    loads = bench.sink()._open().loads
     body = b'[{"id": 1, "tidemill_cdc_version": 7, "__op": 1}]'
     for condition, columns, complaint in (
         ("id", ("id", "tidemill_cdc_version"), "besides the primary key"),
@@ -519,7 +519,7 @@ def test_a_row_that_is_marked_as_deleted_lends_its_values_to_none(bench: Bench) 
 def test_moments_of_a_key_are_compared_as_they_are_loaded() -> None:
     whole, part = datetime.datetime(2026, 1, 2, 3, 4, 5), datetime.datetime(2026, 1, 2, 3, 4, 5, 60)
     assert [text_of(v) for v in (whole, part)] == ["2026-01-02 03:04:05.000000", "2026-01-02 03:04:05.000060"]
-    ours = moments(pa.array([whole, part], pa.timestamp("us"))).to_pylist()
+    ours = timestamps(pa.array([whole, part], pa.timestamp("us"))).to_pylist()
     assert ours == [text_of(v) for v in (whole, part)]
     assert [text_of(v) for v in (True, 2**64 - 1, datetime.date(2026, 1, 2))] == ["1", str(2**64 - 1), "2026-01-02"]
 

@@ -39,14 +39,20 @@ Sink = ClickHouseSink | PostgresSink | StarRocksSink
 
 
 class Destination:
-    """`sink` is a new worker; `rows` is what a reader of the table sees; `run` is for who mends it by hand."""
+    """`sink` is a new worker; `rows` is what a reader of the table sees; `run` is for who mends it by hand; `columns`
+    are all of the table `t`, with types and comments."""
 
     def __init__(
-        self, sink: Callable[..., Sink], rows: Callable[[str, str], list[dict[str, Any]]], run: Callable[[str], object]
+        self,
+        sink: Callable[..., Sink],
+        rows: Callable[[str, str], list[dict[str, Any]]],
+        run: Callable[[str], object],
+        columns: Callable[[], list[tuple[Any, ...]]],
     ) -> None:
         self._make = sink
         self._rows = rows
         self.run = run
+        self.columns = columns
         self._opened: list[Sink] = []
 
     def sink(self, **options: Any) -> Sink:
@@ -84,7 +90,13 @@ def _clickhouse(server: ClickHouse, database: str) -> Destination:
     def rows(columns: str, table: str) -> list[dict[str, Any]]:
         return server.query(f"SELECT {columns} FROM {database}.{table} FINAL")
 
-    return Destination(sink, rows, server.query)
+    def columns() -> list[tuple[Any, ...]]:
+        of_columns = "SELECT name, type, default_expression, comment FROM system.columns WHERE table = 't'"
+        of_table = "SELECT name, engine_full, '', comment FROM system.tables WHERE name = 't'"
+        found = [server.query(f"{query} AND database = '{database}' ORDER BY name") for query in (of_columns, of_table)]
+        return [tuple(row.values()) for rows in found for row in rows]
+
+    return Destination(sink, rows, server.query, columns)
 
 
 def _starrocks(server: StarRocks, database: str) -> Destination:
@@ -97,7 +109,12 @@ def _starrocks(server: StarRocks, database: str) -> Destination:
         found = server.query(f"SELECT {columns} FROM `{database}`.`{table}`")
         return [{k: int(v) if k == "id" else v for k, v in row.items()} for row in found]
 
-    return Destination(sink, rows, server.query)
+    def columns() -> list[tuple[Any, ...]]:
+        place = f"FROM information_schema.columns WHERE table_schema = '{database}' AND table_name = 't'"
+        queries = f"SELECT column_name, column_type, column_key {place}", f"SELECT column_name, column_comment {place}"
+        return [tuple(row.values()) for query in queries for row in server.query(query)]
+
+    return Destination(sink, rows, server.query, columns)
 
 
 def postgres_destination(dsn: str, db: psycopg.Connection[Any]) -> Destination:
@@ -108,7 +125,13 @@ def postgres_destination(dsn: str, db: psycopg.Connection[Any]) -> Destination:
         with db.cursor(row_factory=psycopg.rows.dict_row) as cursor:
             return cursor.execute(f"SELECT {columns} FROM {table}".encode()).fetchall()
 
-    return Destination(sink, rows, lambda statement: db.execute(statement.encode()))
+    def columns() -> list[tuple[Any, ...]]:
+        return db.execute(
+            "SELECT attname, format_type(atttypid, atttypmod), attnotnull, col_description(attrelid, attnum) "
+            "FROM pg_attribute WHERE attrelid = to_regclass('t') AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+        ).fetchall()
+
+    return Destination(sink, rows, lambda statement: db.execute(statement.encode()), columns)
 
 
 @pytest.fixture(params=["clickhouse", "starrocks", "postgres"])
@@ -206,6 +229,13 @@ def test_a_column_that_is_dropped_and_made_again_is_written_again(there: Destina
 
 
 # Columns that the source did not send
+
+
+def test_what_is_refused_only_for_a_row_that_is_not_there_is_said_to_lack_it(there: Destination) -> None:
+    """While a table is copied such an event is left out, since the row comes with the copy."""
+    with pytest.raises(Poisoned) as caught:
+        there.write(changes(T, (UPDATE, None, {"id": 7, "name": "new"}), unchanged={0: ["note"]}))
+    assert caught.value.lacking == caught.value.reasons.keys() == {0}
 
 
 def test_an_insert_without_all_of_its_columns_is_poisoned_also_after_a_delete(there: Destination) -> None:

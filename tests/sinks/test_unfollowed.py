@@ -285,13 +285,13 @@ def test_a_change_that_the_catalog_was_ahead_of_is_said_not_to_be_known(
 
 def test_what_is_wrong_is_said_with_every_receipt_and_that_nothing_is_wrong_once() -> None:
     looks, wrong = Looks(), (Notice("rows-left-behind", "public.t", "what", "fix"),)
-    looks.looked("public.t", wrong)
-    looks.looked("public.u", ())
-    assert orjson.loads(looks.packed()).keys() == {"public.t", "public.u"}
-    assert orjson.loads(looks.packed()).keys() == {"public.t"}
-    looks.looked("public.t", ())
-    assert orjson.loads(looks.packed()) == {"public.t": []}
-    assert looks.packed() == ""
+    looks.record("public.t", wrong)
+    looks.record("public.u", ())
+    assert orjson.loads(looks.pack()).keys() == {"public.t", "public.u"}
+    assert orjson.loads(looks.pack()).keys() == {"public.t"}
+    looks.record("public.t", ())
+    assert orjson.loads(looks.pack()) == {"public.t": []}
+    assert looks.pack() == ""
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def pump(source: PostgresSource) -> list[bytes]:
     return found
 
 
-def pump_until_lost(source: PostgresSource, seconds: float = 30) -> None:
+def pump_until_lost(source: PostgresSource, seconds: float = 120) -> None:
     """Turns the loop until the connection's end raises, or until nothing came of it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -75,7 +75,7 @@ def end_session(dsn: str, settings: PostgresConfig) -> None:
     )
 
 
-def messages(source: PostgresSource, kinds: str, count: int, seconds: float = 20) -> list[bytes]:
+def messages(source: PostgresSource, kinds: str, count: int, seconds: float = 120) -> list[bytes]:
     """The next `count` pgoutput messages of these kinds."""
     found: list[bytes] = []
     deadline = time.monotonic() + seconds

@@ -19,7 +19,7 @@ import pytest
 from pymysql.converters import escape_string
 
 from tests.decoders.mykinds import KINDS as TYPES
-from tests.services.mysql import KINDS, private_server
+from tests.servers.mysql import KINDS, private_server
 from tests.sources.mysupport import config
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.capturing import Running, capturing, eventually
@@ -27,7 +27,7 @@ from tests.support.seed import run_seed
 from tidemill.decoders.mysql_schema import types
 from tidemill.decoders.mysql_schema.catalog import CatalogTable
 from tidemill.decoders.mysql_schema.ddl import parse
-from tidemill.decoders.mysql_schema.defaults import kept
+from tidemill.decoders.mysql_schema.defaults import kept_default
 from tidemill.decoders.mysql_schema.fill import fill
 from tidemill.decoders.mysql_schema.gtid import Flavor
 from tidemill.decoders.mysql_schema.history import TableHistory
@@ -163,7 +163,7 @@ class Stored:
             ]
             for column, listed in list(zip(columns, table.columns, strict=True))[1:]:
                 try:
-                    made = fill(Table("", "", name, tuple(columns)), column, kept(listed))
+                    made = fill(Table("", "", name, tuple(columns)), column, kept_default(listed))
                 except DecodeError:
                     refused.append(self.literals[name, column.name])
                     continue
@@ -417,7 +417,7 @@ def test_a_history_of_an_earlier_version_knows_no_defaults() -> None:
     column = {"name": "n", "type": "int", "charset": "", "nullable": True, "generated": False, "invisible": False}
     document = {"database": "d", "name": "t", "columns": [column], "key": [], "charset": "", "like": "", "renamed": []}
     (found,) = CatalogTable.from_json(orjson.dumps(document)).columns
-    assert kept(found) is None
+    assert kept_default(found) is None
     made = Column("n", types.data_type("int"))
     with pytest.raises(DecodeError, match="its default is not known"):
         fill(Table("", "d", "t", (made,)), made, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from tests.services.mysql import KINDS, private_server
+from tests.servers.mysql import KINDS, private_server
 from tests.sources.mysupport import account, config
 from tidemill.errors import ConnectionLost, SetupError
 from tidemill.lab.servers.mysql_family import Server

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.mysql import KINDS, private_server
+from tests.servers.mysql import KINDS, private_server
 from tests.sources.mysupport import TABLE, config, events, opened, purge
+from tests.support.seed import sample
 from tidemill.decoders.mysql_schema.gtid import Flavor, MariadbGtids, MysqlGtids
 from tidemill.decoders.mysql_schema.place import BinlogPlace
 from tidemill.errors import PositionLost, SetupError
@@ -89,7 +90,7 @@ def test_a_purged_position_is_lost_and_says_so(private: Server, positions: str) 
     purge(private)
     with pytest.raises(errors.BinlogPurged) as caught:
         resume(settings, began)
-    assert "tidemill resync" in caught.value.fix
+    assert "tidemill recover" in caught.value.fix
     with opened(settings, MysqlSource(settings).renew()) as source:
         events(source, insert(private))
 
@@ -127,7 +128,7 @@ def test_the_servers_own_refusal_means_the_same(
 def pump(settings: MysqlConfig, place: str) -> None:
     """Decodes until the server refuses."""
     with opened(settings, place) as source:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             list(source.changes(0.1))
 
@@ -226,7 +227,7 @@ def read_to_the_end(server: Server, settings: MysqlConfig, after: str | None = N
     with opened(settings, after) as source:
         decoder = source.decoder
         insert(server)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while decoder.place.is_at(BinlogPlace.parse(source.began, _flavor(server))) or not decoder.idle:
             assert time.monotonic() < end, "the row does not come"
             list(source.changes(0.1))
@@ -325,8 +326,7 @@ def test_a_purge_of_what_was_passed_over_is_no_reset(private: Server, tmp_path: 
         resume(settings, passed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("positions", ["gtid", "file"])
+@pytest.mark.parametrize(("kind", "positions"), sample([(kind, by) for kind in KINDS for by in ("gtid", "file")]))
 def test_a_server_that_was_put_back_to_an_earlier_state_is_noticed(kind: str, positions: str, tmp_path: Path) -> None:
     with private_server(kind) as server:
         server.query("CREATE DATABASE shop")
@@ -411,7 +411,7 @@ def follow(replica: Server, primary: Server) -> None:
 
 
 def wait_for(server: Server, value: bytes) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         rows = server.query("SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'shop' AND TABLE_NAME = 't'")
         if rows and server.query("SELECT 1 FROM shop.t WHERE v = %s", [value.decode()]):

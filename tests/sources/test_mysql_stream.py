@@ -12,7 +12,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from tests.services.mysql import KINDS, private_server
+from tests.servers.mysql import KINDS, private_server
 from tests.sources.mysupport import config, opened
 from tests.support.capturing import capturing, eventually
 from tidemill.capture.loop import Limits

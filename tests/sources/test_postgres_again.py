@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -240,3 +241,18 @@ def test_a_position_that_an_operator_only_asked_about_changes_nothing(
     at = LogReader(str(tmp_path / "log")).tail().position
     PostgresSource(settings).pass_over(at, chosen, remembered, confirmed=None)
     assert capture(settings, tmp_path, 2) == [0, 1]
+
+
+def test_what_the_slot_is_already_past_is_not_confirmed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noted as confirmed it would take back what the state store knows: the next start would find a lost position."""
+    source = PostgresSource(config("postgresql://nobody@127.0.0.1/nowhere", "t", feedback_seconds=1e-9))
+    decoder = SimpleNamespace(wal_end=0x300, idle=False, reply_requested=lambda: False)
+    monkeypatch.setattr(PostgresSource, "decoder", decoder)
+    monkeypatch.setattr(source, "_watch", SimpleNamespace(check=lambda: None))
+    monkeypatch.setattr(source, "_report_if_due", lambda: None)
+    source._confirmed = 0x200  # the slot's, when the source connected
+    assert source.due(format_lsn(0x100), caught_up=False) is None
+    assert source.due(format_lsn(0x200), caught_up=False) is None
+    assert source.due(format_lsn(0x201), caught_up=False) == format_lsn(0x201)
+    decoder.idle = True
+    assert source.due(format_lsn(0x100), caught_up=True) == format_lsn(0x300)

@@ -18,6 +18,7 @@ from tests.support.capturing import Running, capturing, eventually
 from tidemill.contracts import Outcome, Resting
 from tidemill.errors import PositionLost
 from tidemill.lab.servers.postgres import Postgres
+from tidemill.log import LogReader
 from tidemill.model.position import Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
@@ -50,15 +51,25 @@ def capture(settings: PostgresConfig, directory: Path, events: int, *, deliver: 
         eventually(lambda: run.events >= events, run)
         if deliver:
             run.deliver()
-            confirmed(run, settings)
+            confirm(run, settings)
         return ids(run)
 
 
-def confirmed(run: Running, settings: PostgresConfig) -> None:
+def confirm(run: Running, settings: PostgresConfig) -> None:
     """Waits until the server was told of all events that the log has."""
     statement = f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{settings.slot_name}'"
     tail = parse_lsn(run.log.tail().position)
     eventually(lambda: parse_lsn(query(settings.dsn, statement)[0][0]) >= tail, run)
+
+
+def write_past_our_position(settings: PostgresConfig, directory: Path) -> None:
+    """Rows that were never captured, until the server's WAL is longer than what our log has of the old one."""
+    ours = parse_lsn(LogReader(str(directory / "log")).tail().position)
+    for first in range(1000, 10000, 50):
+        insert(settings.dsn, first, first + 50)
+        if parse_lsn(query(settings.dsn, "SELECT pg_current_wal_lsn()::text")[0][0]) > ours:
+            return
+    raise AssertionError(f"9000 rows did not bring the server past {format_lsn(ours)}")
 
 
 def refused(settings: PostgresConfig, directory: Path) -> PositionLost:
@@ -69,7 +80,7 @@ def refused(settings: PostgresConfig, directory: Path) -> PositionLost:
     except PositionLost as early:
         error = early
     assert isinstance(error, PositionLost), error
-    assert "resync" in error.fix
+    assert "recover" in error.fix
     return error
 
 
@@ -100,7 +111,7 @@ def test_a_server_that_was_put_back_and_wrote_past_our_position_is_a_lost_positi
         shutil.rmtree(server.data)
         shutil.copytree(tmp_path / "old", server.data, symlinks=True)
         server.start()
-        insert(settings.dsn, 100, 150)
+        write_past_our_position(settings, tmp_path)
         assert "history is another one" in refused(settings, tmp_path).what
 
 
@@ -228,7 +239,7 @@ def test_what_was_logged_since_the_last_note_is_compared_too(database: str, tmp_
     with opened(settings) as source:
         source.open(format_lsn(end), remembered, confirmed=None)
         with pytest.raises(PositionLost, match="ends at our last position"):
-            eventually(lambda: not list(source.changes(0.2)))
+            eventually(lambda: any(source.changes(0.2)) and False)  # nothing yet is no answer
     remembered.close()
 
 
@@ -281,7 +292,7 @@ def test_state_of_a_version_without_a_witness_is_taken_as_it_is(database: str, t
 
 @contextmanager
 def standby_of(primary: Postgres, directory: Path) -> Iterator[Postgres]:
-    """A standby that has the primary's failover slots."""
+    """A standby of the primary; `sync_slot` brings it the primary's failover slots."""
     primary.query("SELECT pg_create_physical_replication_slot('standby', true)")
     standby = Postgres(durable=False, directory=directory, hot_standby_feedback=True, sync_replication_slots=True)
     directory.mkdir()
@@ -297,54 +308,70 @@ def standby_of(primary: Postgres, directory: Path) -> Iterator[Postgres]:
         standby.close()
 
 
-def promoted(standby: Postgres, settings: PostgresConfig, primary: Postgres) -> PostgresConfig:
+def promote(standby: Postgres, settings: PostgresConfig, primary: Postgres) -> PostgresConfig:
     standby.query("SELECT pg_promote()")
     dsn = settings.dsn.replace(f":{primary.port}/", f":{standby.port}/")
     return settings.model_copy(update={"dsn": dsn})
 
 
-def synced(standby: Postgres, settings: PostgresConfig) -> None:
+def sync_slot(primary: Postgres, standby: Postgres, settings: PostgresConfig, directory: Path) -> int:
+    """Writes and delivers rows until the standby has the slot; returns how many there are.
+
+    A standby keeps a slot only once its catalog_xmin and restart_lsn have passed those that the standby could reserve
+    when it first saw it (manual 47.2.3): at a slot that does not move that never happens. A snapshot of running
+    transactions, read and confirmed, lets it move. The standby's worker naps up to 30 seconds; a reload wakes it."""
     statement = (
         f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{settings.slot_name}' AND synced AND NOT temporary"
     )
-    eventually(lambda: standby.query(statement))
+    rows = 0
+
+    def sync() -> bool:
+        nonlocal rows
+        primary.query("SELECT pg_log_standby_snapshot()")
+        insert(settings.dsn, rows, rows + 5)
+        rows += 5
+        eventually(lambda: run.events >= rows, run)
+        run.deliver()
+        confirm(run, settings)
+        standby.query("SELECT pg_reload_conf()")
+        return bool(standby.query(statement))
+
+    with capturing(PostgresSource(settings), directory) as run:
+        eventually(sync, run)
+    return rows
 
 
 def test_a_failover_that_has_all_our_wal_goes_on_without_alarm_loss_or_duplicates(tmp_path: Path) -> None:
     with server_with_table() as (primary, plain):
-        settings = plain.model_copy(update={"failover": True})
+        settings = plain.model_copy(update={"failover": True, "heartbeat_seconds": 0.5})
         PostgresSource(settings).setup()
         with standby_of(primary, tmp_path / "standby") as standby:
             primary.config(synchronized_standby_slots="standby")
-            insert(settings.dsn, 0, 5)
-            capture(settings, tmp_path, 5, deliver=True)
-            synced(standby, settings)
-            insert(settings.dsn, 5, 10)
-            assert capture(settings, tmp_path, 10) == list(range(10))
+            rows = sync_slot(primary, standby, settings, tmp_path)
+            insert(settings.dsn, rows, rows + 5)
+            assert capture(settings, tmp_path, rows + 5) == list(range(rows + 5))
             primary.kill()
-            moved = promoted(standby, settings, primary)
-            insert(moved.dsn, 10, 15)
-            assert capture(moved, tmp_path, 15, deliver=True) == list(range(15))
+            moved = promote(standby, settings, primary)
+            insert(moved.dsn, rows + 5, rows + 10)
+            assert capture(moved, tmp_path, rows + 10, deliver=True) == list(range(rows + 10))
             standby.restart("immediate")
-            insert(moved.dsn, 15, 18)
-            assert capture(moved, tmp_path, 18) == list(range(18))
+            insert(moved.dsn, rows + 10, rows + 13)
+            assert capture(moved, tmp_path, rows + 13) == list(range(rows + 13))
 
 
 def test_a_standby_promoted_without_our_last_wal_is_a_lost_position(tmp_path: Path) -> None:
     with server_with_table() as (primary, plain):
-        settings = plain.model_copy(update={"failover": True})
+        settings = plain.model_copy(update={"failover": True, "heartbeat_seconds": 0.5})
         PostgresSource(settings).setup()
         with standby_of(primary, tmp_path / "standby") as standby:
-            insert(settings.dsn, 0, 5)
-            capture(settings, tmp_path, 5, deliver=True)
-            synced(standby, settings)
+            rows = sync_slot(primary, standby, settings, tmp_path)
             standby.stop("fast")
-            insert(settings.dsn, 5, 10)
-            capture(settings, tmp_path, 10)
+            insert(settings.dsn, rows, rows + 5)
+            capture(settings, tmp_path, rows + 5)
             primary.kill()
             standby.start()
-            moved = promoted(standby, settings, primary)
-            insert(moved.dsn, 100, 150)
+            moved = promote(standby, settings, primary)
+            write_past_our_position(moved, tmp_path)
             assert "timeline 2, which left ours (1)" in refused(moved, tmp_path).what
 
 

@@ -197,7 +197,7 @@ def test_a_slot_that_is_gone_is_not_made_anew_once_a_position_is_known(database:
     source = PostgresSource(config(database, "a"))
     begin = source.setup().position
     execute(database, f"SELECT pg_drop_replication_slot('{source.config.slot_name}')")
-    with pytest.raises(errors.SlotLost, match="resync") as caught:
+    with pytest.raises(errors.SlotLost, match="recover") as caught:
         source.setup(after=begin)
     assert isinstance(caught.value, PositionLost)
     assert not is_retryable(caught.value)

@@ -42,7 +42,7 @@ def confirmed(dsn: str, source: PostgresSource) -> int:
 
 def confirm(dsn: str, source: PostgresSource, lsn: int) -> None:
     """Turns the loop until the server has the acknowledgement."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while confirmed(dsn, source) < lsn:
         assert time.monotonic() < deadline
         pump(source)
@@ -106,7 +106,7 @@ def test_a_slot_that_someone_else_read_is_a_lost_position(database: str) -> None
         )
         with pytest.raises(PositionLost, match="someone else") as caught:
             source.start(begin)
-        assert "resync" in caught.value.fix
+        assert "recover" in caught.value.fix
         # What we acknowledged ourselves is no loss: an idle source is acknowledged past its last change.
         source.start(begin, format_lsn(confirmed(database, source)))
 
@@ -266,7 +266,7 @@ def test_a_query_that_is_never_answered_is_a_lost_connection(
 
 def _asks_in_vain(db: psycopg.Connection, met: list[Exception]) -> None:
     try:
-        with errors.translated("here"):
+        with errors.translate("here"):
             db.execute("SELECT 1")
     except Exception as error:  # noqa: BLE001  looked at by the test
         met.append(error)
@@ -285,7 +285,7 @@ def test_the_server_can_be_stopped_while_nothing_is_acknowledged(private_postgre
         process.send_signal(2)
         with pytest.raises(ConnectionLost):
             pump_until_lost(source)
-        process.wait(20)
+        process.wait(120)
         private_postgres.start()
         source.start(None)
         assert len(messages(source, "I", 1)) == 1
@@ -299,7 +299,7 @@ def test_an_idle_slot_can_follow_what_other_databases_write(postgres: Postgres, 
         with postgres.connect() as db:
             db.execute("SELECT pg_logical_emit_message(false, 'x', repeat('y', 100000))")
             db.execute("SELECT txid_current()")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while source._wal_end < begin + 100_000:
             assert time.monotonic() < deadline
             pump(source)
@@ -381,7 +381,7 @@ def test_large_transactions_are_streamed_before_they_commit(database: str) -> No
 def test_the_first_change_after_a_silence_is_not_held_back(postgres18: Postgres) -> None:
     with postgres18.database("latency") as dsn:
         execute(dsn, TABLE)
-        with opened(config(dsn, "t", gather_ms=5000)) as source, psycopg.connect(dsn, autocommit=True) as writer:
+        with opened(config(dsn, "t", gather_ms=120_000)) as source, psycopg.connect(dsn, autocommit=True) as writer:
             source.setup()
             source.start(None)
             time.sleep(0.2)
@@ -391,7 +391,7 @@ def test_the_first_change_after_a_silence_is_not_held_back(postgres18: Postgres)
             writer.execute("INSERT INTO t VALUES (1, 'a')")
             while not source.read(1):
                 pass
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 60, "it was held back to be sent with others"
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_publication_that_is_dropped_stops_the_pipeline_at_once(watched: Make)
     (error,) = run.failure
     assert isinstance(error, PositionLost)
     assert not is_retryable(error)
-    assert "tidemill resync" in error.fix
+    assert "tidemill recover" in error.fix
     with pytest.raises(PublicationLost, match="gone"), it.running():
         pass
 
@@ -147,7 +147,7 @@ def test_a_publication_that_was_made_anew_is_another_one(watched: Make) -> None:
         pass
 
 
-def test_a_resync_looks_at_the_new_publication_with_new_eyes(watched: Make, tmp_path: Path) -> None:
+def test_a_recovery_looks_at_the_new_publication_with_new_eyes(watched: Make, tmp_path: Path) -> None:
     it = watched("t")
     it.execute(TABLE, "INSERT INTO t VALUES (1)")
     with it.running():
@@ -162,7 +162,7 @@ def test_a_resync_looks_at_the_new_publication_with_new_eyes(watched: Make, tmp_
     source.open(None, schemas)
     source.close()
     schemas.close()
-    assert [n.subject for n in source.notices()] == ["public.t"], "between the resync and the start"
+    assert [n.subject for n in source.notices()] == ["public.t"], "between the recovery and the start"
 
 
 def test_kinds_that_are_no_longer_published_mark_every_table(watched: Make) -> None:
@@ -259,7 +259,7 @@ def test_a_table_that_is_taken_out_comes_back_and_is_marked(watched: Make) -> No
         it.looked()
         it.execute("INSERT INTO t VALUES (3)")
         eventually(lambda: 3 in ids(run), run)
-        assert "tidemill resync FILE --table public.t" in mark.fix
+        assert "tidemill recover FILE --table public.t" in mark.fix
         since, until = (parse_lsn(word) for word in mark.what.split() if word.count("/") == 1)
         assert since < until
 

@@ -22,7 +22,6 @@ def test_a_pipeline_that_never_ran_has_no_state(opener: Opener) -> None:
     store = opener()
     assert store.confirmed("orders") is None
     assert store.transitions("orders") == []
-    assert store.last_status("orders") is None
     assert store.spark_start("orders") is None
     assert store.lost_ranges("orders", "lake") == []
 
@@ -73,22 +72,6 @@ def test_a_pipeline_that_starts_again_for_ever_does_not_fill_the_store(
     assert store.transitions("orders", 100) == [moved("running", number) for number in range(11, 6, -1)]
 
 
-def test_the_last_status_comes_back_as_it_was(opener: Opener) -> None:
-    store = opener()
-    store.save_status("orders", {"state": "running"}, "earlier")
-    fields: dict[str, object] = {
-        "state": "failed",
-        "lag_bytes": None,
-        "sinks": [{"id": "ü", "lost": 3}],
-        "rate": 0.5,
-        "error": {},
-    }
-    store.save_status("orders", fields, "2026-01-31T12:00:00+00:00")
-    found = opener().last_status("orders")
-    assert found is not None
-    assert (found.fields, found.at) == (fields, "2026-01-31T12:00:00+00:00")
-
-
 def test_each_stream_of_a_pipeline_has_its_own_spark_start(opener: Opener) -> None:
     store = opener()
     store.save_spark_start("orders", 10)
@@ -136,7 +119,7 @@ def test_what_another_directory_of_the_pipeline_left_is_forgotten_but_for_its_hi
     assert store.confirmed("orders") is not None
     store.claim("orders", "second")
     assert (store.confirmed("orders"), store.spark_start("orders")) == (None, None)
-    assert (store.last_status("orders"), store.lost_ranges("orders", "lake")) == (None, [])
+    assert store.lost_ranges("orders", "lake") == []
     assert len(store.transitions("orders")) == 1
 
 
@@ -187,6 +170,5 @@ def test_one_store_is_shared_by_threads(opener: Opener) -> None:
 def fill(store: StateStore) -> None:
     store.confirm("orders", Position("0/9"), 9)
     store.record("orders", moved("running", 1))
-    store.save_status("orders", {"state": "running"}, "now")
     store.save_spark_start("orders", 9)
     store.add_lost_range("orders", "lake", LostRange(0, 4, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from tests.stream import scribe
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
-from tidemill.config.spec import CommitPolicy
+from tidemill.config.spec import CommitPolicy, Trigger
 from tidemill.log import LogConfig, LogWriter
 from tidemill.retry import RetryPolicy
 from tidemill.state import open_store
@@ -22,7 +23,10 @@ from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.policy import Policy
 from tidemill.stream.report import BatchReport
-from tidemill.stream.session import register_source
+from tidemill.stream.spark.session import register_source
+
+TRIGGER = Trigger.model_validate({"mode": os.environ.get("TIDEMILL_TEST_TRIGGER", "micro_batch")})
+"""The mode of loops in these tests: `TIDEMILL_TEST_TRIGGER=real_time` runs all of them over standing lanes."""
 
 
 def install_scribe(spark: Any, directory: Path) -> None:
@@ -74,6 +78,7 @@ class Mill:
             "retry": RetryPolicy(seconds=60.0),
             "lane_retry_seconds": 0.0,
             "on_batch": self.reports.append,
+            "trigger": TRIGGER,
         }
         given |= settings
         sinks = sinks or (self.sink(),)
@@ -91,12 +96,12 @@ class Mill:
             assert time.monotonic() < deadline, f"nothing after {seconds} s; checkpoint {loop.checkpoint}"
             time.sleep(0.01)
 
-    def run(self, *sinks: tuple[str, dict[str, Any]], **settings: Any) -> None:
+    def run(self, *sinks: tuple[str, dict[str, Any]], seconds: float = 60, **settings: Any) -> None:
         """Delivers all that is in the log, then stops."""
         loop = self.loop(*sinks, **settings)
         loop.start()
         try:
-            self.wait(loop, lambda: loop.checkpoint.offset >= self.log.tail.offset)
+            self.wait(loop, lambda: loop.checkpoint.offset >= self.log.tail.offset, seconds)
         finally:
             loop.stop()
 

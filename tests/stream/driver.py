@@ -1,6 +1,6 @@
 """A pipeline's driver as its own process, to be killed: delivers the log in its directory to a scribe, then exits.
 
-python -m tests.stream.driver DIRECTORY LANES MAX_EVENTS
+python -m tests.stream.driver DIRECTORY LANES MAX_EVENTS [MASTER [MODE]]
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import sys
 import time
 from pathlib import Path
 
-from tests.stream.conftest import install_scribe
+from tests.stream.conftest import TRIGGER, install_scribe
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
-from tidemill.config.spec import Batch, CommitPolicy
+from tidemill.config.spec import Batch, CommitPolicy, Trigger
 from tidemill.dlq import DeadLetters
 from tidemill.log import LogReader
 from tidemill.state import open_store
 from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
 from tidemill.stream.policy import Policy
-from tidemill.stream.session import create_session
+from tidemill.stream.spark.session import create_session
 
 
-def main(directory: Path, lanes: int, max_events: int, master: str = "local[2]") -> None:
+def main(directory: Path, lanes: int, max_events: int, master: str = "local[2]", mode: str = TRIGGER.mode) -> None:
     log = str(directory / "log")
     spark = create_session("driver", master=master)
     install_scribe(spark, directory)
@@ -33,9 +33,10 @@ def main(directory: Path, lanes: int, max_events: int, master: str = "local[2]")
         policy.groups[0], ledger, "source", log,
         [("scribe", {"id": "s", "directory": str(directory)})], spark=spark, spark_dir=directory / "spark",
         batch=Batch(max_events=max_events), lanes=lanes, dead_letters=dead_letters,
+        trigger=Trigger.model_validate({"mode": mode}),
     )  # fmt: skip
     loop.start()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while loop.checkpoint.offset < LogReader(log).tail().offset and time.monotonic() < deadline:
         if loop.await_end(1):
             break

@@ -89,7 +89,7 @@ def test_where_the_oldest_may_go_they_go_and_are_counted(mill: Mill, caplog: pyt
     mill.run(dead_letters=dead_letters, batch=Batch(max_events=5))
     assert [dead_letter.offset for dead_letter in dead_letters.dead_letters()] == [2, 7]
     assert [[dead_letter.offset for dead_letter in report.dropped] for report in mill.reports] == [[], [1]]
-    assert "stream.letter_dropped" in caplog.text
+    assert "stream.dead_letter_dropped" in caplog.text
     dead_letters.close()
 
 
@@ -107,7 +107,7 @@ def test_a_sink_that_names_poison_bit_by_bit_gets_the_rest_once(mill: Mill, dead
 def test_letters_are_kept_before_the_rest_is_written_and_a_replay_keeps_the_same(mill: Mill) -> None:
     mill.log.append(make_change(50))
     mill.poison("s", 7, 8)
-    drive(mill, lanes=1, crash="stream.letters_kept:1")
+    drive(mill, lanes=1, crash="stream.dead_letters_kept:1")
     dead_letters = DeadLetters(mill.directory / "dlq.sqlite")
     before = dead_letters.dead_letters()
     assert [dead_letter.offset for dead_letter in before] == [7, 8]

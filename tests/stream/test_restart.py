@@ -53,15 +53,17 @@ def test_killed_in_the_first_batch_it_begins_where_it_began(three: Mill) -> None
     assert [(note["start"], note["end"]) for note in three.notes()] == [(ROWS * i, ROWS * (i + 1)) for i in range(3)]
 
 
-def drive(mill: Mill, *, lanes: int, crash: str) -> None:
-    """Delivers in a process of its own until that is killed."""
-    command = [sys.executable, "-m", "tests.stream.driver", str(mill.directory), str(lanes), str(ROWS)]
-    output = mill.directory / "driver.log"
+def drive(mill: Mill, *, lanes: int, crash: str, more: tuple[str, ...] = (), dies: bool = True) -> int:
+    """Delivers in a process of its own until that is killed; without `dies` another one is, a worker."""
+    command = [sys.executable, "-m", "tests.stream.driver", str(mill.directory), str(lanes), str(ROWS), *more]
+    output, crashed = mill.directory / "driver.log", mill.directory / f"crashed-{crash.partition(':')[0]}"
+    crashed.unlink(missing_ok=True)
     with output.open("ab") as log:
-        done = subprocess.run(
-            command, env=os.environ | {"TIDEMILL_CRASH_AT": crash}, stdout=log, stderr=log, timeout=240, check=False
-        )
-    assert done.returncode == -signal.SIGKILL, output.read_text()[-3000:]
+        environment = {"TIDEMILL_CRASH_AT": crash, "TIDEMILL_CRASH_ONCE": str(mill.directory / "crashed")}
+        done = subprocess.run(command, env=os.environ | environment, stdout=log, stderr=log, timeout=480, check=False)
+    assert done.returncode == (-signal.SIGKILL if dies else 0), output.read_text()[-3000:]
+    assert crashed.exists()
+    return done.returncode
 
 
 def checkpoint(mill: Mill) -> int:

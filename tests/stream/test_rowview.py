@@ -17,8 +17,8 @@ from tidemill.model.block import ODD, UNCHANGED, Block, Op
 from tidemill.model.change import Committed
 from tidemill.model.position import Position
 from tidemill.stream import register
-from tidemill.stream.rowtypes import convert, spark_type
-from tidemill.stream.rowview import newest, rows
+from tidemill.stream.spark.rowtypes import convert, spark_type
+from tidemill.stream.spark.rowview import newest, rows
 
 NEW_YEAR = datetime.datetime(2026, 1, 1)
 NESTED = pa.list_(pa.list_(pa.string()))

@@ -17,10 +17,10 @@ import pytest
 from tests.stream.conftest import Mill
 from tests.support.blocks import make_change
 from tidemill.errors import DeliveryError, TidemillError, is_retryable
-from tidemill.service.status import SinkState
-from tidemill.service.stream_group import GroupRun
+from tidemill.service.run.status import SinkState
+from tidemill.service.run.stream_group import GroupRun
 from tidemill.stream import failures
-from tidemill.stream import session as sessions
+from tidemill.stream.spark import session as sessions
 
 PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 EARLY = Path(sessions.__file__).with_name("early")
@@ -128,8 +128,8 @@ class Stream:
     ("error", "blamed"),
     [
         (failures.outside_a_batch(Exception(NOT_UP), "mill"), False),
-        (failures.not_started(OSError(28, "No space left on device"), Path("/state")), False),
-        (failures.job_failed(Exception("Job aborted"), "mill", 0), False),
+        (failures.start_error(OSError(28, "No space left on device"), Path("/state")), False),
+        (failures.job_error(Exception("Job aborted"), "mill", 0), False),
         (DeliveryError('sink "s" did not take it'), True),
     ],
 )

@@ -22,7 +22,7 @@ from tidemill.model.delivery import Delivery
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 from tidemill.stream import superseded
-from tidemill.stream.poison import dead_letters_of
+from tidemill.stream.lane.poison import dead_letters_of
 from tidemill.stream.superseded import Follower
 
 

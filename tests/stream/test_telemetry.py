@@ -9,6 +9,7 @@ import pytest
 
 from tests.stream.conftest import Mill
 from tests.support.blocks import make_change
+from tidemill.model.barrier import Barrier
 from tidemill.telemetry.relay import MAX_EVENTS
 
 
@@ -43,3 +44,20 @@ def test_events_of_a_failed_delivery_come_home_and_a_flood_is_cut(mill: Mill, ca
             loop.await_end(60)
     assert [fields["number"] for fields in said(caplog, "scribe.dipped")] == list(range(MAX_EVENTS))
     assert said(caplog, "telemetry.events_dropped") == [{"pipeline": "mill", "stage": "deliver", "events": 50}]
+
+
+def test_an_operator_sees_which_barrier_made_a_batch_one_of_its_own(
+    mill: Mill, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinds = [Barrier.NONE, Barrier.SCHEMA_CHANGE | Barrier.TRUNCATE, Barrier.KEY_CHANGE, Barrier.KEY_CHANGE]
+    for number, kind in enumerate(kinds, 1):
+        mill.log.append(make_change(5, number=number, barrier=kind))
+    with caplog.at_level(logging.INFO, "tidemill"):
+        mill.run()
+    assert [(report.start, report.end, report.barrier) for report in mill.reports] == [
+        (0, 5, Barrier.NONE),
+        (5, 10, Barrier.SCHEMA_CHANGE | Barrier.TRUNCATE),
+        (10, 20, Barrier.KEY_CHANGE),
+    ]
+    passed = [(fields["offset"], fields["kinds"]) for fields in said(caplog, "stream.barrier_passed")]
+    assert passed == [(5, "schema_change,truncate"), (10, "key_change")]

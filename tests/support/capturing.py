@@ -20,7 +20,7 @@ from tidemill.model.position import Offset, Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.state import open_store
 
-PATIENCE = 30.0
+PATIENCE = 120.0  # seconds; only a failure waits for so long
 NAME = "captured"  # of the pipeline
 
 
@@ -56,9 +56,16 @@ class Running:
 
 @contextmanager
 def capturing(
-    source: Source, directory: Path, *, limits: Limits | None = None, log: Path | None = None
+    source: Source,
+    directory: Path,
+    *,
+    limits: Limits | None = None,
+    log: Path | None = None,
+    adopt: Callable[[], int] = lambda: 0,
+    accepted: threading.Event | None = None,
 ) -> Iterator[Running]:
-    """Goes on with what an earlier run left in `directory`, as a new capture process would."""
+    """Goes on with what an earlier run left in `directory`, as a new capture process would. `adopt` is called in the
+    loop's thread, the only one that may use the source."""
     uri = str(log or directory / "log")
     writer = LogWriter.open(uri, LogConfig.model_validate({"fsync": False}))
     state = open_store(str(directory / "state.sqlite"))
@@ -80,7 +87,8 @@ def capturing(
 
     loop = Capture(
         source, writer, schemas, limits or Limits(ahead_bytes=1 << 30), running.stop,
-        confirmed=known, on_confirmed=confirmed, on_error=running.last_error.append,
+        confirmed=known, on_confirmed=confirmed, on_error=running.last_error.append, adopt=adopt,
+        accepted=accepted,
     )  # fmt: skip
 
     def run() -> None:

@@ -9,8 +9,20 @@ import pytest
 from pydantic import Field, SecretStr
 
 from tidemill import registry
-from tidemill.contracts import BaseSink, Check, Component, Config, Outcome, Resting, SinkConfig, SourceConfig
+from tidemill.contracts import (
+    BaseSink,
+    Check,
+    Component,
+    Config,
+    Outcome,
+    Resting,
+    Schemas,
+    SinkConfig,
+    SourceConfig,
+)
+from tidemill.errors import SourceError
 from tidemill.model.delivery import Delivery, Receipt, Tier
+from tidemill.model.position import Position
 
 
 class Tls(Config):
@@ -34,6 +46,17 @@ class Pond(Component[PondConfig]):
             raise RuntimeError("no water")
         dry = "dry" in self.config.dsn
         yield Check("water", Outcome.FAIL if dry else Outcome.PASS, "looked", "Open the gate." if dry else "")
+
+    def other_server(self, position: Position, schemas: Schemas) -> str:
+        return ""
+
+    def renew(self, schemas: Schemas) -> Position:
+        if "drought" in self.config.dsn:
+            raise SourceError("the pond is dry", fix="Wait for rain.")
+        return Position("0/99")
+
+    def close(self) -> None:
+        pass
 
 
 class BucketConfig(SinkConfig):

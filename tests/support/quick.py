@@ -8,8 +8,11 @@ search of many examples) is marked `slow` by hand. A quick test that starts a se
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -29,8 +32,10 @@ _LIGHT_NAMES = {
 }
 #: Kills are what these folders are about.
 _SLOW_FOLDERS = ("tests.crash.", "tests.delivery.")
+#: A file system in memory on Linux; three runs leave about half a gigabyte in it.
+_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 #: Programs a quick test may run besides Python: they end at once.
-_TOOLS = {"sh", "mount", "umount", "openssl", "git", "true", "unshare"}
+_TOOLS = {"sh", "file", "mount", "umount", "openssl", "git", "true", "unshare"}
 
 
 def is_quick(item: pytest.Item) -> bool:
@@ -38,8 +43,29 @@ def is_quick(item: pytest.Item) -> bool:
     function = getattr(item, "function", None)
     if function is None or item.get_closest_marker("slow") or function.__module__.startswith(_SLOW_FOLDERS):
         return False
-    seen: set[int] = set()
-    return not any(_needs_server(each, seen) for each in (function, *_fixtures(item)))
+    fixtures = item._fixtureinfo  # type: ignore[attr-defined]  # one object for all parameters of a test
+    if id(fixtures) not in _answers:
+        quick = not any(_reaches_server(each) for each in (function, *_fixtures(item)))
+        _answers[id(fixtures)] = (fixtures, quick)
+    return _answers[id(fixtures)][1]
+
+
+#: For each test, whether it is quick. The objects are kept, so that nothing else gets their ids.
+_answers: dict[int, tuple[object, bool]] = {}
+
+
+#: What was looked at and whether it needs a server. The objects are kept, so that nothing else gets their ids.
+_known: dict[int, tuple[object, bool]] = {}
+
+
+def _reaches_server(thing: object) -> bool:
+    if id(thing) not in _known:
+        seen: dict[int, object] = {}
+        heavy = _needs_server(thing, seen)
+        _known[id(thing)] = (thing, heavy)
+        if not heavy:  # then all that it reaches is light
+            _known.update({key: (each, False) for key, each in seen.items()})
+    return _known[id(thing)][1]
 
 
 def _fixtures(item: pytest.Item) -> Iterator[Callable[..., Any]]:
@@ -49,10 +75,12 @@ def _fixtures(item: pytest.Item) -> Iterator[Callable[..., Any]]:
             yield definition.func
 
 
-def _needs_server(thing: object, seen: set[int]) -> bool:
+def _needs_server(thing: object, seen: dict[int, object]) -> bool:
     if id(thing) in seen:
         return False
-    seen.add(id(thing))
+    if id(thing) in _known:
+        return _known[id(thing)][1]
+    seen[id(thing)] = thing
     thing = getattr(thing, "__wrapped__", thing)
     if isinstance(thing, classmethod | staticmethod):
         thing = thing.__func__
@@ -90,6 +118,15 @@ def _named(code: CodeType, names: dict[str, Any]) -> Iterator[object]:
             yield from (vars(found)[other] for other in code.co_names if other in vars(found))
         else:
             yield found
+
+
+def keep_files_in_memory() -> None:
+    """`tmp_path` and other temporary files in memory, where there is room and nobody chose a place: nothing that quick
+    tests write has to survive a power cut, and there are thousands of waits for the disk. Workers inherit it."""
+    if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _ROOM:
+        return
+    os.environ["TMPDIR"] = str(_MEMORY)
+    tempfile.tempdir = None  # it is looked for again
 
 
 class NoServers:

@@ -1,7 +1,8 @@
 """The seed of a run, and the part of a matrix that it chooses.
 
-It comes from the commit, so that every commit tries other combinations and both runs of one commit try the same. The
-header of a run names it; `TIDEMILL_SEED=… make test` repeats it. `make crash` leaves nothing out.
+It comes from the last commit that changed the product, so that each such commit tries other combinations and all runs
+of it try the same. The header of a run names it; `TIDEMILL_SEED=… make test` repeats it. `make crash` leaves nothing
+out.
 """
 
 from __future__ import annotations
@@ -22,20 +23,25 @@ WHOLE = os.environ.get("TIDEMILL_MATRIX") == "whole"
 
 @cache
 def run_seed() -> int:
-    """`TIDEMILL_SEED`, else a number made of the commit; without a repository always the same."""
+    """`TIDEMILL_SEED`, else a number made of the last commit in src/; without a repository always the same."""
     if given := os.environ.get("TIDEMILL_SEED"):
         return int(given)
-    command = ["git", "rev-parse", "--short=8", "HEAD"]
+    command = ["git", "log", "-1", "--format=%H", "--", "src"]
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     except FileNotFoundError:
         return 1
-    return int(done.stdout, 16) if done.returncode == 0 else 1
+    return int(done.stdout[:8] or "1", 16) if done.returncode == 0 else 1
 
 
 def dice(*names: object) -> Random:
     """Chances of this run's seed; each name has its own, whatever else the run does."""
     return Random(f"{run_seed()} {names}")
+
+
+def choose(name: object, cases: Sequence[Any], *, whole: bool | None = None) -> list[Any]:
+    """One of the cases, where each shows nearly what the others show; with whole matrices all of them."""
+    return list(cases) if (WHOLE if whole is None else whole) else [dice(name).choice(cases)]
 
 
 def sample(cases: Sequence[Case], *, whole: bool | None = None, seed: int | None = None) -> list[Case]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from tests.support.quick import is_quick
+from tests.support import quick
+from tests.support.quick import is_quick, keep_files_in_memory
 from tidemill.lab.servers.valkey import Valkey
 
 ROOT = Path(__file__).parents[2]
@@ -77,3 +79,17 @@ def test_a_quick_test_that_starts_a_server_fails_even_if_it_hides_the_error(tmp_
     header, _, failure = done.stdout.partition("FAILURES")
     assert "seed: 41" in header
     assert "TIDEMILL_SEED=41" in failure
+
+
+@pytest.mark.parametrize(("room", "chosen", "moved"), [(0, None, True), (1 << 60, None, False), (0, "/tmp", False)])
+def test_files_go_to_memory_where_there_is_room_and_nobody_chose_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, chosen: str | None, moved: bool
+) -> None:
+    monkeypatch.setattr(quick, "_MEMORY", tmp_path)
+    monkeypatch.setattr(quick, "_ROOM", room)
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    monkeypatch.setenv("TMPDIR", chosen or "/tmp")
+    if chosen is None:
+        monkeypatch.delenv("TMPDIR")
+    keep_files_in_memory()
+    assert (tempfile.gettempdir() == str(tmp_path)) == moved

@@ -36,3 +36,10 @@ def test_the_same_seed_chooses_the_same_cases(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_whole_matrix_leaves_nothing_out() -> None:
     assert seed.sample(CASES, whole=True) == CASES
+
+
+def test_of_cases_that_show_the_same_a_run_has_one_and_a_whole_matrix_all() -> None:
+    assert seed.choose("sinks", ("a", "b", "c"), whole=True) == ["a", "b", "c"]
+    [chosen] = seed.choose("sinks", ("a", "b", "c"), whole=False)
+    assert [chosen] == seed.choose("sinks", ("a", "b", "c"), whole=False)
+    assert {seed.choose(name, ("a", "b", "c"), whole=False)[0] for name in range(50)} == {"a", "b", "c"}

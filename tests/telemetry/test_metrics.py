@@ -32,7 +32,15 @@ def test_the_page_lists_every_metric_by_the_name_that_prometheus_reads() -> None
 
 
 def test_names_have_their_unit_and_one_prefix() -> None:
-    units = ("_events", "_bytes", "_seconds", "_total")
+    states = (
+        "_lease_held",
+        "_lease_epoch",
+        "_waiting_for_approval",
+        "_stage_saturation",
+        "_rows",
+        "_tables",
+    )  # they and numbers have no unit
+    units = ("_events", "_bytes", "_seconds", "_total", *states)
     names = [entry.name for entry in Metrics().catalog]
     assert [name for name in names if not (name.startswith("tidemill_") and name.endswith(units))] == []
 

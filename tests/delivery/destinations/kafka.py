@@ -7,7 +7,7 @@ from typing import Any
 from tests.crash.delivered import from_kafka
 from tests.delivery.destination import Event
 from tests.delivery.workload import Row
-from tests.services.kafka import CACHE, create_topic
+from tests.servers.kafka import CACHE, create_topic
 from tidemill.lab.servers.kafka import Broker, Mock, local_kafka
 
 

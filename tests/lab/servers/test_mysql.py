@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.services.mysql import KINDS, private_server
+from tests.servers.mysql import KINDS, private_server
 from tidemill.lab.servers.mysql_family import Server
 
 

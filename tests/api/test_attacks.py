@@ -1,0 +1,271 @@
+"""Attempts to get in, to read somebody else's, and to keep others out: docs/security.md names these tests too."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import ssl
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlsplit
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from starlette.responses import Response
+
+from tests.api.conftest import Harness, Serve, document, raw
+from tests.api.test_grpc import Rpc, reach
+from tests.api.test_security import of_tenant, scoped
+from tidemill.api import connections, events
+from tidemill.api import serve as serve_module
+from tidemill.api.app import create_app
+from tidemill.api.client import ServerClient
+from tidemill.api.rpc import server as grpc_server
+from tidemill.api.rpc.server import GrpcSettings, serve_grpc
+from tidemill.api.serve import Address, ServerSettings, serve_metrics, serving
+from tidemill.errors import LifecycleError, TidemillError
+from tidemill.lab.servers import tls
+from tidemill.service.server.managed import PipelineView
+from tidemill.service.server.tokens import Role
+from tidemill.telemetry.metrics import Metrics
+
+
+def connect(url: str) -> socket.socket:
+    address = urlsplit(url)
+    return socket.create_connection((address.hostname or "", address.port or 0), 60)
+
+
+def test_a_name_that_became_free_shows_nothing_of_who_had_it(server: Harness) -> None:
+    everything, shop, hotel = server.client(), scoped(server, tenant="shop"), scoped(server, tenant="hotel")
+    shop.create(of_tenant("orders", "shop"))
+    shop.delete("orders")
+    with pytest.raises(LifecycleError, match="its state is still there"):
+        hotel.create(of_tenant("orders", "hotel"))
+    assert [each.name for each in everything.pipelines()] == []
+    assert shop.create(of_tenant("orders", "shop")).status == "running", "it goes on for whose it is"
+    shop.delete("orders")
+    assert everything.create(of_tenant("orders", "hotel")).tenant == "hotel", "who may see all may give it away"
+    with pytest.raises(LifecycleError, match="already"):
+        shop.create(of_tenant("orders", "shop"))
+    hotel.delete("orders")
+    with pytest.raises(LifecycleError, match="its state is still there"):
+        shop.create(of_tenant("orders", "shop"))
+
+
+def test_state_that_no_server_knows_of_is_nobodys_to_take(server: Harness) -> None:
+    """`tidemill run` with the same state directory leaves it there."""
+    (server.settings.state_dir / "payroll").mkdir(parents=True)
+    with pytest.raises(LifecycleError, match="its state is still there"):
+        scoped(server, tenant="hotel").create(of_tenant("payroll", "hotel"))
+
+
+def test_who_owns_a_name_is_known_to_the_next_server_too(serve: Serve) -> None:
+    first = serve()
+    scoped(first, tenant="shop").create(of_tenant("orders", "shop"))
+    scoped(first, tenant="shop").delete("orders")
+    first.close()
+    with pytest.raises(LifecycleError, match="its state is still there"):
+        scoped(serve(), tenant="hotel").create(of_tenant("orders", "hotel"))
+
+
+@pytest.mark.parametrize("name", ["../evil", "..", "a/../../b", "a%2f..%2fb", "/etc", "a\nb", "a\x00b", "-rf", "a b"])
+def test_a_name_is_no_way_to_another_directory(server: Harness, name: str) -> None:
+    before = sorted(os.walk(server.directory))
+    with pytest.raises(TidemillError):
+        server.client().create(document(name))
+    for path in (f"/pipelines/{name}", f"/pipelines/{name}/log", f"/pipelines/{name}/sensing/schemas/..%2f..%2fx"):
+        if path.isprintable() and " " not in path:
+            assert raw(server, "GET", path)[0] in (404, 422)
+    assert [each[0] for each in sorted(os.walk(server.directory))] == [each[0] for each in before]
+
+
+def test_connections_that_send_nothing_are_closed(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count against the most connections that the server has, and need no token."""
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    with connect(server.url) as silent, connect(server.url) as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        assert silent.recv(10) == b"", "the server ends it"
+        assert slow.recv(10) == b""
+    with connect(server.url) as kept:
+        kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nG")
+        answered = b""
+        while piece := kept.recv(1000):
+            answered += piece
+        assert answered.endswith(b"ok"), "answered, and ended although a second request had begun"
+    assert raw(server, "GET", "/healthz")[1] == b"ok"
+
+
+def test_a_request_that_takes_long_is_not_taken_for_silence(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    client = server.client()
+    client.create(document("orders"))
+    stream = client.events("orders")
+    assert next(stream).kind == "status"
+
+    def restart(name: str, cause: object) -> PipelineView:
+        with connect(server.url) as silent:
+            assert silent.recv(1) == b"", "the time that a silent connection has is over"
+        return server.control.view(name)
+
+    monkeypatch.setattr(server.control, "restart", restart)
+    assert client.restart("orders").status == "running"
+    client.pause("orders")
+    seen = next(stream)
+    while seen.data.get("state") != "paused":
+        seen = next(stream)
+
+
+def test_who_does_not_read_an_answer_loses_the_connection(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STALLED_SECONDS", 0.3)
+    lost = threading.Event()
+
+    class Noted(connections.ImpatientProtocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            lost.set()
+
+    monkeypatch.setattr(serve_module, "ImpatientProtocol", Noted)
+    app = create_app(server.control, server.tokens)
+    app.add_api_route("/large", lambda: Response(bytes(32 << 20)))
+    settings = ServerSettings(Address("127.0.0.1", 0), None, server.state)
+    with serving(app, settings, Metrics(), lambda line: None) as (url, _), connect(url) as deaf:
+        deaf.sendall(f"GET /large HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.admin}\r\n\r\n".encode())
+        assert lost.wait(60)
+
+
+def test_one_token_cannot_have_all_streams(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_STREAMS_OF_ONE", 1)
+    greedy, other = server.client(name="greedy"), server.client(name="other")
+    greedy.create(document("orders"))
+    first = greedy.events()
+    next(first)
+    with pytest.raises(TidemillError, match="or 1 of this token"):
+        next(greedy.events())
+    assert next(other.events()).kind == "status"
+
+
+def test_guesses_and_floods_over_grpc_are_refused_for_a_while(server: Harness) -> None:
+    with reach(server, rate=0.5) as channel:
+        ann = Rpc(channel, server.admin)
+        assert ann.call("Flows.List").flows == []
+        refusals = {ann.refusal("Flows.Get")[0] for _ in range(5)}
+        assert grpc.StatusCode.RESOURCE_EXHAUSTED in refusals
+        bob = Rpc(channel, server.tokens.create("bob", Role.VIEWER)[0])
+        assert bob.call("Flows.List").flows == [], "each token has a rate of its own"
+        guesses = [Rpc(channel, f"tm_0000000{n}_{'a' * 43}").refusal("Flows.List")[0] for n in range(5)]
+        assert guesses[0] is grpc.StatusCode.UNAUTHENTICATED
+        assert guesses[-1] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_watches_of_health_do_not_take_every_call(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need no token."""
+    monkeypatch.setattr(grpc_server, "MAX_WATCHES", 1)
+    with reach(server) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        first = health.Watch(health_pb2.HealthCheckRequest())
+        assert next(first).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.RpcError) as refused:
+            next(health.Watch(health_pb2.HealthCheckRequest()))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+        first.cancel()
+
+
+def test_the_metrics_port_speaks_tls_and_wants_a_certificate(server: Harness, tmp_path: Path) -> None:
+    made, theirs = tls.make(tmp_path / "ca"), tls.make(tmp_path / "clients")
+    settings = ServerSettings(
+        Address("127.0.0.1", 0), Address("127.0.0.1", 0), server.state, certificate=made.certificate, key=made.key,
+        client_ca=theirs.ca,
+    )  # fmt: skip
+    with serving(create_app(server.control, server.tokens), settings, server.metrics, lambda line: None) as (_, url):
+        assert url is not None
+        assert url.startswith("https://")
+        at = f"https://localhost:{urlsplit(url).port}/metrics"
+        known, nobody = (ssl.create_default_context(cafile=str(made.ca)) for _ in range(2))
+        known.load_cert_chain(theirs.certificate, theirs.key)
+        silent = socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), 10)
+        with urllib.request.urlopen(at, context=known, timeout=30) as answer:
+            assert b"tidemill_events" in answer.read(), "one that says nothing keeps nobody waiting"
+        for context in (nobody, ssl.create_default_context()):
+            with pytest.raises((URLError, OSError)):
+                urllib.request.urlopen(at, context=context, timeout=30).read()
+        with pytest.raises((URLError, OSError, http.client.HTTPException)):
+            urllib.request.urlopen(at.replace("https", "http"), timeout=30).read()
+        silent.close()
+
+
+def test_the_metrics_port_answers_while_as_many_as_it_takes_are_silent() -> None:
+    metrics = Metrics()
+    url, stop = serve_metrics(Address("127.0.0.1", 0), metrics)
+    silent: list[socket.socket] = []
+    try:
+        place = ("127.0.0.1", urlsplit(url).port or 0)
+        silent = [socket.create_connection(place, 30) for _ in range(40)]
+        for each in silent[32:]:
+            assert each.recv(1) == b"", "more than it takes are closed at once"
+        silent.pop(0).close()
+        answered = None
+        while answered is None:
+            try:
+                answered = urllib.request.urlopen(url, timeout=30).read()
+            except (URLError, ConnectionError, http.client.HTTPException):
+                continue  # the thread of the one that left ends a moment later
+        assert b"# HELP" in answered
+    finally:
+        for each in silent:
+            each.close()
+        stop()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"spec": {"source": {"config": {"dsn": "postgresql://u@h/d?passfile=/etc/passwd"}}}},
+        {"spec": {"processors": [{"type": "python", "config": {"id": "p", "file": "ROOT/x.py", "function": "f"}}]}},
+        {"spec": {"processors": [{"type": "sql", "config": {"id": "p", "query": "SELECT * FROM '/etc/passwd'"}}]}},
+        {"spec": {"processors": [{"type": "javascript", "config": {"id": "p", "file": "/etc/passwd"}}]}},
+        {"spec": {"checkpoints": {"type": "file", "config": {"path": "/etc/cron.d/x"}}}},
+        {"spec": {"log": {"uri": "file:///etc"}}},
+        {"spec": {"state_dir": "/etc"}},
+        {"spec": {"spark": {"conf": {"spark.jars": "/tmp/evil.jar"}}}},
+    ],
+    ids=lambda body: str(body)[9:60],
+)
+def test_no_patch_reaches_further_than_a_new_document_may(server: Harness, body: dict[str, Any]) -> None:
+    """The pipeline runs on as it was."""
+    client = server.client()
+    before = client.create(document("orders")).version
+    with pytest.raises(TidemillError):
+        client.patch("orders", body)
+    assert client.pipeline("orders").version == before
+    assert client.pipeline("orders").status == "running"
+
+
+def test_a_client_of_the_server_needs_no_more_than_its_token(server: Harness) -> None:
+    """Neither a cookie nor a query carries one: a link cannot."""
+    for headers in ({"Cookie": f"token={server.admin}"}, {"X-Token": server.admin}, {"Authorization": server.admin}):
+        assert raw(server, "GET", "/pipelines", headers={"Authorization": "", **headers})[0] == 401
+    assert raw(server, "GET", f"/pipelines?token={server.admin}", headers={"Authorization": ""})[0] == 401
+    assert list(ServerClient(server.url, server.admin).pipelines()) == []
+
+
+def test_grpc_speaks_tls_and_wants_a_certificate(server: Harness, tmp_path: Path) -> None:
+    made, theirs = tls.make(tmp_path / "ca"), tls.make(tmp_path / "clients")
+    settings = GrpcSettings("127.0.0.1:0", made.certificate, made.key, theirs.ca)
+    with serve_grpc(server.control, server.tokens, settings) as port:
+        ca = made.ca.read_bytes()
+        ours = theirs.key.read_bytes(), theirs.certificate.read_bytes()
+        for pair, refused in ((ours, False), ((None, None), True)):
+            with grpc.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(ca, *pair)) as channel:
+                rpc = Rpc(channel, server.admin)
+                if refused:
+                    assert rpc.refusal("Flows.List")[0] is grpc.StatusCode.UNAVAILABLE
+                else:
+                    assert rpc.call("Flows.List").flows == []
+        with grpc.insecure_channel(f"localhost:{port}") as channel:
+            assert Rpc(channel, server.admin).refusal("Flows.List")[0] is grpc.StatusCode.UNAVAILABLE

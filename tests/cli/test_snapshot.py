@@ -1,0 +1,75 @@
+"""`tidemill snapshot`: requests are rows in the state store, whether the pipeline runs or not."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.blocks import make_table
+from tests.support.terminal import Terminal
+from tidemill import config
+from tidemill.model.position import Position
+from tidemill.model.snapshot import Chunk, ChunkState, SnapshotTable, TableState
+
+DOCUMENT = """\
+metadata: {name: orders}
+spec:
+  source: {type: postgres, config: {id: p, dsn: "postgresql://nobody@127.0.0.1:1/none", snapshot: {}}}
+  sinks: [{type: blackhole, config: {id: none}}]
+"""
+
+
+@pytest.fixture
+def tidemill(capsys: pytest.CaptureFixture[str]) -> Terminal:
+    return Terminal(capsys)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.yaml"
+    path.write_text(f"{DOCUMENT}  state_dir: {tmp_path}/state\n")
+    return path
+
+
+def test_a_snapshot_is_started_shown_paused_resumed_and_cancelled(tidemill: Terminal, file: Path) -> None:
+    assert "has no snapshot" in tidemill("snapshot", "status", file).out
+    begun = tidemill("snapshot", "start", file, "--table", "public.orders", "--where", "id > 5", "--json").json
+    assert (begun["snapshot"]["id"], begun["snapshot"]["state"]) == (1, "waiting")
+    assert "begins when the pipeline runs" in tidemill("snapshot", "status", file).out
+    assert tidemill("snapshot", "pause", file).out == "orders: snapshot 1 is paused\n"
+    assert tidemill("snapshot", "resume", file).out == (
+        "orders: snapshot 1 begins when the pipeline runs, after snapshots before it\n"
+    )
+    (pipeline,) = config.load(file)
+    with closing(pipeline.build_state()) as state:
+        store = state.snapshots
+        store.add_tables("orders", 1, [SnapshotTable(make_table(), ("id",), 400, Position("0/1"))])
+        (table,) = store.tables("orders", 1)
+        store.plan("orders", 1, [(table, [Chunk(table.name, 0)])])
+        (chunk,) = store.chunks("orders", 1, ChunkState.PLANNED)
+        store.stage("orders", 1, [chunk])
+        store.adopt("orders", 1, [(chunk, 100)])
+        store.set_table_state("orders", 1, table.name, TableState.COPYING)
+    shown = tidemill("snapshot", "status", file).out
+    assert "asked for" in shown
+    assert "public.orders" in shown
+    assert "25%" in shown
+    assert "in the change log" not in shown, "no table is ready"
+    assert tidemill("snapshot", "resume", file).out == "orders: snapshot 1 goes on while the pipeline runs\n"
+    with closing(pipeline.build_state()) as state:
+        state.snapshots.set_table_state("orders", 1, table.name, TableState.READY)
+    assert "Events of the log that sinks have not got yet: none." in tidemill("snapshot", "status", file).out
+    (said,) = tidemill("snapshot", "status", file, "--json").json["snapshots"]
+    assert (said["where"], said["tables"][0]["rows"], said["tables"][0]["estimate"]) == ("id > 5", 100, 400)
+    assert tidemill("snapshot", "cancel", file).out == "orders: snapshot 1 is cancelled\n"
+    assert tidemill("snapshot", "status", file, "--json").json["snapshots"][0]["state"] == "cancelled"
+
+
+def test_what_cannot_be_done_says_why(tidemill: Terminal, file: Path) -> None:
+    for command in ("pause", "resume", "cancel"):
+        failed = tidemill("snapshot", command, file)
+        assert failed.code == 1
+        assert "no snapshot of pipeline" in failed.err
+    assert "--where needs --table" in tidemill("snapshot", "start", file, "--where", "id > 5").err

@@ -1,0 +1,249 @@
+"""Snapshots at their limits: many tables, large ones, servers that die, standbys, transactions that never end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psycopg
+import pytest
+
+from tests.service.snapshot import test_snapshots
+from tests.sources.support import execute, query
+from tests.sources.test_postgres_identity import standby_of
+from tests.support.copying import LocalSpark, copying
+from tests.support.seed import WHOLE
+from tidemill.disk.sqlite import SqliteFile
+from tidemill.lab.servers.postgres import Postgres
+from tidemill.log.copying import find_excused
+from tidemill.model.block import Op
+from tidemill.model.snapshot import SnapshotState, TableState
+from tidemill.service.snapshot import requests as snapshot_requests
+from tidemill.service.snapshot.driver import _OBSERVATIONS
+
+_MEMORY = 400 << 20
+_TABLES = 1000 if WHOLE else 200  # `make crash` has all of them
+
+
+@pytest.fixture
+def database(postgres18: Postgres) -> Iterator[str]:
+    with postgres18.database("snapshot_limits") as dsn:
+        yield dsn
+
+
+def test_many_small_tables_share_jobs_statements_appends_and_transactions(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(test_snapshots, "PATIENCE", 600.0)
+    with psycopg.connect(database) as db:
+        for number in range(_TABLES):
+            db.execute(f"CREATE TABLE small_{number} (id int PRIMARY KEY)".encode())
+            if number % 2:
+                db.execute(f"INSERT INTO small_{number} VALUES ({number})".encode())
+    execute(database, "ANALYZE")
+    jobs: list[int] = []
+    collect = LocalSpark.collect
+
+    def counted(spark: LocalSpark) -> list[Any]:
+        jobs.append(len(spark._tasks))
+        return collect(spark)
+
+    monkeypatch.setattr(LocalSpark, "collect", counted)
+    statements: list[str] = []
+    written: list[str] = []
+    execute_one, begin = psycopg.Connection.execute, SqliteFile._begin
+
+    def executed(db: Any, query: Any, *rest: Any, **more: Any) -> Any:
+        statements.append(query.decode() if isinstance(query, bytes) else str(query))
+        return execute_one(db, query, *rest, **more)
+
+    def begun(file: SqliteFile, db: Any) -> None:
+        written.append(file.path.name)
+        begin(file, db)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", executed)
+    monkeypatch.setattr(SqliteFile, "_begin", begun)
+    with copying(database, tmp_path) as copy:
+        copy.until_done()
+        appends = sum(1 for _ in copy.log.entries(0))
+        transactions = Counter(written)
+        tables = copy.tables()
+        assert len(tables) == _TABLES
+        assert {table.state for table in tables.values()} == {TableState.READY}
+        assert copy.log.tail().offset == _TABLES // 2
+    assert len(jobs) <= _TABLES // 5, "a job takes the tables that capture has registered since the last one"
+    made, *alone = [text for text in statements if "small_" in text]
+    assert "CREATE PUBLICATION" in made
+    assert not alone, "no statement is about one table"
+    described = [text for text in statements if "a.attrelid::int8, a.attname" in text]
+    assert len(described) <= 5 + _TABLES // 50, "the catalog is asked for many at once"
+    assert appends <= _TABLES // 10, "chunks that wait together come into the log together"
+    assert transactions["registry.sqlite"] <= 10 + _TABLES // 20
+    assert transactions["state.sqlite"] <= 50 + _TABLES // 2
+
+
+def test_the_observations_of_a_transaction_that_stays_open_are_bounded(database: str, tmp_path: Path) -> None:
+    execute(
+        database, "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE other (id int)",
+        "INSERT INTO t SELECT n, n FROM generate_series(1, 100) n",
+    )  # fmt: skip
+    with copying(database, tmp_path, "public.t", mode="never") as copy, psycopg.connect(database) as writer:
+        copy.until(lambda: copy.log.tail().position)
+        # A gap: the log is not the whole stream, so that a read has to prove what it has seen.
+        execute(database, "UPDATE t SET v = 0 WHERE id = 1")
+        copy.until(lambda: copy.log.tail().offset == 1)
+        copy.writer.store.replace("gap.json", orjson.dumps({"offset": 1}))
+        writer.execute("INSERT INTO other VALUES (1)")
+        driver: Any = copy.driver
+        driver._observations = [(1, "[1]")] * (_OBSERVATIONS - 2)
+        lengths: set[int] = set()
+
+        def grown() -> bool:
+            lengths.add(len(driver._observations))
+            return len(lengths) > 3
+
+        snapshot_requests.start(copy.pipeline, ["public.t"], "")
+        copy.until(lambda: copy.tables() and copy.tables()["public.t"].chunks)
+        copy.until(grown)
+        driver._observations += driver._observations[-1:] * _OBSERVATIONS
+        copy.until(lambda: len(driver._observations) <= _OBSERVATIONS + 1)
+        assert copy.state() is SnapshotState.RUNNING, "nothing is proven yet"
+        writer.rollback()
+        copy.until_done()
+        assert copy.equals("t")
+
+
+def test_a_cancelled_copy_excuses_no_event_from_before_it(database: str, tmp_path: Path) -> None:
+    execute(
+        database, "CREATE TABLE t (id int PRIMARY KEY, n int, big text)",
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
+        "INSERT INTO t SELECT n, 0, repeat(md5(n::text), 200) FROM generate_series(1, 400) n",
+    )  # fmt: skip
+    with copying(database, tmp_path, "public.t", mode="never", chunk_rows=10, max_rows_per_second=100) as copy:
+        copy.until(lambda: copy.log.tail().position)
+        snapshot_requests.start(copy.pipeline, ["public.t"], "")
+        copy.until(lambda: "public.t" in copy.log.read_copying())
+        execute(database, "UPDATE t SET n = 1 WHERE id = 400")
+
+        def update() -> list[int]:
+            blocks = [copy.log.read(ref) for ref in copy.log.refs(0, copy.log.tail().offset)]
+            return [row["offset"] for block in blocks for row in block.batch.to_pylist() if row["op"] == int(Op.UPDATE)]
+
+        copy.until(update)
+        (offset,) = update()
+        blocks = [copy.log.read(ref) for ref in copy.log.refs(offset, offset + 1)]
+        assert find_excused(copy.log.read_copying(), blocks, {offset}) == {offset}, "its row is still to come"
+        snapshot_requests.cancel(copy.pipeline)
+        copy.until(lambda: copy.log.read_copying() == {}, f"{copy.log.read_copying()}")
+        assert find_excused(copy.log.read_copying(), blocks, {offset}) == set(), "it never comes"
+
+
+def test_rows_of_a_table_without_a_key_are_there_at_least_once(database: str, tmp_path: Path) -> None:
+    execute(
+        database, "CREATE TABLE k (n int, v text)",
+        "INSERT INTO k SELECT n, repeat('x', 100) FROM generate_series(1, 2000) n", "ANALYZE k",
+    )  # fmt: skip
+    with copying(database, tmp_path, "public.k", chunk_rows=200, max_connections=1, max_rows_per_second=2000) as copy:
+        copy.until(lambda: copy.tables() and copy.tables()["public.k"].adopted >= 2)
+        execute(
+            database, "UPDATE k SET v = 'moved' WHERE n > 1990", "INSERT INTO k VALUES (3000, 'new')",
+            "DELETE FROM k WHERE n = 1980",
+        )  # fmt: skip
+        copy.until_done()
+        assert copy.tables()["public.k"].chunks > 5
+        copy.until(lambda: copy.log.tail().offset >= 2000)
+        wanted = set(query(database, "SELECT n, v FROM k"))
+        found: list[tuple[int, str]] = []
+        for ref in copy.log.refs(0, copy.log.tail().offset):
+            for row in copy.log.read(ref).batch.to_pylist():
+                gone, came = row.get("before"), row.get("after")
+                if gone is not None and (gone["n"], gone["v"]) in found:
+                    found.remove((gone["n"], gone["v"]))
+                found += [(came["n"], came["v"])] if came is not None else []
+    assert set(found) >= wanted
+
+
+def test_a_server_that_is_killed_in_the_middle_of_a_copy_costs_only_time(
+    private_postgres: Postgres, tmp_path: Path
+) -> None:
+    dsn = private_postgres.create_database("killed")
+    execute(
+        dsn, "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 3000) n",
+    )  # fmt: skip
+    with copying(dsn, tmp_path, "public.t", chunk_rows=100, max_connections=1, max_rows_per_second=1000) as copy:
+        copy.until(lambda: copy.tables() and copy.tables()["public.t"].adopted >= 3)
+        private_postgres.kill()
+        private_postgres.start()
+        execute(dsn, "UPDATE t SET v = 'new' WHERE id % 7 = 0", "DELETE FROM t WHERE id % 11 = 0")
+        copy.until_done()
+        copy.until(lambda: copy.equals("t"))
+        assert copy.tables()["public.t"].state is TableState.READY
+
+
+def test_chunks_are_read_from_a_standby_that_lags(private_postgres: Postgres, tmp_path: Path) -> None:
+    dsn = private_postgres.create_database("standby")
+    execute(
+        dsn, "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 1000) n",
+    )  # fmt: skip
+    with standby_of(private_postgres, tmp_path / "standby") as standby:
+        there = dsn.replace(f":{private_postgres.port}/", f":{standby.port}/")
+        assert query(there, "SELECT pg_is_in_recovery(), count(*) FROM t") == [(True, 1000)]
+        standby.query("SELECT pg_wal_replay_pause()")
+        settings: dict[str, Any] = {"dsn": there, "chunk_rows": 100, "max_connections": 2, "max_rows_per_second": 500}
+        with copying(dsn, tmp_path, "public.t", **settings) as copy:
+            copy.until(lambda: copy.log.tail().position)
+            execute(dsn, "UPDATE t SET v = 'new' WHERE id % 7 = 0", "DELETE FROM t WHERE id % 11 = 0")
+            copy.until(lambda: copy.log.tail().offset >= 1000 // 7)
+            standby.query("SELECT pg_wal_replay_resume()")
+            execute(dsn, "UPDATE t SET v = 'newer' WHERE id % 13 = 0")
+            copy.until_done()
+            copy.until(lambda: copy.equals("t"))
+        assert private_postgres.query("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY%'") == [(0,)]
+
+
+_READ = """
+import sys, pickle
+from tidemill.stream.snapshot import ChunkTask, _read
+reader, chunk, table, log = pickle.load(sys.stdin.buffer)
+(result,) = _read(reader, log, (), [ChunkTask(chunk, table, "large", -1)])
+assert not result.error, result.error
+status = open("/proc/self/status").read()  # of this process alone: ru_maxrss begins with what the parent had
+print(result.rows, len(result.parts), int(status.partition("VmHWM:")[2].split()[0]) << 10)
+"""
+
+
+def test_a_table_that_is_larger_than_a_workers_memory_is_read_as_one_chunk(database: str, tmp_path: Path) -> None:
+    import pickle
+    from dataclasses import replace
+
+    from tests.sources.test_postgres_snapshot import described, reader_of
+    from tidemill.model.snapshot import Chunk
+
+    execute(
+        database, "CREATE UNLOGGED TABLE seed (v text)",
+        "INSERT INTO seed SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 32) n",
+        "CREATE TABLE large (id int PRIMARY KEY, v text)",
+        "INSERT INTO large SELECT n, v || n FROM generate_series(1, 300000) n, seed",
+        "CREATE TABLE small (id int PRIMARY KEY, v text)", "INSERT INTO small SELECT * FROM large LIMIT 10",
+    )  # fmt: skip
+    assert query(database, "SELECT sum(length(v)) > 300000000 FROM large") == [(True,)]
+    done = b""
+    for name in ("small", "large"):  # the first may compile kernels, which takes memory of its own
+        with closing(reader_of(database, f"public.{name}")) as reader:
+            table = described(reader, f"public.{name}")
+            work = pickle.dumps((reader, Chunk(table.name, 0), replace(table), str(tmp_path / name)))
+        script = [sys.executable, "-c", _READ]
+        ended = subprocess.run(script, input=work, capture_output=True, timeout=300, check=False)
+        assert ended.returncode == 0, ended.stderr.decode()[-3000:]
+        done = ended.stdout
+    rows, parts, peak = map(int, done.split())
+    assert (rows, parts > 5) == (300_000, True)
+    assert peak < _MEMORY, f"{peak >> 20} MiB"

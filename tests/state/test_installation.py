@@ -1,0 +1,82 @@
+"""What a server keeps, on both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tidemill.contracts.installation import AuditEntry, StoredAnswer, StoredDocument, StoredToken
+from tidemill.state import installation, open_installation
+from tidemill.state.installation import InstallationStore
+
+ORDERS = StoredDocument("orders", "api", '{"metadata": {}}', "v1", "running", "ann", "2026-01-01T00:00:00Z")
+TOKEN = StoredToken("a1", "ann", "admin", "5e88", "2026-01-01T00:00:00Z")
+
+
+@pytest.fixture
+def store(uri: str) -> Iterator[InstallationStore]:
+    opened = open_installation(uri)
+    yield opened
+    opened.close()
+
+
+def test_a_document_is_kept_changed_and_removed_and_nobody_undoes_what_another_did(
+    store: InstallationStore, uri: str
+) -> None:
+    assert store.documents() == []
+    assert not store.change_document(ORDERS)
+    assert not store.set_desired("orders", "paused")
+    assert store.add_document(ORDERS)
+    assert not store.add_document(replace(ORDERS, version="v9"))
+    assert store.add_document(replace(ORDERS, pipeline="baskets", origin="file", document=""))
+    assert store.set_desired("orders", "paused")
+    assert not store.change_document(replace(ORDERS, version="v9"), instead_of="v0")
+    assert store.change_document(replace(ORDERS, version="v2"), instead_of="v1")
+    changed = replace(ORDERS, version="v2", desired="paused")
+    other = open_installation(uri)
+    assert [each.pipeline for each in other.documents()] == ["baskets", "orders"]
+    assert other.documents()[1] == changed
+    other.remove_document("baskets")
+    other.close()
+    assert store.documents() == [changed]
+
+
+def test_a_token_is_found_and_revoked_once(store: InstallationStore) -> None:
+    assert store.token("a1") is None
+    assert store.add_first_token(TOKEN)
+    assert not store.add_first_token(replace(TOKEN, id="a2"))
+    store.add_token(replace(TOKEN, id="a3", created_at="2026-01-02T00:00:00Z"))
+    assert store.token("a1") == TOKEN
+    assert store.revoke_token("a1", "2026-02-01")
+    assert store.revoke_token("a1", "2026-03-01")
+    assert not store.revoke_token("a2", "2026-03-01")
+    assert [(each.id, each.revoked_at) for each in store.tokens()] == [("a1", "2026-02-01"), ("a3", "")]
+    assert not store.add_first_token(replace(TOKEN, id="a4")), "a revoked token was there first"
+
+
+def test_the_first_answer_to_a_key_stays_until_it_is_old(store: InstallationStore) -> None:
+    answer = StoredAnswer("digest", 201, "{}", '{"name": "orders"}', "2026-01-02")
+    store.keep_answer("a1", "key", answer, forget_before="2026-01-01")
+    store.keep_answer("a1", "key", replace(answer, status=409), forget_before="2026-01-01")
+    assert store.answer("a1", "key") == answer
+    assert store.answer("a2", "key") is None
+    store.keep_answer("a2", "key", replace(answer, at="2026-01-03"), forget_before="2026-01-03")
+    assert store.answer("a1", "key") is None
+
+
+def test_the_audit_trail_is_newest_first_and_bounded(store: InstallationStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "KEPT_AUDIT", 3)
+    entries = [AuditEntry(f"2026-01-0{n}", "ann", "create", "orders", "") for n in range(1, 6)]
+    for entry in entries:
+        store.audit(entry)
+    assert store.audit_trail() == entries[:1:-1]
+    assert store.audit_trail(limit=1) == entries[-1:]
+
+
+def test_only_the_owner_can_read_the_file(store: InstallationStore, uri: str) -> None:
+    store.add_token(TOKEN)
+    if "://" not in uri:
+        assert Path(uri).stat().st_mode & 0o077 == 0
