@@ -133,7 +133,9 @@ class PostgresCheckpoints(Component[PostgresCheckpointsConfig]):
         """Looked for first: IF NOT EXISTS would ask for the right to create it even where it is there."""
         if db.execute("SELECT to_regclass(%s)", [self._table.as_string(db)]).fetchone() != (None,):
             return
-        with suppress(pg.UniqueViolation, pg.DuplicateTable):  # another process was faster
+        with db.transaction():
+            # Without it, one of two that create it at once fails with whatever the catalog met first.
+            db.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemill', 0))")
             db.execute(
                 sql.SQL(
                     "CREATE TABLE IF NOT EXISTS {} (pipeline text NOT NULL, version bigint NOT NULL,"
