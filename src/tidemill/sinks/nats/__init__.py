@@ -251,7 +251,12 @@ class _NatsDelivery:
         """Waits until at most so many messages are without an answer."""
         while self._under_way and self.events - self._answered > left:
             count, answer = self._under_way.popleft()
-            duplicate = check(await self._client.wait(answer), self._config.where)
+            answered = await self._client.wait(answer)
+            try:
+                duplicate = check(answered, self._config.where)
+            except DeliveryError:
+                await self._await_answers()
+                raise
             self._answered = count
             if duplicate and self._config.exclusive and not self._delivery.redelivered:
                 raise DeliveryError(
@@ -260,6 +265,12 @@ class _NatsDelivery:
                 )  # fmt: skip
             self.dropped += duplicate
             self.skipped += duplicate
+
+    async def _await_answers(self) -> None:
+        """One message was refused. Those sent after it are taken or refused before the next try looks at the stream's
+        end: it would be overtaken by them."""
+        if self._under_way:
+            await asyncio.wait([answer for _, answer in self._under_way], timeout=self._config.timeout_seconds)
 
     def _skip(self, message: tuple[int, str, bytes, dict[str, str]]) -> bool:
         place, _, _, headers = message
