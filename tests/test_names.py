@@ -50,7 +50,7 @@ def test_a_file_is_read_in_one_sitting() -> None:
 
 def test_behind_is_said_as_after_or_lagging() -> None:
     """It means both: further on in the log, and not as far."""
-    texts = [*SOURCE.rglob("*.py"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/sinks/*.md"), *ROOT.glob("examples/*")]
+    texts = [*SOURCE.rglob("*.py"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/sinks/*.md"), *ROOT.glob("examples/*.*")]
     lines = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in texts
