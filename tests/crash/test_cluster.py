@@ -25,7 +25,7 @@ from tests.support.second_host import SecondHost
 from tests.support.seed import choose, dice
 from tidemill.lab.servers.seaweedfs import SeaweedFS
 from tidemill.lab.servers.spark import Cluster, ClusterHost
-from tidemill.stream.channel import DEAD_SECONDS
+from tidemill.stream.trigger.channel import DEAD_SECONDS
 
 _BUCKET = "cluster"
 

@@ -25,8 +25,8 @@ from tidemill.errors import TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Epoch, Tier
+from tidemill.stream.batch.plan import Lane
 from tidemill.stream.lane.deliver import _Share
-from tidemill.stream.plan import Lane
 
 #: Sinks that keep no state and no promise about it, each with its reason.
 EXCEPTIONS = {

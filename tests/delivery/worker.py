@@ -26,10 +26,10 @@ from tidemill.log import LogReader
 from tidemill.model.block import Block
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
-from tidemill.stream import known_file
+from tidemill.stream.batch.plan import Lane, Plan
 from tidemill.stream.lane.deliver import deliver
-from tidemill.stream.plan import Lane, Plan
-from tidemill.stream.structures import merge
+from tidemill.stream.schema import known_file
+from tidemill.stream.schema.structures import merge
 from tidemill.telemetry.failpoints import failpoint
 
 PIPELINE, SOURCE = "proof", "shop"

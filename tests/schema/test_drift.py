@@ -21,7 +21,7 @@ from tidemill.schema import drift
 from tidemill.schema.drift import DriftThreshold, Finding
 from tidemill.schema.sensing import DeclaredColumn, SensingOptions, Sensor, Tally
 from tidemill.state import open_store
-from tidemill.stream.sensed import DriftOptions, SensingKeeper
+from tidemill.stream.schema.sensing import DriftOptions, SensingKeeper
 
 EVENTS = table()
 

@@ -35,9 +35,9 @@ from tidemill.model.position import Position
 from tidemill.model.schema_change import SchemaChange, SchemaChangeKind, SchemaPlan
 from tidemill.model.table import Table
 from tidemill.schema.changes import change_between
+from tidemill.stream.batch.plan import Lane, Plan
 from tidemill.stream.lane.deliver import deliver
 from tidemill.stream.lane.pool import POOL
-from tidemill.stream.plan import Lane, Plan
 
 __all__ = ["clickhouse_server", "starrocks_server", "there"]  # fixtures
 

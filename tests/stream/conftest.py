@@ -19,9 +19,9 @@ from tidemill.config.spec import CommitPolicy, Trigger
 from tidemill.log import LogConfig, LogWriter
 from tidemill.retry import RetryPolicy
 from tidemill.state import open_store
-from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
-from tidemill.stream.policy import Policy
+from tidemill.stream.position.commit_policy import Policy
+from tidemill.stream.position.ledger import Ledger
 from tidemill.stream.report import BatchReport
 from tidemill.stream.spark.session import register_source
 

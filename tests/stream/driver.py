@@ -15,9 +15,9 @@ from tidemill.config.spec import Batch, CommitPolicy, Trigger
 from tidemill.dlq import DeadLetters
 from tidemill.log import LogReader
 from tidemill.state import open_store
-from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
-from tidemill.stream.policy import Policy
+from tidemill.stream.position.commit_policy import Policy
+from tidemill.stream.position.ledger import Ledger
 from tidemill.stream.spark.session import create_session
 
 

@@ -13,7 +13,7 @@ from tests.support.blocks import make_change
 from tidemill.config.spec import Batch
 from tidemill.dlq import DeadLetters, DlqConfig, Mark
 from tidemill.errors import Refused
-from tidemill.stream.admission import ROWS_PER_LANE
+from tidemill.stream.batch.admission import ROWS_PER_LANE
 from tidemill.stream.superseded import Follower
 
 

@@ -14,10 +14,10 @@ from tests.support.blocks import make_change
 from tidemill.config.spec import CommitPolicy
 from tidemill.errors import Refused
 from tidemill.log import LogConfig, LogReader
-from tidemill.stream import ledger as module
-from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
-from tidemill.stream.policy import Policy
+from tidemill.stream.position import ledger as module
+from tidemill.stream.position.commit_policy import Policy
+from tidemill.stream.position.ledger import Ledger
 from tidemill.stream.spark.source import NAME
 from tidemill.telemetry import events
 

@@ -19,7 +19,7 @@ from tidemill.errors import DeliveryError, LogCorrupt, Refused, SetupError, Stre
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.retry import RetryPolicy
-from tidemill.stream.admission import ROWS_PER_LANE
+from tidemill.stream.batch.admission import ROWS_PER_LANE
 from tidemill.stream.report import BatchReport
 
 

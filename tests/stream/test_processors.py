@@ -17,9 +17,9 @@ from tidemill.log import codec
 from tidemill.model.types import DataType, JsonForm
 from tidemill.schema.registry import RegistryFile
 from tidemill.service.schema.structures import KeptStructures
-from tidemill.stream.admission import ROWS_PER_LANE
+from tidemill.stream.batch.admission import ROWS_PER_LANE
+from tidemill.stream.schema.structures import Known
 from tidemill.stream.spark import source
-from tidemill.stream.structures import Known
 
 
 def quill(**settings: Any) -> tuple[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ import pytest
 from tests.stream.conftest import Mill
 from tests.support.blocks import make_change
 from tidemill.config.spec import Batch
-from tidemill.stream.admission import ROWS_PER_LANE
+from tidemill.stream.batch.admission import ROWS_PER_LANE
 
 ROWS = ROWS_PER_LANE * 2
 

@@ -15,9 +15,9 @@ from tidemill.errors import Refused
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.log.entry import Entry
 from tidemill.model.position import Offset
-from tidemill.stream.pin_file import PinnedBatch
-from tidemill.stream.plan import Lane, Plan
-from tidemill.stream.policy import Policy
+from tidemill.stream.batch.plan import Lane, Plan
+from tidemill.stream.position.commit_policy import Policy
+from tidemill.stream.position.pin_file import PinnedBatch
 from tidemill.stream.trace import BatchTracer
 from tidemill.telemetry.context import current
 from tidemill.telemetry.spans import LaneSpans, Span, root_id, trace_id, trace_text

@@ -16,8 +16,8 @@ from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.delivery import Checkpoint, Receipt
 from tidemill.service.run import pipeline_run
 from tidemill.service.run.pipeline_run import PipelineRun
-from tidemill.stream.ledger import Ledger
-from tidemill.stream.policy import SinkGroup
+from tidemill.stream.position.commit_policy import SinkGroup
+from tidemill.stream.position.ledger import Ledger
 from tidemill.stream.report import BatchReport
 from tidemill.telemetry.metrics import Metrics
 

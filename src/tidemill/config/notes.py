@@ -29,5 +29,5 @@ def _ask(lanes: int, sinks: list[SinkSpec]) -> str:
 
 
 def _moves_with_others(mode: str, sink: SinkSpec) -> bool:
-    """As stream/policy.py groups them."""
+    """As `stream/position/commit_policy.py` groups them."""
     return mode == "all" or (mode == "required" and sink.config.required)

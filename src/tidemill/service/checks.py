@@ -28,7 +28,7 @@ from tidemill.service.run.ownership import find_copy
 from tidemill.service.snapshot.plan import NOT_COPIED, tables_with_rows
 from tidemill.service.units import human_bytes
 from tidemill.state import find_store, inspect_store
-from tidemill.stream.policy import policy_of
+from tidemill.stream.position.commit_policy import policy_of
 
 _JAVA = 17  # what Spark 4 asks for
 _LITTLE_SPACE = 1 << 30

@@ -14,7 +14,7 @@ from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.table import Table
 from tidemill.model.tablenames import TableNames
 from tidemill.service.schema.structures import KeptStructures
-from tidemill.stream.structures import Structures, digest
+from tidemill.stream.schema.structures import Structures, digest
 
 _NAMED = 3  # tables of one mistake
 

@@ -22,26 +22,28 @@ from tidemill.errors import LogError, SparkLost, TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.model.delivery import Checkpoint
 from tidemill.retry import RetryPolicy
-from tidemill.stream import failures, known_file, pins
-from tidemill.stream.attempt import Attempt
+from tidemill.stream.batch import failures
+from tidemill.stream.batch.attempt import Attempt
+from tidemill.stream.batch.ordering import ordering, single_lane
+from tidemill.stream.batch.plan import Plan
 from tidemill.stream.dead_letters import DeadLetterWriter
-from tidemill.stream.dispatch import Dispatch
-from tidemill.stream.ledger import Ledger
-from tidemill.stream.micro_batch import MicroBatches, Stopping
-from tidemill.stream.ordering import ordering, single_lane
-from tidemill.stream.pin_file import PinFile
-from tidemill.stream.plan import Plan
-from tidemill.stream.policy import SinkGroup
-from tidemill.stream.realtime import RealTime
+from tidemill.stream.position import pins
+from tidemill.stream.position.commit_policy import SinkGroup
+from tidemill.stream.position.ledger import Ledger
+from tidemill.stream.position.pin_file import PinFile
 from tidemill.stream.report import BatchReport
-from tidemill.stream.schema_barrier import SchemaBarrier
-from tidemill.stream.sensed import SensingKeeper
+from tidemill.stream.schema import known_file
+from tidemill.stream.schema.barrier import SchemaBarrier
+from tidemill.stream.schema.sensing import SensingKeeper
+from tidemill.stream.schema.structures import DerivedStructures, Known, merge
 from tidemill.stream.spark import source
 from tidemill.stream.spark.session import cores, reach_spark
-from tidemill.stream.standing import EpochLost
-from tidemill.stream.structures import DerivedStructures, Known, merge
 from tidemill.stream.superseded import Follower
 from tidemill.stream.trace import BatchTracer
+from tidemill.stream.trigger.dispatch import Dispatch
+from tidemill.stream.trigger.micro_batch import MicroBatches, Stopping
+from tidemill.stream.trigger.realtime import RealTime
+from tidemill.stream.trigger.standing import EpochLost
 from tidemill.telemetry.context import bind
 from tidemill.telemetry.events import emit, warn
 from tidemill.telemetry.failpoints import failpoint

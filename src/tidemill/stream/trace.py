@@ -25,11 +25,11 @@ import pyarrow as pa
 from tidemill.errors import TidemillError
 from tidemill.log import LogReader
 from tidemill.model.position import Offset
-from tidemill.stream.dispatch import Dispatch
-from tidemill.stream.micro_batch import Stopping
-from tidemill.stream.pin_file import PinnedBatch
-from tidemill.stream.policy import SinkGroup
+from tidemill.stream.position.commit_policy import SinkGroup
+from tidemill.stream.position.pin_file import PinnedBatch
 from tidemill.stream.report import BatchReport
+from tidemill.stream.trigger.dispatch import Dispatch
+from tidemill.stream.trigger.micro_batch import Stopping
 from tidemill.telemetry.context import bind
 from tidemill.telemetry.events import warn
 from tidemill.telemetry.spans import Attribute, Span, new_id, root_id, trace_id, trace_text, unpack

@@ -29,9 +29,9 @@ from tidemill.model.position import Position
 from tidemill.model.snapshot import Chunk, ChunkState, SnapshotState, SnapshotTable, TableState
 from tidemill.service.snapshot import requests as snapshot_requests
 from tidemill.service.snapshot.plan import ADDED, NEVER_RAN, pack
+from tidemill.stream.batch.plan import Lane, LaneResult, Plan
 from tidemill.stream.lane.deliver import deliver
 from tidemill.stream.lane.pool import Tools
-from tidemill.stream.plan import Lane, LaneResult, Plan
 
 _names = itertools.count(1)
 

@@ -10,8 +10,8 @@ import pytest
 from tests.support.blocks import make_change
 from tidemill.config.spec import Batch, Sharding
 from tidemill.log import LogConfig, LogReader, LogWriter
-from tidemill.stream.admission import ROWS_PER_LANE, admit
-from tidemill.stream.plan import Plan
+from tidemill.stream.batch.admission import ROWS_PER_LANE, admit
+from tidemill.stream.batch.plan import Plan
 from tidemill.stream.spark.source import BlockStream, admission, options
 
 RULE: dict[str, Any] = {

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.errors import LogCorrupt
-from tidemill.stream.failures import Carried, carry, job_error, reason
+from tidemill.stream.batch.failures import Carried, carry, job_error, reason
 
 FROM_JAVA = """An error occurred while calling o126.getResult.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
@@ -36,7 +36,8 @@ def test_a_workers_traceback_stays_where_it_is() -> None:
 def test_an_error_of_ours_comes_through_sparks_words_as_what_it_was() -> None:
     with pytest.raises(Carried) as carrier, carry():
         raise LogCorrupt("a block's checksum does not match", where='log "a\nb"', fix="Restore it.")
-    text = f"Lost task 0.0: PythonException: Traceback:\n  tidemill.stream.failures.Carried: {carrier.value}\n\tat java"
+    raised = f"tidemill.stream.batch.failures.Carried: {carrier.value}"
+    text = f"Lost task 0.0: PythonException: Traceback:\n  {raised}\n\tat java"
     error = job_error(Exception(text), "orders", 7)
     assert (type(error), error.where, error.fix) == (LogCorrupt, 'log "a\nb"', "Restore it.")
     assert error.what == "a Spark job failed: a block's checksum does not match"

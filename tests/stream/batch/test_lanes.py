@@ -18,7 +18,7 @@ from tidemill.model.block import Block, Op
 from tidemill.model.keyhash import key_hashes
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
-from tidemill.stream import admission, lanes
+from tidemill.stream.batch import admission, lanes
 
 UTC = datetime.UTC
 
@@ -56,7 +56,7 @@ def test_changes_of_one_key_share_a_lane_whatever_the_change() -> None:
 def test_lanes_do_not_depend_on_the_process() -> None:
     code = (
         "from tests.support.blocks import make_block\n"
-        "from tests.stream.test_lanes import spread\n"
+        "from tests.stream.batch.test_lanes import spread\n"
         "print(spread(make_block(50), 4))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

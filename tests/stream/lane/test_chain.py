@@ -20,10 +20,10 @@ from tidemill.model.derived import image, reshape, sub_ordinals, with_column
 from tidemill.model.identity import event_ids
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
-from tidemill.stream.admission import spread_by
+from tidemill.stream.batch.admission import spread_by
+from tidemill.stream.batch.ordering import ordering
 from tidemill.stream.lane.chain import Chain, ChainRun
-from tidemill.stream.ordering import ordering
-from tidemill.stream.structures import Known, merge
+from tidemill.stream.schema.structures import Known, merge
 
 TEXT = DataType("text", pa.string(), JsonForm.STRING)
 BIGINT = DataType("bigint", pa.int64(), JsonForm.NUMBER)

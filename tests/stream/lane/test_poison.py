@@ -19,11 +19,11 @@ from tidemill.dlq import unpack
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.log import LogConfig, LogReader, LogWriter, codec
 from tidemill.model.delivery import Delivery, Receipt
+from tidemill.stream.batch.plan import Lane, LaneResult, Plan
 from tidemill.stream.lane import poison as poisoning
 from tidemill.stream.lane.deliver import deliver
 from tidemill.stream.lane.poison import dead_letters_of
 from tidemill.stream.lane.pool import POOL
-from tidemill.stream.plan import Lane, LaneResult, Plan
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any, cast
 from tests.support.blocks import make_change
 from tidemill.contracts import Sink
 from tidemill.log import LogConfig, LogWriter
+from tidemill.stream.batch.plan import Lane, Plan
 from tidemill.stream.lane.deliver import deliver
 from tidemill.stream.lane.pool import POOL, Pool
-from tidemill.stream.plan import Lane, Plan
 
 
 class ClosableSink:

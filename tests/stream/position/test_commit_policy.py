@@ -6,7 +6,7 @@ import pytest
 
 from tidemill.config.spec import CommitPolicy
 from tidemill.errors import ConfigError
-from tidemill.stream.policy import Policy, SinkGroup
+from tidemill.stream.position.commit_policy import Policy, SinkGroup
 
 KAFKA_REQUIRED = {"kafka": True, "redis": False, "files": False}
 KEYS = {"p": "p", "kafka": "p:kafka", "redis": "p:redis", "files": "p:files"}

@@ -17,9 +17,9 @@ from tidemill.errors import CheckpointError, ConfigError, LogCorrupt, LogError, 
 from tidemill.log import LogConfig, LogReader, LogWriter, Tail
 from tidemill.model.delivery import Checkpoint
 from tidemill.state import open_store
-from tidemill.stream import ledger as module
-from tidemill.stream.ledger import JOINED, Ledger
-from tidemill.stream.policy import Policy
+from tidemill.stream.position import ledger as module
+from tidemill.stream.position.commit_policy import Policy
+from tidemill.stream.position.ledger import JOINED, Ledger
 
 TX = 10
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.stream.test_pins import state, write_spark_dir
+from tests.stream.position.test_pins import state, write_spark_dir
 from tests.support.blocks import make_change
 from tidemill.contracts import StateStore
 from tidemill.errors import StreamError
 from tidemill.log import LogConfig, LogReader, LogWriter
-from tidemill.stream import pins
-from tidemill.stream.admission import admit
-from tidemill.stream.pin_file import PinFile, PinnedBatch
+from tidemill.stream.batch.admission import admit
+from tidemill.stream.position import pins
+from tidemill.stream.position.pin_file import PinFile, PinnedBatch
 
 __all__ = ["state"]  # a fixture
 

@@ -7,7 +7,7 @@ import pytest
 
 from tidemill.contracts import StateStore
 from tidemill.state import open_store
-from tidemill.stream import pins
+from tidemill.stream.position import pins
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_clearing_that_is_cut_short_is_done_again(
     write_spark_dir(tmp_path, [20], [])
     state.save_spark_start("p", 10)
     with monkeypatch.context() as patched:
-        patched.setattr("tidemill.stream.pins.shutil.rmtree", cut_short)
+        patched.setattr("tidemill.stream.position.pins.shutil.rmtree", cut_short)
         with pytest.raises(KeyboardInterrupt):
             pins.settle(tmp_path, 3, state, "p")
     query, where = pins.settle(tmp_path, 10, state, "p")  # where the old query would have agreed

@@ -34,7 +34,7 @@ from tidemill.service.schema.barriers import policy_of_changes
 from tidemill.sinks.postgres import PostgresSink, PostgresSinkConfig
 from tidemill.state import open_store
 from tidemill.stream.lane.views import seen_by
-from tidemill.stream.schema_barrier import BarrierSettings, SchemaBarrier
+from tidemill.stream.schema.barrier import BarrierSettings, SchemaBarrier
 
 _names = itertools.count(1)
 INSERT, UPDATE = Op.INSERT, Op.UPDATE
@@ -336,7 +336,7 @@ def test_a_kill_around_any_step_leaves_a_change_that_the_next_start_finishes(
         bench.stopping.clear()
         bench.decide(Decision.APPROVED)
     bench.writer.close()
-    program = "from tests.stream.test_schema_barrier import main; main()"
+    program = "from tests.stream.schema.test_barrier import main; main()"
     directory = str(Path(bench.log.label).parent)
     done = subprocess.run(
         [sys.executable, "-c", program, directory, bench.dsn, str(gate)],

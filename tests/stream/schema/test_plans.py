@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.stream.test_schema_barrier import ID, NAME, NOTE, OLD, WIDER, Bench, bench, text
+from tests.stream.schema.test_barrier import ID, NAME, NOTE, OLD, WIDER, Bench, bench, text
 from tests.support.changes import column, structure
 from tidemill.contracts.schema_change_store import ChangeStatus, Decision
 from tidemill.errors import SchemaChangeHalted

@@ -29,9 +29,9 @@ from tidemill.model.position import Position
 from tidemill.model.table import Table
 from tidemill.service.schema.barriers import policy_of_changes
 from tidemill.state import open_store
+from tidemill.stream.batch.plan import Lane, Plan
 from tidemill.stream.lane.deliver import _Share
-from tidemill.stream.plan import Lane, Plan
-from tidemill.stream.schema_barrier import BarrierSettings, SchemaBarrier
+from tidemill.stream.schema.barrier import BarrierSettings, SchemaBarrier
 
 QUARANTINE = {"policies": [{"tables": ["public.items"], "action": "quarantine"}]}
 ID = column("id", "integer", pa.int32(), nullable=False)
@@ -318,7 +318,7 @@ def test_a_kill_at_any_step_loses_no_row_and_repeats_none_beyond_the_batch(tmp_p
     mill.append(items(2))
     mill.deliver(events=2)
     mill.close()
-    program = "from tests.stream.test_quarantine import main; main()"
+    program = "from tests.stream.schema.test_quarantine import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], env={**os.environ, "TIDEMILL_CRASH_AT": point}, timeout=120
     )

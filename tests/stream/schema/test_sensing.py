@@ -17,7 +17,7 @@ from tidemill.model.change import Committed
 from tidemill.model.position import Position
 from tidemill.schema.sensing import SensingOptions, Sensor, TableProfile
 from tidemill.state import open_store
-from tidemill.stream.sensed import DriftOptions, SensingKeeper
+from tidemill.stream.schema.sensing import DriftOptions, SensingKeeper
 
 ALL = SensingOptions(sample_rate=1, ranges=True)
 

@@ -12,7 +12,7 @@ import orjson
 from tests.support.blocks import make_change
 from tidemill.lab.servers.spark import Cluster
 from tidemill.log import LogConfig, LogWriter
-from tidemill.stream.admission import ROWS_PER_LANE
+from tidemill.stream.batch.admission import ROWS_PER_LANE
 
 
 def test_a_pipeline_runs_on_a_standalone_cluster_as_it_does_locally(tmp_path: Path) -> None:

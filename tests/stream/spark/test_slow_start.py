@@ -19,7 +19,7 @@ from tests.support.blocks import make_change
 from tidemill.errors import DeliveryError, TidemillError, is_retryable
 from tidemill.service.run.status import SinkState
 from tidemill.service.run.stream_group import GroupRun
-from tidemill.stream import failures
+from tidemill.stream.batch import failures
 from tidemill.stream.spark import session as sessions
 
 PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"

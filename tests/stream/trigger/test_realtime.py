@@ -20,8 +20,8 @@ from tests.support.seed import run_seed
 from tidemill.config.spec import Batch, Trigger
 from tidemill.dlq import DeadLetters
 from tidemill.errors import TidemillError
-from tidemill.stream import realtime, standing
-from tidemill.stream.admission import ROWS_PER_LANE
+from tidemill.stream.batch.admission import ROWS_PER_LANE
+from tidemill.stream.trigger import realtime, standing
 
 REAL_TIME = Trigger(mode="real_time")
 SECONDS = 180.0

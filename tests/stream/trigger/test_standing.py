@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 from tidemill.errors import LogError
-from tidemill.stream import channel as wire
-from tidemill.stream import standing
-from tidemill.stream.channel import BEAT, DELIVER, Channel, call
-from tidemill.stream.failures import Carried
+from tidemill.stream.batch.failures import Carried
+from tidemill.stream.batch.plan import Lane, Plan
 from tidemill.stream.lane.standing import StandingPlace, stand
-from tidemill.stream.pin_file import PinnedBatch
-from tidemill.stream.plan import Lane, Plan
-from tidemill.stream.standing import EpochLost, LaneFailed, LaneServer, StandingDispatch, StandingLanes
+from tidemill.stream.position.pin_file import PinnedBatch
+from tidemill.stream.trigger import channel as wire
+from tidemill.stream.trigger import standing
+from tidemill.stream.trigger.channel import BEAT, DELIVER, Channel, call
+from tidemill.stream.trigger.standing import EpochLost, LaneFailed, LaneServer, StandingDispatch, StandingLanes
 
 PLAN = Plan("mill", "source", "log", "mill", "run", ())
 

@@ -19,9 +19,9 @@ from tidemill.errors import DeliveryError
 from tidemill.lab.bench.material import Material
 from tidemill.log import LogReader
 from tidemill.state import open_store
-from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
-from tidemill.stream.policy import Policy
+from tidemill.stream.position.commit_policy import Policy
+from tidemill.stream.position.ledger import Ledger
 from tidemill.stream.report import BatchReport
 
 _BATCHES = 5  # of a run, the first of which does not count

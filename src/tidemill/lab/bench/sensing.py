@@ -24,10 +24,10 @@ from tidemill.model.position import Position
 from tidemill.model.table import Column
 from tidemill.model.types import DataType, JsonForm
 from tidemill.schema.sensing import SensingOptions, Sensor, SensorCache
+from tidemill.stream.batch.plan import Lane, Plan
 from tidemill.stream.lane.deliver import deliver
 from tidemill.stream.lane.pool import POOL
 from tidemill.stream.lane.sensing import LaneSensor
-from tidemill.stream.plan import Lane, Plan
 
 _APPEND = 20_000
 _DOCUMENT = Column("document", DataType("jsonb", pa.string(), JsonForm.RAW))

@@ -9,8 +9,8 @@ from tidemill.config import Pipeline
 from tidemill.errors import ConfigError
 from tidemill.model.delivery import Checkpoint, key_of
 from tidemill.model.position import Offset
-from tidemill.stream.ledger import JOINED
-from tidemill.stream.policy import policy_of
+from tidemill.stream.position.commit_policy import policy_of
+from tidemill.stream.position.ledger import JOINED
 
 
 @dataclass(frozen=True, slots=True)

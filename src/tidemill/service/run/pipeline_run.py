@@ -39,10 +39,10 @@ from tidemill.service.schema.structures import KeptStructures
 from tidemill.service.snapshot.driver import SnapshotDriver
 from tidemill.service.snapshot.plan import begin_if_due
 from tidemill.service.snapshot.status import table_statuses
-from tidemill.stream.failures import explain
-from tidemill.stream.ledger import Ledger
+from tidemill.stream.batch.failures import explain
 from tidemill.stream.loop import StreamLoop
-from tidemill.stream.policy import policy_of
+from tidemill.stream.position.commit_policy import policy_of
+from tidemill.stream.position.ledger import Ledger
 from tidemill.stream.report import BatchReport
 from tidemill.telemetry import events
 from tidemill.telemetry.metrics import Metrics

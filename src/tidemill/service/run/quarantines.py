@@ -20,7 +20,7 @@ from tidemill.model.table import Table
 from tidemill.schema.policy import list_kinds
 from tidemill.service.run.status import QuarantinedTable
 from tidemill.service.schema.barriers import policy_of_changes
-from tidemill.stream.decisions import POLICY
+from tidemill.stream.schema.decisions import POLICY
 from tidemill.telemetry import events
 
 _LOOK_SECONDS = 1.0

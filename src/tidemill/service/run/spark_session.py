@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tidemill.config import Pipeline
 from tidemill.config.spec import Spark
 from tidemill.errors import ConfigError, EnvironmentProblem
-from tidemill.stream.policy import policy_of
+from tidemill.stream.position.commit_policy import policy_of
 from tidemill.telemetry import events
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def slots(master: str, beside: int) -> tuple[str, dict[str, str]]:
 
 def standing_lanes(pipeline: Pipeline) -> int:
     """Slots that the pipeline holds for as long as it runs: in real time every lane of every group stands."""
-    from tidemill.stream.ordering import single_lane
+    from tidemill.stream.batch.ordering import single_lane
 
     if not pipeline.spec.trigger.real_time:
         return 0

@@ -12,9 +12,9 @@ from tidemill.errors import DeliveryError, ErrorData, StreamError, TidemillError
 from tidemill.model.position import Offset
 from tidemill.retry import RetryPolicy
 from tidemill.service.run.status import SinkState, SinkStatus
-from tidemill.stream.ledger import Ledger
 from tidemill.stream.loop import StreamLoop
-from tidemill.stream.policy import SinkGroup
+from tidemill.stream.position.commit_policy import SinkGroup
+from tidemill.stream.position.ledger import Ledger
 from tidemill.stream.report import BatchReport
 from tidemill.stream.spark.session import reach_spark
 from tidemill.telemetry import events

@@ -22,8 +22,8 @@ from tidemill.service.run.pipeline_run import PipelineRun
 from tidemill.service.run.record import RunRecord
 from tidemill.service.run.status import PipelineStatus, SinkStatus, State
 from tidemill.service.run.subscribers import Subscribers
-from tidemill.stream.failures import explain
-from tidemill.stream.policy import policy_of
+from tidemill.stream.batch.failures import explain
+from tidemill.stream.position.commit_policy import policy_of
 from tidemill.telemetry.context import bind
 from tidemill.telemetry.metrics import Metrics
 from tidemill.telemetry.tracer import Tracer

@@ -16,8 +16,8 @@ from tidemill.model.quarantine import Quarantine
 from tidemill.model.tablenames import TableNames
 from tidemill.schema.policy import ChangePolicy, ChangeRule
 from tidemill.state import find_store
-from tidemill.stream.policy import SinkGroup, policy_of
-from tidemill.stream.schema_barrier import BarrierSettings, SchemaBarrier
+from tidemill.stream.position.commit_policy import SinkGroup, policy_of
+from tidemill.stream.schema.barrier import BarrierSettings, SchemaBarrier
 
 
 def policy_of_changes(ddl: Ddl, *, announced: bool = True) -> ChangePolicy:

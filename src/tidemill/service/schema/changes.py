@@ -26,7 +26,7 @@ from tidemill.service.position.positions import sink_positions
 from tidemill.service.schema.barriers import barrier_of
 from tidemill.state import find_store, open_installation
 from tidemill.state.installation import InstallationStore
-from tidemill.stream.policy import policy_of
+from tidemill.stream.position.commit_policy import policy_of
 
 _ACTIONS = {
     Decision.APPROVED: "approve schema change", Decision.REJECTED: "reject schema change",

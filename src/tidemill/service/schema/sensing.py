@@ -15,7 +15,7 @@ from tidemill.model.tablenames import find_name
 from tidemill.schema.drift import DriftThreshold, Finding, TableBaseline
 from tidemill.schema.sensing import DeclaredColumn, SensingOptions, TableProfile, json_schema
 from tidemill.state import find_store
-from tidemill.stream.sensed import DriftOptions, SensingKeeper
+from tidemill.stream.schema.sensing import DriftOptions, SensingKeeper
 
 __all__ = ["Finding"]  # what callers are given
 

@@ -12,7 +12,7 @@ import orjson
 from tidemill.errors import ProcessingError
 from tidemill.schema.registry import RegistryPlace
 from tidemill.stream.lane.chain import Chain, ChainRun
-from tidemill.stream.structures import DerivedStructures, Known, merge
+from tidemill.stream.schema.structures import DerivedStructures, Known, merge
 
 _NAME = "processors.structures"
 Result = TypeVar("Result")

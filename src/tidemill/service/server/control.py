@@ -29,7 +29,7 @@ from tidemill.service.server.managed import Managed, PipelineView
 from tidemill.service.server.scheduled import ScheduledFleet
 from tidemill.service.server.scope import WHOLE, Scope
 from tidemill.service.snapshot import requests as snapshot_requests
-from tidemill.stream.failures import explain
+from tidemill.stream.batch.failures import explain
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from tidemill.service.snapshot.plan import (
     tables_with_rows,
 )
 from tidemill.service.snapshot.waves import Wave, WaveRunner
-from tidemill.stream.failures import explain
+from tidemill.stream.batch.failures import explain
 from tidemill.stream.snapshot import ChunkResult
 from tidemill.stream.spark.session import cores
 from tidemill.telemetry import events

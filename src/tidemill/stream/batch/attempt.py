@@ -14,8 +14,8 @@ from tidemill.dlq import DeadLetterRecord, unpack
 from tidemill.errors import DeliveryError, ErrorData, ProcessingError, Refused, TidemillError, from_data
 from tidemill.model.delivery import ProcessorCount, Receipt
 from tidemill.model.position import Offset
-from tidemill.stream.plan import Lane
-from tidemill.stream.structures import Known, merge
+from tidemill.stream.batch.plan import Lane
+from tidemill.stream.schema.structures import Known, merge
 
 _RECEIPT = [each.name for each in fields(Receipt)]
 

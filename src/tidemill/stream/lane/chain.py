@@ -25,7 +25,7 @@ from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.model.tablenames import TableNames
 from tidemill.stream.lane.rows import in_order, stack, unsent, without_images
-from tidemill.stream.structures import Known, Structures, conform, digest, name_structure
+from tidemill.stream.schema.structures import Known, Structures, conform, digest, name_structure
 from tidemill.telemetry.context import bind
 from tidemill.telemetry.events import warn
 

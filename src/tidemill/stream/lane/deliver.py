@@ -27,8 +27,9 @@ from tidemill.model.position import Offset
 from tidemill.model.quarantine import Quarantine
 from tidemill.model.table import Table
 from tidemill.retry import RetryPolicy
-from tidemill.stream import lanes
-from tidemill.stream.failures import ours
+from tidemill.stream.batch import lanes
+from tidemill.stream.batch.failures import ours
+from tidemill.stream.batch.plan import Lane, LaneResult, Plan
 from tidemill.stream.lane.chain import EventFailure
 from tidemill.stream.lane.later import follow_changes
 from tidemill.stream.lane.poison import dead_letters_of
@@ -38,7 +39,6 @@ from tidemill.stream.lane.sensing import LaneSensor
 from tidemill.stream.lane.spool import Spool
 from tidemill.stream.lane.trace import time_reads, time_step, time_write
 from tidemill.stream.lane.views import Structures, seen_by, structures_seen
-from tidemill.stream.plan import Lane, LaneResult, Plan
 from tidemill.telemetry.context import bind
 from tidemill.telemetry.failpoints import failpoint
 from tidemill.telemetry.spans import LaneSpans

@@ -9,11 +9,11 @@ import orjson
 
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
+from tidemill.stream.batch.plan import Plan
 from tidemill.stream.lane.chain import EventFailure
 from tidemill.stream.lane.pool import Tools
 from tidemill.stream.lane.rows import join
 from tidemill.stream.lane.spool import Spool
-from tidemill.stream.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

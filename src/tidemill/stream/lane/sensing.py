@@ -12,9 +12,9 @@ from tidemill.log.requeued import is_kept_back
 from tidemill.model.block import Block
 from tidemill.model.quarantine import Quarantine
 from tidemill.schema.sensing import SensingOptions, Sensor
-from tidemill.stream import lanes
+from tidemill.stream.batch import lanes
+from tidemill.stream.batch.plan import Lane
 from tidemill.stream.lane.pool import Tools
-from tidemill.stream.plan import Lane
 from tidemill.telemetry.context import bind
 from tidemill.telemetry.events import warn
 

@@ -15,10 +15,10 @@ import orjson
 import pyarrow as pa
 
 from tidemill.model.position import Offset
-from tidemill.stream.channel import DEAD_SECONDS, DELIVER, END, FAILED, RESULTS, Channel, call, heartbeat
-from tidemill.stream.failures import Carried
+from tidemill.stream.batch.failures import Carried
+from tidemill.stream.batch.plan import Lane, Plan
 from tidemill.stream.lane.memory import release_memory
-from tidemill.stream.plan import Lane, Plan
+from tidemill.stream.trigger.channel import DEAD_SECONDS, DELIVER, END, FAILED, RESULTS, Channel, call, heartbeat
 from tidemill.telemetry.failpoints import failpoint
 
 _REST_SECONDS = 5.0  # without work, before memory that the largest batch needed goes back

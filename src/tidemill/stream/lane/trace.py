@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import orjson
 
 from tidemill.model.block import Block
-from tidemill.stream.plan import LaneResult
+from tidemill.stream.batch.plan import LaneResult
 from tidemill.telemetry.spans import LaneSpans
 
 

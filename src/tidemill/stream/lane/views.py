@@ -14,7 +14,7 @@ from tidemill.model.position import Offset
 from tidemill.model.table import Table
 from tidemill.schema.view import TableView
 from tidemill.stream.lane.rows import unsent
-from tidemill.stream.structures import fit_images
+from tidemill.stream.schema.structures import fit_images
 
 Structures = Mapping[str, Sequence[tuple[Offset, Table]]]
 """By table: the structures that it has in a batch, each with the offset from which on."""

@@ -18,7 +18,7 @@ from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
 from tidemill.model.delivery import Checkpoint, key_of
 from tidemill.model.position import Offset, Position
 from tidemill.state.older import lost_range_of
-from tidemill.stream.policy import Policy, SinkGroup
+from tidemill.stream.position.commit_policy import Policy, SinkGroup
 from tidemill.telemetry.events import fail, warn
 from tidemill.telemetry.failpoints import failpoint
 

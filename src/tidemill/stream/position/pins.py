@@ -20,7 +20,7 @@ import orjson
 from tidemill.contracts import StateStore
 from tidemill.disk.private import make_directory, sync_path
 from tidemill.model.position import Offset
-from tidemill.stream.pin_file import PinFile, PinnedBatch
+from tidemill.stream.position.pin_file import PinFile, PinnedBatch
 
 _QUERY = "query"
 _EPOCHS = "epochs"

@@ -34,10 +34,10 @@ from tidemill.retry import RetryPolicy
 from tidemill.schema.changes import change_between, with_unseen
 from tidemill.schema.policy import ChangePolicy, ChangeVerdict, list_kinds
 from tidemill.schema.view import NEVER_IGNORED, TableView
-from tidemill.stream.decisions import POLICY, halt_error, is_expired, verdict_after
-from tidemill.stream.failures import ours
-from tidemill.stream.known_table import KnownTable
-from tidemill.stream.quarantine_keeper import QuarantineKeeper
+from tidemill.stream.batch.failures import ours
+from tidemill.stream.schema.decisions import POLICY, halt_error, is_expired, verdict_after
+from tidemill.stream.schema.known_table import KnownTable
+from tidemill.stream.schema.quarantine import QuarantineKeeper
 from tidemill.telemetry.events import emit, warn
 from tidemill.telemetry.failpoints import failpoint
 

@@ -15,7 +15,7 @@ from tidemill.log.requeued import is_kept_back
 from tidemill.model.clock import utc_now
 from tidemill.model.quarantine import Quarantine
 from tidemill.model.schema_change import SchemaChange
-from tidemill.stream.known_table import KnownTable
+from tidemill.stream.schema.known_table import KnownTable
 
 
 class QuarantineKeeper:

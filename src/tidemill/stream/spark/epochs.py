@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.stream.batch.plan import Plan
 from tidemill.stream.lane.standing import StandingPlace, stand
-from tidemill.stream.plan import Plan
 
 _NOTHING = "lane int"
 

@@ -27,11 +27,11 @@ from tidemill.log import LogReader
 from tidemill.log.notice import AppendNotice
 from tidemill.model.delivery import Receipt
 from tidemill.model.position import Offset
-from tidemill.stream import known_file
-from tidemill.stream.admission import admit, spread_by
-from tidemill.stream.failures import carry
-from tidemill.stream.pin_file import PinnedBatch
-from tidemill.stream.plan import Lane, LaneResult, Plan
+from tidemill.stream.batch.admission import admit, spread_by
+from tidemill.stream.batch.failures import carry
+from tidemill.stream.batch.plan import Lane, LaneResult, Plan
+from tidemill.stream.position.pin_file import PinnedBatch
+from tidemill.stream.schema import known_file
 from tidemill.telemetry.spans import LaneSpans
 
 NAME = "tidemill_blocks"

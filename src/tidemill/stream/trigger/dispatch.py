@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tidemill.model.position import Offset
-from tidemill.stream import pins
-from tidemill.stream.pin_file import PinnedBatch
-from tidemill.stream.plan import Lane, Plan
+from tidemill.stream.batch.plan import Lane, Plan
+from tidemill.stream.position import pins
+from tidemill.stream.position.pin_file import PinnedBatch
 from tidemill.stream.spark import source
 
 

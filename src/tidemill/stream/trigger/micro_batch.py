@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tidemill.stream.dispatch import Dispatch, JobDispatch
-from tidemill.stream.plan import Plan
+from tidemill.stream.batch.plan import Plan
 from tidemill.stream.spark import source
+from tidemill.stream.trigger.dispatch import Dispatch, JobDispatch
 
 
 class Stopping(Exception):

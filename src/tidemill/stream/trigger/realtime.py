@@ -23,15 +23,15 @@ from tidemill.log import LogReader
 from tidemill.log.notice import AppendNotice
 from tidemill.model.position import Offset
 from tidemill.retry import Retries, RetryPolicy
-from tidemill.stream import failures
-from tidemill.stream.admission import LOOK_SECONDS, look
-from tidemill.stream.dispatch import Dispatch
-from tidemill.stream.micro_batch import Stopping
-from tidemill.stream.pin_file import PinFile, PinnedBatch
-from tidemill.stream.plan import Plan
+from tidemill.stream.batch import failures
+from tidemill.stream.batch.admission import LOOK_SECONDS, look
+from tidemill.stream.batch.plan import Plan
+from tidemill.stream.position.pin_file import PinFile, PinnedBatch
 from tidemill.stream.spark import epochs
 from tidemill.stream.spark.session import lane_addresses, reach_spark
-from tidemill.stream.standing import EpochLost, LaneServer, StandingDispatch, StandingLanes
+from tidemill.stream.trigger.dispatch import Dispatch
+from tidemill.stream.trigger.micro_batch import Stopping
+from tidemill.stream.trigger.standing import EpochLost, LaneServer, StandingDispatch, StandingLanes
 from tidemill.telemetry.events import emit, warn
 from tidemill.telemetry.failpoints import failpoint
 

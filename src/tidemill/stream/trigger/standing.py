@@ -20,10 +20,20 @@ import orjson
 import pyarrow as pa
 
 from tidemill.model.position import Offset
-from tidemill.stream.channel import BEAT, BEAT_SECONDS, DEAD_SECONDS, DELIVER, END, FAILED, RESULTS, Channel, welcome
+from tidemill.stream.batch.plan import Lane, Plan
 from tidemill.stream.lane.standing import StandingPlace
-from tidemill.stream.pin_file import PinnedBatch
-from tidemill.stream.plan import Lane, Plan
+from tidemill.stream.position.pin_file import PinnedBatch
+from tidemill.stream.trigger.channel import (
+    BEAT,
+    BEAT_SECONDS,
+    DEAD_SECONDS,
+    DELIVER,
+    END,
+    FAILED,
+    RESULTS,
+    Channel,
+    welcome,
+)
 from tidemill.telemetry.events import warn
 
 _BACKLOG = 64

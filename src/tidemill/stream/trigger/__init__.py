@@ -1,0 +1,7 @@
+"""How the loop gets batches, and how each gets to its lanes.
+
+dispatch     what the loop needs of both: one batch to its lanes, and the results back
+micro_batch  Spark plans each batch and calls back with it
+realtime     the driver plans, and sends each batch to lanes that stand (ADR 43)
+standing     the driver's side of those lanes; channel is the connection to one
+"""
