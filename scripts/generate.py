@@ -25,7 +25,7 @@ from pydantic import BaseModel
 import tidemill
 from tidemill import config, contracts, errors, registry
 from tidemill.config import environment, spec
-from tidemill.decoders.mysql_schema import types as mysql_types
+from tidemill.decoders.mysql_shared import types as mysql_types
 from tidemill.decoders.sqlite import BUILT_IN as SQLITE_TYPES
 from tidemill.decoders.sqlite import RULES as SQLITE_TEXTS
 from tidemill.decoders.sqlite import data_type as sqlite_type
@@ -138,7 +138,7 @@ def type_page() -> str:
         NOTE,
         "Nothing is lost. What a JSON number cannot carry is a string. Where this page says *as text*, the Arrow type",
         "has no such value: it is null in its column, and its exact text is beside it in the block's `odd` column;",
-        "JSON shows that text. `tests/decoders/test_types.py` lets the database be the judge of every type.\n",
+        "JSON shows that text. `tests/decoders/pgoutput/test_types.py` lets the database be the judge of every type.\n",
         "| PostgreSQL | Arrow | JSON | |",
         "|---|---|---|---|",
         *rows,
@@ -205,7 +205,7 @@ def mysql_type_page() -> str:
         NOTE,
         "Nothing is lost. What a JSON number cannot carry is a string. Where this page says *as text*, the Arrow type",
         "has no such value: it is null in its column, and its exact text is beside it in the block's `odd` column;",
-        "JSON shows that text. `tests/decoders/test_mysql_types.py` lets both servers be the judge of every type.\n",
+        "JSON shows that text. `tests/decoders/binlog/test_types.py` lets both servers be the judge of every type.\n",
         "| MySQL, MariaDB | Arrow | JSON | |",
         "|---|---|---|---|",
         *rows,
@@ -235,7 +235,7 @@ def sqlite_type_page() -> str:
         "it in the block's `odd` column; JSON shows that text, which outside of keys may be that of a value of another",
         "class: `1` and `'1'` are told apart in the block and not in JSON. In a key no two values have one text, so",
         "destinations keep apart what SQLite keeps apart. A type's name is written in capitals.",
-        "`tests/decoders/test_sqlite_values.py` lets SQLite be the judge of every type.\n",
+        "`tests/decoders/sqlite/test_values.py` lets SQLite be the judge of every type.\n",
         "| declared | affinity | Arrow | JSON | |",
         "|---|---|---|---|---|",
         *rows,

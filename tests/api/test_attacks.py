@@ -21,10 +21,11 @@ from starlette.responses import Response
 from tests.api.conftest import Harness, Serve, document, raw
 from tests.api.test_grpc import Rpc, reach
 from tests.api.test_security import of_tenant, scoped
-from tidemill.api import connections, events
+from tidemill.api import connections
 from tidemill.api import serve as serve_module
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
+from tidemill.api.routes import events
 from tidemill.api.rpc import server as grpc_server
 from tidemill.api.rpc.server import GrpcSettings, serve_grpc
 from tidemill.api.serve import Address, ServerSettings, serve_metrics, serving

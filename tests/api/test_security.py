@@ -21,12 +21,12 @@ from google.protobuf import message_factory
 from tests.api.conftest import Harness, Serve, document, raw
 from tests.api.test_grpc import Rpc, reach
 from tests.crash.actors import wait_for
-from tidemill.api import events
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
 from tidemill.api.proto import SERVICES, service
 from tidemill.api.proto import flows_pb2 as flows
 from tidemill.api.rate import RateLimit
+from tidemill.api.routes import events
 from tidemill.api.serve import Address, ServerSettings, serving
 from tidemill.config.posted import UsedValues
 from tidemill.errors import AccessRefused, ConfigError, ServerError, TidemillError, Unauthenticated, UnknownPipeline

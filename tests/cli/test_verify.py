@@ -16,7 +16,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from tests.decoders.mykinds import KINDS as TYPES
+from tests.decoders.binlog.kinds import KINDS as TYPES
 from tests.servers.mysql import KINDS
 from tests.support.seed import run_seed
 from tests.support.terminal import Terminal

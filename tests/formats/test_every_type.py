@@ -8,14 +8,15 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from tests.decoders import test_mysql_types, test_types
-from tests.decoders.kinds import SETUP
-from tests.decoders.test_mysql_types import stored
+from tests.decoders.binlog import test_types as test_mysql_types
+from tests.decoders.binlog.test_types import stored
+from tests.decoders.pgoutput import test_types
+from tests.decoders.pgoutput.kinds import SETUP
 from tests.formats.readers import SOURCE, expected, read_batch, read_one
 from tests.formats.samples import TYPES
 from tests.formats.test_conformance import TYPED, make, wanted
 from tests.support.pgstream import decode, record
-from tidemill.decoders.mysql_schema import types
+from tidemill.decoders.mysql_shared import types
 from tidemill.decoders.pgoutput.messages import Relation
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.model import postgres_types

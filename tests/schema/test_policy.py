@@ -12,7 +12,7 @@ from tests.config.conftest import PIPELINE
 from tests.support.changes import column, structure
 from tests.support.components import register
 from tidemill import config
-from tidemill.config.ddl import Ddl
+from tidemill.config.spec.ddl import Ddl
 from tidemill.errors import ConfigError
 from tidemill.model.schema_change import SchemaChangeKind as Kind
 from tidemill.model.table import Column, Table

@@ -17,7 +17,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from tests.decoders.kinds import KINDS, SETUP
+from tests.decoders.pgoutput.kinds import KINDS, SETUP
 from tests.support.blocks import make_block, make_table
 from tests.support.changes import changes, column, structure
 from tests.support.deliveries import make_deliveries, make_events

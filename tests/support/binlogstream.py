@@ -11,9 +11,9 @@ import pymysql
 
 from tests.support.decoded import fed
 from tidemill.decoders.binlog import BinlogDecoder, Flavor, TableMap
-from tidemill.decoders.mysql_schema import types
-from tidemill.decoders.mysql_schema.answers import DdlChange
-from tidemill.decoders.mysql_schema.session import UNTOLD, StatementSession
+from tidemill.decoders.mysql_shared import types
+from tidemill.decoders.mysql_shared.session import NO_SESSION, StatementSession
+from tidemill.decoders.mysql_shared.table_lookup import DdlChange
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.change import Change
@@ -110,10 +110,12 @@ class MapTables:
     def server_started(self, seconds: int, position: Position) -> None:
         pass
 
-    def writes(self, text: str, database: str, session: StatementSession = UNTOLD) -> bool:
+    def writes(self, text: str, database: str, session: StatementSession = NO_SESSION) -> bool:
         return " mysql." not in text
 
-    def ddl(self, text: str, database: str, position: Position, session: StatementSession = UNTOLD) -> list[DdlChange]:
+    def ddl(
+        self, text: str, database: str, position: Position, session: StatementSession = NO_SESSION
+    ) -> list[DdlChange]:
         self.statements.append((database, text))
         for start, (table, truncate) in self.ddls.items():
             if text.startswith(start):

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.decoders.binlog.events import Query, query
-from tidemill.decoders.mysql_schema.gtid import Flavor
-from tidemill.decoders.mysql_schema.place import BinlogPlace
+from tidemill.decoders.binlog.events import Query, read_query
+from tidemill.decoders.mysql_shared.gtid import Flavor
+from tidemill.decoders.mysql_shared.place import BinlogPlace
 from tidemill.lab.servers.mysql_family import Server
 
 
@@ -26,7 +26,7 @@ class Statements:
         while self._at < len(data):
             _, kind, _, size, _, flags = struct.unpack_from("<IBIIIH", data, self._at)
             if kind == 2:
-                found.append(query(data[self._at + 19 : self._at + size - 4], flags))
+                found.append(read_query(data[self._at + 19 : self._at + size - 4], flags))
             self._at += size
         return found
 

@@ -9,7 +9,11 @@ import anyio.to_thread
 from fastapi import FastAPI, Request
 
 from tidemill import __version__
-from tidemill.api import (
+from tidemill.api import problems
+from tidemill.api.examples import add_examples
+from tidemill.api.guard import MAX_BODY, OPEN, RequestGuard
+from tidemill.api.idempotency import Idempotency
+from tidemill.api.routes import (
     checkpoints,
     ddl,
     dead_letters,
@@ -17,7 +21,6 @@ from tidemill.api import (
     events,
     log,
     pipelines,
-    problems,
     recovery,
     replay,
     runs,
@@ -27,9 +30,6 @@ from tidemill.api import (
     system,
     verify,
 )
-from tidemill.api.examples import add_examples
-from tidemill.api.guard import MAX_BODY, OPEN, RequestGuard
-from tidemill.api.idempotency import Idempotency
 from tidemill.api.shapes import ProblemShape
 from tidemill.service.server.control import ControlPlane
 from tidemill.service.server.tokens import Tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill import registry
 from tidemill.config.pipeline import Pipeline
-from tidemill.config.sink_spec import SinkSpec
+from tidemill.config.spec.sink import SinkSpec
 
 
 def notes(pipeline: Pipeline) -> list[tuple[str, str]]:

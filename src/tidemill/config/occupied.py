@@ -7,8 +7,8 @@ from itertools import combinations
 
 from tidemill.config.document import Document
 from tidemill.config.problem import Path, Problem
-from tidemill.config.sink_spec import SinkSpec
 from tidemill.config.spec import PipelineSpec
+from tidemill.config.spec.sink import SinkSpec
 from tidemill.contracts import Place
 
 Loaded = tuple[Document, str, PipelineSpec]

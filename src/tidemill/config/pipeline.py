@@ -16,8 +16,8 @@ from tidemill.config.occupied import Loaded, clashes
 from tidemill.config.problem import DocumentError, Problem
 from tidemill.config.resolve import resolve
 from tidemill.config.secrets import mask
-from tidemill.config.sink_spec import SinkSpec
 from tidemill.config.spec import PipelineSpec, ProcessorSpec
+from tidemill.config.spec.sink import SinkSpec
 from tidemill.contracts import BaseProcessor, CheckpointStore, Component, Sink, SnapshotConfig, StateStore
 from tidemill.errors import ConfigError
 from tidemill.schema.registry import SchemaRegistry

@@ -16,9 +16,9 @@ from tidemill import registry
 from tidemill.config.document import Document
 from tidemill.config.explain import explain
 from tidemill.config.problem import Path, Problem, suggest
-from tidemill.config.processors import check_processors, unfold
 from tidemill.config.spec import PipelineDocument
-from tidemill.config.wireformat import enforce
+from tidemill.config.spec.processors import check_processors, unfold
+from tidemill.config.spec.wire_format import enforce
 from tidemill.contracts import BaseSink, Config, ProcessorConfig, SinkConfig, SourceConfig
 from tidemill.errors import ConfigError
 

@@ -2,8 +2,8 @@
 
 Checksums would find nearly all harm before anything else does, so streams are damaged without them.
 
-`python -m tests.decoders.mycorpus SEED COUNT` decodes COUNT of them with `NUMBA_DISABLE_JIT=1` set: the kernels then
-run as plain Python over arrays that refuse every index outside their bounds, which compiled kernels would read.
+`python -m tests.decoders.binlog.corpus SEED COUNT` decodes COUNT of them with `NUMBA_DISABLE_JIT=1` set: the kernels
+then run as plain Python over arrays that refuse every index outside their bounds, which compiled kernels would read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.decoders import corpus, mygoldens
+from tests.decoders.binlog import goldens as mygoldens
+from tests.decoders.pgoutput import corpus
 from tests.support.binlogstream import MapTables, packets
 from tidemill.decoders.binlog import BinlogDecoder
-from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_shared.gtid import Flavor
 from tidemill.errors import DecodeError, SourceError
 from tidemill.model.position import Position
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import orjson
 
-from tests.decoders.goldens import check_kinds, has_barrier
+from tests.decoders.pgoutput.goldens import check_kinds, has_barrier
 from tests.support.binlogstream import MapTables, decode
 from tests.support.decoded import Row, rows
-from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_shared.gtid import Flavor
 
-FOLDER = Path(__file__).parent / "golden_binlog"
+FOLDER = Path(__file__).parent / "golden"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Runs the cases against real servers and keeps their bytes: `python -m tests.decoders.myrecord [CASE…]`.
+"""Runs the cases against real servers and keeps their bytes: `python -m tests.decoders.binlog.record [CASE…]`.
 
 A golden file is written only if the decoder makes of the bytes what the case says.
 """
@@ -13,8 +13,9 @@ from typing import Any
 import orjson
 import pymysql
 
-from tests.decoders import goldens, mygoldens
-from tests.decoders.mycases import CASES, Case
+from tests.decoders.binlog import goldens as mygoldens
+from tests.decoders.binlog.cases import CASES, Case
+from tests.decoders.pgoutput import goldens
 from tests.servers.mysql import CACHE
 from tests.support.binlogstream import end_of_binlog, packets, record
 from tidemill.lab.servers.mariadb import Mariadb

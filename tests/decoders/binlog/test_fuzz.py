@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decoders import mycorpus, mygoldens
-from tests.decoders.mycorpus import Pair
+from tests.decoders.binlog import corpus as mycorpus
+from tests.decoders.binlog import goldens as mygoldens
+from tests.decoders.binlog.corpus import Pair
 from tests.support.binlogstream import decode
 from tests.support.seed import run_seed
 from tidemill.errors import DecodeError, SourceError
@@ -67,7 +68,7 @@ def test_a_changed_byte_is_always_noticed_where_events_have_checksums(pair: Pair
 def test_no_kernel_looks_outside_of_its_bytes() -> None:
     seed = run_seed()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.decoders.mycorpus", str(seed), "150"],
+        [sys.executable, "-m", "tests.decoders.binlog.corpus", str(seed), "150"],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, f"seed {seed}: {done.stderr[-3000:]}"

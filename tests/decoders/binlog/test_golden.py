@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.decoders import goldens, mygoldens
-from tests.decoders.mycases import CASES
-from tests.decoders.mygoldens import Golden, Stream
+from tests.decoders.binlog import goldens as mygoldens
+from tests.decoders.binlog.cases import CASES
+from tests.decoders.binlog.goldens import Golden, Stream
+from tests.decoders.pgoutput import goldens
 from tests.support.binlogstream import decode
 from tests.support.decoded import rows
 from tidemill.decoders.binlog import rows as noted_rows
-from tidemill.decoders.mysql_schema.gtid import Flavor, MysqlGtids
-from tidemill.decoders.mysql_schema.place import BinlogPlace
+from tidemill.decoders.mysql_shared.gtid import Flavor, MysqlGtids
+from tidemill.decoders.mysql_shared.place import BinlogPlace
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 
 STREAMS = mygoldens.load()
@@ -27,7 +28,7 @@ def test_every_case_was_recorded_as_it_stands() -> None:
     assert set(recorded) == {case.name for case in CASES}
     for case in CASES:
         golden = recorded[case.name]
-        confirmed = f"{case.name} changed: python -m tests.decoders.myrecord {case.name}"
+        confirmed = f"{case.name} changed: python -m tests.decoders.binlog.record {case.name}"
         assert (golden.setup, golden.sql) == (list(case.setup), list(case.sql)), confirmed
         assert golden.expected == goldens.numbered(case.expected), confirmed
         assert [stream.server for stream in golden.streams] == list(case.servers)

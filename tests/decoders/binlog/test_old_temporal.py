@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
-from tests.decoders.mykinds import KINDS, Kind
+from tests.decoders.binlog.kinds import KINDS, Kind
 from tests.servers.mysql import private_server
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.decoded import rows
 from tests.support.seed import run_seed
-from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_shared.gtid import Flavor
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 

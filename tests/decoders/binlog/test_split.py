@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decoders import goldens, mygoldens
+from tests.decoders.binlog import goldens as mygoldens
+from tests.decoders.pgoutput import goldens
 from tests.support.binlogstream import decode
 from tests.support.decoded import Row, rows
 from tidemill.model.change import Change, Committed, Spilled

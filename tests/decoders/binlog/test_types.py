@@ -17,14 +17,14 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from tests.decoders.mykinds import DOUBLE, KINDS, Kind
+from tests.decoders.binlog.kinds import DOUBLE, KINDS, Kind
 from tests.servers.mysql import KINDS as SERVERS
 from tests.sources.mysupport import config
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.seed import run_seed
 from tidemill.decoders.binlog import expression
-from tidemill.decoders.mysql_schema import types
-from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_shared import types
+from tidemill.decoders.mysql_shared.gtid import Flavor
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.block import Block, Side
 from tidemill.model.change import Committed

@@ -11,16 +11,17 @@ import orjson
 import pymysql
 import pytest
 
-from tests.decoders.mysqlddl import random_statement
+from tests.decoders.mysql_schema.statements import random_statement
 from tests.servers.mysql import KINDS, private_server
 from tests.support.mysqlbinlog import Event, events, statement
 from tests.support.mysqlcatalog import read_catalog
-from tidemill.decoders.mysql_schema import MysqlTables, ServerCatalog, table_map
-from tidemill.decoders.mysql_schema.answers import DdlChange
+from tidemill.decoders.mysql_schema import MysqlTables, ServerCatalog
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogDatabase, CatalogTable
-from tidemill.decoders.mysql_schema.gtid import Flavor
-from tidemill.decoders.mysql_schema.place import BinlogPlace
-from tidemill.decoders.mysql_schema.session import SqlMode, StatementSession
+from tidemill.decoders.mysql_shared import table_map
+from tidemill.decoders.mysql_shared.gtid import Flavor
+from tidemill.decoders.mysql_shared.place import BinlogPlace
+from tidemill.decoders.mysql_shared.session import SqlMode, StatementSession
+from tidemill.decoders.mysql_shared.table_lookup import DdlChange
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.position import Position

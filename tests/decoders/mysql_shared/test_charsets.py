@@ -11,7 +11,7 @@ import pytest
 from tests.support.seed import run_seed
 from tidemill.decoders.binlog import cells, strings
 from tidemill.decoders.binlog.column import BinlogCells
-from tidemill.decoders.mysql_schema import charsets, table_map, types
+from tidemill.decoders.mysql_shared import charsets, table_map, types
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.decoders.mykinds import KINDS
+from tests.decoders.binlog.kinds import KINDS
 from tests.support.binlogstream import end_of_binlog, packets, record
-from tidemill.decoders.mysql_schema import table_map
-from tidemill.decoders.mysql_schema.table_map import TableMap
+from tidemill.decoders.mysql_shared import table_map
+from tidemill.decoders.mysql_shared.table_map import TableMap
 from tidemill.lab.servers.mysql_family import Server
 
 _TABLE_MAP, _BINARY = 19, 63

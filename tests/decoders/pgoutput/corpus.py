@@ -1,7 +1,7 @@
 """Damaged streams, and what a decoder may make of them: events, or a `DecodeError`; nothing else.
 
-`python -m tests.decoders.corpus SEED COUNT` decodes COUNT of them with `NUMBA_DISABLE_JIT=1` set: the kernels then run
-as plain Python over arrays that refuse every index outside their bounds, which compiled kernels would read.
+`python -m tests.decoders.pgoutput.corpus SEED COUNT` decodes COUNT of them with `NUMBA_DISABLE_JIT=1` set: the kernels
+then run as plain Python over arrays that refuse every index outside their bounds, which compiled kernels would read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.decoders import goldens
+from tests.decoders.pgoutput import goldens
 from tests.support.pgstream import Tables, tables_of
 from tidemill.decoders.pgoutput import PgOutputDecoder
 from tidemill.errors import DecodeError

@@ -1,4 +1,4 @@
-"""Runs the cases against real servers and keeps their bytes: `python -m tests.decoders.record [CASE…]`.
+"""Runs the cases against real servers and keeps their bytes: `python -m tests.decoders.pgoutput.record [CASE…]`.
 
 A golden file is written only if the decoder makes of the bytes what the case says.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 import psycopg
 
-from tests.decoders import goldens
-from tests.decoders.cases import CASES, Case
+from tests.decoders.pgoutput import goldens
+from tests.decoders.pgoutput.cases import CASES, Case
 from tests.support.pgstream import Recording, frames
 from tidemill.lab.servers.postgres import Postgres, embedded_bin, installed_bin
 

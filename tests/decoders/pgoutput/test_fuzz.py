@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decoders import corpus, goldens
+from tests.decoders.pgoutput import corpus, goldens
 from tests.support.pgstream import decode, frames, tables_of
 from tests.support.seed import run_seed
 from tidemill.errors import DecodeError
@@ -71,7 +71,7 @@ def test_bytes_that_were_never_a_stream_give_a_decode_error_or_nothing(stream: b
 def test_no_kernel_looks_outside_its_arrays() -> None:
     seed = run_seed()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.decoders.corpus", str(seed), "400"],
+        [sys.executable, "-m", "tests.decoders.pgoutput.corpus", str(seed), "400"],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

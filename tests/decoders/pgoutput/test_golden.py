@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.decoders import goldens
-from tests.decoders.cases import CASES
-from tests.decoders.goldens import Golden, Stream
+from tests.decoders.pgoutput import goldens
+from tests.decoders.pgoutput.cases import CASES
+from tests.decoders.pgoutput.goldens import Golden, Stream
 from tests.support.pgstream import decode, tables_of
 from tidemill.model.change import Committed, SpillAborted, SpillCommitted, Spilled
 
@@ -23,7 +23,7 @@ def test_every_case_was_recorded_as_it_stands() -> None:
     assert set(recorded) == {case.name for case in CASES}
     for case in CASES:
         golden = recorded[case.name]
-        confirmed = f"{case.name} changed: python -m tests.decoders.record {case.name}"
+        confirmed = f"{case.name} changed: python -m tests.decoders.pgoutput.record {case.name}"
         assert (golden.setup, golden.sql) == (list(case.setup), list(case.sql)), confirmed
         assert golden.expected == goldens.numbered(case.expected), confirmed
         assert [(int(s.server.split(".")[0]), s.protocol, s.streaming) for s in golden.streams] == list(case.streams)

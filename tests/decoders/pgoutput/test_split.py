@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decoders import goldens
+from tests.decoders.pgoutput import goldens
 from tests.support.decoded import Row, rows
 from tests.support.pgstream import decode, frames, tables_of
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled

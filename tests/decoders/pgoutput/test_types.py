@@ -19,7 +19,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from tests.decoders.kinds import KINDS, SETUP, Kind, quoted
+from tests.decoders.pgoutput.kinds import KINDS, SETUP, Kind, quoted
 from tests.support.pgstream import decode, record
 from tests.support.seed import run_seed
 from tidemill.decoders.pgoutput.messages import Relation

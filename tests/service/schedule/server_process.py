@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from tidemill.config.schedule import Schedule
+from tidemill.config.spec.schedule import Schedule
 from tidemill.service.lease.leases import keeping_leases
 from tidemill.service.schedule.run_queue import RunQueue
 from tidemill.service.schedule.slots import SlotWatch

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidemill.config.schedule import Schedule
+from tidemill.config.spec.schedule import Schedule
 from tidemill.service.schedule.slots import SlotWatch
 from tidemill.service.schedule.values import RunRequest, RunState, ScheduledRun
 

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from tests.service.snapshot import test_snapshots
+from tests.sources.postgres.test_identity import standby_of
 from tests.sources.support import execute, query
-from tests.sources.test_postgres_identity import standby_of
 from tests.support.copying import LocalSpark, copying
 from tests.support.seed import WHOLE
 from tidemill.disk.sqlite import SqliteFile
@@ -224,7 +224,7 @@ def test_a_table_that_is_larger_than_a_workers_memory_is_read_as_one_chunk(datab
     import pickle
     from dataclasses import replace
 
-    from tests.sources.test_postgres_snapshot import described, reader_of
+    from tests.sources.postgres.test_snapshot import described, reader_of
     from tidemill.model.snapshot import Chunk
 
     execute(

@@ -10,7 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.decoders import kinds, mykinds
+from tests.decoders.binlog import kinds as mykinds
+from tests.decoders.pgoutput import kinds
 from tests.support.seed import run_seed, sample
 from tests.support.verified import SINKS, SinkServers, verified_pair
 from tidemill.contracts import RowFault

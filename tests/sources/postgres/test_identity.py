@@ -24,8 +24,8 @@ from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources.postgres import PostgresConfig, PostgresSource
 from tidemill.sources.postgres import witness as witnesses
 from tidemill.sources.postgres.errors import NoReplicaIdentity
-from tidemill.sources.postgres.keys import KEYS
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
+from tidemill.sources.postgres.publication.keys import KEYS
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 

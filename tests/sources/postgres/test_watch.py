@@ -22,9 +22,9 @@ from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.block import Op
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources.postgres import PostgresSource
-from tidemill.sources.postgres import watch as watching
 from tidemill.sources.postgres.errors import PublicationLost
 from tidemill.sources.postgres.lsn import parse_lsn
+from tidemill.sources.postgres.publication import watch as watching
 
 
 class Watched:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.changes import changes, column, structure
 from tests.support.seed import WHOLE, dice
-from tidemill.config.ddl import Ddl
+from tidemill.config.spec.ddl import Ddl
 from tidemill.contracts.schema_change_store import ChangeStatus, Decision, StoredChange
 from tidemill.errors import Poisoned, SchemaChangeHalted, SchemaChangeNotApplied
 from tidemill.lab.servers.postgres import Postgres

@@ -19,7 +19,7 @@ from tests.support.changes import changes, column, structure
 from tests.support.seed import WHOLE, dice
 from tidemill.capture.requeue import Requeuer
 from tidemill.capture.snapshot import ChunkAdopter
-from tidemill.config.ddl import Ddl
+from tidemill.config.spec.ddl import Ddl
 from tidemill.contracts.schema_change_store import ChangeStatus, Decision
 from tidemill.log import LogConfig, LogReader, LogWriter, acknowledge
 from tidemill.model.barrier import Barrier

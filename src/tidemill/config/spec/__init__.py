@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SerializeAsAny, StringConstraints, field_validator, model_validator
 
-from tidemill.config.catalog_scan import CatalogScanning
-from tidemill.config.ddl import Ddl
-from tidemill.config.schedule import Schedule
-from tidemill.config.sensing import SchemaSensing
-from tidemill.config.sink_spec import SinkSpec
+from tidemill.config.spec.catalog_scan import CatalogScanning
+from tidemill.config.spec.ddl import Ddl
+from tidemill.config.spec.schedule import Schedule
+from tidemill.config.spec.sensing import SchemaSensing
+from tidemill.config.spec.sink import SinkSpec
 from tidemill.contracts import Config, ProcessorConfig, SourceConfig, WireFormat
 from tidemill.dlq.config import DlqConfig
 from tidemill.log.config import LogConfig

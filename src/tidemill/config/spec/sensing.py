@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tidemill.config.sink_spec import SinkSpec
+from tidemill.config.spec.sink import SinkSpec
 from tidemill.contracts import Config
 from tidemill.model.drift import DriftKind
 

@@ -24,28 +24,35 @@ from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.control import Control
 from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.ends import TransactionEnds
+from tidemill.decoders.binlog.events import HEADER as EVENT_HEADER
+from tidemill.decoders.binlog.events import EventType, TaggedGtid, read_query, read_tagged_gtid
 from tidemill.decoders.binlog.expand import expand, read_only
 from tidemill.decoders.binlog.progress import Progress
-from tidemill.decoders.binlog.result_rows import ResultRows, expression, result_types
+from tidemill.decoders.binlog.result_set.rows import ResultRows, expression, result_types
 from tidemill.decoders.binlog.stream import BinlogRefused, BinlogStream, read_server_packet
-from tidemill.decoders.mysql_schema.answers import DdlChange, TableAnswers
-from tidemill.decoders.mysql_schema.gtid import Flavor
-from tidemill.decoders.mysql_schema.place import BinlogPlace
-from tidemill.decoders.mysql_schema.table_map import TableMap
+from tidemill.decoders.mysql_shared.gtid import Flavor
+from tidemill.decoders.mysql_shared.place import BinlogPlace
+from tidemill.decoders.mysql_shared.table_lookup import DdlChange, TableLookup
+from tidemill.decoders.mysql_shared.table_map import TableMap
 from tidemill.errors import TidemillError
 from tidemill.model.change import Change
 from tidemill.model.position import Position
 
 __all__ = [
+    "EVENT_HEADER",
     "BinlogDecoder",
     "BinlogRefused",
     "DdlChange",
+    "EventType",
     "Flavor",
     "ResultRows",
-    "TableAnswers",
+    "TableLookup",
     "TableMap",
+    "TaggedGtid",
     "expression",
+    "read_query",
     "read_server_packet",
+    "read_tagged_gtid",
     "result_types",
 ]
 
@@ -62,7 +69,7 @@ class BinlogDecoder:
 
     def __init__(
         self,
-        tables: TableAnswers,
+        tables: TableLookup,
         *,
         flavor: Flavor,
         began: Position,

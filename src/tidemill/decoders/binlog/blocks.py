@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog import images as row_images
-from tidemill.decoders.binlog import json_documents as documents
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.column import BinlogCells
+from tidemill.decoders.binlog.json import documents
 from tidemill.decoders.binlog.rows import BinlogRows, Names, TableNumbers, TableShape
 from tidemill.decoders.columnar.sides import commits, list_unchanged, meta, runs, side_values, table_runs
-from tidemill.decoders.mysql_schema.answers import DdlChange
-from tidemill.decoders.mysql_schema.fill import fill as filling
+from tidemill.decoders.mysql_shared.fill import fill as filling
+from tidemill.decoders.mysql_shared.table_lookup import DdlChange
 from tidemill.errors import DecodeError
 from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
 from tidemill.model.columns import Ints, booleans, column

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.decoders.binlog import cells, old_temporal, strings, temporal
-from tidemill.decoders.binlog import json_documents as documents
 from tidemill.decoders.binlog.column import BinlogCells, Mask, Result
-from tidemill.decoders.mysql_schema import table_map as m
-from tidemill.decoders.mysql_schema import types
+from tidemill.decoders.binlog.json import documents
+from tidemill.decoders.mysql_shared import table_map as m
+from tidemill.decoders.mysql_shared import types
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model import columns
 from tidemill.model.table import Column

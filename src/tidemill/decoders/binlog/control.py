@@ -14,14 +14,15 @@ from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.ends import TransactionEnds
+from tidemill.decoders.binlog.events import EventType
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.rows import Domain, TransactionName, Uuid
 from tidemill.decoders.binlog.statements import Statements
 from tidemill.decoders.binlog.stream import BinlogStream
 from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.mysql_schema import table_map as maps
-from tidemill.decoders.mysql_schema.answers import TableAnswers
-from tidemill.decoders.mysql_schema.gtid import Flavor
+from tidemill.decoders.mysql_shared import table_map as maps
+from tidemill.decoders.mysql_shared.gtid import Flavor
+from tidemill.decoders.mysql_shared.table_lookup import TableLookup
 from tidemill.errors import DecodeError, SourceError
 from tidemill.model.barrier import Barrier
 from tidemill.model.change import Change
@@ -34,7 +35,7 @@ class Control:
     def __init__(
         self,
         stream: BinlogStream,
-        tables: TableAnswers,
+        tables: TableLookup,
         flavor: Flavor,
         progress: Progress,
         emitter: Emitter,
@@ -56,46 +57,46 @@ class Control:
         head = at + (5 if state[scanning.PACKETS] else 0)
         event = stream.buffer[head:end].tobytes()
         kind, seconds = event[4], int.from_bytes(event[:4], "little")
-        if kind in (events.ROTATE, events.FORMAT_DESCRIPTION):
-            if state[scanning.OPEN] and (kind == events.FORMAT_DESCRIPTION or not event[17] & _ARTIFICIAL):
+        if kind in (EventType.ROTATE, EventType.FORMAT_DESCRIPTION):
+            if state[scanning.OPEN] and (kind == EventType.FORMAT_DESCRIPTION or not event[17] & _ARTIFICIAL):
                 raise stream.broken(scanning.BAD_EVENT)
             yield from self._ends.abandon()
             yield from self._emitter.flush(spill_open=False)
-            self._format(event) if kind == events.FORMAT_DESCRIPTION else self._rotate(event)
+            self._format(event) if kind == EventType.FORMAT_DESCRIPTION else self._rotate(event)
             state[scanning.POS] = end
             return
         flags = int.from_bytes(event[17:19], "little")
         body = event[events.HEADER : -4 if state[scanning.PACKETS] and state[scanning.CHECKSUM] else None]
         match kind:
-            case events.TABLE_MAP:
+            case EventType.TABLE_MAP:
                 self._table_map(body)
                 state[scanning.POS] = end
-            case events.GTID:
+            case EventType.GTID:
                 self._learn_uuid(body)  # and the same event is looked at again
-            case events.MARIADB_GTID if not body[12] & 0xC0:
+            case EventType.MARIADB_GTID if not body[12] & 0xC0:
                 self._learn_domain(event)
-            case events.MARIADB_GTID:
+            case EventType.MARIADB_GTID:
                 prepared = bool(body[12] & 0x40)
                 name = self._learn_domain(event)
                 number = int.from_bytes(body[:8], "little", signed=True)
                 stream.begin(name, number, NO_TIME, 2 if prepared else 1)
                 state[scanning.HELD] = prepared
                 state[scanning.POS] = end
-            case events.GTID_TAGGED:
+            case EventType.GTID_TAGGED:
                 self._tagged_gtid(body)
                 state[scanning.POS] = end
-            case events.QUERY:
-                yield from self._statements.query(events.query(body, flags), seconds, end)
-            case events.XID:  # only met here when its rows were spilled
+            case EventType.QUERY:
+                yield from self._statements.query(events.read_query(body, flags), seconds, end)
+            case EventType.XID:  # only met here when its rows were spilled
                 yield from self._ends.commit(seconds, int.from_bytes(body[:8], "little"), end)
-            case events.XA_PREPARE:
+            case EventType.XA_PREPARE:
                 yield from self._ends.prepare(body, seconds, end)
-            case events.APPEND_BLOCK | events.DELETE_FILE | events.BEGIN_LOAD_QUERY:
+            case EventType.APPEND_BLOCK | EventType.DELETE_FILE | EventType.BEGIN_LOAD_QUERY:
                 # The file of a LOAD DATA; what was done with it comes as EXECUTE_LOAD_QUERY.
                 state[scanning.POS] = end
-            case events.EXECUTE_LOAD_QUERY:
-                yield from self._statements.row_change("LOAD DATA", events.load_query(body, flags), seconds, end)
-            case events.INCIDENT:
+            case EventType.EXECUTE_LOAD_QUERY:
+                yield from self._statements.row_change("LOAD DATA", events.read_load_query(body, flags), seconds, end)
+            case EventType.INCIDENT:
                 raise SourceError(
                     "the binlog has an incident: the server could not write some changes to it",
                     where=stream.where(),
@@ -158,7 +159,7 @@ class Control:
     def _tagged_gtid(self, body: bytes) -> None:
         if self._stream.state[scanning.OPEN]:
             raise self._stream.broken(scanning.BAD_EVENT)
-        gtid = events.tagged_gtid(body)
+        gtid = events.read_tagged_gtid(body)
         prefix = f"{gtid.uuid}:{gtid.tag}:" if gtid.tag else f"{gtid.uuid}:"
         name = self._stream.names.number(TransactionName(prefix, Uuid(gtid.uuid, gtid.tag)))
         self._stream.begin(name, gtid.number, gtid.time or NO_TIME, 1)

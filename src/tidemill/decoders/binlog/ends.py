@@ -14,7 +14,7 @@ from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
-from tidemill.decoders.mysql_schema.gtid import MysqlGtids
+from tidemill.decoders.mysql_shared.gtid import MysqlGtids
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, SpillAborted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 import struct
 import uuid
@@ -11,19 +12,41 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidemill.decoders.columnar.fields import Bytes
-from tidemill.decoders.mysql_schema import charsets
-from tidemill.decoders.mysql_schema.session import UNTOLD, SqlMode, StatementSession
+from tidemill.decoders.mysql_shared import charsets
+from tidemill.decoders.mysql_shared.fields import Bytes
+from tidemill.decoders.mysql_shared.session import NO_SESSION, SqlMode, StatementSession
 from tidemill.errors import DecodeError
 
 HEADER = 19
-#: Event types: Log_event_type of MySQL, and from 160 on MariaDB's. `scan` has its own, which are compiled.
-QUERY, STOP, ROTATE, FORMAT_DESCRIPTION, XID, TABLE_MAP = 2, 3, 4, 15, 16, 19
-APPEND_BLOCK, DELETE_FILE, BEGIN_LOAD_QUERY, EXECUTE_LOAD_QUERY, INCIDENT = 9, 11, 17, 18, 26
-HEARTBEAT, GTID, ANONYMOUS_GTID, XA_PREPARE, TRANSACTION_PAYLOAD, HEARTBEAT_2, GTID_TAGGED = 27, 33, 34, 38, 40, 41, 42
-MARIADB_GTID, QUERY_COMPRESSED, ROWS_COMPRESSED_LAST = 162, 165, 171
+
+
+class EventType(enum.IntEnum):
+    """Those that Python meets: Log_event_type of MySQL, from 160 on MariaDB's. `scan` has its own, compiled."""
+
+    QUERY = 2
+    STOP = 3
+    ROTATE = 4
+    APPEND_BLOCK = 9
+    DELETE_FILE = 11
+    FORMAT_DESCRIPTION = 15
+    XID = 16
+    BEGIN_LOAD_QUERY = 17
+    EXECUTE_LOAD_QUERY = 18
+    TABLE_MAP = 19
+    INCIDENT = 26
+    HEARTBEAT = 27
+    GTID = 33
+    ANONYMOUS_GTID = 34
+    XA_PREPARE = 38
+    TRANSACTION_PAYLOAD = 40
+    HEARTBEAT_2 = 41
+    GTID_TAGGED = 42
+    MARIADB_GTID = 162
+    QUERY_COMPRESSED = 165
+
+
 #: MariaDB's compressed events and what they are once unpacked.
-_PLAIN = {165: 2, 166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
+COMPRESSED = {165: 2, 166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
 _ZSTD, _UNCOMPRESSED = 0, 255
 _CHUNK = 4 << 20
 
@@ -67,7 +90,7 @@ class Query:
     database: str
     text: str
     pending: bool = False
-    session: StatementSession = UNTOLD
+    session: StatementSession = NO_SESSION
 
 
 _START_ALTER, _ROLLBACK_ALTER = 2, 8  # flags of Q_GTID_FLAGS3; 4 is its commit
@@ -78,7 +101,7 @@ _STATUS_SIZES = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 128: 3, 129: 8}
 _THREAD_SPECIFIC = 4  # LOG_EVENT_THREAD_SPECIFIC_F
 
 
-def query(body: bytes, flags: int) -> Query:
+def read_query(body: bytes, flags: int) -> Query:
     """`flags` are those of the event's header."""
     data = Bytes(body, "a QUERY event")
     session = StatementSession(thread=data.number(4), uses_temporary=bool(flags & _THREAD_SPECIFIC))
@@ -87,7 +110,7 @@ def query(body: bytes, flags: int) -> Query:
     return _query(data, database_size, data.number(2), session)
 
 
-def load_query(body: bytes, flags: int) -> Query:
+def read_load_query(body: bytes, flags: int) -> Query:
     """EXECUTE_LOAD_QUERY: a QUERY with the number of a file, and where in the text its name stands."""
     data = Bytes(body, "a LOAD DATA event")
     session = StatementSession(thread=data.number(4), uses_temporary=bool(flags & _THREAD_SPECIFIC))
@@ -142,14 +165,14 @@ def _status(status: bytes, session: StatementSession) -> tuple[str, bool, Statem
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
+class TaggedGtid:
     uuid: str
     number: int
     tag: str
     time: int
 
 
-def tagged_gtid(body: bytes) -> Tagged:
+def read_tagged_gtid(body: bytes) -> TaggedGtid:
     """GTID_TAGGED (8.3 on): fields by number, in the format of MySQL's serialization library."""
     data = Bytes(body, "a GTID_TAGGED event")
     _version, _size, _last = data.varint(), data.varint(), data.varint()
@@ -176,7 +199,7 @@ def tagged_gtid(body: bytes) -> Tagged:
                 break  # what a later server adds comes last
     if len(name) != 16 or number <= 0:
         raise DecodeError("a GTID_TAGGED event has no GTID")
-    return Tagged(str(uuid.UUID(bytes=name)), number, tag, original or time)
+    return TaggedGtid(str(uuid.UUID(bytes=name)), number, tag, original or time)
 
 
 def _byte(value: int) -> int:
@@ -217,15 +240,15 @@ def xa_prepare(body: bytes) -> tuple[bool, Xid]:
 def expand(event: bytes) -> Iterator[bytes]:
     """A compressed event (header and body, no checksum) as events in pieces of bounded size."""
     kind, body = event[4], event[HEADER:]
-    if kind == TRANSACTION_PAYLOAD:
+    if kind == EventType.TRANSACTION_PAYLOAD:
         # Events inside have no place in the file of their own: this one gives them theirs.
         yield event[:4] + b"\xff" + event[5:9] + struct.pack("<I", HEADER) + event[13:HEADER]
         yield from _payload(body)
-    elif QUERY_COMPRESSED <= kind <= ROWS_COMPRESSED_LAST:
+    elif kind in COMPRESSED:
         head, packed = _compressed_part(kind, body)
         plain = _inflate(packed)
         size = struct.pack("<I", HEADER + len(head) + len(plain))
-        yield event[:4] + bytes([_PLAIN[kind]]) + event[5:9] + size + event[13:HEADER] + head + plain
+        yield event[:4] + bytes([COMPRESSED[kind]]) + event[5:9] + size + event[13:HEADER] + head + plain
     else:
         yield event
 
@@ -259,7 +282,7 @@ def _payload(body: bytes) -> Iterator[bytes]:
 def _compressed_part(kind: int, body: bytes) -> tuple[bytes, bytes]:
     """What is not compressed, and what is."""
     data = Bytes(body, "a compressed event")
-    if kind == QUERY_COMPRESSED:
+    if kind == EventType.QUERY_COMPRESSED:
         data.number(8)
         database = data.number(1)
         data.number(2)

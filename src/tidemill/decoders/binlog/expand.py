@@ -15,12 +15,15 @@ import numpy.typing as npt
 
 from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
+from tidemill.decoders.binlog.events import EventType
 from tidemill.decoders.binlog.stream import BinlogStream
 from tidemill.errors import DecodeError
 from tidemill.model.change import Change
 
 Bytes = npt.NDArray[np.uint8]
 _EXPAND_BYTES = 16 << 20
+#: Not checked: events that are made for the stream, and the one whose checksum does not follow the file's setting.
+_NO_CHECKSUM = (EventType.ROTATE, EventType.FORMAT_DESCRIPTION, EventType.HEARTBEAT, EventType.HEARTBEAT_2)
 _PLAIN_BYTES = 1 << 18  # of ordinary events after a compressed one, before the direct way is taken again
 
 
@@ -83,13 +86,13 @@ def _pieces(whole: Bytes, at: int, *, checksum: bool) -> Iterator[tuple[bytes, i
             raise DecodeError("a packet of the binlog stream is malformed")
         joined = after - at > 0xFFFFFF
         kind = event[4]
-        if checksum and kind not in (events.ROTATE, events.FORMAT_DESCRIPTION, events.HEARTBEAT, events.HEARTBEAT_2):
+        if checksum and kind not in _NO_CHECKSUM:
             if zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
                 raise DecodeError("the checksum of a binlog event does not match")
             event = event[:9] + struct.pack("<I", len(event) - 4) + event[13:-4]
-        if kind in (events.ROTATE, events.FORMAT_DESCRIPTION):
+        if kind in (EventType.ROTATE, EventType.FORMAT_DESCRIPTION):
             return  # files change between transactions: the direct way takes them
-        packed = kind == events.TRANSACTION_PAYLOAD or events.QUERY_COMPRESSED <= kind <= events.ROWS_COMPRESSED_LAST
+        packed = kind == EventType.TRANSACTION_PAYLOAD or kind in events.COMPRESSED
         plain = 0 if packed or joined else plain + len(event)
         parts = events.expand(event)
         before = next(parts)

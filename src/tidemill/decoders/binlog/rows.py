@@ -13,7 +13,7 @@ from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.columns import Converter, converter
 from tidemill.decoders.columnar import eight_bytes
-from tidemill.decoders.mysql_schema.table_map import TableMap
+from tidemill.decoders.mysql_shared.table_map import TableMap
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model.columns import Ints
 from tidemill.model.table import Table

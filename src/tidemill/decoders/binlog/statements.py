@@ -1,6 +1,6 @@
 """Statements that stand in the binlog as text: about transactions, DDL, and changes of rows without the rows.
 
-Called by `control` for QUERY events and their like. What a DDL statement did is for `TableAnswers.ddl` to say.
+Called by `control` for QUERY events and their like. What a DDL statement did is for `TableLookup.ddl` to say.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidemill.decoders.binlog.ends import TransactionEnds
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
 from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.mysql_schema.answers import DdlChange, TableAnswers, barrier_of
+from tidemill.decoders.mysql_shared.table_lookup import DdlChange, TableLookup, barrier_of
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, Committed
 
@@ -32,7 +32,7 @@ _EMPTIED = re.compile(r"\s*DELETE\s+FROM\s+((?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`)
 
 class Statements:
     def __init__(
-        self, stream: BinlogStream, tables: TableAnswers, progress: Progress, emitter: Emitter, ends: TransactionEnds
+        self, stream: BinlogStream, tables: TableLookup, progress: Progress, emitter: Emitter, ends: TransactionEnds
     ) -> None:
         self._stream = stream
         self._tables = tables

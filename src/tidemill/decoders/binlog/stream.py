@@ -15,7 +15,7 @@ from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.blocks import Blocks
 from tidemill.decoders.binlog.rows import BinlogRows, Names, TableNumbers, TransactionName
 from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.mysql_schema.place import BinlogPlace
+from tidemill.decoders.mysql_shared.place import BinlogPlace
 from tidemill.errors import ConnectionLost, DecodeError, SourceError
 
 _BROKEN = {

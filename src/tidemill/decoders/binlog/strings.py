@@ -15,9 +15,9 @@ import pyarrow as pa
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog.column import BinlogCells, Mask, Result
 from tidemill.decoders.columnar import eight_bytes
-from tidemill.decoders.mysql_schema import charsets, types
-from tidemill.decoders.mysql_schema import table_map as m
-from tidemill.decoders.mysql_schema.fill import inet6_text
+from tidemill.decoders.mysql_shared import charsets, types
+from tidemill.decoders.mysql_shared import table_map as m
+from tidemill.decoders.mysql_shared.fill import inet6_text
 from tidemill.errors import DecodeError
 
 

@@ -18,49 +18,41 @@ from dataclasses import replace
 import orjson
 
 from tidemill.contracts import StructureHistory
-from tidemill.decoders.mysql_schema import charsets, notes
+from tidemill.decoders.mysql_schema import notes
 from tidemill.decoders.mysql_schema import statements as sql
-from tidemill.decoders.mysql_schema import table_map as m
-from tidemill.decoders.mysql_schema import types as mysqltypes
-from tidemill.decoders.mysql_schema.answers import DdlChange
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogDatabase, CatalogTable, ServerCatalog
 from tidemill.decoders.mysql_schema.changes import changes, safe_text
 from tidemill.decoders.mysql_schema.column_definition import implicit_period, lacks_charset
 from tidemill.decoders.mysql_schema.ddl import parse, parse_anyhow
 from tidemill.decoders.mysql_schema.defaults import is_rounded, kept_default, of_catalog
-from tidemill.decoders.mysql_schema.described import structure
-from tidemill.decoders.mysql_schema.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
 from tidemill.decoders.mysql_schema.history import NEVER_LISTED, Effect, State, TableHistory, Unknown
-from tidemill.decoders.mysql_schema.place import BinlogPlace, BinlogWitness, file_number
 from tidemill.decoders.mysql_schema.rewind import rewind
-from tidemill.decoders.mysql_schema.session import UNTOLD, StatementSession
 from tidemill.decoders.mysql_schema.shape import difference
-from tidemill.decoders.mysql_schema.table_map import TableMap
+from tidemill.decoders.mysql_schema.table import structure
 from tidemill.decoders.mysql_schema.target import calls_nothing, target
 from tidemill.decoders.mysql_schema.temporary import TableKey
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, tokenize
-from tidemill.decoders.mysql_schema.types import labels
+from tidemill.decoders.mysql_shared import charsets
+from tidemill.decoders.mysql_shared import table_map as m
+from tidemill.decoders.mysql_shared import types as mysqltypes
+from tidemill.decoders.mysql_shared.gtid import Flavor
+from tidemill.decoders.mysql_shared.place import BinlogPlace
+from tidemill.decoders.mysql_shared.session import NO_SESSION, StatementSession
+from tidemill.decoders.mysql_shared.table_lookup import DdlChange
+from tidemill.decoders.mysql_shared.table_map import TableMap
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 
 __all__ = [
     "SYSTEM",
-    "BinlogPlace",
-    "BinlogWitness",
     "CatalogColumn",
     "CatalogDatabase",
     "CatalogTable",
-    "Flavor",
-    "GtidSet",
-    "MariadbGtids",
-    "MysqlGtids",
     "MysqlTables",
     "ServerCatalog",
-    "file_number",
     "implicit_period",
     "is_rounded",
-    "labels",
     "of_catalog",
     "structure",
 ]  # fmt: skip
@@ -154,7 +146,9 @@ class MysqlTables:
         assert isinstance(state, CatalogTable)
         return tuple(map(kept_default, state.columns))
 
-    def ddl(self, text: str, database: str, position: Position, session: StatementSession = UNTOLD) -> list[DdlChange]:
+    def ddl(
+        self, text: str, database: str, position: Position, session: StatementSession = NO_SESSION
+    ) -> list[DdlChange]:
         """Changes of captured tables by a statement, in order; `position` is the one after it. The same statement at
         the same position may come twice, when bytes are decoded again."""
         if self._answered[:2] != (position, text):
@@ -230,7 +224,7 @@ class MysqlTables:
         if ended:
             self._schemas.keep_structures(position, {notes.of_thread(thread): None for thread in ended})
 
-    def writes(self, text: str, database: str, session: StatementSession = UNTOLD) -> bool:
+    def writes(self, text: str, database: str, session: StatementSession = NO_SESSION) -> bool:
         """Whether the statement may have changed rows of a captured table. Not, if all that it writes to is a temporary
         table or one of the server itself, which have no triggers, or a base table that is not captured."""
         named = target(text, session.mode)

@@ -7,9 +7,9 @@ from typing import Any
 
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
 from tidemill.decoders.mysql_schema.history import Effect, Unknown
-from tidemill.decoders.mysql_schema.session import SqlMode
 from tidemill.decoders.mysql_schema.temporary import TableKey
 from tidemill.decoders.mysql_schema.tokens import quote
+from tidemill.decoders.mysql_shared.session import SqlMode
 
 
 def safe_text(text: str, mode: SqlMode) -> str:

@@ -20,6 +20,7 @@ from tidemill.decoders.mysql_schema.statements import (
     WrittenName,
 )
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenReader
+from tidemill.decoders.mysql_shared.fill import NONE
 
 _NOT_COLUMNS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"}
 _INDEXES = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
@@ -139,7 +140,7 @@ def _alter_column(clause: TokenReader, mariadb: bool) -> list[Clause]:
         clause.expect("DEFAULT")
         return [SetDefault(name, defaults.read(clause, mariadb=mariadb), if_exists)]
     clause.expect("DROP", "DEFAULT")
-    return [SetDefault(name, defaults.NONE, if_exists)]
+    return [SetDefault(name, NONE, if_exists)]
 
 
 def _added_key(element: TokenReader, start: int, key: tuple[str, ...]) -> list[Clause]:

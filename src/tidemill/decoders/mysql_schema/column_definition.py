@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tidemill.decoders.mysql_schema import charsets, defaults, types
+from tidemill.decoders.mysql_schema import defaults
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn
-from tidemill.decoders.mysql_schema.session import SqlMode
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, tokenize
+from tidemill.decoders.mysql_shared import charsets, types
+from tidemill.decoders.mysql_shared.fill import COMPUTED, NONE
+from tidemill.decoders.mysql_shared.session import SqlMode
 
 _WIDTHS = {"tinyint": 4, "smallint": 6, "mediumint": 9, "int": 11, "bigint": 20}
 _INTEGERS = {
@@ -77,7 +79,7 @@ class Definition:
     implicit: bool = False
     first: bool = False
     after: str = ""
-    default: str | None = defaults.NONE
+    default: str | None = NONE
 
     def settle(self, default_charset: str) -> CatalogColumn:
         """`default_charset` is the table's."""
@@ -101,7 +103,7 @@ class Definition:
 
 
 _TEMPORAL = Definition(
-    "", "timestamp(6)", nullable=False, generated=True, invisible=True, implicit=True, default=defaults.COMPUTED
+    "", "timestamp(6)", nullable=False, generated=True, invisible=True, implicit=True, default=COMPUTED
 )
 #: What WITH SYSTEM VERSIONING adds to a table that names no columns for it.
 PERIOD = (replace(_TEMPORAL, name="row_start"), replace(_TEMPORAL, name="row_end", row_end=True))
@@ -166,7 +168,7 @@ def _type(clause: TokenReader, name: str, *, mariadb: bool) -> Definition:
     elif word in ("BOOL", "BOOLEAN"):
         made = replace(made, type="tinyint(1)")
     elif word == "SERIAL":
-        made = replace(made, type="bigint unsigned", nullable=False, default=defaults.COMPUTED)
+        made = replace(made, type="bigint unsigned", nullable=False, default=COMPUTED)
     elif SqlMode.ORACLE in clause.mode and clause.peek() != "(" and word in _OF_ORACLE:
         made = replace(made, type=_OF_ORACLE[word])
     elif word in ("DECIMAL", "DEC", "NUMERIC", "FIXED", "NUMBER"):
@@ -299,11 +301,11 @@ def _attributes(clause: TokenReader, made: Definition, *, mariadb: bool) -> Defi
             found = defaults.read(clause, mariadb=mariadb)
             # MySQL takes no other literal for a TEXT or BLOB, and drops this one with a warning.
             dropped = not mariadb and made.type.endswith(("text", "blob")) and found in ("''", "0x")
-            made = replace(made, default=defaults.NONE if dropped else found)
+            made = replace(made, default=NONE if dropped else found)
         elif clause.take("SERIAL", "DEFAULT", "VALUE"):
-            made = replace(made, nullable=False, default=defaults.COMPUTED)
+            made = replace(made, nullable=False, default=COMPUTED)
         elif clause.take("AUTO_INCREMENT"):
-            made = replace(made, default=defaults.COMPUTED)
+            made = replace(made, default=COMPUTED)
         elif clause.take("GENERATED", "ALWAYS") or clause.looks("AS", "("):
             clause.take("AS")
             made = replace(made, generated=True)

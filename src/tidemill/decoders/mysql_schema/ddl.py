@@ -19,7 +19,6 @@ from tidemill.decoders.mysql_schema.clauses import (
     table_name,
 )
 from tidemill.decoders.mysql_schema.column_definition import PERIOD, Definition, definition
-from tidemill.decoders.mysql_schema.session import PLAIN, SqlMode
 from tidemill.decoders.mysql_schema.statements import (
     AlterDatabase,
     AlterTable,
@@ -36,6 +35,7 @@ from tidemill.decoders.mysql_schema.statements import (
     TruncateTable,
 )
 from tidemill.decoders.mysql_schema.tokens import QUOTINGS, NotUnderstood, TokenReader, tokenize, without_quotes
+from tidemill.decoders.mysql_shared.session import PLAIN, SqlMode
 
 _FIRST = re.compile(
     r"\s*(?:SET\s+STATEMENT\b.*?\bFOR\s+)?(CREATE|ALTER|DROP|RENAME|TRUNCATE|INSERT|REPLACE|UPDATE|DELETE|LOAD)\b",

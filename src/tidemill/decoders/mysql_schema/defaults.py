@@ -14,8 +14,8 @@ import re
 
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, tokenize
+from tidemill.decoders.mysql_shared.fill import COMPUTED, NONE
 
-NONE, COMPUTED = "", "()"
 _LITERALS = {"NULL": NONE, "TRUE": "1", "FALSE": "0"}
 _LOST = "\ufffd"  # stands in a statement for bytes that were no text
 _SCALED = re.compile(r"(?:float|double)\(\d+,(\d+)\)")

@@ -14,9 +14,9 @@ from tidemill.decoders.mysql_schema import statements as sql
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
 from tidemill.decoders.mysql_schema.column_definition import Definition, canonical, implicit_period, widen
 from tidemill.decoders.mysql_schema.defaults import kept_default
-from tidemill.decoders.mysql_schema.session import UNTOLD, StatementSession
 from tidemill.decoders.mysql_schema.temporary import TableKey, Temporary
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood
+from tidemill.decoders.mysql_shared.session import NO_SESSION, StatementSession
 from tidemill.model.position import Position
 
 
@@ -67,7 +67,12 @@ class TableHistory:
         self.tables[self.key(table.database, table.name)] = replace(table, columns=columns)
 
     def apply(
-        self, logged: sql.Statement, database: str, session: StatementSession = UNTOLD, *, tolerant: bool = False
+        self,
+        logged: sql.Statement,
+        database: str,
+        session: StatementSession = NO_SESSION,
+        *,
+        tolerant: bool = False,
     ) -> list[Effect]:
         """`tolerant` while the catalog may already have what the statement does: then a table that the statement does
         not fit stays as it is, instead of becoming `Unknown`."""

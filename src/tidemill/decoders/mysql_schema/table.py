@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidemill.decoders.mysql_schema.catalog import CatalogTable
-from tidemill.decoders.mysql_schema.fill import initial
-from tidemill.decoders.mysql_schema.gtid import Flavor
-from tidemill.decoders.mysql_schema.types import data_type
+from tidemill.decoders.mysql_shared.fill import initial
+from tidemill.decoders.mysql_shared.gtid import Flavor
+from tidemill.decoders.mysql_shared.types import data_type
 from tidemill.model.table import Column, Table
 
 

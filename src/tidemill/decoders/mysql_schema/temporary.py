@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tidemill.decoders.mysql_schema import statements as sql
-from tidemill.decoders.mysql_schema.session import StatementSession
+from tidemill.decoders.mysql_shared.session import StatementSession
 
 TableKey = tuple[str, str]
 _NOBODY = sql.WrittenName("", "")  # whose structure nobody knows

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decoders.mysql_schema import charsets, types
-from tidemill.decoders.mysql_schema.defaults import COMPUTED, NONE
+from tidemill.decoders.mysql_shared import charsets, types
 from tidemill.errors import DecodeError
 from tidemill.model.table import Column, Initial, Table
 
+#: A column without a DEFAULT, and one whose DEFAULT the server computes, in the form of `mysql_schema.defaults`.
+NONE, COMPUTED = "", "()"
 _SIZE = re.compile(r"\((\d+)")
 _DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
 _DATETIME = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?")

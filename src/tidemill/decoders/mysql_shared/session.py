@@ -30,4 +30,4 @@ class StatementSession:
     uses_temporary: bool = False
 
 
-UNTOLD = StatementSession()
+NO_SESSION = StatementSession()

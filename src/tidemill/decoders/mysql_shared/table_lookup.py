@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.decoders.mysql_schema.session import UNTOLD, StatementSession
-from tidemill.decoders.mysql_schema.table_map import TableMap
+from tidemill.decoders.mysql_shared.session import NO_SESSION, StatementSession
+from tidemill.decoders.mysql_shared.table_map import TableMap
 from tidemill.model.barrier import Barrier
 from tidemill.model.position import Position
 from tidemill.model.table import Table
@@ -36,7 +36,7 @@ def barrier_of(changes: Iterable[DdlChange]) -> Barrier:
     return found
 
 
-class TableAnswers(Protocol):
+class TableLookup(Protocol):
     """Answers what the stream does not say."""
 
     def resolve(self, shape: TableMap, position: Position) -> Table | None:
@@ -51,10 +51,12 @@ class TableAnswers(Protocol):
         """What follows was written by a server that started then: no session of before is left. May come again for the
         same start, when a stream begins anew with the same file."""
 
-    def writes(self, text: str, database: str, session: StatementSession = UNTOLD) -> bool:
+    def writes(self, text: str, database: str, session: StatementSession = NO_SESSION) -> bool:
         """Whether a statement that changes rows, and stands in the binlog in their place, may have changed rows of a
         captured table."""
 
-    def ddl(self, text: str, database: str, position: Position, session: StatementSession = UNTOLD) -> list[DdlChange]:
+    def ddl(
+        self, text: str, database: str, position: Position, session: StatementSession = NO_SESSION
+    ) -> list[DdlChange]:
         """Applies a statement. Asked in order for every statement that is not about a transaction; `position` as
         above, after the statement."""

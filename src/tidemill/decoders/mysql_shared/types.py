@@ -12,10 +12,10 @@ import re
 
 import pyarrow as pa
 
-from tidemill.decoders.mysql_schema import charsets
-from tidemill.decoders.mysql_schema import table_map as m
-from tidemill.decoders.mysql_schema.gtid import Flavor
-from tidemill.decoders.mysql_schema.table_map import TableMap
+from tidemill.decoders.mysql_shared import charsets
+from tidemill.decoders.mysql_shared import table_map as m
+from tidemill.decoders.mysql_shared.gtid import Flavor
+from tidemill.decoders.mysql_shared.table_map import TableMap
 from tidemill.errors import DecodeError
 from tidemill.model.types import DataType, JsonForm
 

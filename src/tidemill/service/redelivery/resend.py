@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidemill import registry
 from tidemill.config import Pipeline
 from tidemill.config.advice import fill_in
-from tidemill.config.sink_spec import SinkSpec
+from tidemill.config.spec.sink import SinkSpec
 from tidemill.contracts import BaseSink, Sink
 from tidemill.dlq import DeadLetterRecord, DeadLetters
 from tidemill.errors import ConfigError, TidemillError, is_retryable

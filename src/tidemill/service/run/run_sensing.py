@@ -10,7 +10,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from tidemill.config import Pipeline
-from tidemill.config.sink_spec import SinkSpec
+from tidemill.config.spec.sink import SinkSpec
 from tidemill.contracts import Sink, StateStore
 from tidemill.contracts.sensing_store import DriftEvent
 from tidemill.errors import TidemillError

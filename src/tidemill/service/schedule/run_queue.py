@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tidemill.config.schedule import INSTALL
+from tidemill.config.spec.schedule import INSTALL
 from tidemill.disk.private import open_file
 from tidemill.errors import EnvironmentProblem, ErrorData, StateError
 from tidemill.service.schedule.values import RunFailed, RunRequest, RunResult, RunState, ScheduledRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from tidemill.config.schedule import Schedule
+from tidemill.config.spec.schedule import Schedule
 from tidemill.service.schedule.run_queue import RunQueue
 from tidemill.service.schedule.values import RunRequest
 from tidemill.telemetry import events

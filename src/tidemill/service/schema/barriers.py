@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import Any
 
 from tidemill.config import Pipeline
-from tidemill.config.ddl import Ddl
 from tidemill.config.secrets import reveal
+from tidemill.config.spec.ddl import Ddl
 from tidemill.contracts.schema_change_store import SchemaChangeStore, StoredChange
 from tidemill.log.reader import LogReader
 from tidemill.model.quarantine import Quarantine

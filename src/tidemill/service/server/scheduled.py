@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tidemill.config.schedule import Schedule
+from tidemill.config.spec.schedule import Schedule
 from tidemill.contracts.installation import StoredDocument
 from tidemill.errors import LifecycleError, TidemillError, UnknownPipeline
 from tidemill.service.cause import Cause, current_actor

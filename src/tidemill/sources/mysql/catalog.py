@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.decoders.mysql_schema import (
     SYSTEM,
-    BinlogPlace,
     CatalogColumn,
     CatalogDatabase,
     CatalogTable,
-    Flavor,
-    GtidSet,
-    MysqlGtids,
     ServerCatalog,
     implicit_period,
     is_rounded,
     of_catalog,
 )
+from tidemill.decoders.mysql_shared import BinlogPlace, Flavor, GtidSet, MysqlGtids
 from tidemill.errors import ConnectionLost, SourceError
 from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql import server as facts

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tidemill.decoders.mysql_schema import BinlogPlace, CatalogTable, Flavor, structure
+from tidemill.decoders.mysql_schema import CatalogTable, structure
+from tidemill.decoders.mysql_shared import BinlogPlace, Flavor
 from tidemill.errors import SourceError
 from tidemill.model.position import Position
 from tidemill.model.snapshot import SnapshotTable

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pymysql.constants import COMMAND
 
 from tidemill.decoders.binlog import ResultRows, result_types
-from tidemill.decoders.mysql_schema import Flavor
+from tidemill.decoders.mysql_shared import Flavor
 from tidemill.errors import ConnectionLost
 from tidemill.model.block import Block
 from tidemill.model.table import Table

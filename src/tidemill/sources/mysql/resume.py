@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tidemill.decoders.mysql_schema import (
+from tidemill.decoders.mysql_shared import (
     BinlogPlace,
     BinlogWitness,
     Flavor,

@@ -13,8 +13,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tidemill.contracts import Passage
-from tidemill.decoders.binlog import BinlogRefused, events, read_server_packet
-from tidemill.decoders.mysql_schema import BinlogPlace, MariadbGtids, MysqlGtids
+from tidemill.decoders.binlog import (
+    EVENT_HEADER,
+    BinlogRefused,
+    EventType,
+    TaggedGtid,
+    read_query,
+    read_server_packet,
+    read_tagged_gtid,
+)
+from tidemill.decoders.mysql_shared import BinlogPlace, MariadbGtids, MysqlGtids
 from tidemill.errors import ConfigError, DecodeError, SourceError
 from tidemill.model.position import Position
 from tidemill.sources.mysql import resume as position
@@ -27,8 +35,8 @@ from tidemill.sources.mysql.stream import BinlogConnection, event_size
 if TYPE_CHECKING:
     from tidemill.sources.mysql import MysqlConfig
 
-_BEGINS = frozenset({events.GTID, events.ANONYMOUS_GTID, events.GTID_TAGGED, events.MARIADB_GTID})
-_ENDS = frozenset({events.XID, events.XA_PREPARE, events.TRANSACTION_PAYLOAD})
+_BEGINS = frozenset({EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID})
+_ENDS = frozenset({EventType.XID, EventType.XA_PREPARE, EventType.TRANSACTION_PAYLOAD})
 _BETWEEN = ("gtid", "anonymous_gtid", "rotate", "stop", "format_desc", "previous_gtids", "binlog_checkpoint")
 _PLACE = 5  # an event in its packet: length, number, and the byte that says that all is well
 
@@ -118,7 +126,7 @@ class _Transaction:
 
     file: str
     name: str = ""
-    gtid: events.Tagged | None = None
+    gtid: TaggedGtid | None = None
     triple: tuple[int, int, int] | None = None
     tables: set[str] = field(default_factory=set)
     seconds: int = 0
@@ -129,26 +137,26 @@ class _Transaction:
 
     def take(self, event: bytes, *, checksum: bool) -> None:
         kind, (log_pos, flags) = event[4], struct.unpack_from("<IH", event, 13)
-        body = event[events.HEADER : -4 if checksum and kind != events.FORMAT_DESCRIPTION else None]
-        if kind == events.ROTATE:
+        body = event[EVENT_HEADER : -4 if checksum and kind != EventType.FORMAT_DESCRIPTION else None]
+        if kind == EventType.ROTATE:
             # The server makes one up when a stream begins, with a checksum or without one as it sees fit.
             summed = zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little")
-            self.file = event[events.HEADER + 8 : -4 if summed else None].decode()
+            self.file = event[EVENT_HEADER + 8 : -4 if summed else None].decode()
         elif kind in _BEGINS and not self._begun:
             self._begin(kind, event, body, log_pos)
-        elif self._begun and kind not in (events.HEARTBEAT, events.HEARTBEAT_2):
+        elif self._begun and kind not in (EventType.HEARTBEAT, EventType.HEARTBEAT_2):
             self._go_on(kind, body, flags, log_pos)
 
     def _begin(self, kind: int, event: bytes, body: bytes, log_pos: int) -> None:
         self._begun, self.end = True, log_pos
         (self.seconds,) = struct.unpack_from("<I", event)
-        if kind == events.GTID:
-            self.gtid = events.Tagged(str(uuid.UUID(bytes=body[1:17])), int.from_bytes(body[17:25], "little"), "", 0)
+        if kind == EventType.GTID:
+            self.gtid = TaggedGtid(str(uuid.UUID(bytes=body[1:17])), int.from_bytes(body[17:25], "little"), "", 0)
             self.name = f"{self.gtid.uuid}:{self.gtid.number}"
-        elif kind == events.GTID_TAGGED:
-            self.gtid = events.tagged_gtid(body)
+        elif kind == EventType.GTID_TAGGED:
+            self.gtid = read_tagged_gtid(body)
             self.name = f"{self.gtid.uuid}:{self.gtid.tag}:{self.gtid.number}".replace("::", ":")
-        elif kind == events.MARIADB_GTID:
+        elif kind == EventType.MARIADB_GTID:
             number, domain = struct.unpack_from("<QI", body)
             (server,) = struct.unpack_from("<I", event, 5)
             self.triple = domain, server, number
@@ -158,17 +166,17 @@ class _Transaction:
             self.name = f"at {self.file}:{log_pos - len(event)}"
 
     def _go_on(self, kind: int, body: bytes, flags: int, log_pos: int) -> None:
-        if kind == events.TABLE_MAP:
+        if kind == EventType.TABLE_MAP:
             database = body[9 : 9 + body[8]]
             table = body[11 + body[8] : 11 + body[8] + body[10 + body[8]]]
             self.tables.add(f"{database.decode(errors='replace')}.{table.decode(errors='replace')}")
-        text = events.query(body, flags).text.strip().upper() if kind == events.QUERY else ""
-        if kind == events.QUERY and self._single is None:
+        text = read_query(body, flags).text.strip().upper() if kind == EventType.QUERY else ""
+        if kind == EventType.QUERY and self._single is None:
             self._single = not text.startswith(("BEGIN", "XA START"))
-        over = kind in _BEGINS or kind in (events.ROTATE, events.STOP)
+        over = kind in _BEGINS or kind in (EventType.ROTATE, EventType.STOP)
         self.end = self.end if over else log_pos
         committed = text.startswith(("COMMIT", "ROLLBACK")) and not text.startswith("ROLLBACK TO")
-        single = kind == events.QUERY and bool(self._single)
+        single = kind == EventType.QUERY and bool(self._single)
         self.ended = over or kind in _ENDS or committed or single
 
 

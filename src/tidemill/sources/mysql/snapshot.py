@@ -33,7 +33,7 @@ import orjson
 
 from tidemill.contracts.catalog_scan import CatalogScan
 from tidemill.decoders.binlog import expression
-from tidemill.decoders.mysql_schema import BinlogPlace, Flavor, file_number
+from tidemill.decoders.mysql_shared import BinlogPlace, Flavor, file_number
 from tidemill.errors import SourceError, StructureChanged
 from tidemill.model.block import Block
 from tidemill.model.position import Ordering, Position

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from pymysql.constants import COMMAND
 
-from tidemill.decoders.binlog import events
-from tidemill.decoders.mysql_schema import BinlogPlace, Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders.binlog import EventType
+from tidemill.decoders.mysql_shared import BinlogPlace, Flavor, MariadbGtids, MysqlGtids
 from tidemill.errors import ConnectionLost, SourceError
 from tidemill.net.buffered import BufferedReader, Pace
 from tidemill.sources.mysql import errors
@@ -136,7 +136,7 @@ def creation_time(config: MysqlConfig, file: str) -> int:
                 session.connection._execute_command(COMMAND.COM_BINLOG_DUMP, body)
                 for _ in range(5):  # a ROTATE that names the file, then the event
                     event = session.connection._read_packet().get_all_data()[1:]
-                    if len(event) > _EVENT_TYPE and event[_EVENT_TYPE] == events.FORMAT_DESCRIPTION:
+                    if len(event) > _EVENT_TYPE and event[_EVENT_TYPE] == EventType.FORMAT_DESCRIPTION:
                         return int.from_bytes(event[:4], "little")
         finally:
             session.connection._force_close()

@@ -23,8 +23,7 @@ from tidemill.model.columns import Ints
 from tidemill.model.position import Ordering, Position
 from tidemill.model.table import Table
 from tidemill.net.buffered import Pace
-from tidemill.sources.postgres import ddl_trigger, identity, resume, setup, skip, watch
-from tidemill.sources.postgres import keys as key_history
+from tidemill.sources.postgres import ddl_trigger, identity, resume, setup, skip
 from tidemill.sources.postgres import stream as wire
 from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.checks import run_checks
@@ -33,6 +32,8 @@ from tidemill.sources.postgres.config import PostgresConfig
 from tidemill.sources.postgres.errors import RECOVER, SlotLost, translate
 from tidemill.sources.postgres.lineage import remember, trace
 from tidemill.sources.postgres.lsn import compare_lsn, format_lsn, parse_lsn
+from tidemill.sources.postgres.publication import keys as key_history
+from tidemill.sources.postgres.publication import watch
 from tidemill.sources.postgres.relations import Announcer
 from tidemill.sources.postgres.schema_statements import SchemaStatements
 from tidemill.sources.postgres.snapshot import PostgresSnapshotReader

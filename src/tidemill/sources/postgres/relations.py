@@ -16,7 +16,7 @@ from psycopg import sql
 from tidemill.decoders.pgoutput import Relation, RelationColumn
 from tidemill.model.table import Table
 from tidemill.sources.postgres.errors import translate
-from tidemill.sources.postgres.published import Published
+from tidemill.sources.postgres.publication.published import Published
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres.config import PostgresConfig

@@ -12,7 +12,7 @@ from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.client import connect
 from tidemill.sources.postgres.config import PostgresConfig
 from tidemill.sources.postgres.errors import translate
-from tidemill.sources.postgres.published import Published, PublishedRelation, streamed_relations
+from tidemill.sources.postgres.publication.published import Published, PublishedRelation, streamed_relations
 from tidemill.sources.postgres.relations import announce
 
 _DEFAULTS = """

@@ -17,10 +17,11 @@ from psycopg import sql
 
 from tidemill.contracts import Schemas
 from tidemill.model.position import Position
-from tidemill.sources.postgres import errors, keys, resume
+from tidemill.sources.postgres import errors, resume
 from tidemill.sources.postgres import identity as server_identity
 from tidemill.sources.postgres.lsn import format_lsn
-from tidemill.sources.postgres.published import Published, PublishedRelation
+from tidemill.sources.postgres.publication import keys
+from tidemill.sources.postgres.publication.published import Published, PublishedRelation
 from tidemill.sources.postgres.tables import FoundTable
 
 if TYPE_CHECKING:

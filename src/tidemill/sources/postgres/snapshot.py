@@ -32,7 +32,12 @@ from tidemill.sources.postgres.copy_out import CopyMemory, CopyOut
 from tidemill.sources.postgres.errors import PublicationProblem, translate
 from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.pages import Pages, check_file, file_query, measure_pages, next_bound, page_conditions
-from tidemill.sources.postgres.published import Publication, Published, PublishedRelation, streamed_relations
+from tidemill.sources.postgres.publication.published import (
+    Publication,
+    Published,
+    PublishedRelation,
+    streamed_relations,
+)
 from tidemill.sources.postgres.relations import announce, identifier, literal, signature_query
 from tidemill.sources.postgres.scan import scan_catalog
 from tidemill.telemetry.failpoints import failpoint

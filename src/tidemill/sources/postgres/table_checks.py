@@ -12,9 +12,9 @@ from tidemill.contracts import Check, Outcome, Resting
 from tidemill.errors import TidemillError
 from tidemill.model.snapshot import SnapshotMode
 from tidemill.sources.postgres import errors, setup
-from tidemill.sources.postgres.notices import list_notices
-from tidemill.sources.postgres.published import Published, Unit
-from tidemill.sources.postgres.watch import PublicationState, recall
+from tidemill.sources.postgres.publication.notices import list_notices
+from tidemill.sources.postgres.publication.published import Published, Unit
+from tidemill.sources.postgres.publication.watch import PublicationState, recall
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres.config import PostgresConfig

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from numba import config
 
 from tidemill.decoders.binlog import cells
-from tidemill.decoders.binlog import json_text as kernel
 from tidemill.decoders.binlog.column import BinlogCells
-from tidemill.decoders.binlog.json_value import Node, broken_error, parse, quote, render
-from tidemill.decoders.columnar.fields import Bytes
+from tidemill.decoders.binlog.json import text as kernel
+from tidemill.decoders.binlog.json.value import Node, broken_error, parse, quote, render
+from tidemill.decoders.mysql_shared.fields import Bytes
 from tidemill.errors import DecodeError
 from tidemill.model.columns import booleans
 

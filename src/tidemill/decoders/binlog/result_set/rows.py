@@ -17,16 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.decoders.binlog import columns, strings
-from tidemill.decoders.binlog import result_kernels as kernels
 from tidemill.decoders.binlog.cells import VALUE
 from tidemill.decoders.binlog.column import BinlogCells, Result
 from tidemill.decoders.binlog.columns import Converter
 from tidemill.decoders.binlog.expand import read_only
+from tidemill.decoders.binlog.result_set import kernels
 from tidemill.decoders.columnar.decimal_text import decimals
-from tidemill.decoders.columnar.fields import Bytes
 from tidemill.decoders.columnar.sides import meta, side_values
-from tidemill.decoders.mysql_schema import table_map as m
-from tidemill.decoders.mysql_schema import types
+from tidemill.decoders.mysql_shared import table_map as m
+from tidemill.decoders.mysql_shared import types
+from tidemill.decoders.mysql_shared.fields import Bytes
 from tidemill.errors import DecodeError
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.columns import Ints

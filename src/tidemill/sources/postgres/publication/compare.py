@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.sources.postgres.marks import DROPPED, INCOMPLETE, TableMark
-from tidemill.sources.postgres.published import Publication, Published, PublishedRelation, Unit
+from tidemill.sources.postgres.publication.marks import DROPPED, INCOMPLETE, TableMark
+from tidemill.sources.postgres.publication.published import Publication, Published, PublishedRelation, Unit
 
 
 class RowEvidence(Protocol):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tidemill.contracts import Notice
 from tidemill.errors import TidemillError
 from tidemill.sources.postgres import setup
-from tidemill.sources.postgres.published import KINDS, Published, PublishedRelation
+from tidemill.sources.postgres.publication.published import KINDS, Published, PublishedRelation
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres.config import PostgresConfig

@@ -30,13 +30,14 @@ from psycopg import sql
 
 from tidemill.contracts import Notice, Schemas
 from tidemill.errors import ConnectionLost, PositionLost, RegistryError, SourceError, TidemillError
-from tidemill.sources.postgres import ddl_trigger, errors, keys, resume, setup
+from tidemill.sources.postgres import ddl_trigger, errors, resume, setup
 from tidemill.sources.postgres.client import connect
-from tidemill.sources.postgres.compare import Comparison
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
-from tidemill.sources.postgres.marks import TableMark, merge
-from tidemill.sources.postgres.notices import list_notices, without_identity
-from tidemill.sources.postgres.published import Published
+from tidemill.sources.postgres.publication import keys
+from tidemill.sources.postgres.publication.compare import Comparison
+from tidemill.sources.postgres.publication.marks import TableMark, merge
+from tidemill.sources.postgres.publication.notices import list_notices, without_identity
+from tidemill.sources.postgres.publication.published import Published
 from tidemill.sources.postgres.tables import parse
 from tidemill.telemetry import events
 
