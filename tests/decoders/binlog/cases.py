@@ -1,4 +1,4 @@
-"""SQL, and the events it must become. `myrecord.py` lets servers turn the SQL into bytes, kept in `golden_binlog/`.
+"""SQL, and the events it must become. `record.py` lets servers turn the SQL into bytes, kept in `golden/`.
 
 The expected events are written here by hand from the SQL, never taken from the decoder.
 """

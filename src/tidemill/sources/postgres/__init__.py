@@ -32,8 +32,7 @@ from tidemill.sources.postgres.config import PostgresConfig
 from tidemill.sources.postgres.errors import RECOVER, SlotLost, translate
 from tidemill.sources.postgres.lineage import remember, trace
 from tidemill.sources.postgres.lsn import compare_lsn, format_lsn, parse_lsn
-from tidemill.sources.postgres.publication import keys as key_history
-from tidemill.sources.postgres.publication import watch
+from tidemill.sources.postgres.publication import keys, watch
 from tidemill.sources.postgres.relations import Announcer
 from tidemill.sources.postgres.schema_statements import SchemaStatements
 from tidemill.sources.postgres.snapshot import PostgresSnapshotReader
@@ -163,8 +162,8 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
     def _number(self, relation: Relation, type_names: dict[int, str], schemas: Schemas, position: Position) -> Table:
         self._watch.hint()
         before = schemas.newest(relation.full_name)
-        keys = [*([before.key] if before else []), *key_history.since(self.began, relation.oid, schemas)]
-        table = self.catalog.describe(relation, type_names, keys)
+        known_keys = [*([before.key] if before else []), *keys.since(self.began, relation.oid, schemas)]
+        table = self.catalog.describe(relation, type_names, known_keys)
         known = schemas.register(trace(table, relation.oid, self.catalog, schemas), position)
         remember(relation.oid, self.catalog, schemas)
         return known
