@@ -41,11 +41,11 @@ def load(family: str, name: str) -> Any:
 
 
 def _entry_points(family: str) -> Iterable[importlib.metadata.EntryPoint]:
-    return _installed(family, tuple(sys.path))
+    return _read_entry_points(family, tuple(sys.path))
 
 
 @lru_cache(maxsize=16)
-def _installed(family: str, path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+def _read_entry_points(family: str, path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
     """To read the metadata of all packages takes milliseconds, and a document asks for each of its components. The path
     counts: Spark adds packages to that of a worker that is there already."""
     return tuple(importlib.metadata.entry_points(group=f"tidemill.{family}"))

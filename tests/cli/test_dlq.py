@@ -137,16 +137,16 @@ def test_a_sink_is_told_which_structure_the_table_of_a_letter_has_by_now(
         schemas.register(table, position(1))
         more = dataclasses.replace(table, columns=(*table.columns, dataclasses.replace(table.columns[-1], name="more")))
         newest = schemas.register(more.with_fingerprint(), position(2))
-    confirmed: list[Delivery] = []
+    sent: list[Delivery] = []
     write = scribe.Scribe.write
 
     def noted(sink: scribe.Scribe, delivery: Delivery) -> Receipt:
-        confirmed.append(delivery)
+        sent.append(delivery)
         return write(sink, delivery)
 
     monkeypatch.setattr(scribe.Scribe, "write", noted)
     assert tidemill("dlq", "replay", pipeline.file, "--yes").code == 0
-    assert {delivery.newest for delivery in confirmed} == {newest}
+    assert {delivery.newest for delivery in sent} == {newest}
 
 
 def test_replay_says_that_letters_arrive_behind_later_events_and_waits_for_a_yes(
@@ -307,9 +307,9 @@ def test_a_letter_never_puts_a_row_of_a_database_back_to_an_older_state(
     (skipped,) = [each["skipped"] for each in answer.json["dead_letters"] if each["skipped"]]
     assert skipped == "superseded: event 20 is newer"
     assert rows.tell() == {3: "newer", 4: "customer 4 — Zürich", 17: "customer 17 — Zürich"}
-    confirmed = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s")
-    assert "0 delivered, 0 failed, 1 skipped" in confirmed.out
-    (purge,) = [line.partition(": ")[2] for line in confirmed.out.splitlines() if "dlq purge" in line]
+    shown = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s")
+    assert "0 delivered, 0 failed, 1 skipped" in shown.out
+    (purge,) = [line.partition(": ")[2] for line in shown.out.splitlines() if "dlq purge" in line]
     (number,) = [dead_letter.number for dead_letter in store.dead_letters(sink="s")]
     assert purge == f"tidemill dlq purge {rows.pipeline.file} {number}", "as it can be pasted"
     refused = tidemill("dlq", "replay", rows.pipeline.file, "--sink", "s", "--superseded")

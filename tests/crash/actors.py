@@ -140,12 +140,10 @@ class _Actor:
             deadline = time.monotonic() + 60  # a machine that is busy writes slowly
             while _runs(pid) and time.monotonic() < deadline:
                 time.sleep(0.05)
-        confirmed = self.output[len(said) :].split("\n\n")
+        rest = self.output[len(said) :].split("\n\n")
         # Java has a hundred threads that only wait for work; all are in the output's file.
         busy = [
-            part
-            for part in confirmed
-            if not part.startswith('"') or "stream execution" in part or "task launch" in part
+            part for part in rest if not part.startswith('"') or "stream execution" in part or "task launch" in part
         ]
         return "\n\n".join([said[-5000:], *busy])
 

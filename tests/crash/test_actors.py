@@ -28,5 +28,5 @@ def test_who_does_not_go_on_tells_what_it_is_about(tmp_path: Path) -> None:
     with on_stage(actor):
         actor._spawn([sys.executable, "-c", _STUCK])
         wait_for(lambda: actor.output.count("begun") == 2, 180, "it did not begin")
-        confirmed = actor.testimony()
-    assert all(words in confirmed for words in ("begun", "in child_that_hangs", "in parent_that_hangs"))
+        said = actor.testimony()
+    assert all(words in said for words in ("begun", "in child_that_hangs", "in parent_that_hangs"))

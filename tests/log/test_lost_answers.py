@@ -169,9 +169,9 @@ def test_a_piece_of_an_open_transaction_that_is_gone_is_asked_for_again(
     writer.spill(make_spill(7, 2, start=4))
     gone = [name for name in bucket.open().names() if name.startswith("spill-")][1]
     bucket.open().remove(gone)
-    with pytest.raises(SpillLost, match="gone") as confirmed:
+    with pytest.raises(SpillLost, match="gone") as raised:
         writer.commit_spill(change)
-    assert is_retryable(confirmed.value)
+    assert is_retryable(raised.value)
     writer.drop_spills()
     writer.spill(make_spill(7, 4, subtx=[7, 8, 7, 7]))
     writer.commit_spill(change)

@@ -36,9 +36,9 @@ def test_a_writer_that_wakes_up_after_another_took_over_destroys_nothing_and_sto
     new.append(make_change(5, number=2, first_id=100))
     before = events(LogReader(bucket.open()))
     for _ in range(2):
-        with pytest.raises(LogTakenOver) as confirmed:
+        with pytest.raises(LogTakenOver) as raised:
             old.append(make_change(4, number=2, first_id=900))
-        assert not is_retryable(confirmed.value)
+        assert not is_retryable(raised.value)
     old.close()
     assert events(LogReader(bucket.open())) == before
     new.append(make_change(1, number=3))
@@ -172,9 +172,9 @@ def test_a_record_that_comes_late_and_replaces_a_newer_one_stops_everybody(
     store.at, store.calls, store.meanwhile = "look", 1, take_over
     with pytest.raises(LogTakenOver):
         old.append(make_change(late, number=2))
-    with pytest.raises(LogTakenOver, match="has replaced") as confirmed:
+    with pytest.raises(LogTakenOver, match="has replaced") as raised:
         new[0].append(make_change(2, number=9))
-    assert "only one runs" in confirmed.value.fix
+    assert "only one runs" in raised.value.fix
     new[0].close()
     with pytest.raises(LogCorrupt, match="two captures"):
         reader.refs(3, 8)

@@ -47,8 +47,8 @@ def test_one_column_gone_and_one_come_are_no_rename_unless_the_table_says_so() -
     remark = Column("remark", TEXT)
     guessed = diff(OLD, _with(ID, remark, TOTAL))
     assert (guessed.added, guessed.dropped, guessed.renamed) == ((remark,), (NOTE,), ())
-    confirmed = diff(OLD, _with(ID, remark, TOTAL, renamed=(("note", "remark"),)))
-    assert confirmed == Diff(renamed=((NOTE, remark),))
+    found = diff(OLD, _with(ID, remark, TOTAL, renamed=(("note", "remark"),)))
+    assert found == Diff(renamed=((NOTE, remark),))
 
 
 def test_a_column_that_was_renamed_and_changed_is_in_both() -> None:

@@ -185,7 +185,7 @@ class Requeuer:
     def _append(self, at: Quarantine, piece: _Piece) -> int | None:
         """How many rows became visible; None while the log has no room for them."""
         staging = Staging(self._log.store, staging_id(at.number, piece.start, piece.end))
-        blocks = _counted(self._reader.read, piece.refs)
+        blocks = _renumber(self._reader.read, piece.refs)
         manifest = staging.seal([staging.write(f"part{number}", part) for number, part in enumerate(blocks)])
         failpoint("requeue.staged")
         try:
@@ -219,7 +219,7 @@ class Requeuer:
         return at
 
 
-def _counted(read: Callable[[BlockRef], Block], refs: Iterable[BlockRef]) -> Iterator[list[Block]]:
+def _renumber(read: Callable[[BlockRef], Block], refs: Iterable[BlockRef]) -> Iterator[list[Block]]:
     """Their blocks in parts of bounded size, with offsets that count from 0 in each."""
     part: list[Block] = []
     first = size = 0

@@ -59,10 +59,10 @@ class FileCheckpoints(Component[FileConfig]):
         except FileNotFoundError:
             return None
         except (ValueError, TypeError) as error:
-            raise _broken(path, str(error)) from error
+            raise _no_checkpoint(path, str(error)) from error
         except OSError as error:
             raise _unreachable(path, error) from error
-        raise _broken(path, "no line of it matches its checksum")
+        raise _no_checkpoint(path, "no line of it matches its checksum")
 
     def save(self, pipeline: str, checkpoint: Checkpoint, *, expect: int, force: bool = False) -> Checkpoint:
         """Returns when it is on disk."""
@@ -136,7 +136,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     return orjson.loads(data) if data.startswith(b"{") else read_newest(data, _NUMBER)
 
 
-def _broken(path: Path, why: str) -> CheckpointError:
+def _no_checkpoint(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"the checkpoint file does not hold a checkpoint: {why}",
         where=str(path),

@@ -102,7 +102,7 @@ class PostgresCheckpoints(Component[PostgresCheckpointsConfig]):
 
     @contextmanager
     def _transaction(self) -> Iterator[PgSession]:
-        with self._lock, self._explained():
+        with self._lock, self._explain_errors():
             db = self._begin()
             try:
                 yield db
@@ -117,7 +117,7 @@ class PostgresCheckpoints(Component[PostgresCheckpointsConfig]):
         """A connection that broke while nobody used it is only noticed now, and nothing was asked of it yet."""
         if self._db is not None:
             try:
-                return _begun(self._db)
+                return _begin_on(self._db)
             except psycopg.OperationalError:
                 self._drop()
         given: dict[str, Any] = {"application_name": "tidemill", "connect_timeout": 10}
@@ -127,7 +127,7 @@ class PostgresCheckpoints(Component[PostgresCheckpointsConfig]):
         db.silence_seconds = _SILENCE_SECONDS
         self._db = db
         self._create(db)
-        return _begun(db)
+        return _begin_on(db)
 
     def _create(self, db: PgSession) -> None:
         """Looked for first: IF NOT EXISTS would ask for the right to create it even where it is there."""
@@ -151,7 +151,7 @@ class PostgresCheckpoints(Component[PostgresCheckpointsConfig]):
             self._db = None
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except psycopg.Error as error:
@@ -167,7 +167,7 @@ class PostgresCheckpoints(Component[PostgresCheckpointsConfig]):
             ) from error
 
 
-def _begun(db: PgSession) -> PgSession:
+def _begin_on(db: PgSession) -> PgSession:
     db.execute("BEGIN")
     db.execute(_SETTINGS)
     return db

@@ -40,7 +40,7 @@ def plan(file: target.File, pipeline: target.Which = None, as_json: terminal.AsJ
     terminal.show_table(
         ("offset", "table", "kinds", "action", "sink", "would run"),
         [
-            (each.offset, each.table, ", ".join(each.kinds), each.action, sink, _said(outcome))
+            (each.offset, each.table, ", ".join(each.kinds), each.action, sink, _describe_outcome(outcome))
             for each in found
             for sink, outcome in sorted(each.plans.items())
         ],
@@ -96,7 +96,7 @@ def show(file: target.File, number: Number, pipeline: target.Which = None, as_js
     terminal.show_table(
         ("sink", "status", "statements"),
         [
-            (sink, outcome.status or "not reached", f"{_tense(outcome)} {_said(outcome)}")
+            (sink, outcome.status or "not reached", f"{_tense(outcome)} {_describe_outcome(outcome)}")
             for sink, outcome in sorted(found.outcomes.items())
         ],
         empty="No sink has come to it yet.",
@@ -169,5 +169,5 @@ def _tense(outcome: SinkOutcome) -> str:
     return {"": "would run:", "applied": "ran:", "failed": "tried:"}.get(outcome.status, "did not run:")
 
 
-def _said(outcome: SinkOutcome) -> str:
+def _describe_outcome(outcome: SinkOutcome) -> str:
     return "; ".join(outcome.statements) or outcome.error or "nothing"

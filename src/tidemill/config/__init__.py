@@ -1,4 +1,16 @@
-"""YAML to validated pipelines. `load` is the way in; `json_schema` and `masked` are for showing."""
+"""YAML to validated pipelines. `load` is the way in; `json_schema` and `mask` are for showing.
+
+document     YAML into plain data, with the line of every path; expand puts variables into its text
+environment  fields from environment variables
+spec         what may stand in a document: a model for each section
+resolve      a document into a checked spec; explain and problem say what is wrong with it
+pipeline     a pipeline ready to run
+occupied     two sinks that write to one place
+posted       documents that came over the API; confine is what they may reach on this machine
+notes        what is right and yet not what one might expect; advice is what can be pasted
+jsonschema   JSON Schema for editors
+secrets      a configuration without its secrets
+"""
 
 from tidemill.config.jsonschema import json_schema
 from tidemill.config.pipeline import Pipeline, load, load_all, load_environment

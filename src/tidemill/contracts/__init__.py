@@ -1,4 +1,17 @@
-"""What the members of each family promise, and what they may rely on. Third parties write against this package."""
+"""What the members of each family promise, and what they may rely on. Third parties write against this package.
+
+component          what every member has: a config beside its class, and checks; check is one of those
+source             what a source promises; byte_stream for those that read a socket, structure_history for those whose
+                   stream does not describe its tables
+snapshot           tables that can be copied while they change; catalog_scan a catalog that can be compared
+processor          what a processor promises
+format             what a wire format promises to sinks
+sink               what a sink promises; audit for those that `verify` asks, recovery for those that keep rows
+checkpoint_store   where positions of delivery are kept
+state_store        where the rest is kept; parts of it are snapshot_store, schema_change_store, sensing_store,
+                   installation and lease
+registry_database  where a schema registry keeps its rows
+"""
 
 from tidemill.contracts.audit import AuditedSink, RowAudit, RowDifference, RowFault, ValuePair
 from tidemill.contracts.byte_stream import ByteStreamSource, Decoder

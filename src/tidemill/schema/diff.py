@@ -49,12 +49,12 @@ def _names_before(old: Table, new: Table) -> dict[str, str]:
         moves = {was: now for was, now in new.renamed if was in before and now in after}
         # The new name may be taken only by a column that gives it up itself: two that swapped their names.
         found = {now: was for was, now in moves.items() if now not in before or now in moves}
-    taken, confirmed = set(found.values()), any(c.origin in of_origin for c in new.columns)
+    taken, by_origin = set(found.values()), any(c.origin in of_origin for c in new.columns)
     for name, column in after.items():
         if name in found or name not in before or name in taken:
             continue
         # Where no column at all is the same it is another table of that name: then columns go by their names.
-        if not (confirmed and column.origin and before[name].origin):
+        if not (by_origin and column.origin and before[name].origin):
             found[name] = name
     return found
 

@@ -30,7 +30,7 @@ def check_processors(subject: Pipeline) -> Iterator[Check]:
 
 def _check_chain(subject: Pipeline) -> Iterator[Check]:
     specs = subject.spec.processors
-    tables = _captured(subject) if specs else []
+    tables = _captured_tables(subject) if specs else []
     if not tables:
         return
     flow: dict[str, Table | None] = {table.full_name: table for table in tables}
@@ -42,7 +42,7 @@ def _check_chain(subject: Pipeline) -> Iterator[Check]:
             yield from _check(name, processor, flow, tables, Structures(digest(chain), known))
 
 
-def _captured(subject: Pipeline) -> list[Table]:
+def _captured_tables(subject: Pipeline) -> list[Table]:
     source = subject.build_source()
     if not isinstance(source, SnapshotSource):
         return []

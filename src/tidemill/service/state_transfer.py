@@ -72,13 +72,13 @@ def _refuse_running(uri: str, recorded: list[RecordedState], confirm: Callable[[
         held = _find_alive(store)
     if held is not None and held.holder is not None:
         process = LeaseProcess.read(held.holder.process)
-        raise _running(held.pipeline, str(process or "another server"))
+        raise _still_runs(held.pipeline, str(process or "another server"))
     doubtful = []
     for each in recorded:
         directory = None if "://" in uri else Path(uri).absolute().parent / each.pipeline
         holder = lock_holder(directory) if directory is not None and directory.is_dir() else None
         if holder:
-            raise _running(each.pipeline, holder)
+            raise _still_runs(each.pipeline, holder)
         if holder is None and each.state in _RUNNING:
             doubtful.append(f"{each.pipeline} ({each.actor}, {each.at})")
     if doubtful:
@@ -109,7 +109,7 @@ def _find_alive(store: LeaseStore) -> StoredLease | None:
     return None
 
 
-def _running(pipeline: str, holder: str) -> AlreadyRunning:
+def _still_runs(pipeline: str, holder: str) -> AlreadyRunning:
     return AlreadyRunning(
         f'pipeline "{pipeline}" runs', where=holder,
         fix="Nothing was written. Stop every server and every run that uses this store, then export it.",

@@ -75,7 +75,7 @@ class SqlSchemaChangeStore:
                 raise KeyError(number)
             run(
                 "UPDATE schema_changes SET outcomes = ? WHERE pipeline = ? AND number = ?",
-                _packed({**found.outcomes, sink: outcome}), pipeline, number,
+                _pack({**found.outcomes, sink: outcome}), pipeline, number,
             )  # fmt: skip
 
     def structures(self, pipeline: str, sinks: str) -> dict[str, dict[str, Any]]:
@@ -150,7 +150,7 @@ def _row(change: StoredChange) -> tuple[Any, ...]:
     return (
         change.number, change.offset, change.position, change.table, orjson.dumps(change.kinds).decode(), change.text,
         change.before, change.after, change.seen_at, str(change.decision), change.actor, change.reason,
-        change.decided_at, _packed(change.outcomes),
+        change.decided_at, _pack(change.outcomes),
     )  # fmt: skip
 
 
@@ -166,5 +166,5 @@ def _change(row: tuple[Any, ...]) -> StoredChange:
     )  # fmt: skip
 
 
-def _packed(outcomes: Mapping[str, SinkOutcome]) -> str:
+def _pack(outcomes: Mapping[str, SinkOutcome]) -> str:
     return orjson.dumps({sink: asdict(outcome) for sink, outcome in outcomes.items()}).decode()

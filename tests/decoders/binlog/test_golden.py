@@ -28,9 +28,9 @@ def test_every_case_was_recorded_as_it_stands() -> None:
     assert set(recorded) == {case.name for case in CASES}
     for case in CASES:
         golden = recorded[case.name]
-        confirmed = f"{case.name} changed: python -m tests.decoders.binlog.record {case.name}"
-        assert (golden.setup, golden.sql) == (list(case.setup), list(case.sql)), confirmed
-        assert golden.expected == goldens.numbered(case.expected), confirmed
+        again = f"{case.name} changed: python -m tests.decoders.binlog.record {case.name}"
+        assert (golden.setup, golden.sql) == (list(case.setup), list(case.sql)), again
+        assert golden.expected == goldens.numbered(case.expected), again
         assert [stream.server for stream in golden.streams] == list(case.servers)
 
 

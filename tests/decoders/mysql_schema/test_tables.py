@@ -96,32 +96,32 @@ def story(request: pytest.FixtureRequest) -> Iterator[Story]:
             "CREATE DATABASE d CHARACTER SET utf8mb4",
             "RESET BINARY LOGS AND GTIDS" if kind == "mysql" else "RESET MASTER",
         )
-        confirmed = Story(Flavor(kind))
+        story = Story(Flavor(kind))
         connection = server.connect("d")
-        while len(confirmed.then) < 70:
-            known = {name: [c.name for c in t.columns] for name, t in confirmed.now.items()}
+        while len(story.then) < 70:
+            known = {name: [c.name for c in t.columns] for name, t in story.now.items()}
             try:
                 with connection.cursor() as cursor:
                     cursor.execute(random_statement(dice, names, columns, known))
             except pymysql.err.MySQLError:
                 continue
-            confirmed.now = read_catalog(server, "d")
-            for table in confirmed.now.values():
-                _row(server, connection, confirmed, table)
+            story.now = read_catalog(server, "d")
+            for table in story.now.values():
+                _row(server, connection, story, table)
             if dice.random() < 0.05:
                 server.execute("FLUSH BINARY LOGS")
         connection.close()
-        confirmed.events = [e for e in events(server) if e.kind in (QUERY, TABLE_MAP)]
-        yield confirmed
+        story.events = [e for e in events(server) if e.kind in (QUERY, TABLE_MAP)]
+        yield story
 
 
-def _row(server: Server, connection: pymysql.Connection, confirmed: Story, table: CatalogTable) -> None:
+def _row(server: Server, connection: pymysql.Connection, story: Story, table: CatalogTable) -> None:
     try:
         with connection.cursor() as cursor:
             cursor.execute(f"INSERT INTO {table.name} () VALUES ()")
     except pymysql.err.MySQLError:
         return  # a second row with the key's default
-    confirmed.then.append((table.name, tuple(c.name for c in table.columns), table.key))
+    story.then.append((table.name, tuple(c.name for c in table.columns), table.key))
 
 
 @pytest.fixture

@@ -56,14 +56,14 @@ class FlowsService:
         patch = read_posted(request.merge_patch_json, json=True)
         name = find_name(self._control, request.pipeline, caller)
         cause, scope = caller.cause(request.reason), caller.principal.scope
-        return _flow(self._control.patch(name, patch, cause, expect=_expected(request), scope=scope))
+        return _flow(self._control.patch(name, patch, cause, expect=_expected_version(request), scope=scope))
 
     @needs(Role.ADMIN)
     def delete(self, request: Any, caller: Caller) -> Any:
         if not request.pipeline:
             raise ConfigError("it is not said which pipeline", where="pipeline", fix="Name it. Nothing was done.")
         name = find_name(self._control, request.pipeline, caller)
-        self._control.delete(name, caller.cause(request.reason), expect=_expected(request))
+        self._control.delete(name, caller.cause(request.reason), expect=_expected_version(request))
         return wire.DeleteFlowReply()
 
     @needs(Role.OPERATOR)
@@ -122,7 +122,7 @@ def _flow(view: PipelineView) -> Any:
     )  # fmt: skip
 
 
-def _expected(request: Any) -> Sequence[str] | None:
+def _expected_version(request: Any) -> Sequence[str] | None:
     return [request.expect_version] if request.expect_version else None
 
 

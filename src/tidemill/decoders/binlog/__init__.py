@@ -10,6 +10,12 @@ What is rare turns off that road and comes back to it: `control` (tables not met
 
 A transaction larger than `spill_bytes`, and one that XA has only prepared, leaves in pieces (`Spilled`) and becomes
 visible only with `SpillCommitted` (invariant 3); memory stays bounded.
+
+scan        one pass over the stream; images walks rows for it, wire reads numbers
+rows        what scan noted; stream the bytes under it, progress how far it is, emit what leaves
+blocks      rows as blocks: cells of a column, columns to Arrow: strings, temporal, old_temporal, json
+control     what scan leaves to Python: events by one, statements, ends of transactions; expand what is compressed
+result_set  rows of a SELECT, for snapshots
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def read_tagged_gtid(body: bytes) -> TaggedGtid:
             case 1:
                 name = bytes(_byte(data.varint()) for _ in range(16))
             case 2:
-                number = _signed(data.varint())
+                number = _decode_sign(data.varint())
             case 3:
                 tag = data.text(data.varint())
             case 4 | 5:
@@ -208,7 +208,7 @@ def _byte(value: int) -> int:
     return value
 
 
-def _signed(value: int) -> int:
+def _decode_sign(value: int) -> int:
     return value >> 1 ^ -(value & 1)
 
 

@@ -28,13 +28,13 @@ class Progress:
             breaks = np.flatnonzero((np.diff(name) != 0) | (np.diff(number) != 1)) + 1
             starts, stops = np.append(0, breaks).tolist(), np.append(breaks, len(name)).tolist()
             for start, stop in zip(starts, stops, strict=True):
-                self._done(int(name[start]), int(number[start]), int(number[stop - 1]))
+                self._add_gtids(int(name[start]), int(number[start]), int(number[stop - 1]))
         self._place.end_transaction(int(notes.tx_end[last - 1]))
 
     def finish(self, transaction: BinlogTransaction) -> None:
         """A transaction that ended outside of `scan`."""
         if transaction.name or self._place.gtids is not None:
-            self._done(transaction.name, transaction.number, transaction.number)
+            self._add_gtids(transaction.name, transaction.number, transaction.number)
         self._place.end_transaction(int(self._stream.state[scanning.LOG_POS]))
 
     def position(self, transaction: BinlogTransaction | None) -> Position:
@@ -46,7 +46,7 @@ class Progress:
         """Of the kind that the stream resumes by."""
         return self.position(None if self._place.gtids is None else transaction)
 
-    def _done(self, name: int, first: int, last: int) -> None:
+    def _add_gtids(self, name: int, first: int, last: int) -> None:
         """Adds the GTIDs of one server from `first` to `last`."""
         match self._place.gtids, self._stream.names[name].counter:
             case MysqlGtids() as gtids, Uuid(uuid, tag):

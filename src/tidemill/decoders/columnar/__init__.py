@@ -1,0 +1,1 @@
+"""Kernels and columns that every decoder needs."""

@@ -6,6 +6,12 @@ the event wins, and the history adds what it does not have: generated columns, a
 
 The history is kept in the schema registry with the position of every statement. A restart goes on with what was true at
 its own position: statements after that are forgotten and come again.
+
+catalog    tables in the server's own words; table makes of one what the rest of the project knows
+history    all of them at one place of the binlog; rewind goes back, notes is how it is kept, temporary what hides it
+ddl        reads a statement into statements: tokens, clauses, column_definition, defaults; target for changes of rows
+changes    what a DDL event says of its table
+shape      whether a table can be that of a TABLE_MAP
 """
 
 from __future__ import annotations
@@ -267,7 +273,7 @@ class MysqlTables:
             if not difference(state, shape):
                 # What is written here in the server's own words was no more than read in a statement.
                 labelled = [
-                    replace(c, type=self._confirm(shape, j)[0]) if shape.types[j] in (m.ENUM, m.SET) else c
+                    replace(c, type=self._read_type(shape, j)[0]) if shape.types[j] in (m.ENUM, m.SET) else c
                     for j, c in enumerate(state.columns)
                 ]
                 return replace(state, columns=tuple(labelled), key=key)
@@ -276,12 +282,12 @@ class MysqlTables:
         generated = {c.name: c.generated for c in state.columns} if state else {}
         columns = []
         for j, name in enumerate(shape.names):
-            native, charset = self._confirm(shape, j)
+            native, charset = self._read_type(shape, j)
             columns.append(CatalogColumn(name, native, charset, shape.nullable[j], generated.get(name, False)))
         made = CatalogTable(shape.database, shape.name, tuple(columns), key)
         return replace(made, charset=state.charset, renamed=state.renamed) if state else made
 
-    def _confirm(self, shape: TableMap, j: int) -> tuple[str, str]:
+    def _read_type(self, shape: TableMap, j: int) -> tuple[str, str]:
         """Type and charset of a column as the event alone has them."""
         kind = mysqltypes.of_map(shape, j)
         if kind is None:

@@ -234,7 +234,7 @@ _MORE_CODES: dict[str, dict[bytes, str]] = {
 }  # fmt: skip
 
 
-def _filling(codes: dict[bytes, str]) -> Callable[[UnicodeError], tuple[str, int]]:
+def _make_handler(codes: dict[bytes, str]) -> Callable[[UnicodeError], tuple[str, int]]:
     def fill(error: UnicodeError) -> tuple[str, int]:
         if isinstance(error, UnicodeDecodeError):
             for end in (error.start + 2, error.start + 3):
@@ -247,4 +247,4 @@ def _filling(codes: dict[bytes, str]) -> Callable[[UnicodeError], tuple[str, int
 
 
 for _name, _codes in _MORE_CODES.items():
-    codecs.register_error(f"tidemill.{_name}", _filling(_codes))
+    codecs.register_error(f"tidemill.{_name}", _make_handler(_codes))

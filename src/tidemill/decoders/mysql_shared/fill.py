@@ -110,11 +110,11 @@ def _zero(column: Column) -> Fill:
     return _of(column, number="0")
 
 
-def _exact(column: Column, confirmed: str) -> Fill:
+def _exact(column: Column, exact: str) -> Fill:
     if pa.types.is_timestamp(column.type.arrow):
-        micros = int(Decimal(confirmed) * 1_000_000)
+        micros = int(Decimal(exact) * 1_000_000)
         return Fill(dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros))
-    return Fill(_floating(column.type.arrow, confirmed))
+    return Fill(_to_float(column.type.arrow, exact))
 
 
 def _of(column: Column, *, text: str | None = None, number: str | None = None, data: bytes | None = None) -> Fill:
@@ -130,7 +130,7 @@ def _of(column: Column, *, text: str | None = None, number: str | None = None, d
     if pa.types.is_decimal(arrow) and data is None:
         return Fill(_decimal(arrow, text or number or ""))
     if pa.types.is_floating(arrow) and data is None:
-        return Fill(_floating(arrow, text or number or ""))
+        return Fill(_to_float(arrow, text or number or ""))
     if pa.types.is_date(arrow) or pa.types.is_timestamp(arrow):
         return _temporal(column, text, number)
     if base == "time":
@@ -196,7 +196,7 @@ def _decimal(arrow: pa.DataType, given: str) -> Decimal:
         return value + 0  # no negative zero
 
 
-def _floating(arrow: pa.DataType, given: str) -> float:
+def _to_float(arrow: pa.DataType, given: str) -> float:
     value = float(given)
     made = float(np.float32(value)) if arrow == pa.float32() else value
     if not np.isfinite(made) or (value and not made):

@@ -1,4 +1,16 @@
-"""`tidemill bench`: speed as ratios to a baseline measured in the same run, because machines are noisy."""
+"""`tidemill bench`: speed as ratios to a baseline measured in the same run, because machines are noisy.
+
+command    the commands; show and plots are their output
+material   blocks without a database; load the table and changes that databases get, drain runs a pipeline over a
+           backlog
+processes  CPU time and memory by the part that a process plays
+profile    each stage alone
+postgres   from end to end; mysql, sqlite, latency and soak likewise
+snapshot   copies of tables: copied the databases, copy_latency changes meanwhile
+sinks      every sink beside the plainest client loop (baselines)
+formats    wire formats; processors, filtered and sensing what is done to blocks before
+server     what a server costs
+"""
 
 from __future__ import annotations
 

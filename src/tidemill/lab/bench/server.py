@@ -57,7 +57,7 @@ class ServerBench:
         with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
             self._folder = Path(folder)
             (self._folder / "documents").mkdir()
-            return {"pipelines": self.pipelines, "rows": self.rows, **self._alone(), **self._served()}
+            return {"pipelines": self.pipelines, "rows": self.rows, **self._alone(), **self._measure_served()}
 
     def _alone(self) -> dict[str, Any]:
         self._add(_BUSY, "alone")
@@ -67,7 +67,7 @@ class ServerBench:
         self._alone_speed = speed
         return {"alone_rows_per_s": round(speed)}
 
-    def _served(self) -> dict[str, Any]:
+    def _measure_served(self) -> dict[str, Any]:
         self._add(_BUSY, "served")
         state = self._folder / "served" / "state.sqlite"
         with open_tokens(str(state)) as tokens:

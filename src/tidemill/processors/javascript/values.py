@@ -120,12 +120,12 @@ def _numeric(
         given = strings if textual.all() else pc.if_else(pa.array(textual), strings, pa.scalar(None, pa.string()))
         exact, bad = _cast(given, arrow)
         if pa.types.is_floating(arrow) and not len(bad):
-            bad = _rounded(kinds, strings, exact)
+            bad = _find_rounded(kinds, strings, exact)
         values = pc.coalesce(values, exact)
     return values, np.union1d(bad, np.flatnonzero(~null & ~fits & ~textual))
 
 
-def _rounded(kinds: npt.NDArray[np.uint8], strings: pa.StringArray, floats: pa.Array) -> npt.NDArray[np.int64]:
+def _find_rounded(kinds: npt.NDArray[np.uint8], strings: pa.StringArray, floats: pa.Array) -> npt.NDArray[np.int64]:
     """BigInts that lost digits: who sets one means all of them. A string of digits is read as the column reads it."""
     long = (kinds == ScriptKind.INTEGER) & (pc.utf8_length(strings).fill_null(0).to_numpy() > 15)
     lost = [n for n in np.flatnonzero(long).tolist() if int(strings[n].as_py()) != floats[n].as_py()]

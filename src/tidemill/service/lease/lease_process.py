@@ -36,7 +36,7 @@ class LeaseProcess:
     @classmethod
     def of(cls, pid: int) -> LeaseProcess:
         """A process of this machine that is there now."""
-        return cls(socket.gethostname(), pid, _machine(), _started(pid))
+        return cls(socket.gethostname(), pid, _machine(), _start_time(pid))
 
     @classmethod
     def read(cls, text: str) -> LeaseProcess | None:
@@ -59,7 +59,7 @@ class LeaseProcess:
     @property
     def is_gone(self) -> bool:
         """Certainly; of a process elsewhere nobody knows."""
-        return self.is_here and _started(self.pid) != self.started
+        return self.is_here and _start_time(self.pid) != self.started
 
     def end(self) -> bool:
         """Kills it with the processes that it started, which may be frozen too. False if it is elsewhere, or not ours
@@ -71,7 +71,7 @@ class LeaseProcess:
         except ProcessLookupError:
             return True
         try:
-            if _started(self.pid) != self.started:  # looked at while the handle keeps the number from being reused
+            if _start_time(self.pid) != self.started:  # looked at while the handle keeps the number from being reused
                 return True
             for child in reversed(_descendants(self.pid)):
                 with suppress(ProcessLookupError, PermissionError):
@@ -102,7 +102,7 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """In ticks since the machine's start; empty if it is not there, or only waits to be reaped."""
     found = _stat(pid)
     return found[19] if found and found[0] not in "ZX" else ""

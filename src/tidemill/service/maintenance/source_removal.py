@@ -30,13 +30,13 @@ def remove(pipeline: Pipeline, confirm: Callable[[str], None]) -> list[str]:
 
 def trigger_script(pipeline: Pipeline) -> str:
     """The SQL that lets the database tell changes of its tables, for who may run it."""
-    with _triggered(pipeline) as source:
+    with _open_triggered(pipeline) as source:
         return source.trigger_script()
 
 
 def remove_triggers(pipeline: Pipeline, confirm: Callable[[str], None]) -> list[str]:
     """What was dropped; the pipeline may run meanwhile. `confirm` as above."""
-    with _triggered(pipeline) as source:
+    with _open_triggered(pipeline) as source:
         confirm(
             "every pipeline on this database will know changes of tables only from what the stream announces; one with"
             " ddl.capture: trigger makes the triggers again at its next start"
@@ -45,7 +45,7 @@ def remove_triggers(pipeline: Pipeline, confirm: Callable[[str], None]) -> list[
 
 
 @contextmanager
-def _triggered(pipeline: Pipeline) -> Iterator[Triggered]:
+def _open_triggered(pipeline: Pipeline) -> Iterator[Triggered]:
     with closing(pipeline.build_source()) as source:
         if not isinstance(source, Triggered):
             raise ConfigError(

@@ -58,7 +58,7 @@ def list_changes(pipeline: Pipeline, limit: int = 100) -> list[StoredChange]:
 
 
 def show_change(pipeline: Pipeline, number: int) -> StoredChange:
-    with _opened(pipeline) as state:
+    with _open_state(pipeline) as state:
         found = state.schema_changes.change(pipeline.name, number)
         if found is None:
             raise _unknown(pipeline, state, number)
@@ -97,7 +97,7 @@ def decide(
             "a decision on a schema change needs a reason here", where=pipeline.file,
             fix="Say why: --reason TEXT; ddl.approvers_note is required.",
         )  # fmt: skip
-    with _opened(pipeline) as state:
+    with _open_state(pipeline) as state:
         before = state.schema_changes.change(pipeline.name, number)
         if before is None:
             raise _unknown(pipeline, state, number)
@@ -144,7 +144,7 @@ def describe_outcome(sink: str, outcome: SinkOutcome) -> dict[str, Any]:
 
 
 @contextmanager
-def _opened(pipeline: Pipeline) -> Iterator[StateStore]:
+def _open_state(pipeline: Pipeline) -> Iterator[StateStore]:
     state = find_store(pipeline.state_uri)
     if state is None:
         raise ConfigError("no schema change came yet: there is no state store", where=pipeline.file, fix="Run it.")

@@ -160,12 +160,12 @@ class RowComparison:
                         key, digest = strings[one.row], _digest(block, one.row)
                         known = before.get(key) or before[keys[0]]
                         seen = _Suspect(one.fault, one.columns, one.values, digest, high)
-                        found[key] = _compared(known, seen)
+                        found[key] = _compare(known, seen)
         if len(keys) == 1 and there:
             return
         for key in keys:
             if key not in there and self._audit.has(key):
-                found[key] = _compared(before[key], _Suspect(RowFault.EXTRA, digest="", high=high))
+                found[key] = _compare(before[key], _Suspect(RowFault.EXTRA, digest="", high=high))
 
     def _has_passed(self, high: Position) -> bool:
         """Whether the sink has all that the stream had up to there: by its checkpoint, or, where that covers the whole
@@ -178,7 +178,7 @@ class RowComparison:
         return any(self._source.compare(place, high) in (Ordering.SAME, Ordering.AFTER) for place in places)
 
 
-def _compared(known: _Suspect, now: _Suspect) -> _Suspect:
+def _compare(known: _Suspect, now: _Suspect) -> _Suspect:
     """As it is now. The same row keeps the place of its first look; another one has moved, unless nobody had looked at
     the source for it yet."""
     if known.digest == now.digest:

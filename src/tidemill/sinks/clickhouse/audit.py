@@ -54,7 +54,7 @@ class ClickHouseAudit:
             self._make(self._seen, list(self._key))
 
     def _make(self, name: str, columns: list[str], more: str = "") -> None:
-        rows = f"SELECT {_listed(columns)}{more} FROM {self._name} LIMIT 0"
+        rows = f"SELECT {_column_list(columns)}{more} FROM {self._name} LIMIT 0"
         self._client.command(f"CREATE TEMPORARY TABLE {name} ENGINE = Memory AS {rows}")
 
     def compare(self, block: Block, *, note: bool) -> list[RowDifference]:
@@ -76,20 +76,20 @@ class ClickHouseAudit:
             found = held + self._differences()
             if note:
                 self._client.command(
-                    f"INSERT INTO {self._seen} SELECT {_listed(self._key)} FROM {self._stage}",
+                    f"INSERT INTO {self._seen} SELECT {_column_list(self._key)} FROM {self._stage}",
                 )
         return sorted(found, key=lambda one: one.row)
 
     def _differences(self) -> list[RowDifference]:
-        key = _listed(self._key)
-        shown = ", ".join(f"{_shown(f's.{quote(name)}')}, {_shown(f't.{quote(name)}')}" for name in self._names)
+        key = _column_list(self._key)
+        shown = ", ".join(f"{_to_text(f's.{quote(name)}')}, {_to_text(f't.{quote(name)}')}" for name in self._names)
         unlike = ", ".join(_unlike(f"s.{quote(name)}", f"t.{quote(name)}") for name in self._names)
         same = " AND ".join(f"s.{quote(name)} = t.{quote(name)}" for name in self._key)
         columns = f"s.{_ROW} AS row, t.{_THERE} AS there, [{unlike}] AS unlike"
         columns += f", [{shown}] AS shown" if self._values else ""
         found = self._client.query(
             f"SELECT * FROM (SELECT {columns} FROM {self._stage} AS s LEFT JOIN"
-            f" (SELECT {_listed(self._names)}, 1 AS {_THERE} FROM {self._name} FINAL"
+            f" (SELECT {_column_list(self._names)}, 1 AS {_THERE} FROM {self._name} FINAL"
             f" WHERE ({key}) IN (SELECT {key} FROM {self._stage})) AS t ON {same})"
             " WHERE NOT there OR has(unlike, 1) ORDER BY row SETTINGS join_use_nulls = 0"
         ).result_rows
@@ -103,8 +103,8 @@ class ClickHouseAudit:
         return RowDifference(row, RowFault.DIFFERENT, tuple(self._names[place] for place in places), values)
 
     def extra(self, most: int) -> list[Bound]:
-        shown = ", ".join(self._printed(name) for name in self._key)
-        key = _listed(self._key)
+        shown = ", ".join(self._key_text(name) for name in self._key)
+        key = _column_list(self._key)
         with explain_errors(self._where):
             found = self._client.query(
                 f"SELECT {shown} FROM {self._name} FINAL WHERE ({key}) NOT IN (SELECT {key} FROM {self._seen})"
@@ -114,7 +114,9 @@ class ClickHouseAudit:
 
     def has(self, key: Bound) -> bool:
         with explain_errors(self._where):
-            found = self._client.query(f"SELECT count() FROM {self._name} FINAL WHERE {self._chosen(key)}").result_rows
+            found = self._client.query(
+                f"SELECT count() FROM {self._name} FINAL WHERE {self._key_condition(key)}"
+            ).result_rows
         return bool(found[0][0])
 
     def remove(self, keys: Sequence[Bound], is_gone: Callable[[Bound], bool]) -> int:
@@ -124,7 +126,7 @@ class ClickHouseAudit:
         for at in range(0, len(keys), _KEYS_PER_DELETE):
             conditions = []
             for key in keys[at : at + _KEYS_PER_DELETE]:
-                chosen = self._chosen(key)
+                chosen = self._key_condition(key)
                 with explain_errors(self._where):
                     ((version, count),) = self._client.query(
                         f"SELECT max({VERSION}), count() FROM {self._name} FINAL WHERE {chosen}"
@@ -138,19 +140,19 @@ class ClickHouseAudit:
             removed += len(conditions)
         return removed
 
-    def _printed(self, name: str) -> str:
+    def _key_text(self, name: str) -> str:
         """A key's value as `Chunk.points` has it."""
         if name in self._binary:
             return f"lower(hex({quote(name)}))"
         return f"toString({quote(name)})"
 
-    def _chosen(self, key: Bound) -> str:
+    def _key_condition(self, key: Bound) -> str:
         """The condition that chooses the row of a key. Arrow writes a `Z` after a time in UTC."""
         parts = []
         for name, text in zip(self._key, key, strict=True):
             if self._destination.kinds[name].digits >= 0:
                 text = text.removesuffix("Z").replace("T", " ")
-            parts.append(f"{self._printed(name)} = {literal(text)}")
+            parts.append(f"{self._key_text(name)} = {literal(text)}")
         return " AND ".join(parts)
 
     def close(self) -> None:
@@ -172,11 +174,11 @@ def _unlike(ours: str, theirs: str) -> str:
     )
 
 
-def _shown(value: str) -> str:
+def _to_text(value: str) -> str:
     return f"CAST(toString({value}), 'Nullable(String)')"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _column_list(names: Sequence[str]) -> str:
     return ", ".join(quote(name) for name in names)
 
 

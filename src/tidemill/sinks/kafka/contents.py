@@ -27,7 +27,7 @@ class TopicEvents:
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         with explain_errors(self._where):
-            consumer = self._opened()
+            consumer = self._open()
             found = consumer.list_topics(self._topic, timeout=30).topics[self._topic]
             if found.error is not None:
                 raise KafkaException(found.error)
@@ -60,7 +60,7 @@ class TopicEvents:
         if consumer is not None:
             consumer.close()
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         from confluent_kafka import Consumer
 
         if self._consumer is None:

@@ -173,7 +173,7 @@ class PostgresAudit:
     def has(self, key: Bound) -> bool:
         from psycopg import sql
 
-        chosen, values = self._chosen(key)
+        chosen, values = self._key_condition(key)
         with explain_errors(self._where):
             asked = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(self._target, chosen)
             row = self._db.execute(asked, values).fetchone()
@@ -186,7 +186,7 @@ class PostgresAudit:
 
         removed = 0
         for key in keys:
-            chosen, values = self._chosen(key)
+            chosen, values = self._key_condition(key)
             with explain_errors(self._where), self._db.transaction():
                 lock = sql.SQL("SELECT 1 FROM {} WHERE {} FOR UPDATE").format(self._target, chosen)
                 if self._db.execute(lock, values).fetchone() and is_gone(key):
@@ -194,7 +194,7 @@ class PostgresAudit:
                     removed += self._db.execute(delete, values).rowcount
         return removed
 
-    def _chosen(self, key: Bound) -> tuple[sql.Composed, list[str]]:
+    def _key_condition(self, key: Bound) -> tuple[sql.Composed, list[str]]:
         """The condition that chooses the row of a key."""
         from psycopg import sql
 

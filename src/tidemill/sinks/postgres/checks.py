@@ -29,7 +29,7 @@ def run_checks(config: PostgresSinkConfig, where: str) -> Iterator[Check]:
         try:
             yield from check_connection(db)
             yield state(db, config)
-            yield _creating(db, config)
+            yield _check_creation(db, config)
             yield from _tables(db, config)
         except psycopg.Error as error:
             yield Check("server", Outcome.FAIL, condition(error), "See the server's log.")
@@ -57,7 +57,7 @@ def state(db: Connection, config: StateConfig) -> Check:
     return Check("state", Outcome.FAIL, f"no table can be made in schema {schema}", fix)
 
 
-def _creating(db: Connection, config: PostgresSinkConfig) -> Check:
+def _check_creation(db: Connection, config: PostgresSinkConfig) -> Check:
     if not config.create_tables:
         return Check("tables", Outcome.PASS, "are not created by the sink")
     return may_make_schemas(db, "tables", "of the tables")

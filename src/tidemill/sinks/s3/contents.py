@@ -30,14 +30,14 @@ class ObjectEvents:
                     path = file["path"]
                     if self._folder is None or path.rpartition("/")[0] == self._folder:
                         content = bytes(obstore.get(self._store, f"{self._root}{path}").bytes())
-                        yield from _unpacked(path, content).splitlines()
+                        yield from _unpack(path, content).splitlines()
                 self._read.add(name)
 
     def close(self) -> None:
         self._read.clear()
 
 
-def _unpacked(path: str, content: bytes) -> bytes:
+def _unpack(path: str, content: bytes) -> bytes:
     codec = "gzip" if path.endswith(".gz") else "zstd" if path.endswith(".zst") else None
     if codec is None:
         return content

@@ -84,7 +84,7 @@ class StarRocksAudit:
             if key not in theirs:
                 found.append(RowDifference(number, RowFault.MISSING))
             elif unlike := [name for name in self._names if row[name] != theirs[key][name]]:
-                values = tuple((_shown(row[name]), _shown(theirs[key][name])) for name in unlike)
+                values = tuple((_to_text(row[name]), _to_text(theirs[key][name])) for name in unlike)
                 found.append(RowDifference(number, RowFault.DIFFERENT, tuple(unlike), values if self._values else ()))
         return sorted(found, key=lambda one: one.row)
 
@@ -93,7 +93,7 @@ class StarRocksAudit:
         for page in self._pages():
             rows = {self._identity(row): row for row in page}
             unseen = self._store.unseen(list(rows))
-            found += [tuple(self._printed(name, rows[key][name]) for name in self._key) for key in unseen]
+            found += [tuple(self._key_text(name, rows[key][name]) for name in self._key) for key in unseen]
             if len(found) >= most:
                 break
         return found[:most]
@@ -109,7 +109,7 @@ class StarRocksAudit:
             versions = self._versions(key)
             if versions and is_gone(key):
                 held = f"{quote(VERSION)} IS NULL" if versions[0] is None else f"{quote(VERSION)} <= {versions[0]}"
-                self._tables.run(f"DELETE FROM {self._name} WHERE {self._chosen(key)} AND {held}")
+                self._tables.run(f"DELETE FROM {self._name} WHERE {self._key_condition(key)} AND {held}")
                 removed += 1
         return removed
 
@@ -146,22 +146,24 @@ class StarRocksAudit:
         return {name: _canonical(row[name], self._declared[name], sent=sent) for name in self._names}
 
     def _identity(self, row: Row) -> bytes:
-        return orjson.dumps([_shown(row[name]) for name in self._key])
+        return orjson.dumps([_to_text(row[name]) for name in self._key])
 
-    def _printed(self, name: str, value: Any) -> str:
+    def _key_text(self, name: str, value: Any) -> str:
         """A key's value as `Chunk.points` has it; bytes are base64 here, and hex there."""
-        return base64.b64decode(value).hex() if name in self._binary else _shown(value) or ""
+        return base64.b64decode(value).hex() if name in self._binary else _to_text(value) or ""
 
-    def _chosen(self, key: Bound) -> str:
+    def _key_condition(self, key: Bound) -> str:
         parts = []
         for name, text in zip(self._key, key, strict=True):
             value: Any = base64.b64encode(bytes.fromhex(text)).decode() if name in self._binary else text
             value = _canonical(value, self._declared[name])
-            parts.append(f"{quote(name)} = {literal(value if isinstance(value, int) else _shown(value))}")
+            parts.append(f"{quote(name)} = {literal(value if isinstance(value, int) else _to_text(value))}")
         return " AND ".join(parts)
 
     def _versions(self, key: Bound) -> list[int | None]:
-        found = self._tables.run(f"SELECT {quote(VERSION)} FROM {self._name} WHERE {self._chosen(key)} AND {_LIVE}")
+        found = self._tables.run(
+            f"SELECT {quote(VERSION)} FROM {self._name} WHERE {self._key_condition(key)} AND {_LIVE}"
+        )
         return [None if version is None else int(version) for (version,) in found]
 
 
@@ -170,7 +172,7 @@ def _after(names: Sequence[str], last: Sequence[Any], kinds: dict[str, str]) -> 
     alternatives, equal = [], ""
     for name, value in zip(names, last, strict=True):
         known = _canonical(value, kinds[name])
-        given = literal(known if isinstance(known, int) else _shown(known))
+        given = literal(known if isinstance(known, int) else _to_text(known))
         alternatives.append(f"({equal}{quote(name)} > {given})")
         equal += f"{quote(name)} = {given} AND "
     return " OR ".join(alternatives)
@@ -215,7 +217,7 @@ def _unit(rest: str) -> decimal.Decimal:
     return decimal.Decimal(1).scaleb(-int(rest.rstrip(")").split(",")[1]))
 
 
-def _shown(value: Any) -> str | None:
+def _to_text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool | float | list | dict):

@@ -343,7 +343,7 @@ class StarRocksTables:
 
 def loaded_kinds(table: Table, there: dict[str, tuple[str, bool]]) -> dict[str, str]:
     """What the values of a structure's columns are written as, of those that the table has."""
-    return {column: _loaded(there[column][0], kind) for column, kind in kinds_of(table).items() if column in there}
+    return {column: _load_type(there[column][0], kind) for column, kind in kinds_of(table).items() if column in there}
 
 
 def choose_keys(keys: list[str], rows: list[tuple[Any, ...]]) -> Iterator[str]:
@@ -358,7 +358,7 @@ def choose_keys(keys: list[str], rows: list[tuple[Any, ...]]) -> Iterator[str]:
         yield f"{target} IN ({values})"
 
 
-def _loaded(there: str, wanted: str) -> str:
+def _load_type(there: str, wanted: str) -> str:
     """What values are written as: text where the table has text, else as the source's type is."""
     is_text = there.upper().startswith(("VARCHAR", "STRING", "CHAR"))
     return there.upper() if is_text else wanted

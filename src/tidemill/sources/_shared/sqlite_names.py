@@ -45,7 +45,7 @@ def name_filters(snapshot: SnapshotConfig | None) -> SnapshotConfig | None:
 
 
 def unmatched_notices(patterns: Sequence[Pattern], names: Sequence[str]) -> tuple[Notice, ...]:
-    found = _unmatched(patterns, names)
+    found = _find_unmatched(patterns, names)
     return tuple(Notice("pattern-unmatched", each.pattern.text, each.what, each.fix) for each in found)
 
 
@@ -53,7 +53,7 @@ def check_names(patterns: Sequence[Pattern], names: Sequence[str], snapshot: Sna
     """`names` are all tables of the file."""
     chosen = sum(is_selected(patterns, name) for name in names)
     yield Check("tables", Outcome.PASS, f"{chosen} found")
-    for unmatched in _unmatched(patterns, names):
+    for unmatched in _find_unmatched(patterns, names):
         yield Check("tables", Outcome.WARN, unmatched.what, unmatched.fix)
     filters = snapshot.filters if snapshot is not None else {}
     for text in sorted(filters.keys() - {full_name(name) for name in names}):
@@ -61,7 +61,7 @@ def check_names(patterns: Sequence[Pattern], names: Sequence[str], snapshot: Sna
         yield Check("snapshot.filters", Outcome.WARN, f"there is no table {text}: its filter counts for no row", fix)
 
 
-def _unmatched(patterns: Sequence[Pattern], names: Sequence[str]) -> list[Unmatched]:
+def _find_unmatched(patterns: Sequence[Pattern], names: Sequence[str]) -> list[Unmatched]:
     return [
         Unmatched.yet(pattern, list(map(full_name, names)))
         for pattern in patterns

@@ -160,12 +160,12 @@ def _columns(old: tuple[DescribedColumn, ...], new: tuple[DescribedColumn, ...])
             place = {"after": previous} if previous else {"first": True}
             found.append({"change": "add", "column": column.name, **column.describe(), **place})
         else:
-            found += _changed(was, column)
+            found += _column_changes(was, column)
         previous = column.name
     return found
 
 
-def _changed(was: DescribedColumn, now: DescribedColumn) -> list[dict[str, Any]]:
+def _column_changes(was: DescribedColumn, now: DescribedColumn) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if was.name != now.name:
         found.append({"change": "rename", "column": now.name, "from": was.name})

@@ -206,7 +206,7 @@ def script(version: int) -> str:
 def ensure(db: psycopg.Connection, config: PostgresConfig) -> tuple[tuple[str, ...], Notice | None]:
     """Makes the triggers if they are not there as this version makes them: says what was made, or why it was not."""
     with translate(config.where):
-        if (lacking := _missing(db) or _broken_seal(db)) == "":
+        if (lacking := _find_missing(db) or _broken_seal(db)) == "":
             _fill(db)
             return (), None
     try:
@@ -241,7 +241,7 @@ def check(db: psycopg.Connection, config: PostgresConfig) -> Check:
         there = db.execute("SELECT FROM pg_event_trigger WHERE evtname = %s", [COMMANDS]).fetchone()
         unused = f'; event trigger "{COMMANDS}" is there, and is not used by this source' if there else ""
         return Check("schema changes", Outcome.PASS, f"ddl.capture is {config.ddl.capture}{unused}")
-    if not (lacking := _missing(db)):
+    if not (lacking := _find_missing(db)):
         return Check("schema changes", Outcome.PASS, f'event triggers "{COMMANDS}" and "{DROPS}" of schema "{SCHEMA}"')
     row = db.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
     if row and row[0]:
@@ -251,7 +251,7 @@ def check(db: psycopg.Connection, config: PostgresConfig) -> Check:
 
 def watch(db: psycopg.Connection, config: PostgresConfig, known: Notice | None) -> Notice | None:
     """What is the matter with the triggers of a stream that runs: `known`, if that is still so."""
-    if config.ddl.capture != "trigger" or not (lacking := _missing(db)):
+    if config.ddl.capture != "trigger" or not (lacking := _find_missing(db)):
         return None
     if known is not None and known.what.startswith(lacking):
         return known
@@ -317,7 +317,7 @@ def _digest(statements: list[str]) -> str:
     return f"tidemill {hashlib.sha256(';'.join(statements).encode()).hexdigest()[:16]}"
 
 
-def _missing(db: psycopg.Connection) -> str:
+def _find_missing(db: psycopg.Connection) -> str:
     """Empty if all is there as this version makes it, else what is not."""
     rows = db.execute("SELECT evtname, evtenabled::text FROM pg_event_trigger WHERE evtname IN (%s, %s)",
                       [COMMANDS, DROPS]).fetchall()  # fmt: skip

@@ -84,10 +84,10 @@ def _initial(column: Column, relation: int, catalog: StorageCatalog, schemas: Sc
     # Tables that were there before the column: partitions that came since brought it with them.
     shared = [oid for oid in before if oid in now]
     missing = catalog.missing(shared, column.name)
-    confirmed = {missing.get(oid) for oid in shared}
-    if any(oid not in missing and before[oid] != now[oid] for oid in shared) or len(confirmed) != 1:
+    initials = {missing.get(oid) for oid in shared}
+    if any(oid not in missing and before[oid] != now[oid] for oid in shared) or len(initials) != 1:
         return Initial(unknown=REWRITTEN)
-    return initial_value(confirmed.pop(), column)
+    return initial_value(initials.pop(), column)
 
 
 def initial_value(text: str | None, column: Column) -> Initial:

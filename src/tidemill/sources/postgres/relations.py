@@ -78,12 +78,12 @@ def announce(
     for oid, *column in db.execute(_COLUMNS, [list(tables)]):
         columns.setdefault(oid, []).append(column)
     return {
-        oid: _announced(Relation(oid, schema, name, identity, ()), columns.get(oid, []), tables[oid], generated, mark)
+        oid: _announce(Relation(oid, schema, name, identity, ()), columns.get(oid, []), tables[oid], generated, mark)
         for oid, schema, name, identity, mark in heads
     }
 
 
-def _announced(
+def _announce(
     relation: Relation, found: Sequence[Any], published: Sequence[str], generated: bool, signature: str
 ) -> AnnouncedRelation:
     columns, key = [], []

@@ -34,13 +34,13 @@ def scan_catalog(config: PostgresConfig, seconds: float) -> CatalogScan:
         db.silence_seconds = seconds + config.network_timeout_seconds  # type: ignore[attr-defined]  # of a PgSession
         db.execute("SELECT set_config('statement_timeout', %s, false)", [str(int(seconds * 1000))])
         published = Published.read(db, config)
-        found = _streamed(db, config, published)
+        found = _streamed_tables(db, config, published)
         silent = [unit.table for unit in published.units.values() if unit.wanted and not unit.published]
         tables = _with_facts(db, [*found, *((relation, None) for relation in silent)])
     return CatalogScan({each.name: each for each in tables})
 
 
-def _streamed(
+def _streamed_tables(
     db: psycopg.Connection, config: PostgresConfig, published: Published
 ) -> list[tuple[PublishedRelation, Table | None]]:
     """As the stream would announce them."""

@@ -137,9 +137,9 @@ class CdcDecoder:
     def find_created(self, rows: Sequence[CdcRow]) -> set[str]:
         """Tables that records among these make."""
         statements = [row for row in rows if row.table == "sqlite_schema" and row.kind == 1]
-        return {names[1] for row in statements for names, _ in [self._named(row)]}
+        return {names[1] for row in statements for names, _ in [self._table_names(row)]}
 
-    def _named(self, row: CdcRow) -> tuple[list[str], SqliteCells]:
+    def _table_names(self, row: CdcRow) -> tuple[list[str], SqliteCells]:
         """A row of sqlite_schema (type, name, tbl_name, rootpage, sql): the table's names before and after it, empty
         where it is none."""
         new = row.after or (row.before if row.kind == 1 else None)
@@ -148,7 +148,7 @@ class CdcDecoder:
         return [cells.bytes_of(1, i).decode() if kinds[i] == b"table" else "" for i in (0, 1)], cells
 
     def _statement(self, row: CdcRow) -> SchemaStatement | None:
-        names, cells = self._named(row)
+        names, cells = self._table_names(row)
         name = names[1] or names[0]
         if not name or not self._selected(name):
             return None

@@ -48,7 +48,7 @@ class TursoSnapshotReader:
     def tables(self, names: Sequence[str] = ()) -> list[SnapshotTable]:
         config = self._config
         wanted = patterns_of(names)
-        with self._opened() as file, file.reading():
+        with self._open() as file, file.reading():
             high = CdcPlace(*file.last(file.form(config.cdc_table))).text()
             return [
                 self._describe(name, sql, high)
@@ -57,7 +57,7 @@ class TursoSnapshotReader:
             ]
 
     def structures(self) -> list[Table]:
-        with self._opened() as file, file.reading():
+        with self._open() as file, file.reading():
             chosen = [sql for name, sql in file.statements().items() if self._config.is_selected(name)]
         return [
             found.to_table(self._config.path.stem) for sql in chosen if (found := table_of_statement(sql)) is not None
@@ -78,12 +78,12 @@ class TursoSnapshotReader:
         if not table.key:
             return None
         shown = ", ".join(map(quote, table.key))
-        with self._opened() as file:
+        with self._open() as file:
             if after is None or table.name not in self._ends:
                 # Rows after the last one of now come by the stream, so that a table that grows has an end.
                 self._ends[table.name] = _bound(file.rows(last_key(table, shown)))
             last = self._ends[table.name]
-            bound = _bound(file.rows(walk(table, shown, after, last, rows, _narrowed)))
+            bound = _bound(file.rows(walk(table, shown, after, last, rows, _narrow)))
             return None if bound is None or bound == last else bound
 
     def observe(self, logged: Position) -> str:
@@ -92,18 +92,18 @@ class TursoSnapshotReader:
     @contextmanager
     def read(self, chunk: Chunk, table: SnapshotTable, observations: Sequence[str]) -> Iterator[TursoChunkReading]:
         config = self._config
-        with self._opened() as file, file.reading():
+        with self._open() as file, file.reading():
             place = CdcPlace(*file.last(file.form(config.cdc_table)))
             if file.statements().get(table.table.name) != table.token:
                 raise StructureChanged(f"table {table.name} has another structure, or is gone", where=config.where)
             newest = len(observations) - 1 if observations else None
-            query = rows_of(chunk, table, _narrowed)
+            query = rows_of(chunk, table, _narrow)
             yield TursoChunkReading(place.text(), newest, int(time.time() * 1_000_000), file, query, table)
 
     def close(self) -> None:
         """Nothing stays open."""
 
-    def _opened(self) -> contextlib.closing[TursoFile]:
+    def _open(self) -> contextlib.closing[TursoFile]:
         config = self._config
         return contextlib.closing(TursoFile(config.path, config.experimental_features, config.where))
 
@@ -125,7 +125,7 @@ class TursoChunkReading:
             first += len(rows)
 
 
-def _narrowed(key: Sequence[str], operator: str, bound: Bound) -> str:
+def _narrow(key: Sequence[str], operator: str, bound: Bound) -> str:
     """Turso searches an index by its first column only, and not by rows of values."""
     whole = comparison(key, operator, bound)
     if len(key) == 1:

@@ -70,7 +70,7 @@ class CdcStream:
         look = self._look()
         rows = look.rows
         if rows:
-            yield from self._unrecorded(rows)
+            yield from self._find_renamed(rows)
             ends = transaction_ends(rows).tolist() if self._form.transactions else [len(rows)]
             if len(rows) == ROWS and self._form.transactions and len(ends) == 1:
                 yield from self._spill(rows)
@@ -110,7 +110,7 @@ class CdcStream:
     def _live(self) -> dict[str, str]:
         return {name: sql for name, sql in self._file.statements().items() if self._config.is_selected(name)}
 
-    def _unrecorded(self, rows: list[CdcRow]) -> Iterator[Committed]:
+    def _find_renamed(self, rows: list[CdcRow]) -> Iterator[Committed]:
         """Tables that were renamed, which no record tells, and written to before a look has found their new names."""
         names = dict.fromkeys(row.table for row in rows if row.table and row.table not in self.tables.known)
         unknown = [name for name in names if self._config.is_selected(name)]

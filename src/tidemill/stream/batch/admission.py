@@ -56,13 +56,13 @@ def look(log: LogReader, rule: Mapping[str, Any], begin: Offset) -> dict[str, An
         return None
     end = log.plan(begin, max_events=rule["max_events"], max_bytes=rule["max_bytes"], respect_tx=rule["respect_tx"])
     full = end < tail or end - begin >= rule["max_events"]
-    if end == begin or not (full or not rule["max_ms"] or _waited(log, begin) >= rule["max_ms"]):
+    if end == begin or not (full or not rule["max_ms"] or _waiting_ms(log, begin) >= rule["max_ms"]):
         return None
     count = _lanes(log, begin, end, rule["count"], 1 if rule["asked"] else UNASKED)
     return {"offset": end, "lanes": count, "by": rule["by"]}
 
 
-def _waited(log: LogReader, offset: Offset) -> float:
+def _waiting_ms(log: LogReader, offset: Offset) -> float:
     """For how many milliseconds the oldest waiting event has been in the log. One from the future has waited enough: a
     clock that was set back must not hold up the stream until it has caught up."""
     age = time.time() * 1000 - next(log.entries(offset)).written_at

@@ -24,7 +24,7 @@ _RECEIPT = [each.name for each in fields(Receipt)]
 class Attempt:
     """The latest receipt of every (sink, lane) of one batch.
 
-    `dead_letters` came with the newest answers and are to be kept before anything is sent again, and so is what
+    `dead_letters` came with the newest lane results and are to be kept before anything is sent again, and so is what
     processors `learned`; `left_out` are the offsets of all dead letters so far, per sink and lane. `processed` is what
     each lane's processors did, packed.
     """
@@ -41,7 +41,7 @@ class Attempt:
 
     @classmethod
     def of(cls, results: pa.Table) -> Attempt:
-        """A batch always has at least one lane, and a lane at least one answer."""
+        """A batch always has at least one lane, and a lane at least one result."""
         rows: list[dict[str, Any]] = results.to_pylist()
         one = rows[0]
         receipts = tuple(Receipt(**{name: row[name] for name in _RECEIPT}) for row in rows)
@@ -55,7 +55,7 @@ class Attempt:
         )  # fmt: skip
 
     def after(self, second: Attempt) -> Attempt:
-        """With the answers of a second try in the place of the first ones."""
+        """With the results of a second try in the place of the first ones."""
         latest = {(r.sink, r.lane): r for r in (*self.receipts, *second.receipts)}
         shares = self.left_out.keys() | second.left_out.keys()
         none: frozenset[Offset] = frozenset()

@@ -18,7 +18,7 @@ class Plan:
 
     `group` names the sinks that move together, `run` one start of their stream; `delivered` is their position at that
     start, `version` and `since` its epoch (`model.delivery`). `retry_seconds` is for how long a lane tries again by
-    itself before it gives the driver the word. With `dead_letters` it answers poison events with dead letters, else it
+    itself before it gives the driver the word. With `dead_letters` it returns poison events as dead letters, else it
     refuses the delivery. `known` is what the driver knows of structures that processors give (structures.py) when the
     stream starts, `known_file` where its machine has what it knows when a batch is planned. `sensing` says what is
     looked at on the way, None for nothing. `views` are by sink and table, of sinks that do not see a table whole

@@ -250,7 +250,7 @@ class _Stage:
     def _time(self, blocks: Iterator[Block], of: Block | None) -> Iterator[Block]:
         began, seen, out = time.perf_counter(), 0, 0
 
-        def counted() -> Iterator[Block]:
+        def count_rows() -> Iterator[Block]:
             nonlocal seen
             for block in blocks:
                 seen += block.rows
@@ -258,7 +258,7 @@ class _Stage:
 
         try:
             with bind(stage="process", processor=self._config.id):
-                for made in self._make(self._member.process(counted()), of):
+                for made in self._make(self._member.process(count_rows()), of):
                     out += made.rows
                     yield made
         except ProcessingError:

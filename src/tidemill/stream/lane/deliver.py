@@ -1,5 +1,5 @@
 """One lane of one batch, in a Spark worker: read its blocks, run the processors over them, write what comes of it to
-every sink of a group, answer with receipts.
+every sink of a group, return receipts.
 
 Nothing here raises on account of a sink or a processor: what went wrong is in its receipt, and the driver decides
 (loop.py).
@@ -50,7 +50,7 @@ def deliver(
     plan: Plan, lane: Lane, only: Mapping[str, Collection[Offset]] | None = None, sensor: LaneSensor | None = None,
     spans: LaneSpans | None = None,
 ) -> list[LaneResult]:  # fmt: skip
-    """An answer per sink.
+    """A result per sink.
 
     With `only`, the sinks that it names, without the events at those offsets: they are dead letters by now.
     The `sensor` sees the blocks that sinks read; `spans` note when what was done.

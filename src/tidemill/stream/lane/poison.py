@@ -27,9 +27,9 @@ def dead_letters_of(
 ) -> tuple[DeadLetterRecord, ...]:
     """At least one, so that sending again without them comes to an end; else `Refused`.
 
-    `delivery` is what the sink was given, or, where processors stand before it, what they were given: a letter keeps
-    the captured event. `before` is how many of its events were taken out by then. `stages` says of events, by offset,
-    which processor failed on them; those not in it were refused by the sink.
+    `delivery` is what the sink was given, or, where processors stand before it, what they were given: a dead letter
+    keeps the captured event. `before` is how many of its events were taken out by then. `stages` says of events, by
+    offset, which processor failed on them; those not in it were refused by the sink.
     """
     if before + len(poison.reasons) > MOST_DEAD_LETTERS:
         raise Refused(f"more than {MOST_DEAD_LETTERS} events of one delivery are refused; {poison.what}", fix=_FIX)

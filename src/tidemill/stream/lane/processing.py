@@ -18,7 +18,7 @@ from tidemill.stream.lane.spool import Spool
 
 @dataclass(frozen=True, slots=True)
 class ProcessedShare:
-    """`counts` and `learned` as they travel in a lane's answer; `learned` is empty if the lane may be written."""
+    """`counts` and `learned` as they travel in a lane's result; `learned` is empty if the lane may be written."""
 
     failures: Mapping[Offset, EventFailure]
     counts: str

@@ -42,7 +42,7 @@ def structures_seen(structures: Structures, views: Mapping[str, Sequence[Any]]) 
     """The structures of a batch as the sink sees them."""
     known = _read(views)
     return {
-        name: [(since, _seen(table, _find(table, since, known.get(name, ())))) for since, table in mine]
+        name: [(since, _visible_table(table, _find(table, since, known.get(name, ())))) for since, table in mine]
         for name, mine in structures.items()
     }
 
@@ -63,7 +63,7 @@ def _find(table: Table, first: Offset, views: Sequence[tuple[Offset, TableView]]
     return None
 
 
-def _seen(table: Table, view: TableView | None) -> Table:
+def _visible_table(table: Table, view: TableView | None) -> Table:
     return table if view is None else view.table
 
 

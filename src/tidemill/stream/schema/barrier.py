@@ -201,7 +201,7 @@ class SchemaBarrier:
         policy, name = self._settings.policy, self._settings.pipeline
         verdict = policy.judge(change)
         released = self._quarantined.find_released(change, known, requeued)
-        stored = released or self._store.record(name, self._recorded(change))
+        stored = released or self._store.record(name, self._to_stored(change))
         failpoint("ddl.recorded")
         if stored.quarantine is not None and released is None:
             self._quarantined.reload()  # another group came here before; the rows are met again at the log's end
@@ -283,7 +283,7 @@ class SchemaBarrier:
         ignored = bool(change.kinds) and change.kinds <= verdict.ignored
         if stored.decision is Decision.MADE or created or ignored or self._settings.processed:
             status = ChangeStatus.IGNORED if ignored else ChangeStatus.APPLIED
-            self._note(stored, sink, SinkOutcome(self._planned(stored, sink), status, "", utc_now()))
+            self._note(stored, sink, SinkOutcome(self._planned_statements(stored, sink), status, "", utc_now()))
             return view
         statements: tuple[str, ...] = ()
         try:
@@ -350,7 +350,7 @@ class SchemaBarrier:
                 if not is_retryable(problem) or not tries.pause():
                     raise problem from error
 
-    def _planned(self, stored: StoredChange, sink: str) -> tuple[str, ...]:
+    def _planned_statements(self, stored: StoredChange, sink: str) -> tuple[str, ...]:
         known = stored.outcomes.get(sink)
         return known.statements if known else ()
 
@@ -362,7 +362,7 @@ class SchemaBarrier:
         self._store.keep_structures(self._settings.pipeline, self._settings.key, documents)
         self._load().update(tables)
 
-    def _recorded(self, change: SchemaChange) -> StoredChange:
+    def _to_stored(self, change: SchemaChange) -> StoredChange:
         before, after = (t.to_json().decode() if t is not None else "" for t in (change.before, change.after))
         return StoredChange(
             0, change.offset, self._log.position_at(change.offset), change.table.full_name,

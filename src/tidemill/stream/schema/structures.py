@@ -1,7 +1,7 @@
 """Which columns a processor gives to the rows of each table, learned from what it returned and kept for ever.
 
 Only for processors that cannot say it beforehand (`derive` returns None). A worker that meets columns which are not
-known does not write the batch: it sends them home with its answer, the driver keeps them (`DerivedStructures`), and the
+known does not write the batch: it sends them home with its result, the driver keeps them (`DerivedStructures`), and the
 lane is sent again with what is known by then. Lanes that met nothing new are written meanwhile without the new columns,
 of which they have no value (ADR 37). Every later batch has one structure, also after a restart.
 Columns are only ever added; one that was a number stays a number, and an event that does not fit is an error.

@@ -1,4 +1,4 @@
-"""The driver's side of standing lanes (ADR 43): who is there, work sent to them, and what they answer.
+"""The driver's side of standing lanes (ADR 43): who is there, work sent to them, and their results.
 
 `LaneServer` listens for the lanes of one run; `StandingLanes` are those of one epoch. Nothing here decides what is
 delivered: realtime.py does.
