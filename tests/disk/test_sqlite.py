@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 from tidemill.disk.sqlite import SqliteFile
@@ -10,7 +12,7 @@ from tidemill.errors import CheckpointError
 
 
 def test_many_who_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> None:
-    """Without patience, one of eight was refused in about every thirtieth round."""
+    """Without a retry, one of eight was refused in about every thirtieth round."""
     refused: list[str] = []
 
     def opens(path: Path, start: threading.Barrier) -> None:
@@ -59,3 +61,26 @@ def test_a_second_look_in_this_process_leaves_the_locks_of_the_first(tmp_path: P
         db.execute("INSERT INTO t VALUES (2)")
     assert count_elsewhere() == "2"
     first.close()
+
+
+def test_a_table_of_an_older_version_gets_its_new_name_also_after_that_version_wrote_again(tmp_path: Path) -> None:
+    path = tmp_path / "older.sqlite"
+    new = "CREATE TABLE IF NOT EXISTS records (number INTEGER PRIMARY KEY AUTOINCREMENT, content TEXT)"
+
+    def rows() -> list[tuple[int, str]]:
+        file = SqliteFile(path, new, lambda what: CheckpointError(what, where=str(path)), renamed={"notes": "records"})
+        with closing(file), file.writing() as db:
+            db.execute("INSERT INTO records (content) VALUES ('new')")
+            assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'notes'").fetchone() == (0,)
+            return db.execute("SELECT number, content FROM records ORDER BY number").fetchall()
+
+    def write_as_older(number: int) -> None:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute(new.replace("records", "notes"))
+            db.execute("INSERT INTO notes VALUES (?, 'older')", (number,))
+            db.commit()
+
+    write_as_older(7)
+    assert rows() == [(7, "older"), (8, "new")], "numbers are not given twice"
+    write_as_older(3)
+    assert rows() == [(3, "older"), (7, "older"), (8, "new"), (9, "new")]

@@ -304,6 +304,17 @@ class TestReplay:
         assert sinks().write(batch(blocks, 0, 60)).events == 20
         assert offsets(store, prefix) == list(range(60))
 
+    def test_of_a_dead_letter_that_an_older_version_sent_leaves_one(self, sinks: Any, store: Any, prefix: str) -> None:
+        blocks = make_events(20)
+        sinks().write(batch(blocks, 0, 20).without([7]))
+        older, object_name = f"{prefix}/_tidemill/manifests/letter-{7:020}.json", "public/orders/letter-7.jsonl"
+        obstore.put(store, f"{prefix}/{object_name}", b'{"offset": 7}\n')
+        obstore.put(store, older, orjson.dumps({"start": 7, "end": 8, "files": [{"path": object_name}]}))
+        assert offsets(store, prefix) == list(range(20))
+        sinks().write(dataclasses.replace(batch(blocks, 7, 8), redelivered=True))
+        assert offsets(store, prefix) == list(range(20))
+        assert data(store, prefix) == sorted(visible(store, prefix))
+
 
 class TestAnotherLog:
     def test_whose_offsets_begin_anew_is_refused_and_told_the_way_out(

@@ -18,9 +18,10 @@ _OPENED_BY_OTHERS = RetryPolicy(first=0.01, most=0.01, seconds=_WAIT_SECONDS)
 
 
 class SqliteFile:
-    """`schema` makes its tables if they are missing; `failure` turns what SQLite says into the owner's error. `added`
-    are columns (table, name, declaration) that a file of an older version is given; `prepare` is called with every new
-    connection instead, by who numbers the versions of its tables."""
+    """`schema` makes its tables if they are missing; `failure` turns what SQLite says into the owner's error.
+
+    A file of an older version has its tables `renamed` (old name to new) and columns `added` (table, name,
+    declaration). `prepare` is called with every new connection instead, by who numbers the versions of its tables."""
 
     def __init__(
         self,
@@ -28,11 +29,13 @@ class SqliteFile:
         schema: str,
         failure: Callable[[str], TidemillError],
         *,
+        renamed: Mapping[str, str] | None = None,
         added: Mapping[str, Mapping[str, str]] | None = None,
         prepare: Callable[[sqlite3.Connection], None] | None = None,
     ) -> None:
         self.path = path
-        self._schema, self._failure, self._added = schema, failure, added or {}
+        self._schema, self._failure = schema, failure
+        self._renamed, self._added = renamed or {}, added or {}
         self._prepare = prepare
         self._lock = threading.RLock()  # of a thread inside `together` once more
         self._together = False
@@ -98,6 +101,7 @@ class SqliteFile:
         try:
             _use_wal(db)
             db.execute("PRAGMA synchronous=FULL")  # in WAL mode, less may lose the last commits in a power cut
+            self._rename_tables(db)
             db.executescript(self._schema)
             self._add_columns(db)
             if self._prepare is not None:
@@ -106,6 +110,21 @@ class SqliteFile:
             db.close()
             raise
         return db
+
+    def _rename_tables(self, db: sqlite3.Connection) -> None:
+        """Where an older version has used the file since, both names are there: what it wrote is added."""
+        if not any(_columns(db, old) for old in self._renamed):
+            return
+        db.execute("BEGIN IMMEDIATE")  # another process may be at the same
+        for old, new in self._renamed.items():
+            if not _columns(db, old):
+                continue
+            if not _columns(db, new):
+                db.execute(f"ALTER TABLE {old} RENAME TO {new}")
+                continue
+            db.execute(f"INSERT INTO {new} SELECT * FROM {old}")
+            db.execute(f"DROP TABLE {old}")
+        db.execute("COMMIT")
 
     def _add_columns(self, db: sqlite3.Connection) -> None:
         if all(set(columns) <= _columns(db, table) for table, columns in self._added.items()):

@@ -20,7 +20,7 @@ from tidemill.model.position import Offset
 
 # The payload stands last: counting dead letters and bytes then never reads the pages it overflows to.
 _TABLE = """
-CREATE TABLE IF NOT EXISTS letters (
+CREATE TABLE IF NOT EXISTS dead_letters (
     number   INTEGER PRIMARY KEY AUTOINCREMENT,
     sink     TEXT NOT NULL,
     event_id TEXT NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS letters (
     payload  BLOB NOT NULL,
     UNIQUE (sink, event_id)
 );
--- What became of a letter's keys since it was kept; letters of versions that did not follow them have no line.
+-- What became of a dead letter's keys since it was kept; those of versions that did not follow them have no line.
 CREATE TABLE IF NOT EXISTS followed (
     number        INTEGER PRIMARY KEY,
     since         INTEGER NOT NULL,
@@ -48,17 +48,19 @@ CREATE TABLE IF NOT EXISTS followed (
     stage         TEXT NOT NULL DEFAULT 'deliver'
 )
 """
+_RENAMED = {"letters": "dead_letters"}
+"""Tables of files that older versions made."""
 _ADDED = {"followed": {"stage": "TEXT NOT NULL DEFAULT 'deliver'"}}
 _COLUMNS = (
     "number", "sink", "event_id", "source", "table", "op", "offset", "position", "ordinal", "reason", "attempts",
     "first_at", "last_at", "payload",
 )  # fmt: skip
 _WHOLE = (
-    ", ".join(f'letters."{name}"' for name in _COLUMNS)
+    ", ".join(f'dead_letters."{name}"' for name in _COLUMNS)
     + ", coalesce(superseded, ''), superseded_by, since, coalesce(stage, 'deliver')"
 )
-_HEAD = _WHOLE.replace('letters."payload"', "X''")
-_FROM = "letters LEFT JOIN followed ON followed.number = letters.number"
+_HEAD = _WHOLE.replace('dead_letters."payload"', "X''")
+_FROM = "dead_letters LEFT JOIN followed ON followed.number = dead_letters.number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class DeadLetters:
     def __init__(self, path: Path, config: DlqConfig | None = None) -> None:
         self.path = path
         self.config = config or DlqConfig()
-        self._file = SqliteFile(path, _TABLE, self._unusable, added=_ADDED)
+        self._file = SqliteFile(path, _TABLE, self._unusable, renamed=_RENAMED, added=_ADDED)
 
     def put(self, dead_letters: Sequence[DeadLetterRecord]) -> Kept:
         """All of them or none, durable when it returns. Records that are there already stay as they are, so that a
@@ -99,7 +101,7 @@ class DeadLetters:
             dropped = self._make_room(db, new)
             for dead_letter in new:
                 added = db.execute(
-                    "INSERT INTO letters VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO dead_letters VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         dead_letter.sink, dead_letter.event_id, dead_letter.source, dead_letter.table, dead_letter.op,
                         dead_letter.offset,
@@ -117,7 +119,7 @@ class DeadLetters:
         self, *, sink: str | None = None, numbers: Collection[int] = (), limit: int | None = None
     ) -> list[DeadLetterRecord]:
         """In order of their offsets, without their payloads; all of them, or those of a sink or with these numbers."""
-        chosen = f" AND letters.number IN ({', '.join('?' * len(numbers))})" if numbers else ""
+        chosen = f" AND dead_letters.number IN ({', '.join('?' * len(numbers))})" if numbers else ""
         with self._file.connected() as db:
             rows = db.execute(
                 f'SELECT {_HEAD} FROM {_FROM} WHERE (? IS NULL OR sink = ?){chosen} ORDER BY "offset", sink LIMIT ?',
@@ -128,7 +130,7 @@ class DeadLetters:
     def dead_letter(self, number: int) -> DeadLetterRecord | None:
         """One of them, whole."""
         with self._file.connected() as db:
-            row = db.execute(f"SELECT {_WHOLE} FROM {_FROM} WHERE letters.number = ?", (number,)).fetchone()
+            row = db.execute(f"SELECT {_WHOLE} FROM {_FROM} WHERE dead_letters.number = ?", (number,)).fetchone()
             return _dead_letter(row) if row else None
 
     def remove(self, numbers: Collection[int]) -> int:
@@ -141,8 +143,8 @@ class DeadLetters:
         chosen = ", ".join("?" * len(sinks))
         with self._file.connected() as db:
             rows = db.execute(
-                f"SELECT coalesce(keys, ''), {_HEAD} FROM {_FROM} WHERE letters.number > ? AND sink IN ({chosen}) "
-                "AND coalesce(superseded, '') <> 'wholly' ORDER BY letters.number",
+                f"SELECT coalesce(keys, ''), {_HEAD} FROM {_FROM} WHERE dead_letters.number > ? AND sink IN ({chosen}) "
+                "AND coalesce(superseded, '') <> 'wholly' ORDER BY dead_letters.number",
                 (after, *sinks),
             )
             return [(_dead_letter(row), keys) for keys, *row in rows]
@@ -165,7 +167,7 @@ class DeadLetters:
             )
             db.executemany(  # of a dead letter that nobody follows yet
                 "INSERT OR IGNORE INTO followed (number, since, superseded, superseded_by, keys) "
-                'SELECT number, "offset", ?, ?, ? FROM letters WHERE number = ?',
+                'SELECT number, "offset", ?, ?, ? FROM dead_letters WHERE number = ?',
                 [(mark.superseded, mark.by, mark.keys, mark.number) for mark in marks],
             )
 
@@ -173,20 +175,20 @@ class DeadLetters:
         """Delivered again in vain."""
         with self._file.writing() as db:
             db.execute(
-                "UPDATE letters SET attempts = attempts + 1, reason = ?, last_at = ? WHERE number = ?",
+                "UPDATE dead_letters SET attempts = attempts + 1, reason = ?, last_at = ? WHERE number = ?",
                 (reason, utc_now(), number),
             )
 
     def count(self) -> dict[str, int]:
         """Records per sink."""
         with self._file.connected() as db:
-            return dict(db.execute("SELECT sink, count(*) FROM letters GROUP BY sink ORDER BY sink").fetchall())
+            return dict(db.execute("SELECT sink, count(*) FROM dead_letters GROUP BY sink ORDER BY sink").fetchall())
 
     def close(self) -> None:
         self._file.close()
 
     def _make_room(self, db: sqlite3.Connection, new: Sequence[DeadLetterRecord]) -> tuple[DeadLetterRecord, ...]:
-        there, size = db.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM letters").fetchone()
+        there, size = db.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM dead_letters").fetchone()
         there, size = there + len(new), size + sum(len(dead_letter.payload) for dead_letter in new)
         limits = self.config
         if there <= limits.max_letters and size <= limits.max_bytes:
@@ -201,7 +203,7 @@ class DeadLetters:
                 "dlq.max_bytes.",
             )
         dropped = []
-        for weight, *row in db.execute(f"SELECT bytes, {_HEAD} FROM {_FROM} ORDER BY letters.number"):
+        for weight, *row in db.execute(f"SELECT bytes, {_HEAD} FROM {_FROM} ORDER BY dead_letters.number"):
             if there <= limits.max_letters and size <= limits.max_bytes:
                 break
             dropped.append(_dead_letter(row))
@@ -219,7 +221,7 @@ class DeadLetters:
 
 def _has(db: sqlite3.Connection, dead_letter: DeadLetterRecord) -> bool:
     found = db.execute(
-        "SELECT 1 FROM letters WHERE sink = ? AND event_id = ?", (dead_letter.sink, dead_letter.event_id)
+        "SELECT 1 FROM dead_letters WHERE sink = ? AND event_id = ?", (dead_letter.sink, dead_letter.event_id)
     )
     return found.fetchone() is not None
 
@@ -227,7 +229,7 @@ def _has(db: sqlite3.Connection, dead_letter: DeadLetterRecord) -> bool:
 def _delete(db: sqlite3.Connection, numbers: Collection[int]) -> int:
     for number in numbers:
         db.execute("DELETE FROM followed WHERE number = ?", (number,))
-    return sum(db.execute("DELETE FROM letters WHERE number = ?", (number,)).rowcount for number in numbers)
+    return sum(db.execute("DELETE FROM dead_letters WHERE number = ?", (number,)).rowcount for number in numbers)
 
 
 def _distinct(dead_letters: Sequence[DeadLetterRecord]) -> list[DeadLetterRecord]:

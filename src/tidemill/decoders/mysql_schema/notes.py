@@ -42,7 +42,7 @@ def of_temporary(names: Iterable[TableKey] | None, started: int | None) -> bytes
 
 
 def everything(history: TableHistory) -> dict[str, bytes | None]:
-    settings = orjson.dumps({"horizon": history.high_water_mark})
+    settings = orjson.dumps({"high_water_mark": history.high_water_mark})
     notes: dict[str, bytes | None] = {name_of(): settings}
     notes |= {name_of(name): of_charset(charset) for name, charset in history.charsets.items()}
     return notes | {name_of(*key): of_state(state) for key, state in history.tables.items()}
@@ -54,7 +54,9 @@ def recall(history: TableHistory, note: Structure) -> None:
     document = None if note.document is None else orjson.loads(note.document)
     match parts:
         case [] if document is not None:
-            history.high_water_mark = document["horizon"]
+            # Notes of earlier versions call it otherwise.
+            name = "high_water_mark" if "high_water_mark" in document else "horizon"
+            history.high_water_mark = document[name]
         case [database]:
             history.charsets.pop(database, None)
             if document is not None:

@@ -105,8 +105,12 @@ class Manifests:
         self.remove(set(reached.stale) - {file["path"] for file in manifest["files"]})
 
     def add(self, offset: Offset, document: dict[str, Any]) -> None:
-        """A dead letter that is sent again: a manifest of its own, outside of the row."""
-        self._put(f"{MANIFESTS}/letter-{offset:020}.json", {**document, "owner": self._owner})
+        """A dead letter that is sent again: a manifest of its own, outside of the row. One that an older version made
+        of the same event goes, with its objects: the event counts once."""
+        self._put(f"{MANIFESTS}/dead-letter-{offset:020}.json", {**document, "owner": self._owner})
+        older = f"{MANIFESTS}/letter-{offset:020}.json"
+        if (replaced := self._read(older)) is not None:
+            self.remove({older, *(file["path"] for file in replaced["files"])})
 
     def remove(self, names: set[str]) -> None:
         import obstore
@@ -176,7 +180,7 @@ class S3Resumption:
         dead_letter = delivery.redelivered
         self._reached = Reached(delivery.start) if dead_letter else manifests.find_end(delivery)
         self._start = max(delivery.start, self._reached.end)
-        kind = "letter-" if dead_letter else ""
+        kind = "dead-letter-" if dead_letter else ""
         self.token = f"{kind}{self._start:020}-{max(delivery.end, self._start):020}"  # begins the objects' names
         self._witness: dict[Offset, str] = {}
         self._confirmed = False
