@@ -147,6 +147,17 @@ def test_where_the_transaction_of_a_checkpoint_begins_is_kept(opener: Opener) ->
     assert (found.offset, found.begins) == (7, 4)
 
 
+def test_a_position_that_is_no_longer_the_sinks_own_says_so(opener: Opener) -> None:
+    store = opener()
+    assert not store.save("orders:a", at(3), expect=0).joined
+    joined = store.save("orders:a", replace(at(3), joined=True, writer="w"), expect=1)
+    assert joined.joined
+    assert opener().load("orders:a") == joined
+    left = store.save("orders:a", replace(at(3), writer="w"), expect=1)
+    assert (left.version, left.joined) == (3, False), "it is another save, not the same whose answer was lost"
+    assert opener().load("orders:a") == left
+
+
 def test_an_idle_pipeline_may_save_a_later_position_at_the_same_offset(opener: Opener) -> None:
     store = opener()
     store.save("orders", at(7), expect=0)

@@ -10,13 +10,16 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tidemill.checkpoints.clickhouse import ClickHouseCheckpoints, ClickHouseCheckpointsConfig
 from tidemill.checkpoints.file import FileCheckpoints, FileConfig
+from tidemill.checkpoints.postgres import PostgresCheckpoints, PostgresCheckpointsConfig
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
 from tidemill.errors import CheckpointConflict, CheckpointError, is_retryable
 from tidemill.lab.servers.clickhouse_standin import ClickHouse
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.delivery import Checkpoint
 from tidemill.model.position import Position
 
@@ -253,6 +256,22 @@ def test_a_table_in_clickhouse_of_an_older_version_is_read_and_written_on() -> N
         with closing(ClickHouseCheckpoints(config)) as store:
             assert [(c.version, c.base) for c in store.history("aged")] == [(3, 5)]
             assert store.load("orders") == saved
+
+
+def test_a_table_in_postgres_of_an_older_version_is_read_and_written_on(postgres18: Postgres) -> None:
+    with postgres18.database("older_checkpoints") as dsn:
+        with psycopg.connect(dsn) as db:
+            db.execute(
+                "CREATE TABLE tidemill_checkpoints (pipeline text NOT NULL, version bigint NOT NULL,"
+                ' "offset" bigint NOT NULL, position text NOT NULL, saved_at text NOT NULL, note text NOT NULL,'
+                " base bigint, writer text NOT NULL, PRIMARY KEY (pipeline, version))"
+            )
+            db.execute("INSERT INTO tidemill_checkpoints VALUES ('orders', 1, 5, '0/5', 'then', 'old', NULL, 'w0')")
+        config = PostgresCheckpointsConfig(dsn=dsn)
+        with closing(PostgresCheckpoints(config)) as store, closing(PostgresCheckpoints(config)) as other:
+            assert store.load("orders") == Checkpoint(5, Position("0/5"), 1, "then", "old", writer="w0")
+            saved = store.save("orders", Checkpoint(9, Position("0/8"), joined=True), expect=1)
+            assert other.load("orders") == saved
 
 
 def test_a_sqlite_file_of_an_older_version_is_read_and_written_on(tmp_path: Path) -> None:

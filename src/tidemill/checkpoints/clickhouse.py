@@ -20,9 +20,10 @@ from tidemill.errors import CheckpointConflict, CheckpointError, DeliveryError
 from tidemill.model.delivery import Checkpoint
 from tidemill.net.clickhouse import ConnectionConfig, address, connect, explain_errors, literal, quote
 
-_COLUMNS = "offset, position, version, saved_at, note, base, writer"
-_BASE = "base Int64 DEFAULT -1"  # none; argMax would leave a NULL out
-_VALUES = ("offset", "position", "saved_at", "note", "base", "writer")
+_COLUMNS = "offset, position, version, saved_at, note, base, writer, joined"
+_ADDED = {"base": "Int64 DEFAULT -1", "joined": "UInt8 DEFAULT 0"}
+"""Columns that tables of older versions lack. -1 is none: argMax would leave a NULL out."""
+_VALUES = ("offset", "position", "saved_at", "note", "base", "writer", "joined")
 
 
 class ClickHouseCheckpointsConfig(ConnectionConfig):
@@ -57,9 +58,9 @@ class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
                 return stored
             strings = ", ".join(literal(t) for t in (stored.position, stored.saved_at, stored.note, stored.writer))
             self._command(
-                f"INSERT INTO {self._name} (pipeline, version, offset, base, position, saved_at, note, writer) "
+                f"INSERT INTO {self._name} (pipeline, version, offset, base, joined, position, saved_at, note, writer) "
                 f"SELECT {literal(pipeline)}, {stored.version}, {stored.offset}, "
-                f"{-1 if stored.base is None else stored.base}, {strings}",
+                f"{-1 if stored.base is None else stored.base}, {int(stored.joined)}, {strings}",
                 insert_deduplication_token=f"{pipeline}/{stored.version}", async_insert=0, insert_deduplicate=1,
             )  # fmt: skip
             kept = self._query(
@@ -97,8 +98,8 @@ class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
             f"SELECT {_COLUMNS} FROM {self._name} WHERE pipeline = {literal(pipeline)} "
             f"ORDER BY version DESC LIMIT {int(limit)}"
         )
-        found = [Checkpoint(*row) for row in rows]
-        return [replace(each, base=None) if each.base == -1 else each for each in found]
+        found = (Checkpoint(*row) for row in rows)
+        return [replace(c, base=None if c.base == -1 else c.base, joined=bool(c.joined)) for c in found]
 
     def _query(self, statement: str) -> list[tuple[Any, ...]]:
         return list(self._ask(lambda client: client.query(statement).result_rows))
@@ -123,6 +124,7 @@ class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
 
     def _create(self, client: Any) -> None:
         client.command(f"CREATE DATABASE IF NOT EXISTS {quote(self.config.database)}")
+        added = ", ".join(f"{name} {kind}" for name, kind in _ADDED.items())
         newest = ", ".join(f"{c} = argMax({c}, version)" for c in _VALUES)
         # Rolled up to the newest of those that are due: the last checkpoint outlives any pause.
         ttl = (
@@ -132,12 +134,14 @@ class ClickHouseCheckpoints(Component[ClickHouseCheckpointsConfig]):
         client.command(
             f"CREATE TABLE IF NOT EXISTS {self._name} (pipeline String, version UInt64, offset UInt64, "
             "position String, saved_at String, note String, writer String, created DateTime DEFAULT now(), "
-            f"{_BASE}) ENGINE = MergeTree ORDER BY pipeline {ttl} "
+            f"{added}) ENGINE = MergeTree ORDER BY pipeline {ttl} "
             "SETTINGS non_replicated_deduplication_window = 10000"
         )
         columns = {str(row[0]) for row in client.query(f"DESCRIBE TABLE {self._name}").result_rows}
-        if "base" not in columns:  # made by an older version
-            client.command(f"ALTER TABLE {self._name} ADD COLUMN IF NOT EXISTS {_BASE}")
+        missing = [name for name in _ADDED if name not in columns]
+        for name in missing:
+            client.command(f"ALTER TABLE {self._name} ADD COLUMN IF NOT EXISTS {name} {_ADDED[name]}")
+        if missing:
             client.command(f"ALTER TABLE {self._name} MODIFY {ttl}", settings={"materialize_ttl_after_modify": 0})
 
 

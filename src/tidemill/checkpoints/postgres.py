@@ -24,7 +24,8 @@ from tidemill.errors import CheckpointConflict, CheckpointError
 from tidemill.model.delivery import Checkpoint
 from tidemill.net.pgsession import PgSession
 
-_FIELDS = sql.SQL('"offset", position, version, saved_at, note, base, writer')
+_FIELDS = sql.SQL('"offset", position, version, saved_at, note, base, writer, joined')
+_COMPLETE = "SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'joined')"
 _SILENCE_SECONDS = 30.0
 _SETTINGS = """
 SELECT set_config('statement_timeout', '20s', true), set_config('lock_timeout', '20s', true),
@@ -68,12 +69,12 @@ class PostgresCheckpoints(Component[PostgresCheckpointsConfig]):
             stored = succeed(newest, checkpoint, expect=expect, force=force, pipeline=pipeline)
             if stored is newest:
                 return stored
-            insert = sql.SQL("INSERT INTO {} (pipeline, {}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)")
+            insert = sql.SQL("INSERT INTO {} (pipeline, {}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)")
             try:
                 db.execute(
                     insert.format(self._table, _FIELDS),
                     [pipeline, stored.offset, stored.position, stored.version, stored.saved_at, stored.note,
-                     stored.base, stored.writer],
+                     stored.base, stored.writer, stored.joined],
                 )  # fmt: skip
             except pg.UniqueViolation as error:
                 raise CheckpointConflict(
@@ -130,8 +131,9 @@ class PostgresCheckpoints(Component[PostgresCheckpointsConfig]):
         return _begin_on(db)
 
     def _create(self, db: PgSession) -> None:
-        """Looked for first: IF NOT EXISTS would ask for the right to create it even where it is there."""
-        if db.execute("SELECT to_regclass(%s)", [self._table.as_string(db)]).fetchone() != (None,):
+        """Looked for first: IF NOT EXISTS would ask for the right to create it even where it is there. A table of an
+        earlier version lacks a column."""
+        if db.execute(_COMPLETE, [self._table.as_string(db)]).fetchone() == (True,):
             return
         with db.transaction():
             # Without it, one of two that create it at once fails with whatever the catalog met first.
@@ -142,6 +144,11 @@ class PostgresCheckpoints(Component[PostgresCheckpointsConfig]):
                     ' "offset" bigint NOT NULL, position text NOT NULL, saved_at text NOT NULL, note text NOT NULL,'
                     " base bigint, writer text NOT NULL, PRIMARY KEY (pipeline, version))"
                 ).format(self._table)
+            )
+            db.execute(
+                sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS joined boolean NOT NULL DEFAULT false").format(
+                    self._table
+                )
             )
 
     def _drop(self) -> None:
@@ -163,7 +170,7 @@ class PostgresCheckpoints(Component[PostgresCheckpointsConfig]):
                 f"the checkpoints in PostgreSQL cannot be used: {reason}",
                 where=f"{known.get('host', 'localhost')}/{known.get('dbname', '')}, {self.config.table}",
                 fix="Check that the server is up, and that the user may read and write the table, and create it the "
-                "first time.",
+                "first time (after an upgrade: change it).",
             ) from error
 
 

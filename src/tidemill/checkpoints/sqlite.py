@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
@@ -23,11 +24,16 @@ CREATE TABLE IF NOT EXISTS checkpoints (
     note     TEXT NOT NULL,
     base     INTEGER,
     writer   TEXT NOT NULL DEFAULT '',
+    joined   INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (pipeline, version)
 ) WITHOUT ROWID
 """
-_FIELDS = '"offset", position, version, saved_at, note, base, writer'
-_ADDED = {"checkpoints": {"base": "INTEGER", "writer": "TEXT NOT NULL DEFAULT ''"}}
+_FIELDS = '"offset", position, version, saved_at, note, base, writer, joined'
+_ADDED = {
+    "checkpoints": {
+        "base": "INTEGER", "writer": "TEXT NOT NULL DEFAULT ''", "joined": "INTEGER NOT NULL DEFAULT 0",
+    }
+}  # fmt: skip
 """Columns that files of older versions lack."""
 
 
@@ -57,9 +63,9 @@ class SqliteCheckpoints(Component[SqliteConfig]):
             if newest and stored is newest[0]:
                 return stored
             db.execute(
-                f"INSERT INTO checkpoints (pipeline, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO checkpoints (pipeline, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (pipeline, stored.offset, stored.position, stored.version, stored.saved_at, stored.note, stored.base,
-                 stored.writer),
+                 stored.writer, stored.joined),
             )  # fmt: skip
             db.execute(
                 "DELETE FROM checkpoints WHERE pipeline = ? AND version <= ?",
@@ -87,7 +93,7 @@ def _read(db: sqlite3.Connection, pipeline: str, limit: int) -> list[Checkpoint]
     rows = db.execute(
         f"SELECT {_FIELDS} FROM checkpoints WHERE pipeline = ? ORDER BY version DESC LIMIT ?", (pipeline, limit)
     )
-    return [Checkpoint(*row) for row in rows]
+    return [replace(found, joined=bool(found.joined)) for found in (Checkpoint(*row) for row in rows)]
 
 
 component = SqliteCheckpoints

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -138,7 +139,8 @@ class Checkpoint:
     `position` is where the source resumes if the log is gone, and `base` is the offset of the first event that it sends
     then: less than `offset` inside a transaction, which comes again as a whole (`respect_source_tx: false`). None is
     the offset itself. `version` rises by one with each save. `writer` is who saved it: a save whose answer was lost is
-    known by it.
+    known by it. `joined` is of a sink's own position: since then the sink moves with the pipeline's checkpoint. `note`
+    is for people alone.
     """
 
     offset: Offset
@@ -148,6 +150,7 @@ class Checkpoint:
     note: str = ""
     base: Offset | None = None
     writer: str = ""
+    joined: bool = False
 
     @property
     def begins(self) -> Offset:
@@ -156,8 +159,8 @@ class Checkpoint:
 
     def answers(self, wanted: Checkpoint, expect: int) -> bool:
         """Whether this, found in a store, is what `wanted` asked for: the answer to that save was lost."""
-        same = (self.offset, self.position, self.begins) == (wanted.offset, wanted.position, wanted.begins)
-        return same and self.is_of_same_writer(wanted, expect)
+        fields = operator.attrgetter("offset", "position", "begins", "joined")
+        return bool(fields(self) == fields(wanted)) and self.is_of_same_writer(wanted, expect)
 
     def is_of_same_writer(self, wanted: Checkpoint, expect: int) -> bool:
         """A later version than the writer of `wanted` knows of, but by its own hand: the answer to an earlier save was

@@ -1,4 +1,4 @@
-"""What versions before the state store left in sentences, read once: since then a loss is fields."""
+"""What versions before the state store left in sentences, read once: since then they are fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import re
 
 from tidemill.contracts import LostRange
 
+_JOINED = "moves with the pipeline's checkpoint"
 _LOST = re.compile(r"lost (\d+) events between (\d+) and (\d+)")
+
+
+def has_joined(note: str) -> bool:
+    """Whether the note says that the position is no longer the sink's own."""
+    return note == _JOINED
 
 
 def lost_range_of(note: str) -> LostRange | None:

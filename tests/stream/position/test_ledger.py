@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tidemill.model.delivery import Checkpoint
 from tidemill.state import open_store
 from tidemill.stream.position import ledger as module
 from tidemill.stream.position.commit_policy import Policy
-from tidemill.stream.position.ledger import JOINED, Ledger
+from tidemill.stream.position.ledger import Ledger
 
 TX = 10
 
@@ -162,7 +163,7 @@ def test_an_optional_sink_that_is_behind_cannot_become_required_and_skip_what_it
     go(desk.ledger(a=True, b=True), "a", 3)
     kept = desk.store.load("p:b")
     assert kept is not None
-    assert (kept.offset, kept.note) == (20, JOINED)
+    assert (kept.offset, kept.joined) == (20, True)
 
 
 def test_a_sink_that_becomes_optional_goes_on_where_the_required_ones_are(desk: Desk) -> None:
@@ -171,6 +172,34 @@ def test_a_sink_that_becomes_optional_goes_on_where_the_required_ones_are(desk: 
     go(desk.ledger(a=True, b=True), "a", 3)
     ledger = desk.ledger(a=True, b=False)
     assert ledger.begin(ledger.policy.group_of("b")).offset == 30
+
+
+def test_a_position_that_an_earlier_version_marked_with_a_sentence_is_not_the_sinks_own(desk: Desk) -> None:
+    desk.write(3)
+    go(desk.ledger(a=True, b=False), "b", 0)
+    kept = desk.store.load("p:b")
+    assert kept is not None
+    desk.store.save("p:b", replace(kept, note="moves with the pipeline's checkpoint"), expect=kept.version)
+    go(desk.ledger(a=True, b=True), "a", 2)
+    ledger = desk.ledger(a=True, b=False)
+    assert ledger.begin(ledger.policy.group_of("b")).offset == 20
+
+
+def test_a_note_on_a_position_decides_nothing(desk: Desk) -> None:
+    desk.write(3)
+    go(desk.ledger(a=True, b=False), "b", 0)
+    go(desk.ledger(a=True, b=True), "a", 1)
+    joined = desk.store.load("p:b")
+    assert joined is not None
+    desk.store.save("p:b", replace(joined, note="as the operator says"), expect=joined.version)
+    ledger = desk.ledger(a=True, b=False)
+    assert ledger.begin(ledger.policy.group_of("b")).offset == 10, "it is marked, whatever the note is"
+    own = desk.store.load("p:b")
+    assert own is not None
+    desk.store.save("p:b", replace(own, note=joined.note), expect=own.version)
+    go(desk.ledger(a=True, b=False), "a", 2)
+    ledger = desk.ledger(a=True, b=False)
+    assert ledger.begin(ledger.policy.group_of("b")).offset == 10, "it is its own, whatever the note is"
 
 
 def test_from_a_quorum_to_all_is_refused_while_a_sink_is_behind(desk: Desk) -> None:

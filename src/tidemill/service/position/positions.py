@@ -10,7 +10,7 @@ from tidemill.errors import ConfigError
 from tidemill.model.delivery import Checkpoint, key_of
 from tidemill.model.position import Offset
 from tidemill.stream.position.commit_policy import policy_of
-from tidemill.stream.position.ledger import JOINED
+from tidemill.stream.position.ledger import is_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def sink_positions(pipeline: Pipeline) -> list[SinkPosition]:
             sink = spec.config.id
             group = policy.group_of(sink)
             kept = None if group.leads else store.load(group.key)
-            own = kept is not None and kept.note != JOINED
+            own = kept is not None and is_own(kept)
             found.append(SinkPosition(sink, kept if own else leading, own))
         return found
 
@@ -57,7 +57,7 @@ def key_of_move(pipeline: Pipeline, sink: str | None, *, afresh: bool = False) -
     key = key_of(pipeline.name, sink)
     with closing(pipeline.build_checkpoints()) as store:
         own = store.load(key)
-    if policy.group_of(sink).leads and (own is None or own.note == JOINED):
+    if policy.group_of(sink).leads and (own is None or not is_own(own)):
         raise ConfigError(
             f'sink "{sink}" moves with the pipeline\'s checkpoint', where=pipeline.file, fix="Leave --sink out."
         )

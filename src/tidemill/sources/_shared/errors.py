@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from tidemill.errors import ConfigError, SetupError
+from tidemill.errors import ConfigError, SetupError, SourceError
 
 T = TypeVar("T")
 
@@ -20,6 +20,13 @@ class TlsFailed(SetupError):
 
 class ServerTooOld(SetupError):
     code = "server-too-old"
+
+
+class TableRedefined(SourceError):
+    """A table or column that a statement names is not there, or not as it was when the statement's read began."""
+
+    code = "table-redefined"
+    default_fix = "A copy of the table is planned anew. Otherwise see the server's log for its context."
 
 
 RECOVER = (

@@ -10,6 +10,8 @@ SetupError
 ├── GrantMissing           names the GRANT
 ├── GtidOff                positions by GTID are asked for, and the server has none
 └── ServerIdTaken          another replica has our server_id
+SourceError
+└── TableRedefined         a table or column is not what it was a moment ago
 PositionLost
 ├── BinlogPurged           what follows our position was removed
 ├── OtherServer            this server does not have what we have seen
@@ -24,9 +26,9 @@ from contextlib import contextmanager
 import pymysql
 
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
-from tidemill.sources._shared.errors import RECOVER, LoginRefused, ServerTooOld, TlsFailed
+from tidemill.sources._shared.errors import RECOVER, LoginRefused, ServerTooOld, TableRedefined, TlsFailed
 
-__all__ = ["RECOVER", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of the tree above
+__all__ = ["RECOVER", "LoginRefused", "ServerTooOld", "TableRedefined", "TlsFailed"]  # as part of the tree above
 
 
 class OtherFlavor(SetupError):
@@ -68,6 +70,7 @@ class BinlogUnusable(PositionLost):
 _DENIED = {1044, 1045, 1049, 1130, 1141, 1396, 1524, 1698, 1820, 1862, 3118, 3878, 4031, 4151, 2059, 2061}
 _FORBIDDEN = {1142, 1143, 1227}  # a statement that the account may not run
 _WENT_AWAY = {0, 1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927}  # shutdown, a killed session, a broken network
+_REDEFINED = {1054, 1146, 1412}  # no such column, no such table, defined anew since the read opened
 _TLS = ("ssl", "tls", "certificate")
 
 
@@ -94,6 +97,8 @@ def from_server(code: int, message: str, where: str) -> TidemillError:
         return GrantMissing(message, where=where, fix="Grant the account what the message names.")
     if 2000 <= code < 3000 or code in _WENT_AWAY:
         return ConnectionLost(message or "the connection broke", where=where)
+    if code in _REDEFINED:
+        return TableRedefined(f"{message} (error {code})", where=where)
     return SourceError(f"{message} (error {code})", where=where, fix="See the server's error log for its context.")
 
 

@@ -43,7 +43,7 @@ from tidemill.sources.mysql import chunks, copyable
 from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql.client import MysqlSession, connect
 from tidemill.sources.mysql.copyable import CopyToken, full_name, key_columns, point_columns
-from tidemill.sources.mysql.errors import GrantMissing
+from tidemill.sources.mysql.errors import GrantMissing, TableRedefined
 from tidemill.sources.mysql.result import prepare_session, read_blocks
 from tidemill.sources.mysql.scan import scan_catalog
 from tidemill.sources.mysql.server import MysqlServerInfo
@@ -57,7 +57,6 @@ _PREPARED = re.compile(r"^---TRANSACTION (\d+), .*(?:PREPARED|COMMITTED)", re.MU
 _SLOWEST_SCAN_SECONDS = 600.0  # a filter may keep the server busy for long before it finds a first row
 _COMMIT_SECONDS = 30.0
 _TRUNCATED = "... truncated..."
-_GONE = ("(error 1412)", "(error 1146)", "(error 1054)")  # defined anew since the read opened; no such table; column
 
 
 class MysqlSnapshotReader:
@@ -110,13 +109,11 @@ class MysqlSnapshotReader:
                 self.close()
             else:
                 db.execute("COMMIT" if CopyToken.from_json(table.token).transactional else "UNLOCK TABLES")
-        except SourceError as error:
+        except TableRedefined as error:
             self.close()
-            if error.what.endswith(_GONE):
-                raise StructureChanged(
-                    f"{table.name} is not what it was when its copy was planned: {error.what}", where=self._config.where
-                ) from error
-            raise
+            raise StructureChanged(
+                f"{table.name} is not what it was when its copy was planned: {error.what}", where=self._config.where
+            ) from error
         except BaseException:
             self.close()  # whatever it was doing
             raise

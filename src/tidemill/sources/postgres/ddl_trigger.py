@@ -19,7 +19,9 @@ All sources of a database share them.
 
 from __future__ import annotations
 
+import enum
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -203,10 +205,27 @@ def script(version: int) -> str:
     return ";\n".join(["BEGIN", *(each.strip() for each in statements), _seal(statements), "COMMIT"]) + ";\n"
 
 
-def ensure(db: psycopg.Connection, config: PostgresConfig) -> tuple[tuple[str, ...], Notice | None]:
+class Fault(enum.StrEnum):
+    """What may be the matter with the triggers."""
+
+    ABSENT = "event triggers that tell changes of tables are not there"
+    DISABLED = "event triggers that tell changes of tables are disabled"
+    OTHER_VERSION = "event triggers that tell changes of tables are of another version"
+    OTHER_TOKEN = "event triggers that tell changes of tables have another token"
+
+
+@dataclass(frozen=True, slots=True)
+class Untriggered:
+    """A fault that stays, and what an operator is told of it."""
+
+    fault: Fault
+    notice: Notice
+
+
+def ensure(db: psycopg.Connection, config: PostgresConfig) -> tuple[tuple[str, ...], Untriggered | None]:
     """Makes the triggers if they are not there as this version makes them: says what was made, or why it was not."""
     with translate(config.where):
-        if (lacking := _find_missing(db) or _broken_seal(db)) == "":
+        if (fault := _find_fault(db) or _find_broken_seal(db)) is None:
             _fill(db)
             return (), None
     try:
@@ -217,7 +236,7 @@ def ensure(db: psycopg.Connection, config: PostgresConfig) -> tuple[tuple[str, .
             for statement in (*statements, _seal(statements)):
                 db.execute(statement.encode())
     except SetupError as error:
-        return (), Notice("ddl-not-triggered", config.id, f"{lacking}, and could not be made: {error.what}", _FIX)
+        return (), _untriggered(config, fault, f"{fault}, and could not be made: {error.what}")
     return (f'made event triggers "{COMMANDS}" and "{DROPS}" and schema "{SCHEMA}"',), None
 
 
@@ -241,22 +260,26 @@ def check(db: psycopg.Connection, config: PostgresConfig) -> Check:
         there = db.execute("SELECT FROM pg_event_trigger WHERE evtname = %s", [COMMANDS]).fetchone()
         unused = f'; event trigger "{COMMANDS}" is there, and is not used by this source' if there else ""
         return Check("schema changes", Outcome.PASS, f"ddl.capture is {config.ddl.capture}{unused}")
-    if not (lacking := _find_missing(db)):
+    if (fault := _find_fault(db)) is None:
         return Check("schema changes", Outcome.PASS, f'event triggers "{COMMANDS}" and "{DROPS}" of schema "{SCHEMA}"')
     row = db.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
     if row and row[0]:
-        return Check("schema changes", Outcome.PASS, f"{lacking}; the setup will make them")
-    return Check("schema changes", Outcome.WARN, f"{lacking}, and the role may not be allowed to make them", _FIX)
+        return Check("schema changes", Outcome.PASS, f"{fault}; the setup will make them")
+    return Check("schema changes", Outcome.WARN, f"{fault}, and the role may not be allowed to make them", _FIX)
 
 
-def watch(db: psycopg.Connection, config: PostgresConfig, known: Notice | None) -> Notice | None:
+def watch(db: psycopg.Connection, config: PostgresConfig, known: Untriggered | None) -> Untriggered | None:
     """What is the matter with the triggers of a stream that runs: `known`, if that is still so."""
-    if config.ddl.capture != "trigger" or not (lacking := _find_missing(db)):
+    if config.ddl.capture != "trigger" or (fault := _find_fault(db)) is None:
         return None
-    if known is not None and known.what.startswith(lacking):
+    if known is not None and known.fault is fault:
         return known
-    warn("source.not_triggered", what=lacking, where=config.where)
-    return Notice("ddl-not-triggered", config.id, lacking, _FIX)
+    warn("source.not_triggered", what=fault, where=config.where)
+    return _untriggered(config, fault, fault)
+
+
+def _untriggered(config: PostgresConfig, fault: Fault, what: str) -> Untriggered:
+    return Untriggered(fault, Notice("ddl-not-triggered", config.id, what, _FIX))
 
 
 def read_seal(db: psycopg.Connection) -> str:
@@ -317,29 +340,29 @@ def _digest(statements: list[str]) -> str:
     return f"tidemill {hashlib.sha256(';'.join(statements).encode()).hexdigest()[:16]}"
 
 
-def _find_missing(db: psycopg.Connection) -> str:
-    """Empty if all is there as this version makes it, else what is not."""
+def _find_fault(db: psycopg.Connection) -> Fault | None:
+    """None if all is there as this version makes it."""
     rows = db.execute("SELECT evtname, evtenabled::text FROM pg_event_trigger WHERE evtname IN (%s, %s)",
                       [COMMANDS, DROPS]).fetchall()  # fmt: skip
     if len(rows) < 2:
-        return "event triggers that tell changes of tables are not there"
+        return Fault.ABSENT
     if any(enabled != "A" for _, enabled in rows):
-        return "event triggers that tell changes of tables are disabled"
+        return Fault.DISABLED
     row = db.execute(
         "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s", [SCHEMA]
     ).fetchone()
     if row is None or (row[0] or "").rpartition(" ")[0] != _digest(_statements(db.info.server_version)):
-        return "event triggers that tell changes of tables are of another version"
-    return ""
+        return Fault.OTHER_VERSION
+    return None
 
 
-def _broken_seal(db: psycopg.Connection) -> str:
+def _find_broken_seal(db: psycopg.Connection) -> Fault | None:
     """A restored dump has the comment of the other database, and a token of its own. Who may not read it goes on: its
     messages are then refused."""
     if not _may(db, "secret", "SELECT"):
-        return ""
+        return None
     row = db.execute(f"SELECT {_HASH}".encode()).fetchone()
-    return "" if row and row[0] == read_seal(db) else "event triggers that tell changes of tables have another token"
+    return None if row and row[0] == read_seal(db) else Fault.OTHER_TOKEN
 
 
 def _may(db: psycopg.Connection, relation: str, privilege: str) -> bool:

@@ -13,6 +13,8 @@ SetupError
 ├── SlotMismatch           the slot is of another plugin or database
 ├── SlotInUse
 └── ServerBusy             a lock or an old transaction is in the way
+SourceError
+└── TableRedefined         a table is not there, or not there any more
 PositionLost
 ├── SlotLost               the slot is gone, or the WAL it needs
 └── PublicationLost        it was dropped, maybe made anew: what happened without it was left out
@@ -27,12 +29,12 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
-from tidemill.sources._shared.errors import RECOVER, LoginRefused, ServerTooOld, TlsFailed
+from tidemill.sources._shared.errors import RECOVER, LoginRefused, ServerTooOld, TableRedefined, TlsFailed
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres.config import PostgresConfig
 
-__all__ = ["RECOVER", "LoginRefused", "ServerTooOld", "TlsFailed"]  # as part of the tree above
+__all__ = ["RECOVER", "LoginRefused", "ServerTooOld", "TableRedefined", "TlsFailed"]  # as part of the tree above
 
 
 class WalLevelTooLow(SetupError):
@@ -117,6 +119,8 @@ def from_server(sqlstate: str, message: str, where: str) -> TidemillError:
         return SetupError(message, where=where, fix=_remedy(message))
     if not sqlstate or sqlstate[:2] in ("08", "57"):  # connection exceptions; operator intervention (shutdown, kill)
         return ConnectionLost(message, where=where, fix="The connection is made again.")
+    if sqlstate == "42P01":
+        return TableRedefined(f"{message} (SQLSTATE {sqlstate})", where=where)
     return SourceError(f"{message} (SQLSTATE {sqlstate})", where=where, fix="See the server's log for its context.")
 
 

@@ -19,7 +19,7 @@ import orjson
 import psycopg
 
 from tidemill.contracts.catalog_scan import CatalogScan
-from tidemill.errors import ConnectionLost, SourceError, StructureChanged
+from tidemill.errors import ConnectionLost, StructureChanged
 from tidemill.model.block import Block
 from tidemill.model.position import Position
 from tidemill.model.snapshot import Bound, Chunk, SnapshotTable
@@ -29,7 +29,7 @@ from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.client import SESSION, CopySession, Endpoint, connect
 from tidemill.sources.postgres.config import PostgresConfig
 from tidemill.sources.postgres.copy_out import CopyMemory, CopyOut
-from tidemill.sources.postgres.errors import PublicationProblem, translate
+from tidemill.sources.postgres.errors import PublicationProblem, TableRedefined, translate
 from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.pages import Pages, check_file, file_query, measure_pages, next_bound, page_conditions
 from tidemill.sources.postgres.publication.published import (
@@ -45,7 +45,6 @@ from tidemill.telemetry.failpoints import failpoint
 _HIGH = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
 _SILENCE_SECONDS = 300.0  # of a server that looks for the first row of a chunk
 _REPLAY_SECONDS = 60.0
-_NO_SUCH_TABLE = "SQLSTATE 42P01"
 
 _Copied = tuple[PublishedRelation, list[int]]
 """What the stream calls the rows, and the partitions that hold them; none for a plain table."""
@@ -240,9 +239,7 @@ class PostgresSnapshotReader:
             locked = [f"ONLY {_name(table)}", *([f"ONLY {chunk.part}"] if chunk.part else [])]
             try:
                 ask(f"LOCK TABLE {', '.join(locked)} IN ACCESS SHARE MODE")
-            except SourceError as error:
-                if _NO_SUCH_TABLE not in error.what:
-                    raise
+            except TableRedefined as error:
                 raise StructureChanged(f"a part of {table.name} is gone: {error.what}", where=config.where) from error
             if not table.key and (chunk.lower or chunk.upper):
                 ((file,),) = ask(file_query(chunk.part or _name(table)))

@@ -17,15 +17,13 @@ from tidemill.errors import CheckpointConflict, CheckpointError, ConfigError, Lo
 from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
 from tidemill.model.delivery import Checkpoint, key_of
 from tidemill.model.position import Offset, Position
-from tidemill.state.older import lost_range_of
+from tidemill.state.older import has_joined, lost_range_of
 from tidemill.stream.position.commit_policy import Policy, SinkGroup
 from tidemill.telemetry.events import fail, warn
 from tidemill.telemetry.failpoints import failpoint
 
-JOINED = "moves with the pipeline's checkpoint"
-"""Note on a position that is no longer the sink's own: it became required."""
-
 _TRIM_EVERY = 1.0
+_MOVES_ALONG = "moves with the pipeline's checkpoint since"
 
 
 class Ledger:
@@ -207,7 +205,7 @@ class Ledger:
 
     def _own(self, group: SinkGroup) -> Checkpoint:
         kept = self._load(group.key)
-        if kept is not None and kept.note != JOINED:
+        if kept is not None and is_own(kept):
             self._lost[group.key] = self.state.lost_ranges(self.policy.pipeline, group.sinks[0])
             if not self._lost[group.key] and (older := lost_range_of(kept.note)):
                 self._note_loss(group, older)
@@ -221,7 +219,7 @@ class Ledger:
         for sink in group.sinks:
             key = key_of(self.policy.pipeline, sink)
             own = self._store.load(key)
-            if own is None or own.note == JOINED:
+            if own is None or not is_own(own):
                 continue
             if own.offset < self._pipeline.offset:
                 raise ConfigError(
@@ -231,5 +229,10 @@ class Ledger:
                     fix="Set required: false (or the commit policy as it was) until it has caught up, or give up what "
                     f"is between: tidemill checkpoints set FILE {self._pipeline.offset} --sink {sink}",
                 )
-            self._store.save(key, replace(own, note=JOINED), expect=own.version)
+            self._store.save(key, replace(own, joined=True, note=_MOVES_ALONG), expect=own.version)
             self.state.forget_lost_ranges(self.policy.pipeline, sink)
+
+
+def is_own(kept: Checkpoint) -> bool:
+    """Whether a position under a sink's key is still the sink's: it is no more once the sink moves with the others."""
+    return not (kept.joined or has_joined(kept.note))

@@ -79,7 +79,7 @@ class PublicationWatch:
         self._wake = threading.Event()
         self._stop = threading.Event()  # one for each time it is opened: a thread that was left behind stays stopped
         self._thread: threading.Thread | None = None
-        self.untriggered: Notice | None = None  # set by the setup, which knows why
+        self.untriggered: ddl_trigger.Untriggered | None = None  # set by the setup, which knows why
         self.looks = self.failed_looks = 0
         self._slot_bytes: int | None = None  # as of the last look
 
@@ -119,7 +119,7 @@ class PublicationWatch:
         self._wake.set()
 
     def notices(self) -> tuple[Notice, ...]:
-        return (*self._notices, *([self.untriggered] if self.untriggered else []))
+        return (*self._notices, *([self.untriggered.notice] if self.untriggered else []))
 
     def slot_bytes(self) -> int | None:
         """WAL that the server keeps for the slot."""
