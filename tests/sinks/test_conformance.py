@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,18 +94,9 @@ def test_what_it_promises_of_replays_stands_in_its_resume_module(name: str) -> N
     assert isinstance(scheme, ResumeScheme)
     assert module.__doc__
     assert all((scheme.kept_in, scheme.bound_by, scheme.replay))
-    for step in (scheme.already, scheme.note):
-        assert step.__module__ == place or step.__module__.startswith("tidemill.sinks._shared."), step
-    if name in NO_RESUMPTION:
-        assert scheme.resumption is None, "docs/adr/0027 says that it has none"
-        return
-    assert scheme.resumption is not None
-    assert hasattr(scheme.resumption, "fresh")
-    assert scheme.note is scheme.resumption.note
-
-
-#: Sinks whose two questions are not about blocks of a delivery (docs/adr/0027).
-NO_RESUMPTION = {"clickhouse", "starrocks", "redis", "nats"}
+    asked = scheme.resumption
+    assert asked.__module__ == place or asked.__module__.startswith("tidemill.sinks._shared."), asked
+    assert all(callable(getattr(asked, question)) for question in ("fresh", "note"))
 
 
 @pytest.mark.parametrize("name", SINKS)
@@ -244,15 +235,39 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Written]
         made.at.stop()
 
 
+def count_questions(sink: str, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often `write` asks its `Resumption` from now on (docs/adr/0027)."""
+    asked: Counter[str] = Counter()
+    resumption = importlib.import_module(f"tidemill.sinks.{sink}.resume").RESUME.resumption
+
+    def counted(name: str) -> Callable[..., Any]:
+        answer = getattr(resumption, name)
+
+        def ask(*arguments: Any) -> Any:
+            asked[name] += 1
+            return answer(*arguments)
+
+        return ask
+
+    for name in ("fresh", "note"):
+        monkeypatch.setattr(resumption, name, counted(name))
+    return asked
+
+
 @pytest.mark.slow  # a server per sink, found by the sink's name
-def test_receipts_replays_and_letters(written: Written) -> None:
+def test_receipts_replays_and_letters(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = written.sink()
     assert sink.capabilities.upsert == written.at.state, "what is read back is rows, or events"
     receipt = sink.write(Delivery("shop", "orders", 0, 0, 0, written.lanes, lambda: iter(())))
     assert (receipt.sink, receipt.lane, receipt.events, receipt.ok) == ("s", 0, 0, True), "of an empty delivery"
 
     first = written.batch(0, 40, without=[7])
+    exactly_once = sink.tier is Tier.EFFECTIVELY_ONCE
+    asked = count_questions(written.name, monkeypatch) if exactly_once else Counter()
     receipts = [sink.write(delivery) for delivery in first]
+    if exactly_once:
+        assert asked["fresh"] >= len(first)
+        assert asked["note"] == len(first)
     assert [r.lane for r in receipts] == list(range(written.lanes))
     assert sum(r.events + r.skipped for r in receipts) == 39
     assert all(r.ok and r.bytes > 0 for r in receipts)
@@ -264,7 +279,7 @@ def test_receipts_replays_and_letters(written: Written) -> None:
         assert all(again.write(delivery).ok for delivery in first)
         again.close()
     assert written.held().keys() == whole.keys()
-    if sink.tier is Tier.EFFECTIVELY_ONCE:
+    if exactly_once:
         assert written.held() == whole, "a replay changed something"
 
     assert sum(sink.write(delivery).events for delivery in written.batch(40, 60)) == 20
@@ -274,7 +289,7 @@ def test_receipts_replays_and_letters(written: Written) -> None:
     assert sum(sink.write(delivery).events for delivery in written.batch(60, 80)) == 20, "the letter moved something"
     sink.close()
     assert written.held().keys() == set(range(80))
-    if sink.tier is Tier.EFFECTIVELY_ONCE:
+    if exactly_once:
         assert written.held() == Counter(range(80))
 
 

@@ -18,7 +18,15 @@ from tidemill.config.resolve import resolve
 from tidemill.config.secrets import mask
 from tidemill.config.spec import PipelineSpec, ProcessorSpec
 from tidemill.config.spec.sink import SinkSpec
-from tidemill.contracts import BaseProcessor, CheckpointStore, Component, Sink, SnapshotConfig, StateStore
+from tidemill.contracts import (
+    BaseProcessor,
+    CheckpointStore,
+    Component,
+    CopiedSourceConfig,
+    Sink,
+    SnapshotConfig,
+    StateStore,
+)
 from tidemill.errors import ConfigError
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.state import find_registry, is_shared, open_registry, open_store
@@ -96,8 +104,8 @@ class Pipeline:
     @property
     def snapshot_config(self) -> SnapshotConfig | None:
         """How tables are copied; None where the document says nothing of it, or the source cannot."""
-        config = getattr(self.spec.source.config, "snapshot", None)
-        return config if isinstance(config, SnapshotConfig) else None
+        config = self.spec.source.config
+        return config.snapshot if isinstance(config, CopiedSourceConfig) else None
 
     @property
     def state_uri(self) -> str:

@@ -78,6 +78,9 @@ class BaseProcessor(Component[ProcessorConfigT]):
     """The source's id, set by the host before the first call: the first part of every event_id."""
     learned: Callable[[Table], Table | None] = staticmethod(lambda table: None)
     """Set by the host: the structure that rows of a table had so far, of a processor whose `derive` says None."""
+    show_messages: bool = False
+    """Set by `tidemill process try`, whose user may see values: reasons then have the messages of all errors of the
+    user's code, which may quote them."""
 
     @classmethod
     def sets_message_key(cls, config: Mapping[str, Any]) -> bool:
@@ -119,6 +122,11 @@ class BaseProcessor(Component[ProcessorConfigT]):
         """Names and patterns of columns in its settings that none of these tables has, though `check_table` allows that
         for each: a mask whose pattern matches nothing hides nothing. For `tidemill doctor`."""
         return ()
+
+    def limit_usage(self) -> Mapping[str, tuple[float, float]]:
+        """By the limit's name: the most that one call has used of it, and how much it may use. For `tidemill process
+        try`."""
+        return {}
 
     def check_code(self) -> None:
         """`ConfigError` with the line if code of the user's, in the settings or in a file, does not compile. Runs none

@@ -96,6 +96,13 @@ class SnapshotSource(Protocol):
         at once, so that neither the server nor the disk is asked for each of them."""
 
 
+@runtime_checkable
+class CopiedSourceConfig(Protocol):
+    """The config of such a source: it has `snapshot:`."""
+
+    snapshot: SnapshotConfig | None
+
+
 class SnapshotConfig(Config):
     """`snapshot:` of a source. Left out: rows that were there before are not copied."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill import registry
+from tidemill.contracts import BaseSink, Component
 from tidemill.errors import ConfigError
 
 FAMILIES = ("sources", "processors", "formats", "sinks", "checkpoints")
@@ -46,6 +47,6 @@ def describe(family: str, name: str) -> ComponentInfo:
     except ImportError:
         return ComponentInfo(family, name, "", (), False, None)
     about = (kind.__doc__ or "").strip().partition("\n")[0]
-    formats = tuple(sorted(getattr(getattr(kind, "capabilities", None), "formats", ())))
-    config = getattr(kind, "Config", None)
+    formats = tuple(sorted(kind.capabilities.formats)) if issubclass(kind, BaseSink) else ()
+    config = kind.Config if issubclass(kind, Component) else None
     return ComponentInfo(family, name, about, formats, True, config.model_json_schema() if config else None)

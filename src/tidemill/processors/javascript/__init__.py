@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,10 +93,7 @@ class JavascriptProcessor(BaseProcessor[JavascriptConfig]):
 
     def __init__(self, config: JavascriptConfig) -> None:
         super().__init__(config)
-        self.show_messages = False
-        """Whether reasons have the messages of all errors, which may quote values; for `tidemill process try`."""
-        self.most: dict[str, float] = {}
-        """The most that one call used: `cpu_ms`, `timeout_ms`, and with `show_messages` also `mem_mb`."""
+        self._most: dict[str, float] = {}  # that one call used: cpu_ms, timeout_ms; with `show_messages` also mem_mb
         self._name = config.file.name if config.file is not None else f"{config.id}.js"
         self._source: str | None = None
         self._engine: Engine | None = None
@@ -178,6 +175,10 @@ class JavascriptProcessor(BaseProcessor[JavascriptConfig]):
             raise ProcessingError({at: self._with_line(reason) for at, reason in unfit.items()})
         return made
 
+    def limit_usage(self) -> Mapping[str, tuple[float, float]]:
+        limits = self.config.limits.model_dump()
+        return {name: (used, limits[name]) for name, used in self._most.items()}
+
     def _ask(self, block: Block) -> Answer:
         engine = self._start()
         try:
@@ -193,10 +194,10 @@ class JavascriptProcessor(BaseProcessor[JavascriptConfig]):
         except LimitExceeded as error:
             what = f"limits.{error.limit}: {error.detail}" if error.limit else error.detail
             raise ProcessingError(dict.fromkeys(map(int, block.offsets()), f"{self._name} exceeded {what}")) from error
-        self.most["cpu_ms"] = max(self.most.get("cpu_ms", 0.0), answer.cpu_seconds * 1000)
-        self.most["timeout_ms"] = max(self.most.get("timeout_ms", 0.0), answer.seconds * 1000)
+        self._most["cpu_ms"] = max(self._most.get("cpu_ms", 0.0), answer.cpu_seconds * 1000)
+        self._most["timeout_ms"] = max(self._most.get("timeout_ms", 0.0), answer.seconds * 1000)
         if "heap_bytes" in answer.head:
-            self.most["mem_mb"] = max(self.most.get("mem_mb", 0.0), answer.head["heap_bytes"] / (1 << 20))
+            self._most["mem_mb"] = max(self._most.get("mem_mb", 0.0), answer.head["heap_bytes"] / (1 << 20))
         self._log(answer.head["lines"], answer.head["unlogged"])
         return answer
 

@@ -61,8 +61,6 @@ class PythonProcessor(BaseProcessor[PythonConfig]):
 
     def __init__(self, config: PythonConfig) -> None:
         super().__init__(config)
-        self.show_messages = False
-        """Whether reasons have the messages of errors, which may quote values; for `tidemill process try`."""
         self._function: Callable[[Any], Any] | None = None
 
     def derive(self, table: Table) -> Table | None:

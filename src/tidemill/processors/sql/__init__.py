@@ -7,7 +7,7 @@ Arrow values, exact texts and `unchanged` marks.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +54,7 @@ class SqlProcessor(BaseProcessor[SqlConfig]):
 
     def __init__(self, config: SqlConfig) -> None:
         super().__init__(config)
-        self.most: dict[str, float] = {}
-        """The longest that the query ran over one block: `timeout_ms`; for `tidemill process try`."""
+        self._longest_ms = 0.0  # that the query ran over one block
         self._query = SelectQuery(config.query, config.lookups)
         self._lookups = {name.casefold(): Lookup(name, each) for name, each in config.lookups.items()}
         self._tables: dict[object, PreparedQuery] = {}
@@ -67,6 +66,9 @@ class SqlProcessor(BaseProcessor[SqlConfig]):
     def process(self, blocks: Iterator[Block]) -> Iterator[Block]:
         for block in blocks:
             yield self._process(block)
+
+    def limit_usage(self) -> Mapping[str, tuple[float, float]]:
+        return {"timeout_ms": (self._longest_ms, self.config.timeout_ms)} if self._longest_ms else {}
 
     def doctor(self) -> Iterable[Check]:
         try:
@@ -178,7 +180,7 @@ class SqlProcessor(BaseProcessor[SqlConfig]):
                 return connection.sql(compiled.sql).to_arrow_table()
         finally:
             spent = (time.monotonic() - began) * 1000
-            self.most["timeout_ms"] = max(self.most.get("timeout_ms", 0.0), spent)
+            self._longest_ms = max(self._longest_ms, spent)
             connection.unregister(EVENTS)
 
     def _too_slow(self, block: Block) -> ProcessingError:

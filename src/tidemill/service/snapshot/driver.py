@@ -54,7 +54,7 @@ _REFUSALS = 5
 _OBSERVATIONS = 64
 _RUNNING = SnapshotState.RUNNING
 _SMALL_TABLES, _GATHER_SECONDS = 50, 3.0
-_AGAIN_SECONDS, _AGAIN_MOST_SECONDS = 0.1, 5.0
+_AGAIN = RetryPolicy(first=0.2, most=5.0, jitter=0.0)  # of a chunk that was thrown away
 
 
 class SnapshotDriver:
@@ -275,7 +275,7 @@ class SnapshotDriver:
         found, now = [], time.monotonic()
         reading = self._waves.wave
         for chunk in self._chunks(record, ChunkState.PLANNED):
-            wait = min(_AGAIN_SECONDS * 2 ** min(chunk.tries, 10), _AGAIN_MOST_SECONDS) if chunk.tries else 0.0
+            wait = _AGAIN.wait_after(chunk.tries - 1) if chunk.tries else 0.0
             since = self._thrown_away.setdefault(chunk.staging_id(record.identity), now) if wait else now
             being_read = reading is not None and chunk.staging_id(record.identity) in reading.chunks
             if chunk.table in tables and now - since >= wait and not being_read:

@@ -98,8 +98,7 @@ def _run(chain: Chain, structures: PrivateStructures, blocks: list[Block]) -> tu
     while True:
         run = chain.begin(structures.load())
         for member in chain.members:
-            if hasattr(member, "show_messages"):
-                member.show_messages = True
+            member.show_messages = True
         made = list(run.blocks(iter(blocks)))
         if not run.learned:
             return run, made
@@ -173,10 +172,9 @@ def _show(document: dict[str, Any]) -> dict[str, Any]:
 
 def _stages(chain: Chain, run: ChainRun) -> Iterator[TriedStage]:
     for kind, member, count in zip(chain.types, chain.members, run.counts, strict=True):
-        used: dict[str, float] = getattr(member, "most", {})
-        allowed = getattr(member.config, "limits", member.config)
         limits = {
-            name: {"used": round(value, 3), "limit": getattr(allowed, name)} for name, value in islice(used.items(), 10)
+            name: {"used": round(used, 3), "limit": limit}
+            for name, (used, limit) in islice(member.limit_usage().items(), 10)
         }
         yield TriedStage(
             count.processor,

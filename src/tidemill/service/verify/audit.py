@@ -73,7 +73,7 @@ def verify(
 def audited_sinks() -> list[str]:
     """The types of sinks that can be compared."""
     names = registry.names("sinks")
-    return [name for name in names if hasattr(registry.load("sinks", name), "audit")]
+    return [name for name in names if issubclass(registry.load("sinks", name), AuditedSink)]
 
 
 class _Verification:

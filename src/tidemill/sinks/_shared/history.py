@@ -50,6 +50,14 @@ NameT = TypeVar("NameT", bound=Named)
 NameT_contra = TypeVar("NameT_contra", bound=Named, contravariant=True)
 
 
+@dataclass(frozen=True, slots=True)
+class TableBlock(Generic[NameT]):
+    """A block, and the table that it goes into."""
+
+    name: NameT
+    block: Block
+
+
 class Notebook(Protocol[NameT_contra]):
     """Where the notes are kept, beside the tables. Errors are those of the sink."""
 
@@ -139,6 +147,24 @@ class WriterHistory(Generic[NameT]):
             f"above every version (SELECT max({self.version}) FROM {name.plain}), or empty the tables and "
             f"{name.database}.{TABLE}. To write old events again on purpose, delete this pipeline's rows there.",
         )  # fmt: skip
+
+
+class VersionedResumption(Generic[NameT]):
+    """One delivery into tables whose rows have versions. Nothing is left out: a row that comes again meets its own
+    version, and the server keeps one of both. So the table's versions must be of this log, which is noted before its
+    first row, and nothing is left to be noted after the last."""
+
+    skipped = 0
+
+    def __init__(self, history: WriterHistory[NameT], delivery: Delivery) -> None:
+        self._history, self._delivery = history, delivery
+
+    def fresh(self, unit: TableBlock[NameT]) -> TableBlock[NameT]:
+        self._history.admit(unit.name, unit.block, self._delivery)
+        return unit
+
+    def note(self) -> None:
+        """Each row carries its version."""
 
 
 def _first(name: NameT, block: Block, delivery: Delivery, history: WriterHistory[NameT]) -> WriterNote:

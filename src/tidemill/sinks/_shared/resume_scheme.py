@@ -1,48 +1,50 @@
 """The one idea of every `resume.py`: what was delivered is known at the destination, and nowhere else.
 
 A worker that dies has not reported how far it came, so a batch comes again, from another worker, maybe cut or dealt
-otherwise. A sink that promises `effectively once` then asks two things of the place it writes to:
+otherwise. A sink that promises `effectively once` then asks its destination two things, in `write`, of a `Resumption`:
 
-    already    what of this delivery is there, and is it of this log: `Refused` if it is not, or if we come too late
-    note       that it is there now, in a way that cannot come apart from the events themselves
+    fresh    what of this is there already, and is it of this log: `Refused` if it is not, or if we come too late
+    note     that it is there now, in a way that cannot come apart from the events themselves
 
-How they are answered differs, since each system has another way to make two writes one. Each `resume.py` says it in
-these words as `RESUME`. Where both are about a delivery's blocks, the sink asks them of a `Resumption`. Where they are
-not (a table's versions, a stream's ids) there is none: ADR 27.
+How they are answered differs, since each system has another way to make two writes one: `RESUME` of each `resume.py`
+says it in the same words (ADR 27).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from tidemill.model.block import Block
+Unit = TypeVar("Unit")
 
 
-class Resumption(Protocol):
+class Resumption(Protocol[Unit]):
     """One delivery: which of its events the destination lacks, and the note that they are there.
 
-    `fresh` is called with each block, in order, before any of it is written; `note` once, after the last block, and
-    before or together with what makes the events visible.
+    A `Unit` is what the sink writes next: a block; a block and its table; events that are encoded, where nothing
+    before says where they go. Each passes `fresh`, in order, before any of it is written. `note` is called once, after
+    the last one, and before or together with what makes the events visible. Dead letters that are sent again pass too,
+    although they are older than what is there, or have a way of their own.
     """
 
     @property
     def skipped(self) -> int:
         """Events that `fresh` has left out."""
 
-    def fresh(self, block: Block) -> Block | None:
-        """The block without what the destination has already; None if nothing is left. `Refused` if what it has is of
-        another log."""
+    def fresh(self, unit: Unit, /) -> Unit | None:
+        """What of it the destination lacks; None if that is nothing. `Refused` if what it has is of another log. Where
+        a note must be there before the first event, it is when this returns."""
 
     def note(self) -> None:
-        """Nothing, where no event was fresh. A dead letter that is sent again leaves the note of the last batch as it
-        is."""
+        """Nothing, where no event was fresh; where each event carries its own note (a version, an id, a header), only
+        what is still to be proven of those that were left out. A dead letter that is sent again leaves the note of the
+        last batch as it is."""
 
 
-def fresh_blocks(blocks: Iterable[Block], resumption: Resumption) -> Iterator[Block]:
+def fresh_units(units: Iterable[Unit], resumption: Resumption[Unit]) -> Iterator[Unit]:
     """What of a delivery is to be written."""
-    return (fresh for block in blocks if (fresh := resumption.fresh(block)) is not None)
+    return (fresh for unit in units if (fresh := resumption.fresh(unit)) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,5 @@ class ResumeScheme:
     """What keeps note and events together, whatever is killed when."""
     replay: str
     """What becomes of an event that comes again."""
-    already: Callable[..., Any]
-    note: Callable[..., Any]
-    resumption: type[Resumption] | None = None
-    """How the sink asks both; None where they are not about blocks."""
+    resumption: type[Resumption[Any]]
+    """Of whom `write` asks both."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.net.clickhouse import explain_errors, literal, quote
-from tidemill.sinks._shared.history import TABLE, WriterHistory, WriterNote
+from tidemill.sinks._shared.history import TABLE, VersionedResumption, WriterNote
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
 from tidemill.sinks.clickhouse.server_table import ClickHouseTableName
 
@@ -52,6 +52,5 @@ RESUME = ResumeScheme(
     kept_in="_tidemill_history, and the version of each row",
     bound_by="a table's note is written before its first row; a row carries its version",
     replay="replaced by itself: the same version, the same insert_deduplication_token",
-    already=WriterHistory.admit,
-    note=ClickHouseNotebook.write,
+    resumption=VersionedResumption,
 )

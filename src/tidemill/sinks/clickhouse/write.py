@@ -20,6 +20,7 @@ from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
 from tidemill.net.clickhouse import explain_errors
+from tidemill.sinks._shared.history import TableBlock, VersionedResumption
 from tidemill.sinks._shared.images import Verdicts, has_table
 from tidemill.sinks._shared.unfollowed import refuse_older
 from tidemill.sinks._shared.upserts import Upsert
@@ -56,6 +57,7 @@ class ClickHouseWriter:
         self._where = where
         self._database, self._table = Template(config.database), Template(config.table)
         self._verdicts = Verdicts()
+        self._resumption = VersionedResumption(session.history, delivery)
         self._pending: dict[ClickHouseTableName, _PendingInsert] = {}
         version = VERSION if config.mode == "upsert" else "_offset"
         self._sender = Sender(config, session.client, delivery, version, self._verdicts, where)
@@ -101,12 +103,13 @@ class ClickHouseWriter:
         for name in list(self._pending):
             self._flush(name)
         self._sender.settle()
+        self._resumption.note()
 
     def close(self) -> None:
         self._sender.close()
 
     def _destination(self, name: ClickHouseTableName, block: Block) -> ClickHouseDestination:
-        tables, history = self._session.tables, self._session.history
+        tables = self._session.tables
         destination, since = tables.destination(name, block.table), int(block.offsets()[0])
         pending = self._pending.get(name)
         if pending is not None and pending.destination is not destination:
@@ -116,7 +119,7 @@ class ClickHouseWriter:
         began = time.perf_counter()
         if destination is None:
             tables.make(name, block.table, since)
-        history.admit(name, block, self._delivery)
+        self._resumption.fresh(TableBlock(name, block))
         if destination is None:
             destination = tables.follow(name, block.table, since)
         self._asked += time.perf_counter() - began

@@ -26,7 +26,7 @@ from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, enco
 from tidemill.sinks._shared.lines import Encoding, FileWriter
 from tidemill.sinks._shared.places import folder
 from tidemill.sinks._shared.replayed import ReplayedAudit
-from tidemill.sinks._shared.resume_scheme import fresh_blocks
+from tidemill.sinks._shared.resume_scheme import fresh_units
 from tidemill.sinks.files.batch_notes import LaneShare
 from tidemill.sinks.files.client import FileStore
 from tidemill.sinks.files.contents import FileEvents
@@ -119,7 +119,7 @@ class FilesSink(BaseSink[FilesConfig]):
         encoding = Encoding(delivery, self._format)
         drafts = _Drafts(self.config, store, journal, delivery, encoding)
         with drafts:
-            for block in fresh_blocks(delivery, resumption):
+            for block in fresh_units(delivery, resumption):
                 drafts.write(block)
             drafts.close()
             resumption.files = list(drafts.names)

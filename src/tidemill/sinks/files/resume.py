@@ -238,7 +238,5 @@ RESUME = ResumeScheme(
     kept_in="a note per batch and lane in _tidemill/batches",
     bound_by="the note is there before a draft gets its name, and every name follows from the batch",
     replay="written again under the same name",
-    already=Journal.begin,
-    note=FilesResumption.note,
     resumption=FilesResumption,
 )

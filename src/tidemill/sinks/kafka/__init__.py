@@ -29,7 +29,7 @@ from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, enco
 from tidemill.sinks._shared.places import hosts
 from tidemill.sinks._shared.replayed import ReplayedAudit
 from tidemill.sinks._shared.resume import Delivered
-from tidemill.sinks._shared.resume_scheme import fresh_blocks
+from tidemill.sinks._shared.resume_scheme import fresh_units
 from tidemill.sinks.kafka import errors
 from tidemill.sinks.kafka.client import KafkaFailure, Messages, Producer
 from tidemill.sinks.kafka.client_log import ClientLog
@@ -232,7 +232,7 @@ class KafkaSink(BaseSink[KafkaConfig]):
             lambda notes: self._note(lane.producer, notes, lane.home),
         )  # fmt: skip
         with self._dropped_on_failure(lane.producer):
-            for number, block in enumerate(fresh_blocks(delivery, resumption)):
+            for number, block in enumerate(fresh_units(delivery, resumption)):
                 if not number:
                     lane.producer.begin()
                 sending.send(block)

@@ -125,7 +125,5 @@ RESUME = ResumeScheme(
     kept_in="the compacted topic positions_topic",
     bound_by="one transaction with the events",
     replay="skipped, event by event",
-    already=read_back,
-    note=KafkaResumption.note,
     resumption=KafkaResumption,
 )

@@ -32,6 +32,7 @@ from tidemill.net.tls import TlsConfig
 from tidemill.sinks._shared.encoded import EncodedSinkConfig, encoder
 from tidemill.sinks._shared.in_order import event_ids, groups
 from tidemill.sinks._shared.places import hosts
+from tidemill.sinks._shared.resume_scheme import fresh_units
 from tidemill.sinks._shared.routing import check_template, destinations, documents, routed_headers
 from tidemill.sinks.nats import resume as stream
 from tidemill.sinks.nats.client import NatsClient
@@ -132,17 +133,18 @@ class NatsSink(BaseSink[NatsConfig]):
             if self._client is None:
                 self._client = NatsClient(self.config)
             sending = _NatsDelivery(self, self._client, delivery)
-            self._client.run(sending.begin())
-            for group in groups(delivery):
-                messages = sending.encode(group)
+            resumption = self._client.run(sending.begin())
+            for messages in fresh_units(map(sending.encode, groups(delivery)), resumption):
                 self._client.run(sending.send(messages))
             self._client.run(sending.finish())
+            resumption.note()
         except BaseException:
             self.close()
             raise
         seconds = time.perf_counter() - began - sending.encode_seconds
         return Receipt(
-            self.config.id, delivery.lane, sending.events - sending.dropped, sending.bytes, sending.skipped,
+            self.config.id, delivery.lane, sending.events - sending.dropped, sending.bytes,
+            resumption.skipped + sending.dropped,
             encode_seconds=sending.encode_seconds, write_seconds=seconds,
         )  # fmt: skip
 
@@ -161,7 +163,7 @@ class _NatsDelivery:
     """One delivery on its way."""
 
     def __init__(self, sink: NatsSink, client: NatsClient, delivery: Delivery) -> None:
-        self.events = self.bytes = self.skipped = 0
+        self.events = self.bytes = 0
         self.dropped = 0  # of those that were sent: the server knew their ids
         self.encode_seconds = 0.0
         self._config = sink.config
@@ -170,27 +172,24 @@ class _NatsDelivery:
         self._client = client
         self._delivery = delivery
         self._end = stream.End(0)
-        self._info: Any = None
-        self._first: tuple[int, str] | None = None  # of the events that were skipped
-        self._seen = False
         self._before = ""  # id of the message that was sent last
         self._under_way: deque[tuple[int, asyncio.Future[bytes]]] = deque()
         self._sent = self._answered = 0
         self._room = 0
 
-    async def begin(self) -> None:
+    async def begin(self) -> stream.NatsResumption:
         js, config = self._client.js, self._config
-        self._info = await stream.ensure(js, config, self._template)
-        limits = [self._client.nc.max_payload, getattr(self._info.config, "max_msg_size", -1) or -1]
+        info = await stream.ensure(js, config, self._template)
+        limits = [self._client.nc.max_payload, getattr(info.config, "max_msg_size", -1) or -1]
         self._room = min(limit for limit in limits if limit > 0)
-        if not config.exclusive:
-            return
-        if stream.retention(self._info) != "limits":
-            raise stream.unsuited_error(config)
-        self._end = await stream.end(js, config, self._delivery, self._info)
+        if config.exclusive:
+            if stream.retention(info) != "limits":
+                raise stream.unsuited_error(config)
+            self._end = await stream.end(js, config, self._delivery, info)
+        return stream.NatsResumption(self._client, config, self._delivery, info, self._end)
 
-    def encode(self, group: list[Block]) -> list[tuple[int, str, bytes, dict[str, str]]]:
-        """(place, subject, payload, headers) of each message, in the order of their places."""
+    def encode(self, group: list[Block]) -> list[stream.Message]:
+        """In the order of their places. `Poisoned` for those that are too large."""
         began = time.perf_counter()
         source, mine = self._delivery.source, stream.owner(self._delivery, self._config.id)
         messages = []
@@ -205,24 +204,23 @@ class _NatsDelivery:
             for row, number in enumerate(named.indices.to_pylist()):
                 headers = {
                     "Nats-Msg-Id": _escape(ids[row].decode()),
-                    **stream.note(mine, places[row]),
+                    **stream.place_header(mine, places[row]),
                     "Nats-Expected-Stream": self._config.stream,
                     **(extra[row] if extra else {}),
                 }
                 if self._delivery.redelivered and places[row] <= self._end.place:
                     # It comes after later events: how far the stream is must still be seen from its last message.
-                    headers |= {**stream.note(mine, self._end.place), stream.REACHED: self._end.identity}
+                    headers |= {**stream.place_header(mine, self._end.place), stream.REACHED: self._end.identity}
                 messages.append((places[row], subjects[number], payloads[row].as_py(), headers))
         messages.sort(key=lambda message: message[0])
+        self._check_sizes(messages)
         self.encode_seconds += time.perf_counter() - began
         return messages
 
-    async def send(self, messages: list[tuple[int, str, bytes, dict[str, str]]]) -> None:
-        self._check_sizes(messages)
+    async def send(self, fresh: list[stream.Message]) -> None:
         # What is sent again may still be remembered by its id: it is dropped then, and no sequence follows it.
         exclusive = self._config.exclusive and not self._delivery.redelivered
         window = self._config.max_in_flight // 2
-        fresh = [m for m in messages if not self._skip(m)]
         at = size = 0
         for number, (_, subject, payload, headers) in enumerate(fresh):
             if exclusive:
@@ -244,8 +242,6 @@ class _NatsDelivery:
 
     async def finish(self) -> None:
         await self._settle(0)
-        if self._first is not None and not self._seen:
-            await stream.confirm(self._client.js, self._config, self._delivery, self._info, self._first)
 
     async def _settle(self, left: int) -> None:
         """Waits until at most so many messages are without an answer."""
@@ -264,7 +260,6 @@ class _NatsDelivery:
                     fix="It goes on when the stream's duplicate window is over.",
                 )  # fmt: skip
             self.dropped += duplicate
-            self.skipped += duplicate
 
     async def _await_answers(self) -> None:
         """One message was refused. Those sent after it are taken or refused before the next try looks at the stream's
@@ -272,20 +267,7 @@ class _NatsDelivery:
         if self._under_way:
             await asyncio.wait([answer for _, answer in self._under_way], timeout=self._config.timeout_seconds)
 
-    def _skip(self, message: tuple[int, str, bytes, dict[str, str]]) -> bool:
-        place, _, _, headers = message
-        if place > self._end.place or self._delivery.redelivered:
-            return False
-        self.skipped += 1
-        identity = headers["Nats-Msg-Id"]
-        self._first = self._first or (place, identity)
-        if place == self._end.place:
-            if identity != self._end.identity:
-                raise stream.other_log(self._config, place)
-            self._seen = True
-        return True
-
-    def _check_sizes(self, messages: list[tuple[int, str, bytes, dict[str, str]]]) -> None:
+    def _check_sizes(self, messages: list[stream.Message]) -> None:
         large = {}
         for place, _, payload, headers in messages:
             beside = 64 + sum(len(name) + len(value) + 4 for name, value in headers.items())

@@ -22,6 +22,7 @@ from tidemill.sinks._shared.resume_scheme import ResumeScheme
 
 if TYPE_CHECKING:
     from tidemill.sinks.nats import NatsConfig
+    from tidemill.sinks.nats.client import NatsClient
 
 EVENT = "Tidemill-Event"
 REACHED = "Tidemill-Reached-Id"  # of a dead letter that was sent again: the event before it in the log's order
@@ -52,7 +53,7 @@ def owner(delivery: Delivery, sink: str) -> str:
     return f"{delivery.pipeline}/{sink}"
 
 
-def note(mine: str, place: int) -> dict[str, str]:
+def place_header(mine: str, place: int) -> dict[str, str]:
     """The header that tells a later worker which event a message is."""
     offset, sub = place >> 16, place & 0xFFFF
     return {EVENT: f"{mine}:{offset}.{sub}" if sub else f"{mine}:{offset}"}
@@ -156,6 +157,41 @@ def _event(message: Any, mine: str) -> tuple[int, str]:
     return int(offset) << 16 | int(sub or 0), identity
 
 
+Message = tuple[int, str, bytes, dict[str, str]]
+"""Place, subject, payload and headers."""
+
+
+class NatsResumption:
+    """One delivery. Messages up to the place of the stream's last one are left out: they are seen to be the same by
+    that one, or by the first of them, which `note` looks for. Each message carries its own note (`place_header`)."""
+
+    def __init__(self, client: NatsClient, config: NatsConfig, delivery: Delivery, info: Any, end: End) -> None:
+        self.skipped = 0
+        self._client, self._config, self._delivery, self._info, self._end = client, config, delivery, info, end
+        self._first: tuple[int, str] | None = None  # of those that were left out
+        self._seen = False
+
+    def fresh(self, messages: list[Message]) -> list[Message] | None:
+        """Of messages in the order of their places."""
+        if self._delivery.redelivered:
+            return messages
+        fresh = [message for message in messages if message[0] > self._end.place]
+        for place, _, _, headers in messages[: len(messages) - len(fresh)]:
+            identity = headers["Nats-Msg-Id"]
+            self._first = self._first or (place, identity)
+            if place == self._end.place:
+                if identity != self._end.identity:
+                    raise other_log(self._config, place)
+                self._seen = True
+        self.skipped += len(messages) - len(fresh)
+        return fresh or None
+
+    def note(self) -> None:
+        if self._first is not None and not self._seen:
+            search = confirm(self._client.js, self._config, self._delivery, self._info, self._first)
+            self._client.run(search)
+
+
 def retention(info: Any) -> str:
     policy = info.config.retention
     return str(getattr(policy, "value", policy) or "limits")
@@ -174,6 +210,5 @@ RESUME = ResumeScheme(
     kept_in="a header of every message in the stream",
     bound_by="the header is part of the message",
     replay="skipped up to the stream's last message",
-    already=end,
-    note=note,
+    resumption=NatsResumption,
 )

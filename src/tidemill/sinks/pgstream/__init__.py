@@ -22,7 +22,7 @@ from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, chec
 from tidemill.sinks._shared.in_order import groups
 from tidemill.sinks._shared.pg_client import PostgresTarget, address, connect, explain_errors
 from tidemill.sinks._shared.places import database
-from tidemill.sinks._shared.resume_scheme import fresh_blocks
+from tidemill.sinks._shared.resume_scheme import fresh_units
 from tidemill.sinks._shared.routing import check_template
 from tidemill.sinks.pgstream import tables as queue
 from tidemill.sinks.pgstream.consumer import Claimed, Client, Group, Message
@@ -101,7 +101,7 @@ class PgstreamSink(BaseSink[PgstreamConfig]):
                         work = PgstreamDelivery(self.config, self._stream, self._format, db, delivery)
                         with ThreadPoolExecutor(1, thread_name_prefix="pgstream") as sender:
                             for group in groups(delivery):
-                                if blocks := list(fresh_blocks(group, resumption)):
+                                if blocks := list(fresh_units(group, resumption)):
                                     work.send(blocks, sender)
                             work.wait()
                         work.finish()

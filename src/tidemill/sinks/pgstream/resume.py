@@ -11,7 +11,5 @@ RESUME = ResumeScheme(
     kept_in="the table tidemill_positions",
     bound_by="one transaction with the events",
     replay="skipped, event by event",
-    already=Positions.begin,
-    note=PostgresResumption.note,
     resumption=PostgresResumption,
 )

@@ -28,7 +28,7 @@ from tidemill.sinks._shared.pg_client import address, connect, explain_errors, i
 from tidemill.sinks._shared.pg_resume import StateConfig
 from tidemill.sinks._shared.places import database
 from tidemill.sinks._shared.prefetch import prefetch
-from tidemill.sinks._shared.resume_scheme import fresh_blocks
+from tidemill.sinks._shared.resume_scheme import fresh_units
 from tidemill.sinks._shared.unfollowed import Looks
 from tidemill.sinks.postgres.audit import PostgresAudit
 from tidemill.sinks.postgres.recovery import Recoveries
@@ -187,7 +187,7 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
                 with db.transaction():
                     work = _Work(self, db, delivery)
                     resumption = positions.begin(delivery)
-                    work.run(fresh_blocks(delivery, resumption))
+                    work.run(fresh_units(delivery, resumption))
                     resumption.note()
                 return work, resumption
             except PlanChanged:

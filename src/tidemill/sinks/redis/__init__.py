@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ClassVar, Literal
 
@@ -29,7 +29,6 @@ from tidemill.model.block import Block, Op
 from tidemill.model.columns import Ints
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.derived import sub_ordinals
-from tidemill.model.position import Offset
 from tidemill.model.template import Template
 from tidemill.net.tls import TlsConfig
 from tidemill.sinks._shared.encoded import EncodedSinkConfig, encoder, no_headers
@@ -40,7 +39,7 @@ from tidemill.sinks.redis import commands
 from tidemill.sinks.redis.client import RedisAddress, RedisClient
 from tidemill.sinks.redis.dead_letter import append
 from tidemill.sinks.redis.errors import Overtaken, explain_errors
-from tidemill.sinks.redis.resume import Claim, StreamEnds, StreamEvents, note_key, split_identity
+from tidemill.sinks.redis.resume import RedisResumption, StreamEnds, StreamEvents, reach_notes
 
 _LARGEST = 512 << 20  # proto-max-bulk-len: a server closes the connection on more
 
@@ -128,7 +127,7 @@ class RedisSink(BaseSink[RedisConfig]):
             raise
         seconds = time.perf_counter() - began - sending.encode_seconds
         return Receipt(
-            self.config.id, delivery.lane, sending.events, sending.bytes, sending.skipped,
+            self.config.id, delivery.lane, sending.events, sending.bytes, sending.resumption.skipped,
             encode_seconds=sending.encode_seconds, write_seconds=seconds,
         )  # fmt: skip
 
@@ -151,19 +150,23 @@ class RedisSink(BaseSink[RedisConfig]):
             self._ends = StreamEnds(self._client.redis, self.config.where, self.config.id)
         if self._sender is None:
             self._sender = ThreadPoolExecutor(1, thread_name_prefix="redis")
-        sending = _RedisDelivery(self.config, self._stream, self._format, self._client, self._ends, delivery)
+        sending = _RedisDelivery(
+            self.config, self._stream, self._format, self._client, self._ends, delivery,
+            RedisResumption(self._ends, delivery),
+        )  # fmt: skip
         if delivery.redelivered:
             redis, limit = self._client.redis, self.config.maxlen
             sending.events, sending.bytes = append(redis, self._ends, self._stream, self._format, delivery, limit)
             return sending
         under_way: Future[None] | None = None
         for group in groups(delivery):
-            streams, entries, of = sending.encode(group)
+            encoded = sending.encode(group)
             if under_way is not None:
                 under_way.result()
-            under_way = self._sender.submit(sending.send, streams, entries, of)
+            under_way = self._sender.submit(sending.send, encoded)
         if under_way is not None:
             under_way.result()
+        sending.resumption.note()
         return sending
 
 
@@ -177,46 +180,42 @@ class _RedisDelivery:
     client: RedisClient
     ends: StreamEnds
     delivery: Delivery
+    resumption: RedisResumption
     events: int = 0
     bytes: int = 0
-    skipped: int = 0
     encode_seconds: float = 0.0
-    proven: dict[str, Offset] = dataclasses.field(default_factory=dict)
-    first: dict[str, tuple[Offset, str]] = dataclasses.field(default_factory=dict)
 
-    def send(self, streams: list[str], entries: commands.Entries, of: Ints) -> None:
-        order = np.argsort(entries.offsets, kind="stable")
-        fresh = self._fresh(streams, entries, of, order)
-        self.events += len(fresh)
-        self.skipped += len(order) - len(fresh)
-        place = np.array([self.client.place(stream) for stream in streams], np.int64)[of[fresh]]
+    def send(self, group: commands.EncodedGroup) -> None:
+        fresh = self.resumption.fresh(group)
+        if fresh is None:
+            return
+        self.events += len(fresh.rows)
+        place = np.array([self.client.place(stream) for stream in fresh.streams], np.int64)[fresh.of[fresh.rows]]
         for number in np.unique(place).tolist():
-            for rows in entries.transactions(fresh[place == number]):
-                self._run(number, streams, entries, of, rows)
-        for number, rows in _by_stream(of, fresh):
-            self.ends.advance(streams[number], int(entries.offsets[rows[-1]]))
+            for rows in fresh.entries.transactions(fresh.rows[place == number]):
+                self._run(number, fresh.of_rows(rows))
+        for stream, rows in fresh.by_stream():
+            self.ends.advance(stream, int(fresh.entries.offsets[rows[-1]]))
 
-    def _run(self, place: int, streams: list[str], entries: commands.Entries, of: Ints, rows: Ints) -> None:
+    def _run(self, place: int, sent: commands.EncodedGroup) -> None:
         """One transaction, in which each stream's note says how far it now is."""
-        parts = [(streams[number], some) for number, some in _by_stream(of, rows)]
-        notes = [(note_key(stream), str(int(entries.offsets[some[-1]]) + 1)) for stream, some in parts]
+        rows, notes = sent.rows, reach_notes(sent)
         inside = [
             commands.command("HSET", key, "reach", reach) for key, reach in notes if self.client.place(key) == place
         ]
-        packed = entries.pack(rows, b"".join(inside))
+        packed = sent.entries.pack(rows, b"".join(inside))
         self.bytes += len(packed)
         try:
             self.client.wire(place).run(packed, commands.replies(len(rows) + len(inside)))
         except Overtaken:
-            for stream, some in parts:
-                self.ends.overrun(self.delivery, _observe(stream, entries, some))
+            for stream, some in sent.by_stream():
+                self.ends.overrun(self.delivery, StreamEvents.of(stream, sent.entries, some))
             raise
         if len(inside) < len(notes):  # names with odd braces, whose notes a cluster keeps elsewhere
             for key, reach in notes:
                 self.client.redis.hset(key, "reach", reach)
 
-    def encode(self, group: list[Block]) -> tuple[list[str], commands.Entries, Ints]:
-        """The streams met, the rows as entries, and which stream each row goes to."""
+    def encode(self, group: list[Block]) -> commands.EncodedGroup:
         began = time.perf_counter()
         source, limit = self.delivery.source, self.config.maxlen
         named = [destinations(self.template, block, source) for block in group]
@@ -244,27 +243,7 @@ class _RedisDelivery:
             events=strings,
         )
         self.encode_seconds += time.perf_counter() - began
-        return streams, entries, of
-
-    def _fresh(self, streams: list[str], entries: commands.Entries, of: Ints, order: Ints) -> Ints:
-        """The rows that are not in their streams yet, in order of their offsets."""
-        self.ends.learn(streams)
-        last = np.array([self.ends[s] for s in streams], np.int64)
-        there = entries.offsets[order] <= last[of[order]]
-        claims = {}
-        for number, rows in _by_stream(of, order):
-            stream = streams[number]
-            old = rows[(entries.offsets[rows] <= last[number]) & (entries.offsets[rows] > self.proven.get(stream, -1))]
-            if len(old):
-                seen = _observe(stream, entries, old)
-                self.proven[stream] = self.ends.confirm(self.delivery, seen, noted=stream not in self.first)
-            elif stream in self.first:
-                continue
-            self.first.setdefault(stream, (int(entries.offsets[rows[0]]), _identity(entries, int(rows[0]))))
-            claims[stream] = Claim(*self.first[stream], reach=self.proven.get(stream, int(last[number])) + 1)
-        if claims:
-            self.ends.claim(self.delivery, claims)
-        return order[~there]
+        return commands.EncodedGroup(streams, entries, of, np.argsort(offsets, kind="stable"))
 
     def _check_sizes(self, offsets: Ints, *strings: commands.OptionalStrings) -> None:
         large = np.zeros(len(offsets), bool)
@@ -286,28 +265,6 @@ def _subs(block: Block) -> Ints:
 def _kind(block: Block, op: Op) -> bytes:
     arguments = (b"op", op.label.encode(), b"table", block.table.full_name.encode(), b"id")
     return b"".join(map(commands.bulk, arguments))
-
-
-def _by_stream(of: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
-    """The rows of each stream, in the order they come."""
-    numbers = of[rows]
-    by = np.argsort(numbers, kind="stable")
-    met, starts = np.unique(numbers[by], return_index=True)
-    yield from zip(met.tolist(), np.split(rows[by], starts[1:]), strict=False)  # no rows split into one empty part
-
-
-def _observe(stream: str, entries: commands.Entries, rows: Ints) -> StreamEvents:
-    offsets = entries.offsets[rows]
-
-    def identity(offset: Offset) -> str | None:
-        at = int(np.searchsorted(offsets, offset))
-        return _identity(entries, int(rows[at])) if at < len(rows) and offsets[at] == offset else None
-
-    return StreamEvents(stream, offsets, identity)
-
-
-def _identity(entries: commands.Entries, row: int) -> str:
-    return split_identity(bytes(entries.ids.data[entries.ids.ends[row] : entries.ids.ends[row + 1]]).decode())[0]
 
 
 component = RedisSink

@@ -6,7 +6,8 @@ a tenth of a microsecond each (RESP: https://redis.io/docs/latest/develop/refere
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -209,3 +210,26 @@ def _scan(data: Any, used: Any) -> Any:
             replies += 1
         p = after
     return p, replies, error_start, error_end
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedGroup:
+    """Entries, and the streams that they go to: `of` has the number of each entry's in `streams`. `rows` are the
+    entries that are meant, in the order of their offsets."""
+
+    streams: list[str]
+    entries: Entries
+    of: Ints
+    rows: Ints
+
+    def of_rows(self, rows: Ints) -> EncodedGroup:
+        return replace(self, rows=rows)
+
+    def by_stream(self) -> Iterator[tuple[str, Ints]]:
+        """The rows of each stream, in the order they come."""
+        numbers = self.of[self.rows]
+        by = np.argsort(numbers, kind="stable")
+        met, starts = np.unique(numbers[by], return_index=True)
+        parts = np.split(self.rows[by], starts[1:])
+        for number, rows in zip(met.tolist(), parts, strict=False):  # no rows split into one empty part
+            yield self.streams[number], rows

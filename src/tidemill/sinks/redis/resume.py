@@ -21,11 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tidemill.errors import Refused
 from tidemill.model.columns import Ints
 from tidemill.model.delivery import Delivery
 from tidemill.model.position import Offset
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
+from tidemill.sinks.redis.commands import EncodedGroup, Entries
 from tidemill.sinks.redis.errors import overtaken
 
 _KEPT = 100_000  # streams whose end is remembered
@@ -39,6 +42,16 @@ class StreamEvents:
     stream: str
     offsets: Ints
     identity: Callable[[Offset], str | None]
+
+    @classmethod
+    def of(cls, stream: str, entries: Entries, rows: Ints) -> StreamEvents:
+        offsets = entries.offsets[rows]
+
+        def identity(offset: Offset) -> str | None:
+            at = int(np.searchsorted(offsets, offset))
+            return _identity(entries, int(rows[at])) if at < len(rows) and offsets[at] == offset else None
+
+        return cls(stream, offsets, identity)
 
     @property
     def first(self) -> Offset:
@@ -260,6 +273,51 @@ class StreamEnds:
         )
 
 
+class RedisResumption:
+    """One delivery. Entries up to their stream's last id are left out, once the stream is known to hold them; the note
+    of each stream that is met says so before the first entry is sent. How far a stream is then stands in the
+    transaction with its entries (`reach_notes`), so that nothing is left to be noted after the last."""
+
+    def __init__(self, ends: StreamEnds, delivery: Delivery) -> None:
+        self.skipped = 0
+        self._ends, self._delivery = ends, delivery
+        self._proven: dict[str, Offset] = {}
+        self._first: dict[str, tuple[Offset, str]] = {}
+
+    def fresh(self, group: EncodedGroup) -> EncodedGroup | None:
+        self._ends.learn(group.streams)
+        offsets, claims = group.entries.offsets, {}
+        for stream, rows in group.by_stream():
+            last = self._ends[stream]
+            old = rows[(offsets[rows] <= last) & (offsets[rows] > self._proven.get(stream, -1))]
+            if len(old):
+                seen = StreamEvents.of(stream, group.entries, old)
+                self._proven[stream] = self._ends.confirm(self._delivery, seen, noted=stream not in self._first)
+            elif stream in self._first:
+                continue
+            self._first.setdefault(stream, (int(offsets[rows[0]]), _identity(group.entries, int(rows[0]))))
+            claims[stream] = Claim(*self._first[stream], reach=self._proven.get(stream, last) + 1)
+        if claims:
+            self._ends.claim(self._delivery, claims)
+        last_ids = np.array([self._ends[stream] for stream in group.streams], np.int64)
+        fresh = group.rows[offsets[group.rows] > last_ids[group.of[group.rows]]]
+        self.skipped += len(group.rows) - len(fresh)
+        return group.of_rows(fresh) if len(fresh) else None
+
+    def note(self) -> None:
+        """Each transaction carried its own."""
+
+
+def reach_notes(sent: EncodedGroup) -> list[tuple[str, str]]:
+    """For one transaction: of each stream the note's key, and how far the stream is with these entries."""
+    offsets = sent.entries.offsets
+    return [(note_key(stream), str(int(offsets[rows[-1]]) + 1)) for stream, rows in sent.by_stream()]
+
+
+def _identity(entries: Entries, row: int) -> str:
+    return split_identity(bytes(entries.ids.data[entries.ids.ends[row] : entries.ids.ends[row + 1]]).decode())[0]
+
+
 def split_identity(text: str) -> tuple[str, int]:
     """An event's id without the number that tells apart what processors made of one event, and that number."""
     head, _, ordinal = text.rpartition(":")
@@ -301,6 +359,5 @@ RESUME = ResumeScheme(
     kept_in="the stream's own ids, vouched for by a hash beside it",
     bound_by="the hash is written before a batch, its reach in one transaction with the entries",
     replay="skipped, or refused by the server for its id",
-    already=StreamEnds.confirm,
-    note=StreamEnds.claim,
+    resumption=RedisResumption,
 )

@@ -28,7 +28,7 @@ from tidemill.net.s3 import S3Connection, explain_errors, split_folders
 from tidemill.sinks._shared.encoded import EVERY_FORMAT, EncodedSinkConfig, encoder, no_headers
 from tidemill.sinks._shared.places import bucket
 from tidemill.sinks._shared.replayed import ReplayedAudit
-from tidemill.sinks._shared.resume_scheme import fresh_blocks
+from tidemill.sinks._shared.resume_scheme import fresh_units
 from tidemill.sinks._shared.routing import check_template, names
 from tidemill.sinks.s3.contents import ObjectEvents
 from tidemill.sinks.s3.resume import Manifests, S3Resumption
@@ -168,7 +168,7 @@ class _Making:
         return self._resumption.skipped
 
     def run(self) -> None:
-        for block in fresh_blocks(self._delivery, self._resumption):
+        for block in fresh_units(self._delivery, self._resumption):
             began = time.perf_counter()
             for folder, part in self._folders(block):
                 self._objects.write(folder, part)

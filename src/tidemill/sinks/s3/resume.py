@@ -255,7 +255,5 @@ RESUME = ResumeScheme(
     kept_in="a manifest per stretch of offsets",
     bound_by="objects are visible by their manifest, which is created once",
     replay="skipped up to the end of the last manifest",
-    already=Manifests.find_end,
-    note=S3Resumption.note,
     resumption=S3Resumption,
 )

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.sinks._shared.history import TABLE, WriterHistory, WriterNote
+from tidemill.sinks._shared.history import TABLE, VersionedResumption, WriterNote
 from tidemill.sinks._shared.resume_scheme import ResumeScheme
 from tidemill.sinks.starrocks.rows import VERSION
 from tidemill.sinks.starrocks.tables import StarRocksTableName, StarRocksTables, literal, quote
@@ -67,6 +67,5 @@ RESUME = ResumeScheme(
     kept_in="_tidemill_history, and the version of each row",
     bound_by="a table's note is written before its first row; a row carries its version",
     replay="refused by the server unless its version is newer",
-    already=WriterHistory.admit,
-    note=StarRocksNotebook.write,
+    resumption=VersionedResumption,
 )

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tidemill.model.block import Block, Op
 from tidemill.model.delivery import Delivery
 from tidemill.model.template import Template
+from tidemill.sinks._shared.history import TableBlock, VersionedResumption
 from tidemill.sinks._shared.images import Verdicts, has_table
 from tidemill.sinks._shared.unfollowed import refuse_older
 from tidemill.sinks.starrocks.client import RowsRefused
@@ -51,6 +52,7 @@ class StarRocksWriter:
         self._where = where
         self._database, self._table = Template(config.database), Template(config.table)
         self._verdicts = Verdicts()
+        self._resumption = VersionedResumption(session.history, delivery)
         self._pending: dict[StarRocksTableName, _PendingLoad] = {}
         self._before: dict[
             StarRocksTableName, str
@@ -74,7 +76,7 @@ class StarRocksWriter:
         if not self._session.tables.knows(name, table):
             self._flush(name)  # rows of the structure before this one go into the table as it was
         destination = self._session.tables.destination(name, table, int(block.offsets()[0]))
-        self._session.history.admit(name, block, self._delivery)
+        self._resumption.fresh(TableBlock(name, block))
         pending = self._pending.get(name)
         if pending is not None and pending.table.fingerprint != table.fingerprint:
             self._flush(name)
@@ -89,6 +91,7 @@ class StarRocksWriter:
     def finish(self) -> None:
         for name in list(self._pending):
             self._flush(name)
+        self._resumption.note()
 
     def _gather(self, block: Block, ops: Any, first: int, last: int, destination: StarRocksDestination) -> None:
         chosen = np.flatnonzero(np.isin(ops[first:last], _ROWS)) + first

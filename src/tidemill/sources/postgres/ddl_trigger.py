@@ -236,7 +236,7 @@ def ensure(db: psycopg.Connection, config: PostgresConfig) -> tuple[tuple[str, .
             for statement in (*statements, _seal(statements)):
                 db.execute(statement.encode())
     except SetupError as error:
-        return (), _untriggered(config, fault, f"{fault}, and could not be made: {error.what}")
+        return (), _make_untriggered(config, fault, f"{fault}, and could not be made: {error.what}")
     return (f'made event triggers "{COMMANDS}" and "{DROPS}" and schema "{SCHEMA}"',), None
 
 
@@ -275,10 +275,10 @@ def watch(db: psycopg.Connection, config: PostgresConfig, known: Untriggered | N
     if known is not None and known.fault is fault:
         return known
     warn("source.not_triggered", what=fault, where=config.where)
-    return _untriggered(config, fault, fault)
+    return _make_untriggered(config, fault, fault)
 
 
-def _untriggered(config: PostgresConfig, fault: Fault, what: str) -> Untriggered:
+def _make_untriggered(config: PostgresConfig, fault: Fault, what: str) -> Untriggered:
     return Untriggered(fault, Notice("ddl-not-triggered", config.id, what, _FIX))
 
 
