@@ -76,7 +76,7 @@ def _postmaster(folder: Path) -> int:
     """The server's process, once it is up. While initdb works there are passing files with negative numbers."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        for found in folder.glob("tidemill-postgres-*/data/postmaster.pid"):
+        for found in folder.glob("tidemill-postgres*/data/postmaster.pid"):
             with contextlib.suppress(FileNotFoundError):
                 first, *_ = [*found.read_text().split(), "0"]
                 if int(first) > 0:

@@ -103,51 +103,36 @@ def show(file: target.File, number: Number, pipeline: target.Which = None, as_js
     )
 
 
-@app.command()
-def approve(
-    file: target.File,
-    number: Number,
-    reason: Reason = "",
-    pipeline: target.Which = None,
-    as_json: terminal.AsJson = False,
-) -> None:
-    """Let a change pass: every sink makes it, and rows go on."""
-    from tidemill.contracts.schema_change_store import Decision
-
-    _decide(file, number, Decision.APPROVED, reason, pipeline, as_json=as_json)
-
-
-@app.command()
-def reject(
-    file: target.File,
-    number: Number,
-    reason: Reason = "",
-    pipeline: target.Which = None,
-    as_json: terminal.AsJson = False,
-) -> None:
-    """Refuse a change.
-
-    The pipeline stops there, or goes on with the old structure, as `ddl.on_reject` says. A table in quarantine goes on
-    with the old structure."""
-    from tidemill.contracts.schema_change_store import Decision
-
-    _decide(file, number, Decision.REJECTED, reason, pipeline, as_json=as_json)
+_DECISIONS = {
+    "approve": ("APPROVED", "Let a change pass: every sink makes it, and rows go on."),
+    "reject": (
+        "REJECTED",
+        "Refuse a change.\n\nThe pipeline stops there, or goes on with the old structure, as `ddl.on_reject` says. A"
+        " table in quarantine goes on with the old structure.",
+    ),
+    "apply": (
+        "MADE",
+        "Say that you have made a change yourself.\n\nNo statement is run for it at the destinations, and rows go on.",
+    ),
+}
 
 
-@app.command()
-def apply(
-    file: target.File,
-    number: Number,
-    reason: Reason = "",
-    pipeline: target.Which = None,
-    as_json: terminal.AsJson = False,
-) -> None:
-    """Say that you have made a change yourself.
+def _add_decision(name: str, decision: str, what: str) -> None:
+    @app.command(name, help=what)
+    def decide(
+        file: target.File,
+        number: Number,
+        reason: Reason = "",
+        pipeline: target.Which = None,
+        as_json: terminal.AsJson = False,
+    ) -> None:
+        from tidemill.contracts.schema_change_store import Decision
 
-    No statement is run for it at the destinations, and rows go on."""
-    from tidemill.contracts.schema_change_store import Decision
+        _decide(file, number, Decision[decision], reason, pipeline, as_json=as_json)
 
-    _decide(file, number, Decision.MADE, reason, pipeline, as_json=as_json)
+
+for _name, _decision in _DECISIONS.items():
+    _add_decision(_name, *_decision)
 
 
 def _decide(

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from tidemill.errors import ConfigError, Refused
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.odd import OddValues
+from tidemill.model.position import Offset
 from tidemill.model.table import Table
 
 _REFERENCE = re.compile(r"\$\{(?P<name>[^}:]*)(?P<default>:-[^}]*)?\}")
@@ -87,6 +88,19 @@ class Template:
                 pieces.append(_escape(values, escape) if escape else values)
         joined = pc.binary_join_element_wise(*pieces, pa.scalar(""))
         return joined if isinstance(joined, pa.Array) else pa.repeat(joined, block.rows)
+
+    def find_missing(self, block: Block, source: str) -> dict[Offset, str]:
+        """For rows that `render` refuses: why, by offset. By halving: few rows are bad, as a rule, and `render` only
+        says that some are."""
+        try:
+            self.render(block, source)
+        except Refused:
+            if block.rows == 1:
+                return {int(block.offsets()[0]): f'no value for a part of "{self.text}"'}
+            half = block.rows // 2
+            parts = (Block(block.table, block.batch.slice(0, half)), Block(block.table, block.batch.slice(half)))
+            return {offset: reason for part in parts for offset, reason in self.find_missing(part, source).items()}
+        return {}
 
 
 def _parse(text: str) -> list[_Part]:

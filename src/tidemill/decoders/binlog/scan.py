@@ -101,6 +101,17 @@ def _is_begin(b: Any, m: Any, end: Any) -> Any:
     return 0
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _find_name(name_high: Any, name_low: Any, name_of: Any, high: Any, low: Any) -> Any:
+    """The number of a known server or domain; -1 if it is new."""
+    found = np.int64(-1)
+    for k in range(len(name_high)):
+        if name_high[k] == high and name_low[k] == low:
+            found = name_of[k]
+            break
+    return found
+
+
 @njit(cache=True, nogil=True)
 def scan(
     b: Any, n: Any, s: Any,
@@ -292,11 +303,7 @@ def scan(
                     name = np.int64(ANONYMOUS)
                     if kind == _GTID:
                         high, low = le64(b, m + 1), le64(b, m + 9)
-                        name = np.int64(-1)
-                        for k in range(len(name_high)):
-                            if name_high[k] == high and name_low[k] == low:
-                                name = name_of[k]
-                                break
+                        name = _find_name(name_high, name_low, name_of, high, low)
                     if name < 0:
                         status = CONTROL
                     else:
@@ -320,11 +327,7 @@ def scan(
                     status = CONTROL
                 else:
                     high, low = le32(b, m + 8), le32(b, e + 5)
-                    name = np.int64(-1)
-                    for k in range(len(name_high)):
-                        if name_high[k] == high and name_low[k] == low:
-                            name = name_of[k]
-                            break
+                    name = _find_name(name_high, name_low, name_of, high, low)
                     if name < 0:
                         status = CONTROL
                     else:

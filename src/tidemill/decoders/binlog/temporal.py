@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from tidemill.decoders.binlog.cells import VALUE
-from tidemill.decoders.columnar.calendar import MICROS_PER_DAY, days
+from tidemill.decoders.columnar.calendar import days, micros
 from tidemill.errors import DecodeError
 
 _MONTH = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
@@ -70,11 +70,11 @@ def datetimes(b: Any, at: Any, kind: Any, fraction: Any, out: Any, bad: Any) -> 
         if kind[i] != VALUE:
             continue
         v = _be(b, at[i], 5) - 0x8000000000
-        micros = _be(b, at[i] + 5, fraction) * _SCALE[fraction] if fraction else np.int64(0)
+        fractional = _be(b, at[i] + 5, fraction) * _SCALE[fraction] if fraction else np.int64(0)
         y, m, d = (v >> 22) // 13, (v >> 22) % 13, v >> 17 & 31
         hour, minute, second = v >> 12 & 31, v >> 6 & 63, v & 63
-        if v >= 0 and exists(y, m, d) and hour < 24 and minute < 60 and second < 60 and micros < 1_000_000:
-            out[i] = days(y, m, d) * MICROS_PER_DAY + (hour * 3600 + minute * 60 + second) * 1_000_000 + micros
+        if v >= 0 and exists(y, m, d) and hour < 24 and minute < 60 and second < 60 and fractional < 1_000_000:
+            out[i] = micros(days(y, m, d), hour, minute, second, fractional)
         else:
             bad[i] = True
             wrong += 1
@@ -94,7 +94,7 @@ def old_datetimes(b: Any, at: Any, kind: Any, out: Any, bad: Any) -> Any:
         y, m, d = date // 10_000, date // 100 % 100, date % 100
         hour, minute, second = time // 10_000, time // 100 % 100, time % 100
         if 0 <= v < 100_000_000_000_000 and exists(y, m, d) and hour < 24 and minute < 60 and second < 60:
-            out[i] = days(y, m, d) * MICROS_PER_DAY + (hour * 3600 + minute * 60 + second) * 1_000_000
+            out[i] = micros(days(y, m, d), hour, minute, second, 0)
         else:
             bad[i] = True
             wrong += 1
@@ -110,9 +110,9 @@ def timestamps(b: Any, at: Any, kind: Any, fraction: Any, old: Any, out: Any, ba
         if kind[i] != VALUE:
             continue
         v = little_endian(b, at[i], 4) if old else _be(b, at[i], 4)
-        micros = _be(b, at[i] + 4, fraction) * _SCALE[fraction] if fraction else np.int64(0)
-        if (v or micros) and micros < 1_000_000:
-            out[i] = v * 1_000_000 + micros
+        fractional = _be(b, at[i] + 4, fraction) * _SCALE[fraction] if fraction else np.int64(0)
+        if (v or fractional) and fractional < 1_000_000:
+            out[i] = v * 1_000_000 + fractional
         else:
             bad[i] = True
             wrong += 1
@@ -126,7 +126,7 @@ def _two_digits(out: Any, o: Any, v: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def print_time(out: Any, o: Any, negative: Any, hour: Any, minute: Any, second: Any, micros: Any, digits: Any) -> Any:
+def print_time(out: Any, o: Any, negative: Any, hour: Any, minute: Any, second: Any, fraction: Any, digits: Any) -> Any:
     """At most 17 bytes from `o` on, with so many digits of the fraction; the next byte."""
     if negative:
         out[o] = 45
@@ -144,7 +144,7 @@ def print_time(out: Any, o: Any, negative: Any, hour: Any, minute: Any, second: 
         o += 1
         unit = 100_000
         for _k in range(digits):
-            out[o] = np.uint8(48 + micros // unit % 10)
+            out[o] = np.uint8(48 + fraction // unit % 10)
             o += 1
             unit //= 10
     return o
@@ -159,7 +159,7 @@ def times(b: Any, at: Any, kind: Any, digits: Any, old: Any, offsets: Any, out: 
         offsets[i] = o
         if kind[i] != VALUE:
             continue
-        micros = np.int64(0)
+        fractional = np.int64(0)
         if old:
             v = little_endian(b, at[i], 3)
             if v & 0x800000:
@@ -172,10 +172,10 @@ def times(b: Any, at: Any, kind: Any, digits: Any, old: Any, offsets: Any, out: 
             v = _be(b, at[i], 3 + fraction) - (np.int64(0x800000) << (8 * fraction))
             negative = v < 0
             v = abs(v)
-            micros = (v & ((np.int64(1) << (8 * fraction)) - 1)) * _SCALE[fraction] if fraction else np.int64(0)
+            fractional = (v & ((np.int64(1) << (8 * fraction)) - 1)) * _SCALE[fraction] if fraction else np.int64(0)
             v >>= 8 * fraction
             hour, minute, second = v >> 12 & 1023, v >> 6 & 63, v & 63
-        o = print_time(out, o, negative, hour, minute, second, micros, digits)
+        o = print_time(out, o, negative, hour, minute, second, fractional, digits)
     offsets[len(at)] = o
 
 

@@ -21,3 +21,9 @@ def days(year: Any, month: Any, day: Any) -> Any:
     doy = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     doe = yoe * 365 + yoe // 4 - yoe // 100 + doy
     return era * 146097 + doe - 719468
+
+
+@njit(cache=True, nogil=True, inline="always")
+def micros(day: Any, hour: Any, minute: Any, second: Any, fraction: Any) -> Any:
+    """Microseconds since 1970-01-01 of a time of day; `fraction` are microseconds of the second."""
+    return day * MICROS_PER_DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction

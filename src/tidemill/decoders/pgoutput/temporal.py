@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders.columnar.calendar import MICROS_PER_DAY, days
+from tidemill.decoders.columnar.calendar import MICROS_PER_DAY, days, micros
 from tidemill.decoders.pgoutput.cells import TEXT
 
 _NO_DAY = np.int64(1) << 31  # what date32 cannot hold
@@ -67,7 +67,7 @@ def _time_part(b: Any, p: Any, e: Any) -> Any:
     if s < 0 or s > 60:
         return np.int64(-1), q
     f, q = _fraction(b, q, e)
-    return (((h * 60 + m) * 60 + s) * 1_000_000 + f if f >= 0 else np.int64(-1)), q
+    return (micros(0, h, m, s, f) if f >= 0 else np.int64(-1)), q
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -89,7 +89,7 @@ def _usual_timestamp(b: Any, p: Any, e: Any) -> Any:
     f, q = _fraction(b, p + 19, e)
     if not usual or f < 0:
         return np.int64(-1), p
-    return days(y, m, d) * MICROS_PER_DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + f, q
+    return micros(days(y, m, d), hour, minute, second, f), q
 
 
 @njit(cache=True, nogil=True, inline="always")

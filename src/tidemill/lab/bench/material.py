@@ -117,6 +117,6 @@ def make_block(first: int, rows: int, table: Table = TABLE) -> Block:
 
 
 def _cents(values: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
-    vocabulary = np.zeros((len(values), 2), np.int64)  # 128 bits, the low word first
-    vocabulary[:, 0] = values
-    return pa.Array.from_buffers(pa.decimal128(12, 2), len(values), [None, pa.py_buffer(vocabulary)])
+    halves = np.zeros((len(values), 2), np.int64)  # 128 bits, the low word first
+    halves[:, 0] = values
+    return pa.Array.from_buffers(pa.decimal128(12, 2), len(values), [None, pa.py_buffer(halves)])

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Any, Literal
 
 from tidemill import config
 from tidemill.errors import EnvironmentProblem
 from tidemill.lab.bench.drain import LIMIT_SECONDS, capture_alone, drain
+from tidemill.lab.bench.scratch import ScratchBench
 from tidemill.lab.servers import mariadb, mysql
 from tidemill.lab.servers.kafka import Broker, Mock, local_kafka
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.service.run.spark_session import slots
 from tidemill.stream.spark.session import create_session, warm_up
-from tidemill.telemetry import events
 
 _SERVICES = Path(".services")
 _BLACKHOLE = "{type: blackhole, config: {id: nowhere}}"
@@ -65,29 +62,15 @@ WITH RECURSIVE counted AS (SELECT 0 AS n UNION ALL SELECT n + 1 FROM counted WHE
 ServerKind = Literal["mysql", "mariadb"]
 
 
-class MysqlBench:
+class MysqlBench(ScratchBench):
     """One server with its binlog, many readers of it. Everything it started is gone when it is closed."""
 
     def __init__(
         self, kind: ServerKind, *, rows: int, rounds: int, kafka: bool, mode: str, say: Callable[[str], None]
     ) -> None:
+        super().__init__()
         self.kind, self.rows, self.rounds, self.kafka, self._say = kind, rows - rows % 1000, rounds, kafka, say
         self.mode = mode
-        self._stack = ExitStack()
-        self._counter = 0
-
-    def __enter__(self) -> MysqlBench:
-        try:
-            self._start()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def run(self, peer_rows: int) -> dict[str, Any]:
         self._load()
@@ -136,8 +119,6 @@ class MysqlBench:
         return {part: round(median(f["cpu"].get(part, 0.0) for f in facts) / self.rows * 1e6, 3) for part in parts}
 
     def _start(self) -> None:
-        self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemill-bench-")))
-        events.configure(stream=self._stack.enter_context((self._scratch / "events.log").open("w")))
         settings: dict[str, Any] = {"innodb_buffer_pool_size": "512M", "max_binlog_size": "1G"}
         self._server: Server = self._stack.enter_context(
             mysql.Mysql(mysql.fetch(_SERVICES / "mysql"), **settings)

@@ -9,13 +9,10 @@ in a pipeline that runs for days. The trigger's mode is real time unless the cal
 from __future__ import annotations
 
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -23,29 +20,26 @@ import numpy as np
 from tidemill import config
 from tidemill.lab.bench import load
 from tidemill.lab.bench.drain import LIMIT_SECONDS, drain
+from tidemill.lab.bench.scratch import ScratchBench
 from tidemill.lab.servers.kafka import Broker, Mock, local_kafka
 from tidemill.log.reader import LogReader
 from tidemill.service.run.spark_session import slots
 from tidemill.stream.report import BatchReport
 from tidemill.stream.spark.session import create_session, warm_up
-from tidemill.telemetry import events
 
 _BLACKHOLE = "{type: blackhole, config: {id: nowhere}}"
 _PARTS = ("capture", "workers", "jvm", "driver", "broker")
 
 
-class Bench:
+class Bench(ScratchBench):
     """One server, one Spark session, many runs. Everything it started is gone when it is closed."""
 
     def __init__(self, *, rows: int, rounds: int, kafka: bool, mode: str, say: Callable[[str], None]) -> None:
+        super().__init__()
         self.rows, self.rounds, self.kafka, self._say = rows - rows % 1000, rounds, kafka, say
         self.mode = mode
-        self._stack = ExitStack()
-        self._counter = 0
 
-    def __enter__(self) -> Bench:
-        self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemill-bench-")))
-        events.configure(stream=self._stack.enter_context((self._scratch / "events.log").open("w")))
+    def _start(self) -> None:
         self._database = self._stack.enter_context(load.server())
         self._broker: Broker | Mock | None = None
         if self.kafka:
@@ -55,12 +49,6 @@ class Bench:
         self._spark = create_session("tidemill bench", master=master, conf=conf)
         self._stack.callback(self._spark.stop)
         warm_up(self._spark)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def run(self, *, large: int, latency_seconds: float) -> dict[str, Any]:
         kinds = ["baseline", "blackhole", *(["kafka"] if self.kafka else [])]

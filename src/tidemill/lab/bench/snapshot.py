@@ -10,14 +10,11 @@ first round is always whole; others are made while there is time.
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import closing
 from statistics import median
-from types import TracebackType
 from typing import Any
 
 from tidemill import config
@@ -27,13 +24,13 @@ from tidemill.lab.bench.copied import CopiedServer, MysqlCopied, PostgresCopied
 from tidemill.lab.bench.copy_latency import measure_latency
 from tidemill.lab.bench.drain import LIMIT_SECONDS, drain
 from tidemill.lab.bench.processes import ProcessSampler, peak_rss_mb
+from tidemill.lab.bench.scratch import ScratchBench
 from tidemill.log.reader import LogReader
 from tidemill.service.run.capture_process import CaptureProcess
 from tidemill.service.snapshot.driver import SnapshotDriver
 from tidemill.service.snapshot.plan import begin_if_due
 from tidemill.service.verify.audit import VerifyOptions, verify
 from tidemill.stream.spark.session import create_session, warm_up
-from tidemill.telemetry import events
 
 _TASKS = 4  # how far the figure goes
 _BLACKHOLE = "{type: blackhole, config: {id: nowhere}}"
@@ -42,7 +39,7 @@ _PART = 5
 _LATENCY_SECONDS = 5.0
 
 
-class SnapshotBench:
+class SnapshotBench(ScratchBench):
     """Everything it started is gone when it is closed."""
 
     def __init__(
@@ -50,25 +47,14 @@ class SnapshotBench:
         say: Callable[[str], None],
     ) -> None:  # fmt: skip
         """No round begins that would probably end after `seconds`."""
+        super().__init__()
         self.kinds, self.rows, self.wide_rows, self.rounds = tuple(kinds), rows, wide_rows, rounds
         self.connections, self.seconds = connections, seconds
         self.part = max(1, rows // _PART)
         self._began = time.monotonic()
         self._report = say
-        self._stack = ExitStack()
-        self._counter = 0
-
-    def __enter__(self) -> SnapshotBench:
-        try:
-            self._start()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
 
     def _start(self) -> None:
-        self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemill-bench-")))
-        events.configure(stream=self._stack.enter_context((self._scratch / "events.log").open("w")))
         self._say(f"filling: {self.rows:,} rows of 8 columns, {self.wide_rows:,} of 40")
         with ThreadPoolExecutor(len(self.kinds)) as beside:
             filled = [beside.submit(self._fill, kind) for kind in self.kinds]
@@ -77,11 +63,6 @@ class SnapshotBench:
             self._stack.callback(self._spark.stop)
             warm_up(self._spark)
             self._servers = dict(zip(self.kinds, [each.result() for each in filled], strict=True))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def run(self, kind: str) -> dict[str, Any]:
         """Of one kind of server; keys of MySQL's begin with its name."""

@@ -1,6 +1,7 @@
 """Private servers, started and stopped by us: for the demo, the benches and the tests. Never for production.
 
 process             a server as one child process; identity runs it where we are root, tls makes its certificate
+data_server         a database that may be killed and goes on with its data
 postgres            PostgreSQL
 mysql               MySQL; mariadb its sibling, mysql_family what both have in common
 kafka               Kafka, a real broker where there is one

@@ -12,19 +12,17 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
 
 import pymysql
 
 from tidemill.errors import EnvironmentProblem
 from tidemill.lab.servers import tls
-from tidemill.lab.servers.process import free_port
+from tidemill.lab.servers.data_server import DataServer
 
 Setting = str | int | bool
 
@@ -48,25 +46,19 @@ GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
 """
 
 
-class Server:
-    """One server. `start` after `stop` or `kill` goes on with the same data and the same port.
-
-    `directory` is created and, unless it was there before, removed by `close`. `settings` are the server's own options
-    with underscores. `durable=False` syncs less: a killed server still recovers, a machine that loses power does not.
-    With `ssl` it has certificates of a private authority, `ca`.
+class Server(DataServer):
+    """One server. `settings` are its own options with underscores. `durable=False` syncs less: a killed server still
+    recovers, a machine that loses power does not. With `ssl` it has certificates of a private authority, `ca`.
     """
 
-    name: ClassVar[str]
+    start_seconds: ClassVar[float] = 90.0
 
     def __init__(
         self, *, directory: Path | None = None, ssl: bool = False, durable: bool = False, **settings: Setting
     ) -> None:
-        self.port = 0
-        self.directory = directory or Path(tempfile.mkdtemp(prefix=f"tidemill-{self.name.lower()}-"))
-        self._keep = directory is not None and directory.exists()
+        super().__init__(directory)
         self._ssl = ssl
         self._settings = _DEFAULTS | self.flavor_settings() | ({} if durable else _UNSAFE_BUT_FAST) | settings
-        self._process: subprocess.Popen[bytes] | None = None
 
     def flavor_settings(self) -> dict[str, Setting]:
         """Settings that only this server has."""
@@ -81,46 +73,8 @@ class Server:
         raise NotImplementedError
 
     @property
-    def data(self) -> Path:
-        return self.directory / "data"
-
-    @property
-    def log(self) -> Path:
-        """The server's own log, for when something needs explaining."""
-        return self.directory / "server.log"
-
-    @property
-    def ca(self) -> Path:
-        """Certificate of the authority that signed the server's (`ssl=True`)."""
-        return self.directory / "tls" / "ca.crt"
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None and self.running else None
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
     def version(self) -> str:
         return str(self.query("SELECT VERSION()")[0][0])
-
-    def start(self, timeout: float = 90) -> Self:
-        """Returns once the server takes connections. Does nothing if it already runs."""
-        if self.running:
-            return self
-        if not self.data.exists():
-            self._initialize()
-        for _ in range(5):
-            new_port = self.port == 0
-            self.port = self.port or free_port()
-            if self._launch(timeout):
-                return self
-            if not new_port or "already in use" not in self._last_lines():
-                break
-            self.port = 0  # someone was faster to take it
-        raise EnvironmentProblem(f"{self.name} did not start", where=str(self.log), fix=self._last_lines())
 
     def stop(self, timeout: float = 60) -> None:
         """An orderly shutdown; killed if that takes too long."""
@@ -150,16 +104,6 @@ class Server:
         self.kill() if not self._keep else self.stop()
         if not self._keep:
             shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def dsn(self, database: str = "", user: str = "root", password: str = "", **options: str) -> str:
         login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
@@ -207,6 +151,9 @@ class Server:
             complaint = (done.stdout + done.stderr).strip()[-800:]
             raise EnvironmentProblem(f"{self.name} cannot make a data directory", where=str(data), fix=complaint)
 
+    def _is_initialized(self) -> bool:
+        return self.data.exists()
+
     def _initialize(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.fill(self.data)
@@ -244,11 +191,6 @@ class Server:
             time.sleep(0.05)
         self.kill()
         return False
-
-    def _last_lines(self, count: int = 8) -> str:
-        with contextlib.suppress(OSError):
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
-        return ""
 
 
 def _as_root() -> tuple[str, ...]:

@@ -17,12 +17,10 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -30,8 +28,8 @@ from psycopg import sql
 
 from tidemill.errors import EnvironmentProblem
 from tidemill.lab.servers import tls
+from tidemill.lab.servers.data_server import DataServer
 from tidemill.lab.servers.identity import ordinary_user
-from tidemill.lab.servers.process import free_port
 
 Setting = str | int | bool
 
@@ -67,14 +65,13 @@ def installed_bin(major: int) -> Path:
     return found
 
 
-class Postgres:
-    """One server. `start` after `stop` or `kill` goes on with the same data and the same port.
-
-    `directory` is created and, unless it was there before, removed by `close`. With `password`, every connection
-    needs SCRAM; without it, none is asked. `durable=False` turns fsync off: a killed server still recovers, a
-    machine that loses power does not. `hba` lines come before the defaults, so they win. `ssl` makes certificates;
-    the embedded build has no TLS, Debian's does.
+class Postgres(DataServer):
+    """One server. With `password`, every connection needs SCRAM; without it, none is asked. `durable=False` turns fsync
+    off: a killed server still recovers, a machine that loses power does not. `hba` lines come before the defaults, so
+    they win. `ssl` makes certificates; the embedded build has no TLS, Debian's does.
     """
+
+    name: ClassVar[str] = "PostgreSQL"
 
     def __init__(
         self,
@@ -87,60 +84,23 @@ class Postgres:
         hba: Sequence[str] = (),
         **settings: Setting,
     ) -> None:
+        super().__init__(directory)
         self.bin_dir = bin_dir or embedded_bin()
         self.user = "postgres"
         self.password = password
-        self.port = 0
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="tidemill-postgres-"))
-        self._keep = directory is not None and directory.exists()
         self._ssl = ssl
         self._hba = tuple(hba)
         self._settings = _DEFAULTS | ({} if durable else _UNSAFE_BUT_FAST) | settings
         self._account = ordinary_user()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def data(self) -> Path:
-        return self.directory / "data"
 
     @property
     def log(self) -> Path:
-        """The server's own log, for when something needs explaining."""
         return self.directory / "postgres.log"
-
-    @property
-    def ca(self) -> Path:
-        """Certificate of the authority that signed the server's (`ssl=True`): what `sslrootcert` wants."""
-        return self.directory / "tls" / "ca.crt"
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self.running and self._process else None
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
 
     @property
     def version(self) -> str:
         text = subprocess.run([self.bin_dir / "postgres", "--version"], capture_output=True, text=True, check=True)
         return text.stdout.strip().removeprefix("postgres (PostgreSQL) ")
-
-    def start(self, timeout: float = 60) -> Postgres:
-        """Returns once the server takes connections. Does nothing if it already runs."""
-        if self.running:
-            return self
-        if not (self.data / "PG_VERSION").exists():
-            self._initialize()
-        for _ in range(5):
-            new_port = self.port == 0
-            self.port = self.port or free_port()
-            if self._launch(timeout):
-                return self
-            if not new_port or "already in use" not in _last_lines(self.log):
-                break
-            self.port = 0  # someone was faster to take it
-        raise EnvironmentProblem("PostgreSQL did not start", where=str(self.log), fix=_last_lines(self.log))
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast", timeout: float = 60) -> None:
         """`fast` ends sessions and writes a checkpoint; `immediate` leaves recovery to the next start."""
@@ -182,16 +142,6 @@ class Postgres:
         while not self._keep and self.directory.exists() and time.monotonic() < deadline:
             shutil.rmtree(self.directory, ignore_errors=True)  # a process that was just killed may write a last file
             time.sleep(0.02)
-
-    def __enter__(self) -> Postgres:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def dsn(self, dbname: str = "postgres", user: str = "", password: str | None = None, **options: str) -> str:
         """A connection URI; `options` are its parameters (`sslmode="verify-full"`)."""
@@ -256,6 +206,9 @@ class Postgres:
             if not self.running:
                 self.start()
             self.drop_database(name)
+
+    def _is_initialized(self) -> bool:
+        return (self.data / "PG_VERSION").exists()
 
     def _initialize(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -372,9 +325,3 @@ def _alive(pid: int) -> bool:
     except OSError:
         return False
     return state not in "ZX"
-
-
-def _last_lines(file: Path, count: int = 5) -> str:
-    with contextlib.suppress(OSError):
-        return "\n".join(file.read_text(errors="replace").splitlines()[-count:])
-    return ""

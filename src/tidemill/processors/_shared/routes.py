@@ -51,23 +51,10 @@ def render(template: Template, block: Block, source: str) -> pa.Array:
     try:
         return template.render(block, source)
     except Refused as error:
-        reasons = _find_unrendered(template, block, source)
+        reasons = template.find_missing(block, source)
         if not reasons:
             raise
         raise ProcessingError(reasons, fix=error.fix) from error
-
-
-def _find_unrendered(template: Template, block: Block, source: str) -> dict[int, str]:
-    """By halving: few rows are bad, as a rule, and the template only says that some are."""
-    try:
-        template.render(block, source)
-    except Refused:
-        if block.rows == 1:
-            return {int(block.offsets()[0]): f'no value for a part of "{template.text}"'}
-        half = block.rows // 2
-        parts = (Block(block.table, block.batch.slice(0, half)), Block(block.table, block.batch.slice(half)))
-        return {offset: reason for part in parts for offset, reason in _find_unrendered(template, part, source).items()}
-    return {}
 
 
 def _map(headers: Mapping[str, pa.Array], rows: int) -> pa.MapArray:

@@ -7,7 +7,7 @@ resume_scheme  the contract of every `resume.py`; resume and pg_resume keep the 
                table
 images         rows of sinks with tables; upserts their current rows by key, unfollowed those that cannot follow a
                change
-places         what a sink occupies
+places         what a sink occupies; table_name what a table is called in its statements
 pg_client      connections of postgres and pgstream; pg_checks what `doctor` asks of both
 replayed       rows that events amount to, for `verify`; audit_store and exact_json what it compares with
 """

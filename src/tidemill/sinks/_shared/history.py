@@ -17,6 +17,7 @@ import numpy as np
 from tidemill.errors import Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
+from tidemill.sinks._shared.table_name import TableName
 
 TABLE = "_tidemill_history"
 
@@ -33,21 +34,8 @@ class WriterNote:
     position: str
 
 
-class Named(Protocol):
-    """A table of the destination; hashable."""
-
-    @property
-    def database(self) -> str: ...
-
-    @property
-    def table(self) -> str: ...
-
-    @property
-    def plain(self) -> str: ...
-
-
-NameT = TypeVar("NameT", bound=Named)
-NameT_contra = TypeVar("NameT_contra", bound=Named, contravariant=True)
+NameT = TypeVar("NameT", bound=TableName)
+NameT_contra = TypeVar("NameT_contra", bound=TableName, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)

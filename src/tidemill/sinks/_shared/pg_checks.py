@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tidemill.contracts import Check, Outcome
+from tidemill.errors import DeliveryError
+from tidemill.sinks._shared.pg_client import condition, connect
 
 if TYPE_CHECKING:
-    from tidemill.sinks._shared.pg_client import Connection
+    from tidemill.sinks._shared.pg_client import Connection, PostgresTarget
 
 _OLDEST = 120000  # pg_my_temp_schema, hashtextextended and generated columns in the catalog
 
 
-def check_connection(db: Connection, *, oldest: int = _OLDEST) -> Iterator[Check]:
+def run_checks(
+    config: PostgresTarget, where: str, ask: Callable[[Connection], Iterator[Check]], *, oldest: int = _OLDEST
+) -> Iterator[Check]:
+    """Of the server, then what the sink `ask`s on the same connection."""
+    import psycopg
+
+    try:
+        db = connect(config, where)
+    except DeliveryError as error:
+        yield Check("server", Outcome.FAIL, error.what, error.fix)
+        return
+    with db:
+        try:
+            yield from _check_server(db, oldest)
+            yield from ask(db)
+        except psycopg.Error as error:
+            yield Check("server", Outcome.FAIL, condition(error), "See the server's log.")
+
+
+def _check_server(db: Connection, oldest: int) -> Iterator[Check]:
     version = db.info.server_version
     if version < oldest:
         fix = f"Use PostgreSQL {oldest // 10000} or newer."

@@ -41,7 +41,7 @@ def names(
     try:
         return template.render(block, source, escape).dictionary_encode()
     except Refused as error:
-        reasons = _find_unnamed(template, block, source)
+        reasons = template.find_missing(block, source)
         if not reasons:
             raise
         raise Poisoned(reasons, fix=error.fix) from error
@@ -86,19 +86,6 @@ def routed_headers(block: Block) -> dict[str, pa.StringArray]:
         index[row[at]] = at
         found[name] = values.take(pa.array(index, mask=index < 0))
     return found
-
-
-def _find_unnamed(template: Template, block: Block, source: str) -> dict[int, str]:
-    """By halving: few rows are bad, as a rule, and the template only says that some are."""
-    try:
-        template.render(block, source)
-    except Refused:
-        if block.rows == 1:
-            return {int(block.offsets()[0]): f'no value for a part of "{template.text}"'}
-        half = block.rows // 2
-        parts = (Block(block.table, block.batch.slice(0, half)), Block(block.table, block.batch.slice(half)))
-        return {offset: reason for part in parts for offset, reason in _find_unnamed(template, part, source).items()}
-    return {}
 
 
 def documents(

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from tidemill.errors import Refused
 from tidemill.model.table import Table
 from tidemill.net.clickhouse import quote
+from tidemill.sinks._shared.table_name import TableName
 from tidemill.sinks.clickhouse.comments import COMMENT
 from tidemill.sinks.clickhouse.types import ClickHouseType, parse
 
@@ -34,16 +35,10 @@ _WINDOW = re.compile(r"\b(non_)?replicated_deduplication_window = (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class ClickHouseTableName:
-    database: str
-    table: str
-
-    def __str__(self) -> str:
-        return f"{quote(self.database)}.{quote(self.table)}"
-
-    @property
-    def plain(self) -> str:
-        return f"{self.database}.{self.table}"
+class ClickHouseTableName(TableName):
+    @staticmethod
+    def quote(name: str) -> str:
+        return quote(name)
 
 
 @dataclass(frozen=True, slots=True)

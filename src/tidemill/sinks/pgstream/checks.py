@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tidemill.contracts import Check, Outcome
-from tidemill.errors import DeliveryError
-from tidemill.sinks._shared.pg_checks import check_connection, may_make_schemas, may_write
-from tidemill.sinks._shared.pg_client import condition, connect
+from tidemill.sinks._shared import pg_checks
+from tidemill.sinks._shared.pg_checks import may_make_schemas, may_write
 
 if TYPE_CHECKING:
     from tidemill.sinks._shared.pg_client import Connection
@@ -18,19 +17,7 @@ _OLDEST = 130000  # gen_random_uuid without an extension
 
 
 def run_checks(config: PgstreamConfig, where: str) -> Iterator[Check]:
-    import psycopg
-
-    try:
-        db = connect(config, where)
-    except DeliveryError as error:
-        yield Check("server", Outcome.FAIL, error.what, error.fix)
-        return
-    with db:
-        try:
-            yield from check_connection(db, oldest=_OLDEST)
-            yield _queue(db, config.queue_schema)
-        except psycopg.Error as error:
-            yield Check("server", Outcome.FAIL, condition(error), "See the server's log.")
+    return pg_checks.run_checks(config, where, lambda db: iter((_queue(db, config.queue_schema),)), oldest=_OLDEST)
 
 
 def _queue(db: Connection, schema: str) -> Check:

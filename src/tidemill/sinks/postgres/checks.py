@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tidemill.contracts import Check, Outcome
-from tidemill.errors import DeliveryError
-from tidemill.sinks._shared.pg_checks import check_connection, may_make_schemas, may_write
-from tidemill.sinks._shared.pg_client import condition, connect
+from tidemill.sinks._shared import pg_checks
+from tidemill.sinks._shared.pg_checks import may_make_schemas, may_write
 
 if TYPE_CHECKING:
     from tidemill.sinks._shared.pg_client import Connection
@@ -18,21 +17,13 @@ if TYPE_CHECKING:
 
 def run_checks(config: PostgresSinkConfig, where: str) -> Iterator[Check]:
     """The state is kept in a schema; tables are created in others, which the first event names."""
-    import psycopg
 
-    try:
-        db = connect(config, where)
-    except DeliveryError as error:
-        yield Check("server", Outcome.FAIL, error.what, error.fix)
-        return
-    with db:
-        try:
-            yield from check_connection(db)
-            yield state(db, config)
-            yield _check_creation(db, config)
-            yield from _tables(db, config)
-        except psycopg.Error as error:
-            yield Check("server", Outcome.FAIL, condition(error), "See the server's log.")
+    def ask(db: Connection) -> Iterator[Check]:
+        yield state(db, config)
+        yield _check_creation(db, config)
+        yield from _tables(db, config)
+
+    return pg_checks.run_checks(config, where, ask)
 
 
 def state(db: Connection, config: StateConfig) -> Check:

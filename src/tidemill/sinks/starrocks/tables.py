@@ -13,6 +13,7 @@ from typing import Any
 from tidemill.contracts import Notice
 from tidemill.errors import DeliveryError, Refused
 from tidemill.model.table import Column, Table
+from tidemill.sinks._shared.table_name import TableName
 from tidemill.sinks._shared.unfollowed import CODE, MARK, Looks, added_comment, is_known, notices
 from tidemill.sinks.starrocks.rows import AUDIT, IS_DELETED, VERSION, LoadPiece
 from tidemill.sinks.starrocks.types import default, holds, kinds_of
@@ -24,16 +25,10 @@ _UNSPEAKABLE = re.compile(r"[`\"\\\x00-\x1f\x7f]")  # what the headers of a load
 
 
 @dataclass(frozen=True, slots=True)
-class StarRocksTableName:
-    database: str
-    table: str
-
-    def __str__(self) -> str:
-        return f"{quote(self.database)}.{quote(self.table)}"
-
-    @property
-    def plain(self) -> str:
-        return f"{self.database}.{self.table}"
+class StarRocksTableName(TableName):
+    @staticmethod
+    def quote(name: str) -> str:
+        return quote(name)
 
 
 @dataclass(frozen=True, slots=True)

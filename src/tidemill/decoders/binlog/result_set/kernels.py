@@ -14,7 +14,7 @@ from numba import njit
 
 from tidemill.decoders.binlog.cells import NULL, VALUE
 from tidemill.decoders.binlog.temporal import exists, little_endian, print_time
-from tidemill.decoders.columnar.calendar import MICROS_PER_DAY, days
+from tidemill.decoders.columnar.calendar import days, micros
 
 #: Steps of a row program: the size of a value, or how its size is written before it.
 LENGTH_ENCODED, SHORT_LENGTH = -1, -2
@@ -90,6 +90,15 @@ def cut_rows(b: Any, start: Any, end: Any, program: Any, at: Any, size: Any, kin
     return True
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _date_at(b: Any, p: Any, size: Any) -> Any:
+    """(whether there is such a day, the day) of year, month and day."""
+    if size < 4:
+        return False, np.int64(0)
+    y, m, d = little_endian(b, p, 2), np.int64(b[p + 2]), np.int64(b[p + 3])
+    return exists(y, m, d), days(y, m, d)
+
+
 @njit(cache=True, nogil=True)
 def result_dates(b: Any, at: Any, size: Any, kind: Any, out: Any, bad: Any) -> Any:
     """DATE: nothing for the zero date, or year, month and day."""
@@ -98,9 +107,9 @@ def result_dates(b: Any, at: Any, size: Any, kind: Any, out: Any, bad: Any) -> A
         out[i] = 0
         if kind[i] != VALUE:
             continue
-        p = at[i]
-        if size[i] >= 4 and exists(little_endian(b, p, 2), np.int64(b[p + 2]), np.int64(b[p + 3])):
-            out[i] = days(little_endian(b, p, 2), np.int64(b[p + 2]), np.int64(b[p + 3]))
+        ok, day = _date_at(b, at[i], size[i])
+        if ok:
+            out[i] = day
         else:
             bad[i] = True
             wrong += 1
@@ -116,13 +125,14 @@ def result_datetimes(b: Any, at: Any, size: Any, kind: Any, out: Any, bad: Any) 
         if kind[i] != VALUE:
             continue
         p = at[i]
-        if size[i] >= 4 and exists(little_endian(b, p, 2), np.int64(b[p + 2]), np.int64(b[p + 3])):
-            v = days(little_endian(b, p, 2), np.int64(b[p + 2]), np.int64(b[p + 3])) * MICROS_PER_DAY
+        ok, day = _date_at(b, p, size[i])
+        if ok:
+            hour, minute, second, fraction = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
             if size[i] >= 7:
-                v += (np.int64(b[p + 4]) * 3600 + np.int64(b[p + 5]) * 60 + np.int64(b[p + 6])) * 1_000_000
+                hour, minute, second = np.int64(b[p + 4]), np.int64(b[p + 5]), np.int64(b[p + 6])
             if size[i] >= 11:
-                v += little_endian(b, p + 7, 4)
-            out[i] = v
+                fraction = little_endian(b, p + 7, 4)
+            out[i] = micros(day, hour, minute, second, fraction)
         else:
             bad[i] = True
             wrong += 1
@@ -138,13 +148,13 @@ def result_times(b: Any, at: Any, size: Any, kind: Any, digits: Any, offsets: An
         if kind[i] != VALUE:
             continue
         p = at[i]
-        hour, minute, second, micros = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+        hour, minute, second, fraction = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
         negative = False
         if size[i] >= 8:
             negative = b[p] != 0
             hour = little_endian(b, p + 1, 4) * 24 + np.int64(b[p + 5])
             minute, second = np.int64(b[p + 6]), np.int64(b[p + 7])
         if size[i] >= 12:
-            micros = little_endian(b, p + 8, 4)
-        o = print_time(out, o, negative, hour, minute % 100, second % 100, micros, digits)
+            fraction = little_endian(b, p + 8, 4)
+        o = print_time(out, o, negative, hour, minute % 100, second % 100, fraction, digits)
     offsets[len(at)] = o
