@@ -319,7 +319,7 @@ def delivery_page() -> str:
         "whoever takes part in it. After a [lost position](snapshots.md#recovering-from-a-lost-position) a recovery",
         "makes sinks with tables equal to the source again, also in rows that were deleted meanwhile, whatever step it",
         "is killed at ([the command](../tests/service/snapshot/test_recovery.py),",
-        "[a run](../tests/crash/test_recovery.py), [each sink](../tests/sinks/test_recovery.py)).",
+        "[a run](../tests/crash/test_recovery.py), [each sink](../tests/sinks/state/test_recovery.py)).",
         "Whether a destination has what the source has says [`tidemill verify`](verify.md), row by row,",
         "while both change.",
         "",
@@ -465,7 +465,7 @@ def _has_page(family: str, name: str) -> bool:
 
 def _proofs(sink: str) -> str:
     destination, own = f"tests/delivery/destinations/{sink}.py", f"tests/sinks/test_{sink}.py"
-    found = [("kills", destination), (Path(own).stem, own)]
+    found = [("kills", destination), (Path(own).stem, own), (f"tests of {sink}", f"tests/sinks/{sink}")]
     return ", ".join(f"[{name}](../{path})" for name, path in found if (ROOT / path).exists())
 
 

@@ -1,4 +1,4 @@
-"""`tidemill stream` where there is no queue yet. With one it is tested in tests/sinks/test_pgstream.py."""
+"""`tidemill stream` where there is no queue yet. With one it is tested in tests/sinks/pgstream/."""
 
 from __future__ import annotations
 

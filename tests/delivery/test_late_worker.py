@@ -51,8 +51,8 @@ LAST_STEPS = {
 }
 #: Destinations that hold a later plan back until the delivery of the one before it has ended, with the test of it.
 WAITS = {
-    "postgres": "a delivery is one transaction under a lock on the plan: tests/sinks/test_postgres.py",
-    "pgstream": "a delivery is one transaction under a lock on the plan: tests/sinks/test_postgres.py",
+    "postgres": "a delivery is one transaction under a lock on the plan: tests/sinks/postgres/test_replays.py",
+    "pgstream": "a delivery is one transaction under a lock on the plan: tests/sinks/postgres/test_replays.py",
 }
 OLD, NEW = Epoch(0, "2026-01-01T00:00:00.000+00:00"), Epoch(0, "2026-01-01T00:01:00.000+00:00")
 NEXT = Epoch(3, "2026-01-01T00:02:00.000+00:00")

@@ -102,7 +102,7 @@ def test_what_it_promises_of_replays_stands_in_its_resume_module(name: str) -> N
 @pytest.mark.parametrize("name", SINKS)
 def test_a_sink_that_keeps_no_tables_has_nothing_to_do_about_a_schema_change(name: str) -> None:
     sink = make_sink(name)
-    if sink.capabilities.schema_changes:  # tests/sinks/test_schema_changes.py
+    if sink.capabilities.schema_changes:  # tests/sinks/state/test_schema_changes.py
         return
     change = SchemaChange("source", Offset(1), frozenset({SchemaChangeKind.ADD_COLUMN}), None, None)
     assert sink.plan(change) == SchemaPlan()

@@ -1,0 +1,138 @@
+"""State sinks in a recovery: what no event since its beginning has written is removed, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from tests.sinks.state.support import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    Destination,
+    T,
+    postgres_destination,
+    row,
+)
+from tests.support.changes import changes, column, structure
+from tests.support.origin import session
+from tidemill.lab.servers.postgres import Postgres
+from tidemill.model.block import Op
+
+SINCE = 10
+
+
+def filled(there: Destination) -> None:
+    """Five rows from before the gap."""
+    there.write(changes(T, *[(INSERT, None, row(n, "old")) for n in range(1, 6)]))
+
+
+def test_rows_that_the_copy_did_not_bring_again_are_removed(there: Destination) -> None:
+    filled(there)
+    sink = there.sink()
+    sink.begin_recovery([T], "orders", SINCE)
+    late = changes(T, (UPDATE, None, row(5, "late")), first=SINCE - 1)
+    there.write(late, start=SINCE - 1, sink=sink)  # captured before the gap, delivered after
+    copied = [(Op.READ, None, row(n, "new")) for n in (1, 2, 7)]
+    moved = [(DELETE, row(2), None), (INSERT, None, row(3, "since"))]
+    there.write(changes(T, *copied, *moved, first=SINCE), start=SINCE, sink=sink)
+    assert len(there.rows()) == 5, "nothing goes before the end"
+    assert sink.end_recovery(T, "orders", SINCE, remove=True) == 2
+    wanted = [(1, "new", "n"), (3, "since", "n"), (7, "new", "n")]
+    assert there.rows() == wanted
+    assert sink.end_recovery(T, "orders", SINCE, remove=True) == 0, "a second time it is over"
+    assert there.rows() == wanted
+
+
+def test_a_table_that_is_empty_now_is_emptied_and_one_that_is_not_there_is_no_error(there: Destination) -> None:
+    filled(there)
+    sink, other = there.sink(), structure("nowhere", *T.columns)
+    sink.begin_recovery([T, other], "orders", SINCE)
+    assert [sink.end_recovery(table, "orders", SINCE, remove=True) for table in (T, other)] == [5, 0]
+    assert there.rows() == []
+
+
+def test_a_recovery_that_is_given_up_removes_nothing(there: Destination) -> None:
+    filled(there)
+    sink = there.sink()
+    sink.begin_recovery([T], "orders", SINCE)
+    assert sink.end_recovery(T, "orders", SINCE, remove=False) == 0
+    assert len(there.rows()) == 5
+
+
+@pytest.fixture
+def postgres_there(postgres18: Postgres) -> Iterator[tuple[Destination, str, psycopg.Connection[Any]]]:
+    with postgres18.database("recovering") as dsn, session(dsn) as db:
+        made = postgres_destination(dsn, db)
+        yield made, dsn, db
+        made.close()
+
+
+PostgresThere = tuple[Destination, str, psycopg.Connection[Any]]
+
+
+def test_a_second_recovery_begins_with_nothing_written(postgres_there: PostgresThere) -> None:
+    there, _, db = postgres_there
+    filled(there)
+    sink = there.sink()
+    sink.begin_recovery([T], "orders", SINCE)
+    there.write(changes(T, (Op.READ, None, row(1, "first")), first=SINCE), start=SINCE, sink=sink)
+    sink.begin_recovery([T], "orders", SINCE + 10)
+    there.write(changes(T, (Op.READ, None, row(2, "second")), first=SINCE + 10), start=SINCE + 10, sink=sink)
+    assert sink.end_recovery(T, "orders", SINCE + 10, remove=True) == 4
+    assert there.rows() == [(2, "second", "n")]
+    left = db.execute("SELECT relname FROM pg_class WHERE relname LIKE 'tidemill_keys%'").fetchall()
+    assert left == []
+
+
+def test_keys_are_equal_as_the_target_compares_them(postgres_there: PostgresThere) -> None:
+    """1.0 and 1.00 are one row of the target, which keeps the spelling that it has."""
+    there, _, db = postgres_there
+    table = structure("t", column("id", "numeric", pa.string(), nullable=False), *T.columns[1:])
+    db.execute("CREATE TABLE t (id numeric PRIMARY KEY, name text, note text)")
+    db.execute("INSERT INTO t VALUES (1.0, 'a', 'n'), (2.0, 'b', 'n')")
+    sink = there.sink()
+    sink.begin_recovery([table], "orders", SINCE)
+    read = (Op.READ, None, {"id": "1.00", "name": "new", "note": "n"})
+    there.write(changes(table, read, first=SINCE), start=SINCE, sink=sink)
+    assert sink.end_recovery(table, "orders", SINCE, remove=True) == 1
+    assert db.execute("SELECT name FROM t").fetchall() == [("new",)]
+
+
+def test_a_key_that_changes_with_columns_left_out_is_noted(postgres_there: PostgresThere) -> None:
+    there, _, _ = postgres_there
+    filled(there)
+    sink = there.sink()
+    sink.begin_recovery([T], "orders", SINCE)
+    moving = changes(T, (UPDATE, {"id": 1}, row(9, "moved", None)), first=SINCE, unchanged={0: ["note"]})
+    there.write(moving, start=SINCE, sink=sink)
+    assert sink.end_recovery(T, "orders", SINCE, remove=True) == 4
+    assert there.rows() == [(9, "moved", "n")]
+
+
+def test_a_writer_under_way_is_waited_for_before_anything_is_removed(postgres_there: PostgresThere) -> None:
+    there, dsn, db = postgres_there
+    filled(there)
+    there.sink().begin_recovery([T], "orders", SINCE)
+    removed: list[int] = []
+    remover = threading.Thread(
+        target=lambda: removed.append(there.sink().end_recovery(T, "orders", SINCE, remove=True))
+    )
+    with session(dsn) as writer, writer.transaction():  # does what a delivery does, and has not committed
+        (keys,) = writer.execute("SELECT keys_name FROM tidemill_recoveries FOR SHARE").fetchone() or ("",)
+        writer.execute("UPDATE t SET name = 'since' WHERE id = 3")
+        writer.execute(f"INSERT INTO {keys} VALUES (3)".encode())
+        remover.start()
+        deadline = time.monotonic() + 60
+        while not db.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone():
+            assert time.monotonic() < deadline, "nobody waits for the writer"
+            time.sleep(0.05)
+    remover.join(60)
+    assert removed == [4]
+    assert there.rows() == [(3, "since", "n")]
