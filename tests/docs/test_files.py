@@ -1,12 +1,14 @@
-"""A file or folder that a page, a docstring or a comment names is there."""
+"""A file or folder that a page, a docstring or a comment names is there; so is what code in a string imports."""
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,40 @@ def test_a_name_is_found_in_docstrings_and_comments_alone(tmp_path: Path) -> Non
 
 
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+
+
+@cache
+def names_of(module: str) -> set[str]:
+    """What can be imported from a module or package of the tests; nothing from one that is not there."""
+    path = ROOT / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    found = {each.stem for each in path.glob("*")}
+    for node in ast.parse(file.read_text()).body if file.exists() else ():
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Import(names=imported) | ast.ImportFrom(names=imported):
+                found |= {each.asname or each.name for each in imported}
+            case ast.Assign():
+                found |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return found
+
+
+def lost_names(text: str) -> Iterator[str]:
+    """What is imported from a module of the tests that has no such name."""
+    for module, names in re.findall(r"^ *from (tests[\w.]*) import (\w[\w, ]*)$", text, re.M):
+        for name in re.findall(r"\w+", re.sub(r" as \w+", "", names)):
+            if name not in names_of(module):
+                yield f"{module}.{name}"
+
+
+def test_code_that_a_test_hands_to_another_process_imports_what_is_there() -> None:
+    """It stands in a string, where no type checker looks."""
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    lost = {str(path.relative_to(ROOT)): names for path in tests if (names := [*lost_names(path.read_text())])}
+    assert lost == {}
+    code = "from tests.docs.test_files import ast, prose, ROOT, gone\n" + "from tests.docs.gone import prose\n"
+    assert [*lost_names(code)] == ["tests.docs.test_files.gone", "tests.docs.gone.prose"]
 
 
 def test_the_tree_of_the_architecture_is_the_tree() -> None:

@@ -34,7 +34,7 @@ def test_every_type_of_the_sources_is_exact_and_nullable(bench: Bench) -> None:
 
 TOKENS = """
 import sys
-from tests.sinks.clickhouse.test_types import every_type
+from tests.sinks.clickhouse.support import every_type
 from tidemill.sinks.clickhouse import ClickHouseConfig, ClickHouseSink
 for mode in ("upsert", "changelog"):
     sink = ClickHouseSink(ClickHouseConfig(id="ch", url=sys.argv[1], database=f"{sys.argv[2]}_{mode}", mode=mode))

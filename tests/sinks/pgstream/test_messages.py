@@ -124,7 +124,7 @@ def test_the_examples_of_the_page_do_what_they_say(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "sinks" / "pgstream.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "sinks" / "pgstream.md").read_text()
     make().write(batch(20))
     monkeypatch.setenv("QUEUE_DSN", database)
     (example,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
