@@ -152,3 +152,11 @@ def test_the_file_names_that_recur_are_explained() -> None:
     counts = Counter(file.stem for file in files)
     assert {name for name, count in counts.items() if count > 2} - explained == set()
     assert [name for name in explained if counts[name] == 0] == []
+
+
+@pytest.mark.parametrize(("seam", "where", "tests"), rows("## Seams"))
+def test_a_seam_and_the_tests_that_show_it_are_there(seam: str, where: str, tests: str) -> None:
+    assert (SOURCE / where.strip("`")).exists(), seam
+    named = re.findall(r"`(tests/[\w/]+\.py)`(?: `(\w+)`)?", tests)
+    assert len(named) == tests.count("; ") + 1
+    assert [name for file, name in named if name and f"def {name}(" not in (ROOT / file).read_text()] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import tidemill
 from tests.support.capturing import eventually
 from tidemill.lab.servers import tls
 from tidemill.lab.servers.http_receiver import Receiver
@@ -289,3 +291,13 @@ def test_a_redirect_in_the_place_of_a_consent_costs_no_body(server: Scripted, wi
     eventually(lambda: len(server.requests) == 2)  # the first is noted when its connection is given up
     assert not any(b"the body" in request for request in server.requests)
     assert server.connections == 2
+
+
+def test_nobody_speaks_http_in_a_way_of_his_own() -> None:
+    """Sinks and what they share take `net/http.py`. A client of our own server is not on the way of events."""
+    package = Path(tidemill.__file__).parent
+    other = re.compile(r"^ *(import|from) (http\.client|urllib\.request|urllib3|requests|httpx|aiohttp)\b", re.M)
+    found = {str(path.relative_to(package)) for path in package.rglob("*.py") if other.search(path.read_text())}
+    assert {path for path in found if not path.startswith("lab/")} == {"api/client.py"}
+    for sink in ("http", "starrocks"):
+        assert "from tidemill.net.http import" in (package / "sinks" / sink / "client.py").read_text()
