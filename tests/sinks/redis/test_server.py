@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import socket
+import threading
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from tidemill.contracts import Outcome
 from tidemill.errors import DeliveryError, Poisoned, Refused, is_retryable
 from tidemill.lab.servers.process import free_port
 from tidemill.lab.servers.valkey import Valkey
-from tidemill.sinks.redis import RedisConfig
+from tidemill.sinks.redis import RedisConfig, RedisSink
 from tidemill.sinks.redis.client import RedisAddress
 from tidemill.sinks.redis.commands import scan
 
@@ -174,6 +176,32 @@ class TestTopologies:
             assert offsets(client, stream) == list(range(5))
             with pytest.raises(DeliveryError):
                 sinks(stream, f"redis+sentinel://127.0.0.1:{sentinel.port}/other").write(delivery_of(make_block(5)))
+
+    def test_a_sentinel_that_hangs_up_is_asked_once_more_and_not_over_and_over(self, stream: str) -> None:
+        """The stream tries again by its own policy: a second one below it would hold up each of its tries."""
+        asked = 0
+
+        def hang_up() -> None:
+            nonlocal asked
+            while True:
+                try:
+                    sentinel.accept()[0].close()
+                except OSError:
+                    return
+                asked += 1
+
+        with socket.create_server(("127.0.0.1", 0)) as sentinel:
+            thread = threading.Thread(target=hang_up, daemon=True)
+            thread.start()
+            uri = f"redis+sentinel://127.0.0.1:{sentinel.getsockname()[1]}/shop"
+            sink = RedisSink(RedisConfig(id="r", uri=uri, stream=stream))
+            with pytest.raises(DeliveryError, match="cannot be reached") as raised:
+                sink.write(delivery_of(make_block(1)))
+            sink.close()
+            sentinel.shutdown(socket.SHUT_RDWR)
+        thread.join(60)
+        assert is_retryable(raised.value)
+        assert asked == 2  # for the master, and for why it gave no answer
 
 
 class TestConfig:

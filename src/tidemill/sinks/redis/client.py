@@ -161,7 +161,7 @@ def _open(config: RedisConfig) -> Any:
         nodes = [redis.cluster.ClusterNode(host, port) for host, port in address.hosts]
         return redis.RedisCluster(startup_nodes=nodes, require_full_coverage=False, **login, **options, **tls)
     sentinel_login = {"username": address.sentinel_user, "password": address.sentinel_password}
-    sentinel_options = {**options, **tls, **sentinel_login}
+    sentinel_options = {"retry": once, **options, **tls, **sentinel_login}
     sentinels = redis.Sentinel(list(address.hosts), sentinel_kwargs=sentinel_options, **options, **tls, **login)
     try:
         sentinels.discover_master(address.service)
