@@ -73,7 +73,9 @@ def consume(bootstrap: str, *topics: str, timeout_seconds: float = 60.0) -> list
     """
     base = {"bootstrap.servers": bootstrap, "group.id": "tests", "enable.auto.commit": False}
     ends = Consumer({**base, "isolation.level": "read_uncommitted"})
-    reader = Consumer({**base, "isolation.level": "read_committed", "enable.partition.eof": True})
+    reader = Consumer(
+        {**base, "isolation.level": "read_committed", "enable.partition.eof": True, "fetch.wait.max.ms": 10}
+    )
     found: list[Message] = []
     try:
         partitions = [
@@ -83,7 +85,7 @@ def consume(bootstrap: str, *topics: str, timeout_seconds: float = 60.0) -> list
         reader.assign(partitions)
         deadline = time.monotonic() + timeout_seconds
         while unread and time.monotonic() < deadline:
-            for message in reader.consume(1000, timeout=0.2):
+            for message in reader.consume(1000, timeout=0.05):
                 error, place = message.error(), (message.topic(), message.partition())
                 if error is None:
                     found.append(message)

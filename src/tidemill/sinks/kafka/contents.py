@@ -10,7 +10,7 @@ from tidemill.errors import DeliveryError
 from tidemill.sinks.kafka.client_log import ClientLog
 from tidemill.sinks.kafka.errors import explain_errors
 
-_POLL_SECONDS, _MESSAGES = 0.5, 10_000
+_POLL_SECONDS, _MESSAGES = 0.05, 10_000  # a poll lasts so long unless so many come
 
 
 class TopicEvents:
