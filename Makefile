@@ -12,8 +12,8 @@ SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.complete
-# Java's classes as tests load them, so that Spark starts in a third of the CPU time. Without it they only take longer.
-CLASSES := build/spark.jsa
+# Java's classes as tests load them, so that Spark and Kafka start in a third of the CPU time. Without them tests only take longer.
+CLASSES := build/spark.jsa build/kafka.jsa
 # Decode and encode kernels are compiled once and kept here; Spark's workers inherit it.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/build/numba
 
@@ -78,8 +78,8 @@ clean: ## everything that was built or fetched, except what is committed
 	rm -rf $(VENV) build dist .services .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(CLASSES): $(STAMP) | java
-	-@$(BIN)/python -m tests.support.spark_start $@
+build/%.jsa: $(STAMP) | services
+	-@$(BIN)/python -m tests.support.$*_start $@
 
 $(STAMP): requirements.lock pyproject.toml
 	@sh scripts/venv.sh $(VENV)

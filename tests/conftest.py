@@ -19,9 +19,10 @@ import pytest
 
 from tests.servers.kafka import kafka, kafka_label, private_kafka, topic
 from tests.servers.mysql import mariadb, mysql, mysql_labels, mysql_server
-from tests.support import seed, spark_start
+from tests.support import kafka_start, seed, spark_start
 from tests.support.quick import NoServers, complaint, is_quick, keep_files_in_memory
 from tidemill.errors import EnvironmentProblem
+from tidemill.lab.servers.kafka import JAVA_OPTIONS
 from tidemill.lab.servers.postgres import Postgres, embedded_bin, installed_bin
 from tidemill.telemetry.events import LOGGER
 
@@ -34,6 +35,7 @@ _no_servers = NoServers()
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(spark_start.VARIABLE, spark_start.java_options())
+    os.environ.setdefault(JAVA_OPTIONS, kafka_start.java_options())
     if config.getoption("markexpr") == "quick":
         keep_files_in_memory()
 

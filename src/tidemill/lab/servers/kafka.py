@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ from tidemill.errors import EnvironmentProblem
 from tidemill.lab.servers.process import free_ports
 
 VERSION = "4.1.0"
+JAVA_OPTIONS = "KAFKA_OPTS"  # the variable that Kafka's own start script reads
 _SLF4J = "1.7.36"  # the binding must match the slf4j-api that Kafka brings
 _HEAP = "512m"
 
@@ -207,7 +209,7 @@ class Broker(_Server):
     def _java(self) -> list[str]:
         return [
             "java", f"-Xmx{_HEAP}", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-            "-cp", f"{self._jars}/*",
+            *shlex.split(os.environ.get(JAVA_OPTIONS, "")), "-cp", f"{self._jars}/*",
         ]  # fmt: skip
 
 

@@ -57,6 +57,8 @@ class SeaweedFS(ServerProcess):
             str(self._binary), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={self.directory}",
             "-filer", "-s3", f"-s3.port={self.port}", f"-s3.config={config}",
             "-master.volumeSizeLimitMB=64", "-volume.max=50",
+            # It is alone; after a restart it would wait ten seconds for the vote of others.
+            "-master.electionTimeout=1s", "-master.heartbeatInterval=100ms",
             # No catalogs on fixed ports, which a second server would find taken; no statistics to anyone.
             "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false",
             *(f"-{name}={port}" for name, port in self._ports.items()),
