@@ -86,21 +86,20 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_a_server_that_stops_answering_is_an_error_to_try_again_and_goes_on_when_it_is_back(scene: Scene) -> None:
-    sink = scene.sink()
-    sink.write(_delivery(0, 10))
+    before, sending = scene.sink(), scene.sink()
+    for sink in (before, sending):
+        sink.write(_delivery(0, 10))
     scene.hold()
-    _fails(sink, _delivery(10, 20))  # on a connection that was made before
-    _fails(scene.sink(), _delivery(10, 20))  # and on one that is made now
+    attempts = [
+        Attempt(before, _delivery(10, 20)),  # on a connection that was made before
+        Attempt(scene.sink(), _delivery(10, 20)),  # on one that is made now
+        # Here it is the sending that gets stuck: it is more than all buffers on the way hold.
+        Attempt(sending, _delivery(10, 330, "x" * 100_000)),
+    ]
+    for attempt in attempts:
+        attempt.fails()
     scene.release()
     _gets_through(scene, _delivery(10, 20))
-
-
-def test_more_than_the_network_holds_is_not_waited_for_either(scene: Scene) -> None:
-    """Here it is the sending that gets stuck, once all buffers on the way are full."""
-    sink = scene.sink()
-    sink.write(_delivery(0, 10))
-    scene.hold()
-    _fails(sink, _delivery(10, 330, "x" * 100_000))
 
 
 def _gets_through(scene: Scene, delivery: Delivery) -> None:
@@ -119,25 +118,28 @@ def _gets_through(scene: Scene, delivery: Delivery) -> None:
     pytest.fail("it never gets through again")
 
 
-def _fails(sink: Sink, delivery: Delivery) -> None:
-    """As in stream/lane/deliver.py: the sink is closed after the error, and that, too, must end."""
-    met: list[BaseException] = []
+class Attempt:
+    """A write in a thread. As in stream/lane/deliver.py: the sink is closed after the error, and that must end too."""
 
-    def write() -> None:
+    def __init__(self, sink: Sink, delivery: Delivery) -> None:
+        self._met: list[BaseException] = []
+        self._thread = threading.Thread(target=self._write, args=(sink, delivery), daemon=True)
+        self._thread.start()
+
+    def fails(self) -> None:
+        self._thread.join(_FOR_EVER)
+        assert not self._thread.is_alive(), "it waits for ever"
+        assert self._met, "it says that it was written"
+        assert isinstance(self._met[0], DeliveryError), repr(self._met[0])
+        assert is_retryable(self._met[0])
+        assert self._met[0].where
+
+    def _write(self, sink: Sink, delivery: Delivery) -> None:
         try:
             sink.write(delivery)
-        except BaseException as error:  # noqa: BLE001  judged below
-            met.append(error)
+        except BaseException as error:  # noqa: BLE001  judged by the test's thread
+            self._met.append(error)
         sink.close()
-
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    thread.join(_FOR_EVER)
-    assert not thread.is_alive(), "it waits for ever"
-    assert met, "it says that it was written"
-    assert isinstance(met[0], DeliveryError), repr(met[0])
-    assert is_retryable(met[0])
-    assert met[0].where
 
 
 def _delivery(start: int, end: int, note: str = "") -> Delivery:
