@@ -7,8 +7,9 @@ CYCLES  ?= 20
 MINUTES ?= 30
 WHAT    ?= postgres
 ARGS    ?=
-# Two test processes, a file at a time, in our order; each has servers and a Spark session of its own.
-SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Three test processes, a file at a time, in our order; each has servers and a Spark session of its own. Tests wait for servers, retries
+# and deadlines half of their time: two processes left one of two cores idle.
+SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.complete
@@ -46,7 +47,7 @@ docs: $(STAMP) ## write the generated pages of docs/ anew
 ##@ Work
 venv: $(STAMP) ## .venv with tidemill and its tools, from requirements.lock
 quick: $(STAMP) ## tests that need no server and no Spark, in three processes: a minute or two
-	$(BIN)/pytest -q -m quick $(SIDE_BY_SIDE) -n 3 $(ARGS)
+	$(BIN)/pytest -q -m quick $(SIDE_BY_SIDE) $(ARGS)
 test: $(STAMP) services $(CLASSES) ## every test, against real servers; of kill matrices a sample (ARGS="-k name")
 	$(BIN)/pytest $(SIDE_BY_SIDE) --durations=30 $(ARGS)
 check: $(STAMP) ## lint, formatting, types, import directions, generated files
