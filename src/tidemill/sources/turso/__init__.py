@@ -9,32 +9,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from tidemill.contracts import (
-    Check,
-    Component,
-    Notice,
-    Passage,
-    Resting,
-    Schemas,
-    SnapshotConfig,
-    SourceConfig,
-    history_of,
-)
+from tidemill.contracts import Check, Notice, Passage, Resting, Schemas, history_of
 from tidemill.decoders.sqlite import SqliteTable
-from tidemill.errors import ConfigError, ConnectionLost
+from tidemill.errors import ConfigError
 from tidemill.model.change import Change
 from tidemill.model.position import Ordering, Position
-from tidemill.model.table import Table
-from tidemill.sources._shared.errors import as_value_error
-from tidemill.sources._shared.patterns import Pattern
-from tidemill.sources._shared.sqlite_catalog import MOVED, file_number, path_of_file, quote
-from tidemill.sources._shared.sqlite_names import is_selected, name_filters, patterns_of, unmatched_notices
+from tidemill.sources._shared.sqlite_catalog import file_number, quote
+from tidemill.sources._shared.sqlite_names import is_selected, unmatched_notices
+from tidemill.sources._shared.sqlite_source import DatabaseFileConfig, DatabaseFileSource
 from tidemill.sources.turso import resume
 from tidemill.sources.turso.checks import run_checks
 from tidemill.sources.turso.client import CdcForm, TursoFile, is_user_table
@@ -50,14 +37,7 @@ __all__ = ["TursoConfig", "TursoSource", "component"]
 _TRIM_ROWS = 5_000
 
 
-class TursoConfig(SourceConfig):
-    path: Path = Field(description="The database file.")
-    tables: tuple[str, ...] = Field(
-        default=(), description='Tables to capture: orders, ord%, *, "quoted name"; none means all.'
-    )
-    snapshot: SnapshotConfig | None = Field(
-        default=None, description="Copies the rows that are in the tables already. Left out: changes only."
-    )
+class TursoConfig(DatabaseFileConfig):
     cdc_table: str = Field(default="turso_cdc", min_length=1, description="The table that the pragma names.")
     start_position: Literal["latest", "earliest"] = Field(
         default="latest",
@@ -74,58 +54,27 @@ class TursoConfig(SourceConfig):
         description="Remove recorded changes that were delivered. Not if something else reads the change table, such as"
         " Turso's sync.",
     )
-    trim_seconds: float = Field(default=1, ge=0, description="Seconds between such removals.")
-
-    @field_validator("path", mode="before")
-    @classmethod
-    def _path_is_no_address(cls, value: object) -> object:
-        return path_of_file(value)
-
-    @field_validator("tables")
-    @classmethod
-    def _tables_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        as_value_error(lambda: patterns_of(value))
-        return value
-
-    @field_validator("snapshot")
-    @classmethod
-    def _filters_name_tables(cls, value: SnapshotConfig | None) -> SnapshotConfig | None:
-        return as_value_error(lambda: name_filters(value))
-
-    @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        return patterns_of(self.tables)
 
     def is_selected(self, name: str) -> bool:
         if not is_user_table(name) or name == self.cdc_table:
             return False
         return is_selected(self.patterns, name)
 
-    @property
-    def where(self) -> str:
-        return f'source "{self.id}"'
 
-
-class TursoSource(Component[TursoConfig]):
-    """One file. For one thread."""
-
+class TursoSource(DatabaseFileSource[TursoConfig]):
     Config = TursoConfig
 
     def __init__(self, config: TursoConfig) -> None:
         super().__init__(config)
-        self.began = Position("")
         self._file: TursoFile | None = None
         self._form = CdcForm(config.cdc_table, transactions=True)
         self._stream: CdcStream | None = None
         self._silence: FileSilence | None = None
-        self._file_number: tuple[int, int] | None = None
-        self._trimmed = 0
-        self._trimmed_at = 0.0
 
     def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> CdcForm:
         """Looks whether changes are recorded; changes nothing. Whether it can go on from a position is judged by
         `open`."""
-        with self._opened_file() as file:
+        with self._connect() as file:
             return file.form(self.config.cdc_table)
 
     def other_server(self, after: Position, schemas: Schemas) -> str:
@@ -137,7 +86,7 @@ class TursoSource(Component[TursoConfig]):
     ) -> None:
         self.close()
         config = self.config
-        self._file_number = file_number(config.path)
+        self._opened_file = file_number(config.path)
         self._file = file = TursoFile(config.path, config.experimental_features, config.where)
         self._form = form = file.form(config.cdc_table)
         if after:
@@ -145,7 +94,7 @@ class TursoSource(Component[TursoConfig]):
             resume.check(file, form, place, config.where)
         else:
             place = self._first(file, form)
-        tables = CdcTables(history_of(schemas), config.path.stem)
+        tables = CdcTables(history_of(schemas), config.database_name)
         selected = {name: sql for name, sql in file.statements().items() if config.is_selected(name)}
         tables.begin(place, selected)
         decoder = CdcDecoder(tables, functools.cache(config.is_selected), self._lookup, config.where)
@@ -173,10 +122,7 @@ class TursoSource(Component[TursoConfig]):
         deadline = time.monotonic() + wait
         while True:
             found = False
-            if file_number(self.config.path) != self._file_number:
-                raise ConnectionLost(
-                    f"{self.config.path} is gone, or is another file now", where=self.config.where, fix=MOVED
-                )
+            self._must_be_opened_file()
             for change in stream.changes():
                 found = True
                 yield change
@@ -191,7 +137,7 @@ class TursoSource(Component[TursoConfig]):
 
     def renew(self, schemas: Schemas | None = None) -> Position:
         """The end of the change table now. How tables were before the gap says nothing about them after it."""
-        with self._opened_file() as file:
+        with self._connect() as file:
             place = CdcPlace(*file.last(file.form(self.config.cdc_table)))
         if schemas is not None:
             history_of(schemas).forget_structures(0)
@@ -202,7 +148,7 @@ class TursoSource(Component[TursoConfig]):
     ) -> Passage:
         config = self.config
         place = resume.further(after, confirmed, config.where)
-        with self._opened_file() as file:
+        with self._connect() as file:
             form = file.form(config.cdc_table)
             resume.check(file, form, place, config.where)
             table = quote(form.table)
@@ -232,19 +178,18 @@ class TursoSource(Component[TursoConfig]):
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
         return ()
 
-    def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
-        if time.monotonic() - self._trimmed_at < self.config.trim_seconds:
-            return None
-        if caught_up and self._stream is not None:
-            delivered = self._stream.place.text()
-        return delivered if delivered and CdcPlace.parse(delivered).number > self._trimmed else None
+    def _stream_position(self) -> Position | None:
+        return self._stream.place.text() if self._stream is not None else None
+
+    def _number(self, position: Position) -> int:
+        return CdcPlace.parse(position).number
 
     def acknowledge(self, position: Position) -> None:
         """Removes what was delivered, some thousand rows at a time. The last one stays: the numbers of the next ones
         are counted from it."""
         file, _, silence = self._open()
         self._trimmed_at = time.monotonic()
-        number = CdcPlace.parse(position).number
+        number = self._number(position)
         if not self.config.trim:
             self._trimmed = number
             return
@@ -264,9 +209,6 @@ class TursoSource(Component[TursoConfig]):
         names = list(self._stream.tables.known)
         return unmatched_notices(self.config.patterns, names) + self._silence.notices(self.config.cdc_table)
 
-    def lag_bytes(self) -> int | None:
-        return None
-
     def snapshot_reader(self) -> TursoSnapshotReader:
         return TursoSnapshotReader(self.config)
 
@@ -276,13 +218,6 @@ class TursoSource(Component[TursoConfig]):
         file, stream, _ = self._open()
         return stream.place.number >= CdcPlace.parse(high).number and stream.version == file.schema_version()
 
-    def hasten(self, high: Position) -> None:
-        """Nothing to do: a recorded change is read at once, also of an idle file."""
-
-    def register(self, tables: Sequence[Table], schemas: Schemas, position: Position) -> list[Table]:
-        with schemas.together():
-            return [schemas.register(table, position) for table in tables]
-
     def doctor(self, resting: Resting | None = None) -> Iterable[Check]:
         return run_checks(self.config, resting)
 
@@ -291,7 +226,7 @@ class TursoSource(Component[TursoConfig]):
             self._file.close()
         self._file = self._stream = self._silence = None
 
-    def _opened_file(self) -> contextlib.closing[TursoFile]:
+    def _connect(self) -> contextlib.closing[TursoFile]:
         return contextlib.closing(TursoFile(self.config.path, self.config.experimental_features, self.config.where))
 
     def _open(self) -> tuple[TursoFile, CdcStream, FileSilence]:

@@ -10,6 +10,7 @@ from tidemill.contracts import Check, Outcome, Resting
 from tidemill.errors import TidemillError
 from tidemill.sources._shared.sqlite_catalog import quote, table_of_statement, trigger_names_table
 from tidemill.sources._shared.sqlite_names import check_names, list_names
+from tidemill.sources._shared.sqlite_source import check_waiting
 from tidemill.sources.turso import resume
 from tidemill.sources.turso.client import CdcForm, TursoFile
 from tidemill.sources.turso.errors import UNREADABLE
@@ -105,5 +106,4 @@ def _position(file: TursoFile, form: CdcForm, config: TursoConfig, resting: Rest
         resume.check(file, form, place, config.where)
     except TidemillError as error:
         return Check("position", Outcome.FAIL, error.what, error.fix)
-    waiting = file.last(form)[0] - place.number
-    return Check("position", Outcome.PASS, f"{waiting} changes wait after it" if waiting else "nothing waits after it")
+    return check_waiting(file.last(form)[0] - place.number)
