@@ -225,6 +225,23 @@ def test_a_change_table_that_was_emptied_is_a_lost_position_also_once_it_has_gro
         registry.close()
 
 
+def test_a_change_table_that_is_emptied_under_a_running_pipeline_stops_it_though_it_has_grown_beyond(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "shop.db"
+    with writer(path, ORDERS) as db, captured(path, tmp_path) as running:
+        db.execute("INSERT INTO orders VALUES (1, 'ann', 1)")
+        caught_up(db, running)
+        db.execute("BEGIN")
+        db.execute("DELETE FROM turso_cdc")
+        for i in range(2, 20):
+            db.execute("INSERT INTO orders VALUES (?, 'lost', 1)", (i,))
+        db.execute("COMMIT")
+        with pytest.raises(PositionLost) as caught:
+            eventually(lambda: False, running)
+    assert caught.value.code == "cdc-reset"
+
+
 def test_a_file_whose_writers_do_not_set_the_pragma_is_no_silent_source(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     plain = sqlite3.connect(path, isolation_level=None)

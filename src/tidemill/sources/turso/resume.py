@@ -79,7 +79,12 @@ def check(file: TursoFile, form: CdcForm, place: CdcPlace, where: str) -> None:
         return
     rows = file.rows(f"SELECT change_time FROM {quote(form.table)} WHERE change_id = ?", [place.number])
     if not rows or int(rows[0][0]) != place.second:
-        raise CdcReset(
-            f"change {place.number}, the last that we have seen, is {'another one now' if rows else 'gone'}: the change"
-            " table was emptied, or an older copy of the file was restored", where=where, fix=RECOVER,
-        )  # fmt: skip
+        raise lost_change(place, bool(rows), where)
+
+
+def lost_change(place: CdcPlace, another: bool, where: str) -> CdcReset:
+    """`another`: there is one of this number, and it is not the one that we have seen."""
+    return CdcReset(
+        f"change {place.number}, the last that we have seen, is {'another one now' if another else 'gone'}: the change"
+        " table was emptied, or an older copy of the file was restored", where=where, fix=RECOVER,
+    )  # fmt: skip

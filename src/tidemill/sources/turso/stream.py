@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from tidemill.sources._shared.sqlite_catalog import quote
 from tidemill.sources.turso.client import CdcForm, TursoFile
 from tidemill.sources.turso.decode import CdcDecoder, CdcRow, RowGroups, transaction_ends
 from tidemill.sources.turso.errors import CdcReset
-from tidemill.sources.turso.resume import CdcPlace
+from tidemill.sources.turso.resume import CdcPlace, lost_change
 from tidemill.sources.turso.tables import CdcTables
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class CdcStream:
         self._file, self._form, self._decoder, self._config = file, form, decoder, config
         self._mark_events = mark_events
         self._version = -1
+        self._read: dict[int, tuple[Any, ...]] = {}  # by the last look that found any, by number
         self._spills = 0
 
     @property
@@ -85,26 +86,28 @@ class CdcStream:
 
     def _look(self) -> CdcLook:
         limit = ROWS if self._form.transactions else -1  # without transactions a look is one: it is not cut
-        live = None
+        live, place = None, self.place
+        known = int(place.number > 0)
         with self._file.reading():
+            # With the one before: somebody may empty the table, or make it anew, and it grows beyond our place.
             rows = self._file.rows(
-                f"SELECT {self._form.columns} FROM {quote(self._form.table)} WHERE change_id > ? ORDER BY change_id"
-                f" LIMIT {limit}", [self.place.number],
+                f"SELECT {self._form.columns} FROM {quote(self._form.table)} WHERE change_id >= ? ORDER BY change_id"
+                f" LIMIT {limit + known if limit > 0 else limit}", [place.number],
             )  # fmt: skip
-            last = rows[-1][0] if rows else self._file.last(self._form)[0]
             version = self._file.schema_version()
+            if known:
+                last = rows.pop(0) if rows and rows[0][0] == place.number else None
+                if last is None or last[1] != place.second or last != self._read.get(place.number, last):
+                    raise lost_change(place, last is not None, self._config.where)
             if version != self._version and len(rows) != limit:
                 live = self._live()
-        if rows and rows[0][0] != self.place.number + 1:
+        if rows and rows[0][0] != place.number + 1:
             raise CdcReset(
-                f"changes {self.place.number + 1} to {rows[0][0] - 1} are gone from the change table",
+                f"changes {place.number + 1} to {rows[0][0] - 1} are gone from the change table",
                 where=self._config.where, fix=RECOVER,
             )  # fmt: skip
-        if last < self.place.number:
-            raise CdcReset(
-                f"the change table ends at change {last}, we have seen change {self.place.number}: it was emptied",
-                where=self._config.where, fix=RECOVER,
-            )  # fmt: skip
+        if rows:
+            self._read = {row[0]: row for row in rows}
         return CdcLook([CdcRow(*row) for row in rows], version, live)
 
     def _live(self) -> dict[str, str]:
