@@ -55,7 +55,7 @@ def caught_up(db: sqlite3.Connection, running: Running) -> list[Row]:
 
 def shown(events: list[Row]) -> list[tuple[Any, ...]]:
     """(op, before, after) as values, for a test to read."""
-    names = {1: "insert", 2: "update", 3: "delete", 6: "ddl"}
+    names = {1: "insert", 2: "update", 3: "delete", 4: "truncate", 6: "ddl"}
     return [
         (names[e["op"]], tuple(e["before"].values()) if e["before"] else None,
          tuple(e["after"].values()) if e["after"] else None)
@@ -78,6 +78,9 @@ def copy_of(events: list[Row], table: str, key: tuple[int, ...]) -> dict[tuple[A
     rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for event in events:
         if event["table"] != f"main.{table}" or event["op"] == 6:
+            continue
+        if event["op"] == 4:
+            rows.clear()
             continue
         before = exact(event["before"], 1, event) if event["before"] else None
         after = exact(event["after"], 2, event) if event["after"] else None

@@ -61,7 +61,7 @@ def test_a_table_whose_name_is_taken_anew_is_marked_and_its_triggers_leave_the_o
     path = tmp_path / "shop.db"
     with (
         shop(path, ORDERS) as db,
-        captured(path, tmp_path, tables=("orders",)) as running,
+        captured(path, tmp_path, tables=("orders",), recopy_rows=0) as running,
         marked(tmp_path) as registry,
     ):
         for statement in (
@@ -86,9 +86,9 @@ def test_every_reader_of_a_file_hears_of_a_gap_that_one_of_them_has_found(tmp_pa
         with captured(path, tmp_path / "rests", id="rests"):
             pass
         with (
-            captured(path, tmp_path / "one", id="one") as one,
-            captured(path, tmp_path / "two", id="two") as two,
-            captured(path, tmp_path / "other", id="other", tables=("other",)) as other,
+            captured(path, tmp_path / "one", id="one", recopy_rows=0) as one,
+            captured(path, tmp_path / "two", id="two", recopy_rows=0) as two,
+            captured(path, tmp_path / "other", id="other", tables=("other",), recopy_rows=0) as other,
             marked(tmp_path / "one") as first,
             marked(tmp_path / "two") as second,
             marked(tmp_path / "other") as third,
@@ -118,7 +118,7 @@ def test_a_unique_index_that_comes_with_changes_behind_our_back_marks_the_table_
         db.execute("CREATE UNIQUE INDEX by_u ON calm (u)")
         db.execute("CREATE UNIQUE INDEX by_name ON orders (customer)")
         db.execute("REPLACE INTO orders VALUES (2, 'ann')")  # row 1 goes, and no trigger sees it
-        with captured(path, tmp_path) as running, marked(tmp_path) as registry:
+        with captured(path, tmp_path, recopy_rows=0) as running, marked(tmp_path) as registry:
             assert [n.subject for n in eventually(lambda: notices(registry), running)] == ["main.orders"]
             assert SqliteSource(config_of(path)).accept("main.orders", registry)
         db.execute("ALTER TABLE orders RENAME COLUMN customer TO buyer")
@@ -151,5 +151,45 @@ def test_events_stay_in_order_though_the_application_makes_triggers_after_ours(t
         db.execute("DROP TRIGGER touch")
         db.execute(touch)
         db.execute("UPDATE t SET status = 'sent'")
-        with captured(path, tmp_path) as running, marked(tmp_path) as registry:
+        with captured(path, tmp_path, recopy_rows=0) as running, marked(tmp_path) as registry:
             assert [n.subject for n in eventually(lambda: notices(registry), running)] == ["main.t"]
+
+
+def test_tables_that_may_lack_changes_are_emptied_and_copied_again_in_the_stream_of_every_reader(
+    tmp_path: Path,
+) -> None:
+    """Made anew by a migration, or their triggers taken away: nobody has to do anything."""
+    path = tmp_path / "shop.db"
+    with shop(path, ORDERS, "CREATE TABLE bare (a)", "CREATE TABLE other (a INTEGER PRIMARY KEY)") as db:
+        with captured(path, tmp_path / "rests", id="rests") as rested:
+            db.execute("INSERT INTO orders VALUES (1, 'ann'), (2, 'bob')")
+            db.execute("INSERT INTO bare VALUES (1), (1)")
+            db.execute("INSERT INTO other VALUES (5)")
+            caught_up(db, rested)
+        for statement in (
+            "BEGIN",
+            "CREATE TABLE fresh (id INTEGER PRIMARY KEY, customer TEXT NOT NULL, at TEXT DEFAULT 'now')",
+            "INSERT INTO fresh (id, customer) SELECT * FROM orders",
+            "DROP TABLE orders",
+            "ALTER TABLE fresh RENAME TO orders",
+            "DELETE FROM orders WHERE id = 1",
+            "COMMIT",
+        ):
+            db.execute(statement)
+        (shape,) = db.execute("SELECT shape FROM _tidemill_shapes WHERE name = 'bare' AND current").fetchone()
+        for kind in ("insert", "update", "delete"):
+            db.execute(f"DROP TRIGGER _tidemill_{shape}_after_{kind}")
+        db.execute("UPDATE bare SET a = 2")
+        with (
+            captured(path, tmp_path / "one", id="one", window_rows=1),  # who begins later installs for all
+            captured(path, tmp_path / "rests", id="rests", window_rows=2) as rested,
+            marked(tmp_path / "rests") as registry,
+        ):
+            db.execute("INSERT INTO orders VALUES (3, 'kim', 'late')")
+            events = caught_up(db, rested)
+            assert notices(registry) == ()
+    assert copy_of(events, "orders", (0,)) == {(2,): (2, "bob", "now"), (3,): (3, "kim", "late")}
+    assert copy_of(events, "other", (0,)) == {(5,): (5,)}
+    told = [(e["table"], op) for e, (op, *_) in zip(events, shown(events), strict=True)]
+    assert [op for table, op in told if table == "main.bare"] == ["insert"] * 2 + ["truncate"] + ["insert"] * 2
+    assert [op for table, op in told if table == "main.orders"][2:4] == ["ddl", "truncate"]

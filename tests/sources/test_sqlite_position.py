@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -124,13 +125,27 @@ def test_a_path_without_a_database_is_refused_and_no_file_is_made(tmp_path: Path
     assert check.outcome is Outcome.FAIL
 
 
-def test_doctor_names_what_a_writer_or_a_table_lacks(tmp_path: Path) -> None:
+def test_doctor_and_the_status_name_what_a_writer_or_a_table_lacks(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
-    tables = ("CREATE TABLE bare (a)", "CREATE TABLE e (a TEXT PRIMARY KEY)", "CREATE UNIQUE INDEX x ON e (lower(a))")
+    tables = (
+        "CREATE TABLE bare (a)",
+        "CREATE TABLE e (a TEXT PRIMARY KEY)",
+        "CREATE UNIQUE INDEX x ON e (a > 'm')",
+        "CREATE TABLE c (a INTEGER PRIMARY KEY, e REFERENCES e ON DELETE CASCADE)",
+        "CREATE TABLE far (a INTEGER PRIMARY KEY)",
+        "CREATE TRIGGER one AFTER DELETE ON c BEGIN DELETE FROM far; END",
+        "CREATE TRIGGER two BEFORE DELETE ON far BEGIN SELECT CASE WHEN OLD.a THEN raise (FAIL, 'no') END; END",
+    )
     with shop(path, *tables, journal="delete"):
-        checks = list(SqliteSource(config_of(path, tables=("bare", "e", "absent"))).doctor())
-    said = {check.name: check.outcome for check in checks if check.outcome is not Outcome.PASS}
-    assert said.keys() == {"journal_mode", "tables", "keys", "replace"}
+        source = SqliteSource(config_of(path, tables=("bare", "e", "absent")))
+        checks = list(source.doctor())
+        with closing(SchemaRegistry(tmp_path / "registry.sqlite")) as registry, closing(source):
+            source.open(None, registry)
+            codes = {notice.code for notice in source.notices()}
+    assert codes == {"pattern-unmatched", "replace-unrecorded", "fail-unrecorded"}
+    found = {check.name: check.detail for check in checks if check.outcome is not Outcome.PASS}
+    assert found.keys() == {"journal_mode", "tables", "keys", "replace-unrecorded", "fail-unrecorded"}
+    assert "two on main.far" in found["fail-unrecorded"]
 
 
 def test_a_set_up_is_idempotent_and_removal_leaves_nothing(tmp_path: Path) -> None:

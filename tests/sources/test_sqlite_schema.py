@@ -86,7 +86,7 @@ def test_a_table_that_was_made_anew_is_recorded_again_and_marked_until_an_operat
             "INSERT INTO orders VALUES (2, 'lost')",
         ):
             db.execute(statement)
-        with captured(path, tmp_path) as running:
+        with captured(path, tmp_path, recopy_rows=1) as running:  # it has two
             db.execute("INSERT INTO orders VALUES (3, 'kim')")
             events = caught_up(db, running)
             registry = SchemaRegistry(tmp_path / "registry.sqlite")

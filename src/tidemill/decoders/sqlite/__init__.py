@@ -4,7 +4,7 @@
 """
 
 from tidemill.decoders.columnar.sides import table_runs
-from tidemill.decoders.sqlite.blocks import RowChanges, SchemaStatement, block_of, ddl_block
+from tidemill.decoders.sqlite.blocks import RowChanges, SchemaStatement, block_of, ddl_block, truncate_block
 from tidemill.decoders.sqlite.cells import (
     ABSENT,
     BLOB,
@@ -49,5 +49,6 @@ __all__ = [
     "shows_number",
     "table_runs",
     "to_arrow",
+    "truncate_block",
     "write_record",
 ]

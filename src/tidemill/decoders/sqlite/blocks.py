@@ -107,17 +107,29 @@ def ddl_block(
 ) -> Block:
     """`committed` are position, transaction number (0: none) and microseconds; None as in `block_of`."""
     document = {"text": statement.text, "kind": statement.kind, "changes": statement.changes}
-    columns = {
-        "offset": pa.array([offset], pa.uint64()),
-        "op": pa.array([int(Op.DDL)], pa.uint8()),
-        "ordinal": pa.array([ordinal], pa.uint32()),
-        "ddl": pa.array([orjson.dumps(document).decode()], DDL),
-    }
+    text = pa.array([orjson.dumps(document).decode()], DDL)
+    return _single(statement.table, Op.DDL, offset, ordinal, committed, {"ddl": text})
+
+
+def truncate_block(table: Table, committed: tuple[str, int, int]) -> Block:
+    """All of its rows are gone. The first event of its append."""
+    return _single(table, Op.TRUNCATE, 0, 0, committed, {})
+
+
+def _single(
+    table: Table,
+    op: Op,
+    offset: int,
+    ordinal: int,
+    committed: tuple[str, int, int] | None,
+    columns: dict[str, pa.Array],
+) -> Block:
+    found = meta(np.array([offset]), np.array([int(op)], np.uint8), np.array([ordinal])) | columns
     if committed is None:
-        columns["subtx"] = pa.array([0], pa.uint32())
+        found["subtx"] = pa.array([0], pa.uint32())
     else:
         position, tx_id, micros = committed
-        columns["position"] = pa.array([position], pa.string()).dictionary_encode().cast(POSITION)
-        columns["tx_id"] = pa.array([tx_id or None], pa.uint64())
-        columns["commit_time"] = pa.array([micros], pa.int64()).cast(COMMIT_TIME)
-    return Block(statement.table, pa.RecordBatch.from_pydict(columns))
+        found["position"] = pa.array([position], pa.string()).dictionary_encode().cast(POSITION)
+        found["tx_id"] = pa.array([tx_id or None], pa.uint64())
+        found["commit_time"] = pa.array([micros], pa.int64()).cast(COMMIT_TIME)
+    return Block(table, pa.RecordBatch.from_pydict(found))

@@ -10,17 +10,30 @@ from pathlib import Path
 
 from tidemill.decoders.sqlite import SqliteColumn, SqliteTable, cells_of, data_type, to_arrow
 from tidemill.model.table import Initial
+from tidemill.sources._shared.sqlite_statements import SqliteToken, index_terms
 
 OWN = "_tidemill_"  # how the names of our tables and triggers begin
 
 
 @dataclass(frozen=True, slots=True)
-class UniqueIndex:
-    """`columns` are (name, collation) in order. With `expression` one of them is none, and is not among them."""
+class IndexTerm:
+    """A column, or an expression as its tokens are; `column` is empty then."""
 
-    columns: tuple[tuple[str, str], ...]
-    expression: bool
+    column: str
+    expression: tuple[SqliteToken, ...]
+    collation: str
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueIndex:
+    name: str
+    terms: tuple[IndexTerm, ...]
     partial: bool
+
+    @property
+    def columns(self) -> set[str]:
+        """Those that are terms of their own."""
+        return {term.column for term in self.terms if term.column}
 
 
 def file_number(path: Path) -> tuple[int, int] | None:
@@ -30,10 +43,6 @@ def file_number(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-#: What is said where it is another one than was opened.
-MOVED = "It is opened again by itself, and is gone on with if it has all that follows our position."
 
 
 def path_of_file(value: object) -> object:
@@ -73,12 +82,12 @@ def _module(sql: str) -> set[str]:
 
 
 def read_table(db: sqlite3.Connection, name: str, *, virtual: bool = True) -> SqliteTable:
-    """`virtual`: with generated columns that are not stored."""
+    """`virtual`: with generated columns that are not stored, unless they cannot be computed here."""
     strict = without_rowid = False
     for row in db.execute("SELECT wr, strict FROM pragma_table_list(?) WHERE schema = 'main'", [name]):
         without_rowid, strict = bool(row[0]), bool(row[1])
     rows = db.execute('SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', [name])
-    found = [row for row in rows.fetchall() if virtual or row[5] != 2]
+    found = [row for row in rows.fetchall() if row[5] != 2 or (virtual and not why_unreadable(db, name, quote(row[0])))]
     keys = [row[1].upper() for row in found if row[4]]
     rowid = keys == ["INTEGER"] and not without_rowid
     indexed = db.execute("SELECT 1 FROM pragma_index_list(?) WHERE origin = 'pk'", [name]).fetchone() is not None
@@ -99,15 +108,47 @@ def trigger_names_table(sql: str, table: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(table.lower())}(?!\w)", body) is not None
 
 
+def unreadable_columns(db: sqlite3.Connection, name: str) -> dict[str, str]:
+    """Generated columns that are not stored and cannot be computed here, and why: they call a function of the
+    application's."""
+    rows = db.execute("SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 2", [name]).fetchall()
+    return {column: why for (column,) in rows if (why := why_unreadable(db, name, quote(column)))}
+
+
+def why_unreadable(db: sqlite3.Connection, table: str, expression: str) -> str:
+    """Empty where it can be read. Functions and collations of the application's are not known here."""
+    try:
+        db.execute(f"SELECT {expression} FROM {quote(table)} LIMIT 0")
+    except sqlite3.OperationalError as error:
+        if not is_unknown(error):
+            raise
+        return str(error)
+    return ""
+
+
+def is_unknown(error: sqlite3.Error) -> bool:
+    """Whether SQLite lacks what only the application has. A table without a rowid is an index: where the collation of
+    its key is not known, it says that it knows no way."""
+    known = ("no such collation", "no such function", "unknown function", "no query solution")
+    return any(part in str(error).lower() for part in known)
+
+
 def unique_indexes(db: sqlite3.Connection, name: str) -> list[UniqueIndex]:
     """Also that of the primary key, except where that is the rowid."""
     found = []
-    indexes = db.execute('SELECT name, partial FROM pragma_index_list(?) WHERE "unique"', [name]).fetchall()
-    for index, partial in indexes:
+    indexes = db.execute(
+        'SELECT l.name, l.partial, s.sql FROM pragma_index_list(?) AS l LEFT JOIN sqlite_schema AS s ON s.name = l.name'
+        ' WHERE l."unique" ORDER BY l.name', [name]
+    ).fetchall()  # fmt: skip
+    for index, partial, sql in indexes:
         rows = db.execute("SELECT cid, name, coll FROM pragma_index_xinfo(?) WHERE key ORDER BY seqno", [index])
         columns = rows.fetchall()
-        names = tuple((n, c) for cid, n, c in columns if cid >= 0)
-        found.append(UniqueIndex(names, any(cid < 0 for cid, _, _ in columns), bool(partial)))
+        expressions = index_terms(sql) if any(cid < 0 for cid, _, _ in columns) else [[]] * len(columns)
+        terms = tuple(
+            IndexTerm(column, (), collation) if cid >= 0 else IndexTerm("", tuple(expression), collation)
+            for (cid, column, collation), expression in zip(columns, expressions, strict=True)
+        )
+        found.append(UniqueIndex(index, terms, bool(partial)))
     return found
 
 

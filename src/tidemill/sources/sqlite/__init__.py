@@ -12,46 +12,36 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from tidemill.contracts import Check, Component, Notice, Passage, Resting, Schemas, SnapshotConfig, SourceConfig
-from tidemill.errors import ConfigError, ConnectionLost
+from tidemill.contracts import Check, Notice, Passage, Resting, Schemas
+from tidemill.errors import ConfigError
 from tidemill.model.change import Change
 from tidemill.model.position import Ordering, Position
-from tidemill.model.table import Table
-from tidemill.sources._shared.errors import as_value_error
-from tidemill.sources._shared.patterns import Pattern
-from tidemill.sources._shared.sqlite_catalog import MOVED, file_number, path_of_file, table_names
-from tidemill.sources._shared.sqlite_names import full_name, name_filters, patterns_of, unmatched_notices
+from tidemill.sources._shared.sqlite_catalog import file_number, table_names
+from tidemill.sources._shared.sqlite_names import full_name, unmatched_notices
+from tidemill.sources._shared.sqlite_source import DatabaseFileConfig, DatabaseFileSource
 from tidemill.sources.sqlite import gaps, marks, resume
 from tidemill.sources.sqlite.checks import run_checks
-from tidemill.sources.sqlite.client import connect, writing
+from tidemill.sources.sqlite.client import connect, reading, writing
 from tidemill.sources.sqlite.errors import translate
 from tidemill.sources.sqlite.file_watch import FileWatch
+from tidemill.sources.sqlite.limits import find_limits
 from tidemill.sources.sqlite.native import CellReader
 from tidemill.sources.sqlite.resume import SqlitePlace
-from tidemill.sources.sqlite.setup import InstallReport, install, remove
+from tidemill.sources.sqlite.setup import InstallReport, SetupRequest, install, is_installed, remove
 from tidemill.sources.sqlite.snapshot import SqliteSnapshotReader
 from tidemill.sources.sqlite.triggers import CHANGES, READERS, SHAPES
 from tidemill.sources.sqlite.trim import trim
 from tidemill.sources.sqlite.windows import ChangeWindows
+from tidemill.telemetry import events
 
 __all__ = ["SqliteFileConfig", "SqliteSource", "component"]
 
 
-class SqliteFileConfig(SourceConfig):
-    path: Path = Field(
-        description="The database file. Its folder must be writable too: SQLite keeps its journal there."
-    )
-    tables: tuple[str, ...] = Field(
-        default=(), description='Tables to capture: orders, ord%, *, "quoted name"; none means all.'
-    )
-    snapshot: SnapshotConfig | None = Field(
-        default=None, description="Copies the rows that are in the tables already. Left out: changes only."
-    )
+class SqliteFileConfig(DatabaseFileConfig):
     busy_timeout_seconds: float = Field(
         default=5, gt=0, description="Seconds to wait for a lock that another program holds."
     )
@@ -60,60 +50,29 @@ class SqliteFileConfig(SourceConfig):
         gt=0,
         description="Seconds after which the file is looked at although nothing said that it was written.",
     )
-    trim_seconds: float = Field(
-        default=1, ge=0, description="Seconds between removals of recorded changes that were delivered."
-    )
     window_rows: int = Field(
         default=20_000, ge=1, description="Changes read at once; more that came together are spilled to the log."
     )
-
-    @field_validator("path", mode="before")
-    @classmethod
-    def _path_is_no_address(cls, value: object) -> object:
-        return path_of_file(value)
-
-    @field_validator("tables")
-    @classmethod
-    def _tables_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        as_value_error(lambda: patterns_of(value))
-        return value
-
-    @field_validator("snapshot")
-    @classmethod
-    def _filters_name_tables(cls, value: SnapshotConfig | None) -> SnapshotConfig | None:
-        return as_value_error(lambda: name_filters(value))
-
-    @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        return patterns_of(self.tables)
-
-    @property
-    def database_name(self) -> str:
-        return self.path.stem
-
-    @property
-    def where(self) -> str:
-        return f'source "{self.id}"'
+    recopy_rows: int = Field(
+        default=100_000,
+        ge=0,
+        description="A table of which changes may be missing is emptied at the destinations and copied again, in the"
+        " stream; one with more rows than these is marked instead.",
+    )
 
 
-class SqliteSource(Component[SqliteFileConfig]):
-    """One file. For one thread."""
-
+class SqliteSource(DatabaseFileSource[SqliteFileConfig]):
     Config = SqliteFileConfig
 
     def __init__(self, config: SqliteFileConfig) -> None:
         super().__init__(config)
-        self.began = Position("")
         self._db: sqlite3.Connection | None = None
         self._reader: CellReader | None = None
         self._watch: FileWatch | None = None
-        self._opened_file: tuple[int, int] | None = None
         self._windows: ChangeWindows | None = None
         self._schemas: Schemas | None = None
         self._schema_version = -1
         self._said: tuple[Notice, ...] = ()
-        self._trimmed = 0
-        self._trimmed_at = 0.0
 
     def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> InstallReport:
         """Makes the change table and the triggers; a second call changes nothing. With `after` they must be there
@@ -137,13 +96,13 @@ class SqliteSource(Component[SqliteFileConfig]):
     ) -> None:
         self.close()
         config = self.config
-        self._opened_file = self._file()
+        self._opened_file = file_number(config.path)
         self._db = db = self._connect()
         place = resume.further(after, confirmed, config.where) if after else None
         if place is not None:
             with translate(config.where):
                 resume.check(db, place, config.id, config.where)
-        report = self._install(db, place)
+        version = self._install(db, place).schema_version
         with translate(config.where):
             if place is None:
                 file = resume.identity(db)
@@ -151,7 +110,7 @@ class SqliteSource(Component[SqliteFileConfig]):
                 (number,) = db.execute(f"SELECT confirmed FROM {READERS} WHERE name = ?", [config.id]).fetchone()
                 place = resume.place_of(db, int(number), file)
         self._hear(db, place, schemas)
-        self._schemas, self._schema_version = schemas, report.schema_version
+        self._schemas, self._schema_version = schemas, version
         # The reader's connection comes first: what is written from here on is seen by it.
         busy = int(config.busy_timeout_seconds * 1000)
         self._reader = CellReader(str(config.path.absolute()), busy, config.where, rows=config.window_rows)
@@ -185,19 +144,11 @@ class SqliteSource(Component[SqliteFileConfig]):
         """The last change and the version of the schema, of one moment. It must be the file that was opened, and have
         all that follows `place`: a file may be put in its place, or be overwritten, at any time."""
         config = self.config
-        if self._file() != self._opened_file:
-            raise ConnectionLost(f"{config.path} is gone, or is another file now", where=config.where, fix=MOVED)
-        with translate(config.where):
-            db.execute("BEGIN")
-            try:
-                resume.check(db, place, config.id, config.where)
-                (version,) = db.execute("PRAGMA schema_version").fetchone()
-                return resume.last_number(db), int(version)
-            finally:
-                db.execute("COMMIT")
-
-    def _file(self) -> tuple[int, int] | None:
-        return file_number(self.config.path)
+        self._must_be_opened_file()
+        with translate(config.where), reading(db):
+            resume.check(db, place, config.id, config.where)
+            (version,) = db.execute("PRAGMA schema_version").fetchone()
+            return resume.last_number(db), int(version)
 
     def _follow(self, db: sqlite3.Connection, windows: ChangeWindows) -> None:
         """The schema has changed: triggers and descriptions follow."""
@@ -209,9 +160,21 @@ class SqliteSource(Component[SqliteFileConfig]):
         self._say(db)
 
     def _install(self, db: sqlite3.Connection, place: SqlitePlace | None) -> InstallReport:
+        """Where all is as it should be nothing is locked: a program may hold the file for long."""
         config = self.config
+        with translate(config.where), reading(db):
+            if (version := is_installed(db, config.id, config.tables)) is not None:
+                return InstallReport(schema_version=version)
         with writing(db, config.where):
-            return install(db, config.id, config.tables, place.number if place else None, config.where)
+            report = install(db, self._request(place))
+        for table, why in report.copied.items():
+            events.warn("catalog.table_copied_again", table=full_name(table), reason=why)
+        return report
+
+    def _request(self, place: SqlitePlace | None = None) -> SetupRequest:
+        config = self.config
+        seen = place.number if place else None
+        return SetupRequest(config.id, config.tables, seen, config.where, config.recopy_rows)
 
     def _hear(self, db: sqlite3.Connection, place: SqlitePlace, schemas: Schemas) -> None:
         """Notes the gaps that we or another reader have found; they leave the file once they are noted."""
@@ -233,7 +196,7 @@ class SqliteSource(Component[SqliteFileConfig]):
                 if resume.identity(db) is not None:
                     db.execute(f"DELETE FROM {READERS} WHERE name = ?", [self.config.id])
                     gaps.forget(db, self.config.id)
-                install(db, self.config.id, self.config.tables, None, self.config.where)
+                install(db, self._request())
             if schemas is not None:
                 marks.forget(schemas)
             with translate(self.config.where):
@@ -268,22 +231,19 @@ class SqliteSource(Component[SqliteFileConfig]):
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
         return marks.accept(schemas, subject)
 
-    def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
-        """Again for the same position, until all that is before it has been removed. Beyond what was delivered goes
-        only a stream that has brought changes of other tables since then."""
-        if time.monotonic() - self._trimmed_at < self.config.trim_seconds:
-            return None
-        if caught_up and self._windows is not None:
-            delivered = self._windows.place.text()
-        return delivered if delivered and SqlitePlace.parse(delivered).number > self._trimmed else None
+    def _stream_position(self) -> Position | None:
+        return self._windows.place.text() if self._windows is not None else None
+
+    def _number(self, position: Position) -> int:
+        return SqlitePlace.parse(position).number
 
     def acknowledge(self, position: Position) -> None:
         """Removes recorded changes that no reader needs, a few thousand at a time. A file that is locked, or not
         the one that was opened, is left alone."""
         db, _, _ = self._open()
         self._trimmed_at = time.monotonic()
-        number = SqlitePlace.parse(position).number
-        if self._file() == self._opened_file and trim(db, self.config.id, number):
+        number = self._number(position)
+        if self._is_opened_file() and trim(db, self.config.id, number):
             self._trimmed = number
 
     def notices(self) -> tuple[Notice, ...]:
@@ -293,10 +253,8 @@ class SqliteSource(Component[SqliteFileConfig]):
         assert self._schemas is not None
         with translate(self.config.where):
             names = list(table_names(db))
-        self._said = unmatched_notices(self.config.patterns, names) + marks.notices(self._schemas)
-
-    def lag_bytes(self) -> int | None:
-        return None
+            limits = tuple(find_limits(db, self.config.patterns))
+        self._said = unmatched_notices(self.config.patterns, names) + limits + marks.notices(self._schemas)
 
     def snapshot_reader(self) -> SqliteSnapshotReader:
         return SqliteSnapshotReader(self.config)
@@ -305,13 +263,6 @@ class SqliteSource(Component[SqliteFileConfig]):
         """By the number of the change: what was handed out is in the log."""
         _, windows, _ = self._open()
         return windows.place.number >= SqlitePlace.parse(high).number
-
-    def hasten(self, high: Position) -> None:
-        """Nothing to do: a recorded change is read at once, also of an idle file."""
-
-    def register(self, tables: Sequence[Table], schemas: Schemas, position: Position) -> list[Table]:
-        with schemas.together():
-            return [schemas.register(table, position) for table in tables]
 
     def doctor(self, resting: Resting | None = None) -> Iterable[Check]:
         return run_checks(self.config, resting)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.contracts import Check, Outcome, Resting
 from tidemill.errors import TidemillError
-from tidemill.sources._shared.sqlite_catalog import read_table, table_names, unique_indexes
+from tidemill.sources._shared.sqlite_catalog import read_table, table_names
 from tidemill.sources._shared.sqlite_names import check_names, full_name, is_selected, list_names
+from tidemill.sources._shared.sqlite_source import check_waiting
+from tidemill.sources._shared.sqlite_statements import tokenize
 from tidemill.sources.sqlite import resume
 from tidemill.sources.sqlite.client import connect
 from tidemill.sources.sqlite.errors import translate
 from tidemill.sources.sqlite.file_watch import FileWatch
+from tidemill.sources.sqlite.limits import find_limits, find_obstacle
 from tidemill.sources.sqlite.native import load_library
-from tidemill.sources.sqlite.setup import newer_triggers
-from tidemill.sources.sqlite.triggers import CHANGES, READERS, SHAPES, rowid_name
+from tidemill.sources.sqlite.specs import find_misplaced, read_writes
+from tidemill.sources.sqlite.triggers import CHANGES, READERS, SHAPES, trigger_name
 
 if TYPE_CHECKING:
     from tidemill.sources.sqlite import SqliteFileConfig
@@ -85,14 +88,11 @@ def _tables(db: sqlite3.Connection, config: SqliteFileConfig) -> Iterator[Check]
         )  # fmt: skip
     else:
         yield Check("keys", Outcome.PASS, "every table has a primary key")
-    if odd := [name for name in names if any(index.expression for index in unique_indexes(db, name))]:
-        yield Check(
-            "replace", Outcome.WARN, f"a unique index on an expression: {list_names(odd)}",
-            "Rows that REPLACE deletes because of it are recorded only if writers set PRAGMA recursive_triggers = ON.",
-        )  # fmt: skip
-    if hidden := [table.name for table in tables if not table.without_rowid and rowid_name(table) is None]:
-        fix = "Rename one of rowid, oid and _rowid_, or name other tables in `tables`."
-        yield Check("rowid", Outcome.FAIL, f"columns take all names of the rowid: {list_names(hidden)}", fix)
+    for table in tables:
+        if why := find_obstacle(table):
+            yield Check("tables", Outcome.FAIL, *why)
+    for notice in find_limits(db, config.patterns):
+        yield Check(notice.code, Outcome.WARN, notice.what, notice.fix)
 
 
 def _check_recording(db: sqlite3.Connection, config: SqliteFileConfig) -> Iterator[Check]:
@@ -100,8 +100,15 @@ def _check_recording(db: sqlite3.Connection, config: SqliteFileConfig) -> Iterat
         yield Check("triggers", Outcome.PASS, "none yet: they are made when the pipeline starts")
         return
     rows = db.execute(f"SELECT name, shape FROM {SHAPES} WHERE current").fetchall()
-    newer = {name: newer_triggers(db, name, shape) for name, shape in rows if is_selected(config.patterns, name)}
-    if late := [f"{trigger} on {full_name(name)}" for name, found in newer.items() for trigger in found]:
+    if broken := list(_find_broken(db, rows)):
+        yield Check(
+            "triggers", Outcome.FAIL, f"writes to {list_names(broken)} fail: the table was renamed with PRAGMA"
+            " legacy_alter_table = ON, which leaves its old name in our triggers",
+            'Start the pipeline: it makes them again. Or take them out: "tidemill source remove FILE".',
+        )  # fmt: skip
+    writes = read_writes(db)
+    newer = {n: find_misplaced(db, n, shape, writes).late for n, shape in rows if is_selected(config.patterns, n)}
+    if late := [f"{trigger.name} on {full_name(name)}" for name, found in newer.items() for trigger in found]:
         yield Check(
             "triggers", Outcome.WARN, f"made after ours, and run before them: {', '.join(late[:5])}",
             "Start the pipeline before programs write: it makes its own again. Until then what such a trigger writes to"
@@ -121,6 +128,17 @@ def _check_recording(db: sqlite3.Connection, config: SqliteFileConfig) -> Iterat
         yield Check("change table", Outcome.PASS, f"{kept} changes are kept")
 
 
+def _find_broken(db: sqlite3.Connection, shapes: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Tables whose triggers still name the table as it was called."""
+    for name, shape in shapes:
+        found = db.execute(
+            "SELECT tbl_name, sql FROM sqlite_schema WHERE type = 'trigger' AND name = ?",
+            [trigger_name(shape, "after_insert")],
+        ).fetchone()
+        if found and found[0] != name and any(token.word == name.lower() for token in tokenize(found[1])):
+            yield str(found[0])
+
+
 def _position(db: sqlite3.Connection, config: SqliteFileConfig, resting: Resting | None) -> Check:
     if resting is None:
         return Check("position", Outcome.PASS, "none yet: capture begins now")
@@ -129,5 +147,4 @@ def _position(db: sqlite3.Connection, config: SqliteFileConfig, resting: Resting
         resume.check(db, place, config.id, config.where)
     except TidemillError as error:
         return Check("position", Outcome.FAIL, error.what, error.fix)
-    waiting = resume.last_number(db) - place.number
-    return Check("position", Outcome.PASS, f"{waiting} changes wait after it" if waiting else "nothing waits after it")
+    return check_waiting(resume.last_number(db) - place.number)

@@ -24,6 +24,16 @@ def connect(path: Path, where: str, busy_seconds: float) -> sqlite3.Connection:
 
 
 @contextmanager
+def reading(db: sqlite3.Connection) -> Iterator[None]:
+    """All reads inside see the same state of the file."""
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        db.execute("COMMIT")
+
+
+@contextmanager
 def writing(db: sqlite3.Connection, where: str) -> Iterator[sqlite3.Connection]:
     """Nobody else writes meanwhile; others read on."""
     with translate(where):

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
 from tidemill.sources._shared.errors import RECOVER
+from tidemill.sources._shared.sqlite_catalog import is_unknown
 
 __all__ = ["RECOVER"]
 
@@ -67,6 +68,11 @@ def from_sqlite(error: sqlite3.Error, where: str) -> TidemillError:
         return FileUnusable(
             message, where=where,
             fix="Check `path`: it must be a SQLite 3 file that this account may read and write, its folder too.",
+        )  # fmt: skip
+    if is_unknown(error):
+        return SourceError(
+            message, where=where,
+            fix="Only the application has it, and this read needs it: name the other tables in `tables`.",
         )  # fmt: skip
     return SourceError(message, where=where, fix="SQLite itself says so: look at the file with the sqlite3 shell.")
 

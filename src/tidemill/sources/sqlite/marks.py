@@ -29,7 +29,8 @@ def notices(schemas: Schemas) -> tuple[Notice, ...]:
     return tuple(
         Notice(
             "table-incomplete", full_name(table), f"changes of {full_name(table)} after {since} may be missing: {why}",
-            "Let the pipeline catch up and stop it, copy the table to the destinations yourself, then accept it:"
+            f'Copy the table again ("tidemill snapshot start FILE --table {full_name(table)}"; rows that were deleted'
+            " meanwhile you remove yourself), let the pipeline catch up and stop it, then accept the mark:"
             f' "tidemill recover FILE --table {full_name(table)}".',
         )
         for table, (since, why) in sorted(_read(schemas).items())

@@ -3,6 +3,7 @@
 `install` brings all of it up to date with the tables as they are, in one write transaction: idempotent, and called
 again whenever the schema has changed. So a change that was recorded before it has the old description, one after it
 the new one (invariant 6), and what it inserts itself (a row that says that a table changed) is its own transaction.
+`is_installed` looks whether there is anything to do, and writes nothing.
 """
 
 from __future__ import annotations
@@ -12,23 +13,19 @@ import secrets
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from tidemill.decoders.sqlite import SqliteTable
-from tidemill.sources._shared.sqlite_catalog import (
-    OWN,
-    UniqueIndex,
-    quote,
-    read_table,
-    table_names,
-    trigger_names_table,
-    unique_indexes,
-)
-from tidemill.sources._shared.sqlite_names import full_name, is_selected, patterns_of
+from tidemill.sources._shared.sqlite_catalog import OWN, quote, read_table, table_names
+from tidemill.sources._shared.sqlite_names import is_selected, patterns_of
+from tidemill.sources._shared.sqlite_writes import WriteGraph
 from tidemill.sources.sqlite import gaps
+from tidemill.sources.sqlite.conflicts import TriggerSpec, index_marks
 from tidemill.sources.sqlite.errors import TableUncapturable
+from tidemill.sources.sqlite.limits import MOST_COLUMNS, find_obstacle
 from tidemill.sources.sqlite.resume import last_number
+from tidemill.sources.sqlite.specs import find_misplaced, read_spec, read_writes
 from tidemill.sources.sqlite.triggers import (
+    AFTER_KINDS,
     CHANGES,
     DDL,
     INSERT,
@@ -37,13 +34,12 @@ from tidemill.sources.sqlite.triggers import (
     READERS,
     REPLACED,
     SHAPES,
+    TRUNCATE,
     UPDATE,
     create_triggers,
     recorded_names,
     row_list,
-    rowid_name,
     trigger_name,
-    unique_conditions,
     values,
 )
 
@@ -54,16 +50,29 @@ _TABLES = (
     f"CREATE TABLE IF NOT EXISTS {READERS} (name TEXT PRIMARY KEY, confirmed INTEGER, tables TEXT, known TEXT)"
     " WITHOUT ROWID",
 )
-_MOST_COLUMNS = 990  # a change of an UPDATE has each column twice, and SQLite allows 2,000
+_REPLACED = f"CREATE TABLE {REPLACED} (shape, own, at, rid, "  # and the values of a row
+
+
+@dataclass(frozen=True, slots=True)
+class SetupRequest:
+    """Who wants what. `seen`: no change up to this one was recorded after the schema changed; None where the reader
+    begins now, and then what other readers have delivered stands for it. `recopy_rows`: a table of which changes may be
+    missing is recorded anew, all of its rows, unless it has more."""
+
+    reader: str
+    tables: Sequence[str]
+    seen: int | None
+    where: str
+    recopy_rows: int = 0
 
 
 @dataclass(slots=True)
 class InstallReport:
-    """`gaps`: tables, and why changes of theirs may be missing. `tables` are recorded from now on."""
+    """`gaps`: tables, and why changes of theirs may be missing; `copied`: those of which all rows follow therefore."""
 
-    tables: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     gaps: dict[str, str] = field(default_factory=dict)
+    copied: dict[str, str] = field(default_factory=dict)
     schema_version: int = 0
 
 
@@ -73,36 +82,214 @@ class _Shape:
     table: SqliteTable
 
 
-def install(db: sqlite3.Connection, reader: str, tables: Sequence[str], seen: int | None, where: str) -> InstallReport:
-    """Inside a write transaction. `seen`: no change up to this one was recorded after the schema changed; None where
-    the reader begins now, and then what other readers have delivered stands for it."""
-    found = table_names(db)
-    patterns = patterns_of(tables)
-    _create_tables(db, [name for name in found if is_selected(patterns, name)])
-    row = db.execute(f"SELECT known FROM {READERS} WHERE name = ?", [reader]).fetchone()
-    known = set(json.loads(row[0])) if row else set(found)
-    readers = db.execute(f"SELECT name, confirmed, tables FROM {READERS}").fetchall()
-    if seen is None:
-        seen = min((confirmed for _, confirmed, _ in readers), default=None)
-    db.execute(
-        f"INSERT INTO {READERS} VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (name) DO UPDATE SET tables = excluded.tables, known = excluded.known",
-        [reader, last_number(db), json.dumps(list(tables)), json.dumps(sorted(found))],
-    )
-    db.execute(f"DELETE FROM {REPLACED}")  # VACUUM may have given rows other rowids
-    report = InstallReport()
-    current = _current(db)
+def is_installed(db: sqlite3.Connection, reader: str, tables: Sequence[str]) -> int | None:
+    """Inside a transaction. The version of the schema for which all is as `install` would leave it; else None."""
+    row = db.execute("SELECT sql FROM sqlite_schema WHERE name = ?", [REPLACED]).fetchone()
+    if row is None or not row[0].startswith(_REPLACED):
+        return None
+    found, patterns, current = table_names(db), patterns_of(tables), _current(db)
+    row = db.execute(f"SELECT tables, known FROM {READERS} WHERE name = ?", [reader]).fetchone()
+    if row != (json.dumps(list(tables)), json.dumps(sorted(found))) or _find_unwanted(db, found, current):
+        return None
+    writes = read_writes(db)
     for name, sql in found.items():
-        if is_selected(patterns, name):
-            report.tables.append(name)
-            fresh = name not in known and row is not None
-            _install_table(db, name, sql, current.get(name), seen, report, where, fresh=fresh)
-    _retire(db, set(found), current, report)
-    for name, _, chosen in readers:
-        own = patterns_of(json.loads(chosen))
-        gaps.record(db, {table: why for table, why in report.gaps.items() if is_selected(own, table)}, name)
-    (report.schema_version,) = db.execute("PRAGMA schema_version").fetchone()
-    return report
+        if not is_selected(patterns, name):
+            continue
+        if name not in current or not _is_recorded(db, current[name], read_spec(db, name, sql, writes), writes):
+            return None
+    (version,) = db.execute("PRAGMA schema_version").fetchone()
+    return int(version)
+
+
+def install(db: sqlite3.Connection, request: SetupRequest) -> InstallReport:
+    """Inside a write transaction."""
+    return _Installation(db, request).run()
+
+
+class _Installation:
+    def __init__(self, db: sqlite3.Connection, request: SetupRequest) -> None:
+        self._db, self._request = db, request
+        self._report = InstallReport()
+        self._writes = read_writes(db)
+        self._seen = request.seen
+
+    def run(self) -> InstallReport:
+        db, request, report = self._db, self._request, self._report
+        found, patterns = table_names(db), patterns_of(request.tables)
+        _create_tables(db, [name for name in found if is_selected(patterns, name)])
+        row = db.execute(f"SELECT known FROM {READERS} WHERE name = ?", [request.reader]).fetchone()
+        known = set(json.loads(row[0])) if row else set(found)
+        readers = db.execute(f"SELECT name, confirmed, tables FROM {READERS}").fetchall()
+        if self._seen is None:
+            self._seen = min((confirmed for _, confirmed, _ in readers), default=None)
+        db.execute(
+            f"INSERT INTO {READERS} VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET tables = excluded.tables, known = excluded.known",
+            [request.reader, last_number(db), json.dumps(list(request.tables)), json.dumps(sorted(found))],
+        )
+        db.execute(f"DELETE FROM {REPLACED}")  # left by statements that are over
+        current = _current(db)
+        for name, sql in found.items():
+            if is_selected(patterns, name):
+                spec = read_spec(db, name, sql, self._writes)
+                if obstacle := find_obstacle(spec.table):
+                    raise TableUncapturable(obstacle[0], where=request.where, fix=obstacle[1])
+                if name in current:
+                    self._follow(current[name], spec, sql)
+                else:
+                    self._add(spec, sql, fresh=name not in known and row is not None)
+        self._retire(set(found), current)
+        for name, _, chosen in readers:
+            own = patterns_of(json.loads(chosen))
+            gaps.record(db, {table: why for table, why in report.gaps.items() if is_selected(own, table)}, name)
+        (report.schema_version,) = db.execute("PRAGMA schema_version").fetchone()
+        return report
+
+    def _add(self, spec: TriggerSpec, sql: str, *, fresh: bool) -> None:
+        """A table that was not recorded. A fresh one was made after our last look, and so was all that is in it."""
+        number = self._describe(spec.table, "create" if fresh else "first", sql, None)
+        self._create(number, spec)
+        if fresh:
+            self._say(number)
+            self._record_rows(number, spec.table)
+        self._report.changed.append(spec.table.name)
+
+    def _follow(self, shape: _Shape, spec: TriggerSpec, sql: str) -> None:
+        """A table that is recorded, and may have changed since."""
+        db, table = self._db, spec.table
+        if _is_recorded(db, shape, spec, self._writes):
+            return
+        self._report.changed.append(table.name)
+        there = _triggers(db, shape.number, table.name)
+        recorder = there.get(trigger_name(shape.number, "after_insert"))
+        then = tuple(c.name for c in shape.table.columns)
+        now = recorded_names(recorder, len(then)) if recorder else then
+        renamed = tuple((was, is_now) for was, is_now in zip(then, now, strict=True) if was != is_now)
+        why = self._gap(shape, spec, there, dict(renamed)) if self._seen is not None else ""
+        drop_triggers(db, shape.number)
+        number = shape.number
+        if shape.table != table:  # else an index or a trigger came or went, or ours are of an earlier version
+            number = self._describe(table, "alter", sql, shape.number, renamed)
+        self._create(number, spec)
+        if number != shape.number:
+            self._say(number)
+            if self._seen is not None and recorder and not why:
+                why = self._complete(shape, number, table, now)
+        if why and self._is_small(table):
+            self._say(number, TRUNCATE)
+            self._record_rows(number, table)
+            self._report.copied[table.name] = why
+        elif why:
+            self._report.gaps[table.name] = why
+
+    def _gap(self, shape: _Shape, spec: TriggerSpec, there: dict[str, str], renamed: dict[str, str]) -> str:
+        """Why changes after `seen` may be missing, or stand in the wrong order; empty where they do not."""
+        needed = {trigger_name(shape.number, kind) for kind in AFTER_KINDS}
+        if missing := needed - there.keys():
+            what = (
+                "triggers were removed" if len(missing) < len(needed) else "it was made anew, or its triggers removed"
+            )
+            return f"{what}: changes until they were installed again are not recorded"
+        if not self._has_changed(shape):
+            return ""
+        known = there.get(trigger_name(shape.number, "before_insert"), "")
+        former = {now.lower(): was.lower() for was, now in renamed.items()}
+        if any(mark not in known for mark in index_marks(spec.uniques, former)):
+            return "a unique index was made: rows that REPLACE deleted until the triggers knew it are not recorded"
+        late = find_misplaced(self._db, spec.table.name, shape.number, self._writes).late
+        if any(map(self._writes.returns, late)):
+            return (
+                "a trigger that writes to it was made: until ours ran before it, changes may stand in the wrong order"
+            )
+        if spec.nested and trigger_name(shape.number, "before_delete") not in there:
+            return "a trigger or foreign key that writes to it was made: until ours knew it, changes may be missing"
+        return ""
+
+    def _has_changed(self, shape: _Shape) -> bool:
+        changed = f"SELECT 1 FROM {CHANGES} WHERE change_id > ? AND shape = ?"
+        return self._db.execute(changed, [self._seen, shape.number]).fetchone() is not None
+
+    def _is_small(self, table: SqliteTable) -> bool:
+        most = self._request.recopy_rows
+        rows = self._db.execute(f"SELECT count(*) FROM (SELECT 1 FROM {quote(table.name)} LIMIT ?)", [most + 1])
+        return 0 < most >= int(rows.fetchone()[0])
+
+    def _complete(self, old: _Shape, number: int, table: SqliteTable, now: Sequence[str]) -> str:
+        """Rows that were changed between the ALTER and now were recorded without the new columns: they follow whole, as
+        they are now. Why they cannot, where that is so."""
+        if {c.name for c in table.columns} <= set(now):
+            return ""
+        count, places = len(old.table.columns), {name: i for i, name in enumerate(now)}
+        if not table.key or not set(table.key) <= places.keys():
+            lacking = "columns were added, and its changes since then lack them: it has no primary key"
+            return lacking if self._has_changed(old) else ""
+        keys = ", ".join(f"x.{quote(name)} COLLATE BINARY" for name in table.key)
+        inserted = ", ".join(f"v{places[name]}" for name in table.key)
+        updated = ", ".join(f"v{count + places[name]}" for name in table.key)
+        one = f"FROM {CHANGES} WHERE change_id > ?1 AND shape = ?2 AND op ="
+        wide = 2 * len(table.columns)
+        self._db.execute(
+            f"INSERT INTO {CHANGES} (shape, op, at, {values(wide)}) SELECT {number}, {UPDATE}, {NOW},"
+            f" {row_list(table, 'x')}, {row_list(table, 'x')} FROM {quote(table.name)} AS x"
+            f" WHERE ({keys}) IN (SELECT {inserted} {one} {INSERT} UNION SELECT {updated} {one} {UPDATE})",
+            [self._seen, old.number],
+        )
+        return ""
+
+    def _retire(self, there: set[str], current: dict[str, _Shape]) -> None:
+        for name in _find_unwanted(self._db, there, current):
+            shape = current[name]
+            drop_triggers(self._db, shape.number)
+            self._db.execute(f"UPDATE {SHAPES} SET current = 0 WHERE shape = ?", [shape.number])
+            if name not in there:
+                self._say(self._describe(shape.table, "drop", f"DROP TABLE {quote(name)}", shape.number))
+                self._report.changed.append(name)
+
+    def _describe(
+        self,
+        table: SqliteTable,
+        kind: str,
+        text: str,
+        previous: int | None,
+        renamed: Sequence[tuple[str, str]] = (),
+    ) -> int:
+        if previous is not None:
+            self._db.execute(f"UPDATE {SHAPES} SET current = 0 WHERE shape = ?", [previous])
+        cursor = self._db.execute(
+            f"INSERT INTO {SHAPES} (name, current, kind, text, document, renamed, previous)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [table.name, kind != "drop", kind, text, table.to_json(), json.dumps(renamed), previous],
+        )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def _say(self, shape: int, op: int = DDL) -> None:
+        self._db.execute(f"INSERT INTO {CHANGES} (shape, op, at) VALUES (?, ?, {NOW})", [shape, op])
+
+    def _record_rows(self, number: int, table: SqliteTable) -> None:
+        self._db.execute(
+            f"INSERT INTO {CHANGES} (shape, op, at, {values(len(table.columns))})"
+            f" SELECT {number}, {INSERT}, {NOW}, {row_list(table, 'x')} FROM {quote(table.name)} AS x"
+        )
+
+    def _create(self, shape: int, spec: TriggerSpec) -> None:
+        """Ours that run before a change come after BEFORE triggers of the application that write to the same table, and
+        SQLite runs the latest first (ADR 65): so these are made again, as they are, in the order that they had."""
+        db, table = self._db, spec.table
+        _widen(db, CHANGES, 2 * len(table.columns))
+        _widen(db, REPLACED, len(table.columns))
+        statements = create_triggers(shape, spec)
+        after = {trigger_name(shape, kind) for kind in AFTER_KINDS}
+        for name, statement in statements.items():
+            if name not in after:
+                db.execute(statement)
+        if self._writes.first_triggers(table.name):
+            for trigger in self._writes.triggers(table.name):
+                if trigger.before:
+                    db.execute(f"DROP TRIGGER {quote(trigger.name)}")
+                    db.execute(trigger.sql)
+        for name in after:
+            db.execute(statements[name])
 
 
 def _create_tables(db: sqlite3.Connection, names: Sequence[str]) -> None:
@@ -110,12 +297,14 @@ def _create_tables(db: sqlite3.Connection, names: Sequence[str]) -> None:
     for statement in _TABLES:
         db.execute(statement)
     db.execute(f"INSERT OR IGNORE INTO {META} VALUES ('identity', ?)", [secrets.token_hex(8)])
-    if db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", [CHANGES]).fetchone():
-        return
-    widest = min(max((len(read_table(db, name).columns) for name in names), default=1), _MOST_COLUMNS)
-    head = "change_id INTEGER PRIMARY KEY AUTOINCREMENT, shape, op, at"
-    db.execute(f"CREATE TABLE {CHANGES} ({head}, {values(2 * widest)})")
-    db.execute(f"CREATE TABLE {REPLACED} (shape, rid, {values(widest)})")
+    made = dict(db.execute("SELECT name, sql FROM sqlite_schema WHERE name IN (?, ?)", [CHANGES, REPLACED]).fetchall())
+    widest = min(max((len(read_table(db, name).columns) for name in names), default=1), MOST_COLUMNS)
+    if CHANGES not in made:
+        head = "change_id INTEGER PRIMARY KEY AUTOINCREMENT, shape, op, at"
+        db.execute(f"CREATE TABLE {CHANGES} ({head}, {values(2 * widest)})")
+    if not made.get(REPLACED, "").startswith(_REPLACED):  # it is of an earlier version
+        db.execute(f"DROP TABLE IF EXISTS {REPLACED}")
+        db.execute(f"{_REPLACED}{values(max(widest, width(db) // 2))})")
 
 
 def _current(db: sqlite3.Connection) -> dict[str, _Shape]:
@@ -123,142 +312,22 @@ def _current(db: sqlite3.Connection) -> dict[str, _Shape]:
     return {name: _Shape(number, SqliteTable.from_json(document)) for number, name, document in rows}
 
 
-def _install_table(
-    db: sqlite3.Connection,
-    name: str,
-    sql: str,
-    shape: _Shape | None,
-    seen: int | None,
-    report: InstallReport,
-    where: str,
-    *,
-    fresh: bool,
-) -> None:
-    table, uniques = read_table(db, name), unique_indexes(db, name)
-    _check_capturable(table, where)
-    if shape is None:
-        number = _describe(db, table, "create" if fresh else "first", sql, None)
-        _create(db, number, table, uniques)
-        if fresh:  # what is in it came after our last look
-            _say(db, number)
-            into = f"INSERT INTO {CHANGES} (shape, op, at, {values(len(table.columns))})"
-            db.execute(f"{into} SELECT {number}, {INSERT}, {NOW}, {row_list(table, 'x')} FROM {quote(name)} AS x")
-        report.changed.append(name)
-        return
-    there, overtaking = _triggers(db, shape.number, name), newer_triggers(db, name, shape.number)
-    if shape.table == table and there == create_triggers(shape.number, table, uniques) and not overtaking:
-        return
-    report.changed.append(name)
-    recorder = there.get(trigger_name(shape.number, "after_insert"))
-    if seen is not None and (why := _gap(db, shape, table, uniques, seen)):
-        report.gaps[name] = why
-    drop_triggers(db, shape.number)
-    if shape.table == table:  # an index came or went, or the triggers are of an earlier version
-        _create(db, shape.number, table, uniques)
-        return
-    then = tuple(c.name for c in shape.table.columns)
-    now = recorded_names(recorder, len(then)) if recorder else then
-    renamed = tuple((was, is_now) for was, is_now in zip(then, now, strict=True) if was != is_now)
-    number = _describe(db, table, "alter", sql, shape.number, renamed)
-    _create(db, number, table, uniques)
-    _say(db, number)
-    if seen is not None and recorder:
-        _complete(db, shape, number, table, now, seen, report)
-
-
-def _gap(
-    db: sqlite3.Connection, shape: _Shape, table: SqliteTable, uniques: Sequence[UniqueIndex], seen: int
-) -> str | None:
-    """Why changes after `seen` may be missing, or stand in the wrong order."""
-    there = _triggers(db, shape.number, table.name)
-    needed = {trigger_name(shape.number, kind) for kind in ("after_insert", "after_update", "after_delete")}
-    if missing := needed - there.keys():
-        what = "triggers were removed" if len(missing) < len(needed) else "it was made anew, or its triggers removed"
-        return f"{what}: changes until they were installed again are not recorded"
-    changed = f"SELECT 1 FROM {CHANGES} WHERE change_id > ? AND shape = ?"
-    if not db.execute(changed, [seen, shape.number]).fetchone():
-        return None
-    known = there.get(trigger_name(shape.number, "before_insert"), "")
-    if any(condition not in known for condition in unique_conditions(table, uniques)):
-        return "a unique index was made: rows that REPLACE deleted until the triggers knew it are not recorded"
-    newer = newer_triggers(db, table.name, shape.number).values()
-    if any(trigger_names_table(sql, table.name) for sql in newer):
-        return "a trigger that writes to it was made: until ours ran before it, changes may stand in the wrong order"
-    return None
-
-
-def _complete(
-    db: sqlite3.Connection,
-    old: _Shape,
-    number: int,
-    table: SqliteTable,
-    now: Sequence[str],
-    seen: int,
-    report: InstallReport,
-) -> None:
-    """Rows that were changed between the ALTER and now were recorded without the new columns: they follow whole, as
-    they are now."""
-    if {c.name for c in table.columns} <= set(now):
-        return
-    count, places = len(old.table.columns), {name: i for i, name in enumerate(now)}
-    if not table.key or not set(table.key) <= places.keys():
-        changed = f"SELECT 1 FROM {CHANGES} WHERE change_id > ? AND shape = ?"
-        if db.execute(changed, [seen, old.number]).fetchone():
-            report.gaps[table.name] = "columns were added, and its changes since then lack them: it has no primary key"
-        return
-    keys = ", ".join(f"x.{quote(name)}" for name in table.key)
-    inserted = ", ".join(f"v{places[name]}" for name in table.key)
-    updated = ", ".join(f"v{count + places[name]}" for name in table.key)
-    one = f"FROM {CHANGES} WHERE change_id > ?1 AND shape = ?2 AND op ="
-    wide = 2 * len(table.columns)
-    db.execute(
-        f"INSERT INTO {CHANGES} (shape, op, at, {values(wide)})"
-        f" SELECT {number}, {UPDATE}, {NOW}, {row_list(table, 'x')}, {row_list(table, 'x')} FROM {quote(table.name)}"
-        f" AS x WHERE ({keys}) IN (SELECT {inserted} {one} {INSERT} UNION SELECT {updated} {one} {UPDATE})",
-        [seen, old.number],
-    )
-
-
-def _retire(db: sqlite3.Connection, there: set[str], current: dict[str, _Shape], report: InstallReport) -> None:
-    """Tables that are gone, and those that no reader wants any more."""
+def _find_unwanted(
+    db: sqlite3.Connection, there: Sequence[str] | set[str] | dict[str, str], current: dict[str, _Shape]
+) -> list[str]:
+    """Recorded tables that are gone, and those that no reader wants any more."""
     readers = [patterns_of(json.loads(row[0])) for row in db.execute(f"SELECT tables FROM {READERS}").fetchall()]
-    for name, shape in current.items():
-        if name in there and any(is_selected(patterns, name) for patterns in readers):
-            continue
-        drop_triggers(db, shape.number)
-        db.execute(f"UPDATE {SHAPES} SET current = 0 WHERE shape = ?", [shape.number])
-        if name not in there:
-            _say(db, _describe(db, shape.table, "drop", f"DROP TABLE {quote(name)}", shape.number))
-            report.changed.append(name)
+    return [n for n in current if n not in there or not any(is_selected(patterns, n) for patterns in readers)]
 
 
-def _describe(
-    db: sqlite3.Connection,
-    table: SqliteTable,
-    kind: str,
-    text: str,
-    previous: int | None,
-    renamed: Sequence[tuple[str, str]] = (),
-) -> int:
-    if previous is not None:
-        db.execute(f"UPDATE {SHAPES} SET current = 0 WHERE shape = ?", [previous])
-    cursor = db.execute(
-        f"INSERT INTO {SHAPES} (name, current, kind, text, document, renamed, previous) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [table.name, kind != "drop", kind, text, table.to_json(), json.dumps(renamed), previous],
+def _is_recorded(db: sqlite3.Connection, shape: _Shape, spec: TriggerSpec, writes: WriteGraph) -> bool:
+    """Whether its triggers are there as they should be."""
+    name = spec.table.name
+    return (
+        shape.table == spec.table
+        and _triggers(db, shape.number, name) == create_triggers(shape.number, spec)
+        and not find_misplaced(db, name, shape.number, writes)
     )
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
-
-
-def _say(db: sqlite3.Connection, shape: int) -> None:
-    db.execute(f"INSERT INTO {CHANGES} (shape, op, at) VALUES (?, {DDL}, {NOW})", [shape])
-
-
-def _create(db: sqlite3.Connection, shape: int, table: SqliteTable, uniques: Sequence[UniqueIndex]) -> None:
-    _widen(db, CHANGES, 2 * len(table.columns))
-    _widen(db, REPLACED, len(table.columns))
-    for statement in create_triggers(shape, table, uniques).values():
-        db.execute(statement)
 
 
 def _widen(db: sqlite3.Connection, name: str, count: int) -> None:
@@ -281,35 +350,10 @@ def _triggers(db: sqlite3.Connection, shape: int, table: str) -> dict[str, str]:
     return {str(name): str(sql) for name, sql in rows}
 
 
-def newer_triggers(db: sqlite3.Connection, table: str, shape: int) -> dict[str, str]:
-    """The application's that were made after ours. SQLite runs the latest first: what it writes to the same table would
-    be recorded before that which it follows from."""
-    rows = db.execute(
-        "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? AND name NOT GLOB ? AND rowid >"
-        " (SELECT min(rowid) FROM sqlite_schema WHERE type = 'trigger' AND name GLOB ?)",
-        [table, f"{OWN}*", f"{OWN}{shape}_*"],
-    )
-    return {str(name): str(sql) for name, sql in rows}
-
-
 def drop_triggers(db: sqlite3.Connection, shape: int) -> None:
     rows = db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB ?", [f"{OWN}{shape}_*"])
     for (trigger,) in rows.fetchall():
         db.execute(f"DROP TRIGGER {quote(trigger)}")
-
-
-def _check_capturable(table: SqliteTable, where: str) -> None:
-    refuse = partial(TableUncapturable, where=where)
-    if len(table.columns) > _MOST_COLUMNS:
-        raise refuse(
-            f"{full_name(table.name)} has {len(table.columns)} columns, and {_MOST_COLUMNS} can be recorded",
-            fix="Name the tables that are meant in `tables`, without this one.",
-        )
-    if not table.without_rowid and rowid_name(table) is None:
-        raise refuse(
-            f"columns of {full_name(table.name)} take all three names of its rowid",
-            fix="Rename one of rowid, oid and _rowid_, or name other tables in `tables`.",
-        )
 
 
 def remove(db: sqlite3.Connection, reader: str) -> list[str]:

@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidemill.decoders.sqlite import SqliteTable
 from tidemill.errors import StructureChanged
 from tidemill.model.block import Block
 from tidemill.model.position import Position
 from tidemill.model.snapshot import Bound, Chunk, SnapshotTable
 from tidemill.model.table import Table
-from tidemill.sources._shared.sqlite_catalog import file_number, quote, read_table, table_names
+from tidemill.sources._shared.sqlite_catalog import file_number, is_unknown, quote, read_table, table_names
 from tidemill.sources._shared.sqlite_chunks import block_of_rows, last_key, rows_of, shown_key, walk
 from tidemill.sources._shared.sqlite_names import is_selected, patterns_of
 from tidemill.sources.sqlite import resume
@@ -68,9 +69,10 @@ class SqliteSnapshotReader:
             return [read_table(db, name).to_table(self._config.database_name) for name in names]
 
     def _describe(self, db: sqlite3.Connection, name: str, file: str) -> SnapshotTable:
-        """A key that may be NULL, as SQLite allows it in some, cannot bound a chunk: such a table is one."""
+        """A key that may be NULL, as SQLite allows it in some, or whose order only the application knows, cannot bound
+        a chunk: such a table is one."""
         described = read_table(db, name)
-        whole = all(not c.nullable for c in described.columns if c.key)
+        whole = all(not c.nullable for c in described.columns if c.key) and _is_ordered(db, described)
         estimate = -1
         if not described.without_rowid and (rowid := rowid_name(described)) is not None:
             estimate = int(db.execute(f"SELECT coalesce(max({rowid}), 0) FROM {quote(name)}").fetchone()[0])
@@ -126,6 +128,18 @@ class SqliteSnapshotReader:
             self._db = connect(self._config.path, self._config.where, self._config.busy_timeout_seconds)
         with translate(self._config.where):
             yield self._db
+
+
+def _is_ordered(db: sqlite3.Connection, table: SqliteTable) -> bool:
+    """Whether the collations of its key are known here."""
+    key = ", ".join(map(quote, table.key)) or "1"
+    try:
+        db.execute(f"SELECT 1 FROM {quote(table.name)} ORDER BY {key} LIMIT 0")
+    except sqlite3.OperationalError as error:
+        if not is_unknown(error):
+            raise
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

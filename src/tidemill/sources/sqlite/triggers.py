@@ -2,25 +2,35 @@
 
 A value is recorded as it is: the columns of the change table have no affinity, so that storage class, bytes and bits
 stay. REPLACE deletes rows without firing their DELETE triggers (unless PRAGMA recursive_triggers is on), so the rows
-that stand in the way of a new one are noted before it comes, and recorded as deleted once they are gone.
+that stand in the way of a new one are noted before it comes, and recorded as deleted once they are gone. A note counts
+in its own statement only, which is known by the time: 'now' is the same all through a statement
+(https://sqlite.org/lang_datefunc.html), and VACUUM, which may give rows other rowids, is another one.
+
+Where a statement may meet another one on the same table in its middle (`nested`: a BEFORE trigger of the application,
+an action of a foreign key), what OLD and NEW say may have been overtaken. There our BEFORE triggers run after the
+application's (ADR 65), note the row as it is then, and what else came in between follows as a change of its own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from tidemill.decoders.sqlite import SqliteTable
-from tidemill.sources._shared.sqlite_catalog import OWN, UniqueIndex, default_literal, quote
+from tidemill.sources._shared.sqlite_catalog import OWN, quote
+from tidemill.sources.sqlite.conflicts import ConflictSql, TriggerSpec
 
 CHANGES, SHAPES, READERS = f"{OWN}changes", f"{OWN}shapes", f"{OWN}readers"
 REPLACED, META = f"{OWN}replaced", f"{OWN}meta"
-INSERT, UPDATE, DELETE, DDL = 1, 2, 3, 6
+INSERT, UPDATE, DELETE, TRUNCATE, DDL = 1, 2, 3, 4, 6
 
 #: Milliseconds since 1970, by the writer's clock. `unixepoch('subsec')` needs SQLite 3.42.
 NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 
-KINDS = ("before_insert", "after_insert", "before_update", "after_update", "after_delete")
+#: Whose note it is: of a row that may be deleted without a word, or of the one that a statement is about.
+_IN_THE_WAY, _UPDATED, _DELETED = 0, 1, 2
+
+BEFORE_KINDS = ("before_insert", "before_update", "before_delete")
+AFTER_KINDS = ("after_insert", "after_update", "after_delete")
 
 
 def trigger_name(shape: int, kind: str) -> str:
@@ -42,40 +52,10 @@ def row_list(table: SqliteTable, row: str) -> str:
     return ", ".join(f"{row}.{quote(c.name)}" for c in table.columns)
 
 
-def create_triggers(shape: int, table: SqliteTable, uniques: Sequence[UniqueIndex]) -> dict[str, str]:
+def create_triggers(shape: int, spec: TriggerSpec) -> dict[str, str]:
     """By name. Texts stand in the file as they are here, until a column or the table is renamed: then SQLite puts the
     new name into them."""
-    count, name = len(table.columns), quote(table.name)
-    into = f"INSERT INTO {CHANGES} (shape, op, at, {values(count)})"
-    conflict = _conflict(table, uniques)
-    own, fresh = _note(table, "OLD"), _note(table, "NEW")
-    key = " AND ".join(f"x.{k} = {REPLACED}.{v} AND x.{k} IS {REPLACED}.{v} COLLATE BINARY" for k, v in _keys(table))
-    gone = f"{REPLACED}.shape = {shape} AND (({fresh}) OR NOT EXISTS (SELECT 1 FROM {name} AS x WHERE {key}))"
-    note = (
-        f"DELETE FROM {REPLACED} WHERE shape = {shape};"
-        f" INSERT INTO {REPLACED} (shape, rid, {values(count)})"
-        f" SELECT {shape}, {_rid(table, 'x')}, {row_list(table, 'x')} FROM {name} AS x WHERE"
-    )
-    emit = f"{into} SELECT {shape}, {DELETE}, {NOW}, {values(count)} FROM {REPLACED} WHERE {gone};"
-    forget = f"DELETE FROM {REPLACED} WHERE shape = {shape} AND {own};"
-    here = f"SELECT 1 FROM {name} AS x WHERE"
-    bodies = {
-        "before_insert": f"BEFORE INSERT ON {name} WHEN EXISTS ({here} {conflict}) BEGIN {note} {conflict}; END",
-        "after_insert": f"AFTER INSERT ON {name} BEGIN {emit} DELETE FROM {REPLACED} WHERE shape = {shape};"
-        f" {into} VALUES ({shape}, {INSERT}, {NOW}, {row_list(table, 'NEW')}); END",
-        "after_delete": f"AFTER DELETE ON {name} BEGIN {forget}"
-        f" {into} VALUES ({shape}, {DELETE}, {NOW}, {row_list(table, 'OLD')}); END",
-    }
-    others = f"({conflict}) AND NOT ({_same(table, 'x', 'OLD')})"
-    bodies["before_update"] = (
-        f"BEFORE UPDATE ON {name} WHEN {_may_replace(table, uniques)}EXISTS ({here} {others})"
-        f" BEGIN {_load_inputs(table, uniques)}{note} {others}; END"
-    )
-    bodies["after_update"] = (
-        f"AFTER UPDATE ON {name} BEGIN {forget} {emit} DELETE FROM {REPLACED} WHERE {gone};"
-        f" INSERT INTO {CHANGES} (shape, op, at, {values(2 * count)})"
-        f" VALUES ({shape}, {UPDATE}, {NOW}, {row_list(table, 'OLD')}, {row_list(table, 'NEW')}); END"
-    )
+    bodies = (_NestedTriggers if spec.nested or spec.mixed else _Triggers)(shape, spec).bodies()
     return {
         trigger_name(shape, kind): f"CREATE TRIGGER {quote(trigger_name(shape, kind))} {body}"
         for kind, body in bodies.items()
@@ -84,72 +64,149 @@ def create_triggers(shape: int, table: SqliteTable, uniques: Sequence[UniqueInde
 
 def recorded_names(after_insert: str, count: int) -> tuple[str, ...]:
     """The columns that a trigger records, by the names that they have now."""
-    names = re.findall(r'NEW\."((?:[^"]|"")+)"', after_insert)
-    return tuple(name.replace('""', '"') for name in names[-count:])
+    record = after_insert.rpartition(f"VALUES ({_INSERTED}")[2]
+    names = re.findall(r'NEW\."((?:[^"]|"")+)"', record)
+    return tuple(name.replace('""', '"') for name in names[:count])
 
 
-def _keys(table: SqliteTable) -> list[tuple[str, str]]:
-    """What tells rows apart: (name in the table, column of the note)."""
-    if not table.without_rowid:
-        return [(rowid_name(table) or "rowid", "rid")]
-    places = {c.name: i for i, c in enumerate(table.columns)}
-    return [(quote(name), f"v{places[name]}") for name in table.key]
+_INSERTED = "/* the new row */"
 
 
-def _rid(table: SqliteTable, row: str) -> str:
-    return "NULL" if table.without_rowid else f"{row}.{rowid_name(table)}"
+class _Triggers:
+    """Of a table whose statements do not meet each other."""
+
+    def __init__(self, shape: int, spec: TriggerSpec) -> None:
+        self.shape, self.spec, self.table = shape, spec, spec.table
+        self.count, self.name = len(spec.table.columns), quote(spec.table.name)
+        self.into = f"INSERT INTO {CHANGES} (shape, op, at, {values(self.count)})"
+        self.into_both = f"INSERT INTO {CHANGES} (shape, op, at, {values(2 * self.count)})"
+        self.notes = self.noted = f"{REPLACED}.shape = {shape} AND {REPLACED}.own = {_IN_THE_WAY}"
+
+    def bodies(self) -> dict[str, str]:
+        table, name, here = self.table, self.name, f"SELECT 1 FROM {self.name} AS x WHERE"
+        sql = ConflictSql(self.spec, rowid_name(table))
+        conflict, others = sql.conflict(), f"({sql.conflict()}) AND NOT ({self.same('x', 'OLD')})"
+        clear = f"DELETE FROM {REPLACED} WHERE shape = {self.shape};"
+        gone, replaced = self.find_gone(), self.find_gone(updated=True)
+        return {
+            "before_insert": f"BEFORE INSERT ON {name} WHEN EXISTS ({here} {conflict})"
+            f" BEGIN {sql.marks()} {clear} {self.note(conflict)} END",
+            "after_insert": f"AFTER INSERT ON {name} BEGIN {self.emit(gone)} {clear} {self.record_insert()} END",
+            "before_update": f"BEFORE UPDATE ON {name} WHEN {sql.may_replace()}EXISTS ({here} {others})"
+            f" BEGIN {sql.load_inputs()}{clear} {self.note(others)} END",
+            "after_update": f"AFTER UPDATE ON {name} BEGIN {self.emit(replaced)}"
+            f" DELETE FROM {REPLACED} WHERE {replaced}; {self.follow()}"
+            f" {self.into_both} VALUES ({self.shape}, {UPDATE}, {NOW}, {row_list(table, 'OLD')},"
+            f" {row_list(table, 'NEW')}); END",
+            "after_delete": f"AFTER DELETE ON {name} BEGIN {self.forget()}"
+            f" {self.into} VALUES ({self.shape}, {DELETE}, {NOW}, {row_list(table, 'OLD')}); END",
+        }
+
+    def note(self, condition: str, own: int = _IN_THE_WAY) -> str:
+        """Rows as they are now."""
+        return (
+            f"INSERT INTO {REPLACED} (shape, own, at, rid, {values(self.count)}) SELECT {self.shape}, {own}, {NOW},"
+            f" {self.rid('x')}, {row_list(self.table, 'x')} FROM {self.name} AS x WHERE {condition};"
+        )
+
+    def record_insert(self) -> str:
+        return f"{self.into} VALUES ({_INSERTED} {self.shape}, {INSERT}, {NOW}, {row_list(self.table, 'NEW')});"
+
+    def emit(self, gone: str) -> str:
+        return f"{self.into} SELECT {self.shape}, {DELETE}, {NOW}, {values(self.count)} FROM {REPLACED} WHERE {gone};"
+
+    def find_gone(self, *, updated: bool = False) -> str:
+        """Notes of rows that are not there any more, or whose place the new row has. `updated`: the note of the row
+        that was changed, if another statement has made one, is not of these."""
+        kept = f" AND NOT ({self.of('OLD')})" if updated else ""
+        return f"{self.noted} AND at = {NOW}{kept} AND (({self.of('NEW')}) OR {self.absent()})"
+
+    def absent(self, note: str = REPLACED) -> str:
+        key = " AND ".join(f"x.{k} = {note}.{v} AND x.{k} IS {note}.{v} COLLATE BINARY" for k, v in self.keys())
+        return f"NOT EXISTS (SELECT 1 FROM {self.name} AS x WHERE {key})"
+
+    def follow(self) -> str:
+        """A noted row that is changed is still in the way."""
+        columns = ", ".join(f"v{i} = NEW.{quote(c.name)}" for i, c in enumerate(self.table.columns))
+        return f"UPDATE {REPLACED} SET rid = {self.rid('NEW')}, {columns} WHERE {self.notes} AND {self.of('OLD')};"
+
+    def forget(self) -> str:
+        return f"DELETE FROM {REPLACED} WHERE {self.notes} AND {self.of('OLD')};"
+
+    def keys(self) -> list[tuple[str, str]]:
+        """What tells rows apart: (name in the table, column of the note)."""
+        if not self.table.without_rowid:
+            return [(rowid_name(self.table) or "rowid", "rid")]
+        places = {c.name: i for i, c in enumerate(self.table.columns)}
+        return [(quote(name), f"v{places[name]}") for name in self.table.key]
+
+    def rid(self, row: str) -> str:
+        return "NULL" if self.table.without_rowid else f"{row}.{rowid_name(self.table)}"
+
+    def of(self, row: str) -> str:
+        """The note is of this row."""
+        return " AND ".join(f"{REPLACED}.{v} IS {row}.{k} COLLATE BINARY" for k, v in self.keys())
+
+    def same(self, a: str, b: str) -> str:
+        return " AND ".join(f"{a}.{k} IS {b}.{k} COLLATE BINARY" for k, _ in self.keys())
 
 
-def _note(table: SqliteTable, row: str) -> str:
-    return " AND ".join(f"{REPLACED}.{v} IS {row}.{k} COLLATE BINARY" for k, v in _keys(table))
+class _NestedTriggers(_Triggers):
+    """Of a table whose statements may meet each other. The row that a statement is about is noted, too: one that it
+    updates, to know how it was at last, and one that it deletes, because it is gone before the statement's own AFTER
+    trigger runs. Whichever trigger runs first while a noted row is gone records that, so it comes before whatever takes
+    its place."""
 
+    def __init__(self, shape: int, spec: TriggerSpec) -> None:
+        super().__init__(shape, spec)
+        self.noted = f"{REPLACED}.shape = {shape} AND {REPLACED}.own <> {_UPDATED}"
 
-def _same(table: SqliteTable, a: str, b: str) -> str:
-    return " AND ".join(f"{a}.{k} IS {b}.{k} COLLATE BINARY" for k, _ in _keys(table))
+    def bodies(self) -> dict[str, str]:
+        table, name, here = self.table, self.name, f"SELECT 1 FROM {self.name} AS x WHERE"
+        sql = ConflictSql(self.spec, rowid_name(table), f"FROM {name} AS cur WHERE {self.same('cur', 'OLD')}")
+        inserts, updates = sql.conflict(), f"({sql.conflict(moved=True)}) AND NOT ({self.same('x', 'OLD')})"
+        stale = f"DELETE FROM {REPLACED} WHERE shape = {self.shape} AND at <> {NOW};"
+        # While one of them is gone, a statement that deletes rows is under way, and may delete the others.
+        first = f"n.shape = {self.shape} AND n.own = {_IN_THE_WAY}"
+        pending = f"SELECT 1 FROM {REPLACED} AS n WHERE {first} AND {self.absent('n')}"
+        clear = f"{stale} DELETE FROM {REPLACED} WHERE {self.notes} AND NOT EXISTS ({pending});"
+        updated, deleted = (self.note(self.same("x", "OLD"), own) for own in (_UPDATED, _DELETED))
+        gone, replaced = self.find_gone(), self.find_gone(updated=True)
+        absent = f"{self.noted} AND at = {NOW} AND {self.absent()}"
+        last = (
+            f"(SELECT max(rowid) FROM {REPLACED} WHERE shape = {self.shape} AND own = {_UPDATED} AND {self.of('OLD')})"
+        )
+        old = (
+            f"(SELECT {values(self.count)} FROM {REPLACED} WHERE rowid = {last}"
+            f" UNION ALL SELECT {row_list(table, 'OLD')} WHERE {last} IS NULL)"
+        )
+        return {
+            "before_insert": f"BEFORE INSERT ON {name} WHEN EXISTS ({here} {inserts})"
+            f" BEGIN {sql.marks()} {clear} {self.note(inserts)} END",
+            "before_update": f"BEFORE UPDATE ON {name} BEGIN {sql.load_inputs()}{clear} {self.note(updates)} {updated}"
+            " END",
+            "before_delete": f"BEFORE DELETE ON {name} BEGIN {stale} {self.forget()} {deleted} END",
+            "after_insert": f"AFTER INSERT ON {name} BEGIN {self.emit(gone)} DELETE FROM {REPLACED} WHERE {gone};"
+            f" {self.record_insert()}{self.follow_overtaken() if self.spec.mixed else ''} END",
+            "after_update": f"AFTER UPDATE ON {name} BEGIN {self.emit(replaced)}"
+            f" DELETE FROM {REPLACED} WHERE {replaced}; {self.follow()}"
+            f" {self.into_both} SELECT {self.shape}, {UPDATE}, {NOW}, o.*, {row_list(table, 'NEW')} FROM {old} AS o;"
+            f" DELETE FROM {REPLACED} WHERE rowid = {last};{self.follow_overtaken()} END",
+            "after_delete": f"AFTER DELETE ON {name} BEGIN {self.emit(absent)} DELETE FROM {REPLACED} WHERE {absent};"
+            " END",
+        }
 
-
-def _conflict(table: SqliteTable, uniques: Sequence[UniqueIndex]) -> str:
-    """Rows that a new row may replace; more than these do no harm, because only what is gone counts. A partial index
-    is taken as a whole; of one with an expression only its columns are known."""
-    found = [] if table.without_rowid else [f"x.{rowid_name(table)} = NEW.{rowid_name(table)}"]
-    found += unique_conditions(table, uniques)
-    return " OR ".join(f"({condition})" for condition in found)
-
-
-def unique_conditions(table: SqliteTable, uniques: Sequence[UniqueIndex]) -> list[str]:
-    """Of each unique index: x is a row that the new one stands against. REPLACE makes a NULL that may not be one the
-    column's default, after our trigger."""
-    named = {c.name: c for c in table.columns}
-    found = []
-    for index in uniques:
-        equal = []
-        for name, collation in index.columns:
-            value, default = f"NEW.{quote(name)}", None
-            if not named[name].nullable:
-                default = default_literal(named[name])
-            value = value if default is None else f"coalesce({value}, {default})"
-            equal.append(f"x.{quote(name)} = {value} COLLATE {quote(collation)}")
-        if not index.expression:
-            found.append(" AND ".join(equal))
-    return found
-
-
-def _load_inputs(table: SqliteTable, uniques: Sequence[UniqueIndex]) -> str:
-    """A statement that does nothing but name every column. Before an UPDATE, SQLite loads of the row only what it sets
-    and what triggers name, and makes generated columns of that: of a column that is not there, of NULL."""
-    names = {c for index in uniques for c, _ in index.columns}
-    if not any(c.generated and c.name in names for c in table.columns):
-        return ""
-    return f"SELECT {', '.join(f'NEW.{quote(c.name)}' for c in table.columns if not c.generated)}; "
-
-
-def _may_replace(table: SqliteTable, uniques: Sequence[UniqueIndex]) -> str:
-    """An UPDATE that leaves keys alone replaces nothing, and looks for nothing. Any column may bring a row into a
-    partial index, or change one that is generated. `UPDATE OF` would not do: it does not know SET rowid = ..."""
-    names = {c for index in uniques for c, _ in index.columns} | set(table.key)
-    if any(index.partial for index in uniques) or any(c.generated and c.name in names for c in table.columns):
-        return ""
-    columns = [quote(c.name) for c in table.columns if c.name in names]
-    if not table.without_rowid:
-        columns.append(str(rowid_name(table)))
-    return f"({' OR '.join(f'NEW.{c} IS NOT OLD.{c} COLLATE BINARY' for c in columns)}) AND "
+    def follow_overtaken(self) -> str:
+        """What changed or deleted the new row before this trigger could record it was recorded before it: it follows
+        again."""
+        names = [quote(c.name) for c in self.table.columns]
+        differs = [f"x.{n} IS NOT NEW.{n} COLLATE BINARY" for n in names]
+        if self.spec.mixed:
+            differs += [f"typeof(x.{n}) <> typeof(NEW.{n})" for n in names]
+        return (
+            f" {self.into_both} SELECT {self.shape}, {UPDATE}, {NOW}, {row_list(self.table, 'NEW')},"
+            f" {row_list(self.table, 'x')} FROM {self.name} AS x WHERE {self.same('x', 'NEW')}"
+            f" AND ({' OR '.join(differs)});"
+            f" {self.into} SELECT {self.shape}, {DELETE}, {NOW}, {row_list(self.table, 'NEW')}"
+            f" WHERE NOT EXISTS (SELECT 1 FROM {self.name} AS x WHERE {self.same('x', 'NEW')});"
+        )

@@ -33,6 +33,7 @@ from tidemill.decoders.sqlite import (
     ddl_block,
     differs,
     table_runs,
+    truncate_block,
 )
 from tidemill.errors import DecodeError
 from tidemill.model.barrier import Barrier
@@ -46,7 +47,7 @@ from tidemill.sources.sqlite.errors import RECOVER, ChangesRemoved, translate
 from tidemill.sources.sqlite.native import CellReader
 from tidemill.sources.sqlite.resume import SqlitePlace
 from tidemill.sources.sqlite.setup import width
-from tidemill.sources.sqlite.triggers import CHANGES, DDL, SHAPES, UPDATE, values
+from tidemill.sources.sqlite.triggers import CHANGES, DDL, SHAPES, TRUNCATE, UPDATE, values
 
 if TYPE_CHECKING:
     from tidemill.sources.sqlite import SqliteFileConfig
@@ -104,7 +105,7 @@ class ChangeWindows:
             cells = self._read(noted or through)
             whole = cells.rows
             if int(cells.number[0, -1]) < through:  # there is more, but a statement ends what stands before it
-                statements = np.flatnonzero(_ddl(cells))
+                statements = np.flatnonzero(_statements(cells))
                 whole = int(statements[-1]) + 1 if len(statements) else 0
             if noted or not whole:
                 yield from self._spill(noted or through, cells)
@@ -135,12 +136,13 @@ class ChangeWindows:
         numbers, times = cells.number[0], cells.number[3]
         place = SqlitePlace(int(numbers[-1]), int(times[-1]), self.place.file)
         barrier = Barrier.NONE
-        if int(cells.number[2, 0]) == DDL:
-            shape = self._shape(int(cells.number[1, 0]))
+        if _statements(cells)[0]:
+            shape, committed = self._shape(int(cells.number[1, 0])), (str(place.text()), 0, place.witness * _MILLI)
             blocks: tuple[Block, ...] = ()
-            if shape.selected and shape.statement is not None:
-                barrier = Barrier.SCHEMA_CHANGE
-                blocks = (ddl_block(shape.statement, 0, 0, (str(place.text()), 0, place.witness * _MILLI)),)
+            if shape.selected and int(cells.number[2, 0]) == TRUNCATE:
+                barrier, blocks = Barrier.TRUNCATE, (truncate_block(shape.table, committed),)
+            elif shape.selected and shape.statement is not None:
+                barrier, blocks = Barrier.SCHEMA_CHANGE, (ddl_block(shape.statement, 0, 0, committed),)
         else:
             strings = (column(np.ascontiguousarray(each), pa.int64()).cast(pa.string()) for each in (numbers, times))
             names = pc.binary_join_element_wise(*strings, "/")  # as `SqlitePlace.text`
@@ -159,7 +161,7 @@ class ChangeWindows:
         self._spills += 1
         handed = 0
         while True:
-            stop = np.flatnonzero(_ddl(cells))
+            stop = np.flatnonzero(_statements(cells))
             if len(stop):  # a statement is a transaction of its own: the window ends before it
                 cells = cells.part(0, cells.columns, np.arange(int(stop[0])))
             if cells.rows:
@@ -273,15 +275,16 @@ class ChangeWindows:
         return SqliteTable.from_json(document)
 
 
-def _ddl(cells: SqliteCells) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = cells.number[2] == DDL
+def _statements(cells: SqliteCells) -> npt.NDArray[np.bool_]:
+    """What is no change of a row."""
+    found: npt.NDArray[np.bool_] = np.isin(cells.number[2], (DDL, TRUNCATE))
     return found
 
 
 def _between_statements(cells: SqliteCells, count: int) -> Iterator[tuple[int, int]]:
     """Runs of the first `count` rows; each statement is a run of its own."""
     first = 0
-    for at in np.flatnonzero(_ddl(cells)[:count]).tolist():
+    for at in np.flatnonzero(_statements(cells)[:count]).tolist():
         if at > first:
             yield first, at
         yield at, at + 1

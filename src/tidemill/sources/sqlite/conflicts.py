@@ -1,0 +1,139 @@
+"""Which rows a new one may replace, as SQL over `NEW` and a row `x` of the table. More than these do no harm, because
+only what is gone counts; fewer would be a loss. A partial index is taken as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemill.decoders.sqlite import SqliteTable
+from tidemill.sources._shared.sqlite_catalog import IndexTerm, UniqueIndex, quote
+from tidemill.sources._shared.sqlite_statements import SqliteToken, compares_values, expression_text
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerSpec:
+    """A table, and what its triggers depend on. `names` are all of its columns, also those that are not captured.
+    `generated` and `defaults` are expressions by name, the latter of columns that may not be NULL. `nested`: its
+    statements may meet each other (`WriteGraph.is_nested`). `mixed`: a foreign key to the table itself compares columns
+    of two types, and then SQLite (3.40 to 3.51) may leave a value in NEW as it was compared, and not as it was
+    stored."""
+
+    table: SqliteTable
+    names: tuple[str, ...]
+    generated: Mapping[str, Sequence[SqliteToken]]
+    defaults: Mapping[str, str]
+    uniques: tuple[UniqueIndex, ...]
+    nested: bool = False
+    mixed: bool = False
+
+    @property
+    def has_computed_keys(self) -> bool:
+        """A generated column, or an expression, is unique."""
+        stored = {c.name for c in self.table.columns if not c.generated}
+        return any(term.column not in stored for index in self.uniques for term in index.terms)
+
+    @property
+    def doubtful(self) -> list[str]:
+        """Unique indexes with an expression whose value for a new row cannot be known: it compares columns, and a
+        comparison depends on their types, which NEW does not have in triggers."""
+        terms = [(index.name, term) for index in self.uniques for term in index.terms]
+        return sorted({name for name, term in terms if compares_values(term.expression)})
+
+
+class ConflictSql:
+    """`rowid` is how the rowid can be named. `current` selects the row that an UPDATE changes, as `cur`: BEFORE
+    triggers may have changed it, and columns that the UPDATE does not set are read again after them."""
+
+    def __init__(self, spec: TriggerSpec, rowid: str | None, current: str = "") -> None:
+        self._spec, self._current = spec, current
+        self._rowid = None if spec.table.without_rowid else rowid
+        self._names = {name.lower(): name for name in spec.names}
+
+    def conflict(self, *, moved: bool = False) -> str:
+        """`moved`: of an UPDATE whose row may have been changed, so that it gets for each column the value of NEW or
+        that of `cur`."""
+        found = [] if self._rowid is None else [f"x.{self._rowid} = NEW.{self._rowid}"]
+        found += [" AND ".join(self._equal(term, moved) for term in index.terms) for index in self._spec.uniques]
+        return " OR ".join(f"({condition})" for condition in found)
+
+    def marks(self) -> str:
+        """A comment for each unique index, by which a later look knows that it was taken into account."""
+        return " ".join(f"/* unique {mark} */" for mark in index_marks(self._spec.uniques))
+
+    def load_inputs(self) -> str:
+        """A statement that does nothing but name every column. Before an UPDATE, SQLite loads of the row only what it
+        sets and what triggers name, and makes generated columns of that: of a column that is not there, of NULL."""
+        if not self._spec.has_computed_keys:
+            return ""
+        stored = (quote(name) for name in self._spec.names if name not in self._spec.generated)
+        return f"SELECT {', '.join(f'NEW.{name}' for name in stored)}; "
+
+    def may_replace(self) -> str:
+        """An UPDATE that leaves keys alone replaces nothing, and looks for nothing. Any column may bring a row into a
+        partial index, or change what is computed. `UPDATE OF` would not do: it does not know SET rowid = ..."""
+        spec = self._spec
+        if spec.has_computed_keys or any(index.partial for index in spec.uniques):
+            return ""
+        names = {name for index in spec.uniques for name in index.columns} | set(spec.table.key)
+        columns = [quote(c.name) for c in spec.table.columns if c.name in names]
+        if self._rowid is not None:
+            columns.append(self._rowid)
+        return f"({' OR '.join(f'NEW.{c} IS NOT OLD.{c} COLLATE BINARY' for c in columns)}) AND "
+
+    def _equal(self, term: IndexTerm, moved: bool) -> str:
+        collation = f"COLLATE {quote(term.collation)}"
+        if term.expression:
+            text = expression_text(term.expression, self._names.keys())
+            return f"({text}) {collation} IN (SELECT {text}{self._inputs(term.expression, moved)})"
+        name = quote(term.column)
+        if moved or self._is_recomputed(term.column):
+            return f"x.{name} {collation} IN ({self._values(term.column, moved)})"
+        return f"x.{name} = {self._value(term.column)} {collation}"
+
+    def _values(self, name: str, moved: bool) -> str:
+        """A query of what the column may have in the new row."""
+        quoted = quote(name)
+        found = f"SELECT {self._value(name)} AS {quoted}"
+        if self._is_recomputed(name):
+            expression = self._spec.generated[name]
+            text = expression_text(expression, self._names.keys())
+            found += f" UNION ALL SELECT {text}{self._inputs(expression, moved)}"
+        return f"{found} UNION ALL SELECT cur.{quoted} {self._current}" if moved else found
+
+    def _inputs(self, expression: Sequence[SqliteToken], moved: bool) -> str:
+        """FROM what the expression may be computed of."""
+        names = dict.fromkeys(self._names[token.word] for token in expression if token.word in self._names)
+        queries = ", ".join(f"({self._values(name, moved)})" for name in names)
+        return f" FROM {queries}" if queries else ""
+
+    def _is_recomputed(self, name: str) -> bool:
+        """NEW has generated columns computed of NULL where REPLACE will put a default."""
+        return bool(self._spec.defaults) and name in self._spec.generated
+
+    def _value(self, name: str) -> str:
+        """REPLACE makes a NULL that may not be one the column's default, after our trigger."""
+        default = self._spec.defaults.get(name)
+        return f"coalesce(NEW.{quote(name)}, {default})" if default else f"NEW.{quote(name)}"
+
+
+def index_marks(uniques: Sequence[UniqueIndex], renamed: Mapping[str, str] | None = None) -> list[str]:
+    """What tells unique indexes apart. `renamed` has the former names of columns, in lower case: a column with another
+    name does not make another index."""
+    former = renamed or {}
+
+    def plain(name: str) -> str:
+        return former.get(name.lower(), name.lower())
+
+    return [
+        hashlib.sha256(
+            repr(
+                [
+                    (plain(term.column), [plain(t.name) if t.name else t.text for t in term.expression], term.collation)
+                    for term in index.terms
+                ]
+            ).encode()
+        ).hexdigest()[:12]
+        for index in uniques
+    ]

@@ -1,0 +1,79 @@
+"""What triggers depend on, read from the file: columns, unique indexes, and what the application's own triggers and
+foreign keys do in the middle of a statement."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from tidemill.decoders.sqlite import SqliteTable, data_type
+from tidemill.sources._shared.sqlite_catalog import OWN, default_literal, read_table, unique_indexes, why_unreadable
+from tidemill.sources._shared.sqlite_statements import TriggerStatement, generated_expressions
+from tidemill.sources._shared.sqlite_writes import ForeignKey, WriteGraph
+from tidemill.sources.sqlite.conflicts import TriggerSpec
+from tidemill.sources.sqlite.triggers import AFTER_KINDS, BEFORE_KINDS, trigger_name
+
+
+def read_writes(db: sqlite3.Connection) -> WriteGraph:
+    triggers = db.execute(
+        "SELECT name, tbl_name, sql FROM sqlite_schema WHERE type = 'trigger' AND name NOT GLOB ? ORDER BY rowid",
+        [f"{OWN}*"],
+    ).fetchall()
+    references = db.execute(
+        'SELECT DISTINCT s.name, f."table", f.on_update, f.on_delete FROM sqlite_schema AS s,'
+        " pragma_foreign_key_list(s.name) AS f WHERE s.type = 'table'"
+    ).fetchall()
+    return WriteGraph((TriggerStatement.parse(*row) for row in triggers), (ForeignKey(*row) for row in references))
+
+
+def read_spec(db: sqlite3.Connection, name: str, sql: str, writes: WriteGraph) -> TriggerSpec:
+    names = tuple(column for (column,) in db.execute("SELECT name FROM pragma_table_xinfo(?)", [name]))
+    table, uniques = read_table(db, name), tuple(unique_indexes(db, name))
+    hidden = db.execute("SELECT 1 FROM pragma_table_xinfo(?) WHERE hidden IN (2, 3)", [name]).fetchone()
+    generated = generated_expressions(sql) if hidden else {}
+    return TriggerSpec(
+        table, names, generated, _defaults(db, table), uniques, writes.is_nested(name), _is_mixed(db, table)
+    )
+
+
+def _defaults(db: sqlite3.Connection, table: SqliteTable) -> dict[str, str]:
+    """One that calls a function of the application's is left out: a program without it may write to the table, as long
+    as it names the column."""
+    found = {c.name: c.default for c in table.columns if not c.nullable and c.default and c.default.upper() != "NULL"}
+    strings = {c.name: default_literal(c) or f"({found[c.name]})" for c in table.columns if c.name in found}
+    return {name: text for name, text in strings.items() if not why_unreadable(db, table.name, text)}
+
+
+def _is_mixed(db: sqlite3.Connection, table: SqliteTable) -> bool:
+    rows = db.execute(
+        'SELECT "from", "to" FROM pragma_foreign_key_list(?1) WHERE "table" = ?1 COLLATE NOCASE', [table.name]
+    ).fetchall()
+    kinds = {c.name.lower(): data_type(c.declared).arrow for c in table.columns}
+    keys = [(child, parent or (table.key[0] if table.key else "")) for child, parent in rows]
+    return any(kinds.get(child.lower()) != kinds.get(parent.lower()) for child, parent in keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """The application's triggers of a table that do not stand to ours as they should. SQLite runs the latest first:
+    what one that is `late` writes to the same table is recorded before the change that it follows from. `early` ones
+    are BEFORE triggers that write to their own table after ours have looked at it."""
+
+    late: tuple[TriggerStatement, ...]
+    early: tuple[TriggerStatement, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.late or self.early)
+
+
+def find_misplaced(db: sqlite3.Connection, table: str, shape: int, writes: WriteGraph) -> Misplaced:
+    rows = db.execute(  # a trigger has the name as its statement spells it
+        "SELECT name, rowid FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE", [table]
+    )
+    made = {str(name): int(number) for name, number in rows}
+    after = min((made.get(trigger_name(shape, kind), 0) for kind in AFTER_KINDS), default=0)
+    before = max((made.get(trigger_name(shape, kind), 0) for kind in BEFORE_KINDS), default=0)
+    return Misplaced(
+        tuple(t for t in writes.triggers(table) if not t.before and made[t.name] > after),
+        tuple(t for t in writes.first_triggers(table) if made[t.name] < before),
+    )

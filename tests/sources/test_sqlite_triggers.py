@@ -1,0 +1,195 @@
+"""What triggers record, without capture: replayed as a destination does it, it is the table, whatever the statements
+were. SQLite itself is the judge."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import product
+from random import Random
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.sources.sqlite_statements import RandomSchema
+from tests.support.seed import run_seed
+from tidemill.sources._shared.sqlite_catalog import quote
+from tidemill.sources.sqlite.setup import SetupRequest, install
+from tidemill.sources.sqlite.triggers import CHANGES, DELETE, INSERT, SHAPES
+
+Row = tuple[tuple[str, Any], ...]
+
+_CASES = 100
+_MOST_CHANGES = 600  # triggers that multiply rows make others wait
+
+
+@contextmanager
+def recorded(*statements: str) -> Iterator[sqlite3.Connection]:
+    """A database with these tables, whose changes are recorded."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement)
+        set_up(db)
+        yield db
+
+
+def set_up(db: sqlite3.Connection, **settings: Any) -> Any:
+    db.execute("BEGIN IMMEDIATE")
+    report = install(db, SetupRequest("reader", (), **{"seen": None, "where": "test", **settings}))
+    db.execute("COMMIT")
+    return report
+
+
+def copies(db: sqlite3.Connection) -> dict[str, Counter[Row]]:
+    """Tables as their recorded changes make them: by their keys, or row by row where there is none."""
+    shapes = {number: orjson.loads(text) for number, text in db.execute(f"SELECT shape, document FROM {SHAPES}")}
+    keyed: dict[str, dict[Row, Row]] = {shape["name"]: {} for shape in shapes.values()}
+    bare: dict[str, Counter[Row]] = {shape["name"]: Counter() for shape in shapes.values()}
+    for _, number, op, _, *values in db.execute(f"SELECT * FROM {CHANGES} ORDER BY change_id"):
+        shape = shapes[number]
+        count, rows, more = len(shape["columns"]), keyed[shape["name"]], bare[shape["name"]]
+        old, new = exact(values[:count]), exact(values[count : 2 * count])
+        if op == INSERT:
+            old, new = (), old
+        gone, came = ([] if op == INSERT else [old]), ([] if op == DELETE else [new])
+        if not key_of(shape, new or old):
+            more.subtract(gone)
+            more.update(came)
+            continue
+        for row in gone:
+            rows.pop(key_of(shape, row), None)
+        for row in came:
+            rows[key_of(shape, row)] = row
+    return {name: Counter(keyed[name].values()) + bare[name] for name in keyed}
+
+
+def originals(db: sqlite3.Connection) -> dict[str, Counter[Row]]:
+    found = {}
+    for (text,) in db.execute(f"SELECT document FROM {SHAPES} WHERE current").fetchall():
+        shape = orjson.loads(text)
+        columns = ", ".join(quote(column["name"]) for column in shape["columns"])
+        rows = [exact(row) for row in db.execute(f"SELECT {columns} FROM {quote(shape['name'])}")]
+        keys = [key_of(shape, row) for row in rows]
+        if not any(value is None for key in keys for _, value in key):  # NULLs are told apart by nothing
+            found[shape["name"]] = Counter(rows)
+    return found
+
+
+def exact(values: Sequence[Any]) -> Row:
+    """1, 1.0 and '1' are different values."""
+    return tuple((type(value).__name__, value) for value in values)
+
+
+def key_of(shape: dict[str, Any], row: Row) -> Row:
+    return tuple(row[i] for i, column in enumerate(shape["columns"]) if column["key"])
+
+
+def assert_copied(db: sqlite3.Connection, what: object = "") -> None:
+    there, here = originals(db), copies(db)
+    assert {name: here[name] for name in there} == there, what
+
+
+def run(db: sqlite3.Connection, statement: str) -> str:
+    """What SQLite says of it, if it refuses. One that takes too long is interrupted, at the same place every time."""
+    db.set_progress_handler(lambda: 1, 300_000)
+    refused = ""
+    try:
+        db.execute(statement)
+    except sqlite3.Error as error:
+        refused = str(error)
+    finally:
+        db.set_progress_handler(None, 0)
+    assert "_tidemill" not in refused, statement
+    return refused
+
+
+def made_schema(dice: Random, triggers: int) -> tuple[sqlite3.Connection, RandomSchema]:
+    """The first that SQLite takes."""
+    while True:
+        schema = RandomSchema(dice, triggers=triggers)
+        db = sqlite3.connect(":memory:", isolation_level=None)
+        db.execute(f"PRAGMA recursive_triggers = {dice.choice(('ON', 'OFF', 'OFF'))}")
+        db.execute(f"PRAGMA foreign_keys = {dice.choice(('ON', 'ON', 'OFF'))}")
+        if not any(run(db, statement) for statement in schema.statements):
+            return db, schema
+        db.close()
+
+
+def random_statement(db: sqlite3.Connection, schema: RandomSchema, dice: Random) -> str:
+    kind = dice.random()
+    if kind < 0.06:
+        return dice.choice(("COMMIT", "ROLLBACK")) if db.in_transaction else "BEGIN"
+    if kind < 0.1 and db.in_transaction:
+        return dice.choice(("SAVEPOINT a", "ROLLBACK TO a", "RELEASE a"))
+    return "VACUUM" if kind < 0.115 and not db.in_transaction else schema.statement()
+
+
+@pytest.mark.parametrize("triggers", [0, 3])
+def test_changes_of_random_statements_in_random_schemas_make_the_tables(triggers: int) -> None:
+    written = 0
+    for seed in (run_seed() + number for number in range(_CASES)):
+        dice = Random(f"{seed}/{triggers}")
+        db, schema = made_schema(dice, triggers)
+        with closing(db):
+            set_up(db)
+            log = list(schema.statements)
+            for _ in range(dice.choice((5, 15, 30))):
+                log.append(random_statement(db, schema, dice))
+                log[-1] += f"  -- {run(db, log[-1])}"
+                assert_copied(db, f"seed {seed}/{triggers}:\n" + "\n".join(log))
+                (changes,) = db.execute(f"SELECT count(*) FROM {CHANGES}").fetchone()
+                if changes > _MOST_CHANGES:
+                    break
+            written += changes
+    assert written > _CASES, "too little happened to prove anything"
+
+
+@pytest.mark.parametrize("recursive", ["ON", "OFF"])
+def test_a_row_that_comes_back_while_it_is_being_deleted_is_there(recursive: str) -> None:
+    """What a foreign key does runs before the AFTER triggers of the row that it follows from."""
+    statements = (
+        "DELETE FROM p WHERE id = 1",
+        "REPLACE INTO p VALUES (7, 'a')",
+        "UPDATE OR REPLACE p SET u = 'a' WHERE id = 2",
+    )
+    comes_back = ("INSERT INTO p VALUES (OLD.p, 'x')", "UPDATE OR REPLACE p SET id = OLD.p WHERE id = 2")
+    for timing, returns, statement in product(("BEFORE", "AFTER"), comes_back, statements):
+        with recorded(
+            "PRAGMA foreign_keys = ON",
+            f"PRAGMA recursive_triggers = {recursive}",
+            "CREATE TABLE p (id INTEGER PRIMARY KEY, u UNIQUE)",
+            "CREATE TABLE c (id INTEGER PRIMARY KEY, p REFERENCES p ON DELETE CASCADE)",
+            f"CREATE TRIGGER back {timing} DELETE ON c BEGIN {returns}; END",
+        ) as db:
+            db.execute("INSERT INTO p VALUES (1, 'a'), (2, 'b')")
+            db.execute("INSERT INTO c VALUES (1, 1)")
+            run(db, statement)
+            assert_copied(db, (timing, returns, statement))
+
+
+@pytest.mark.parametrize("recursive", ["ON", "OFF"])
+def test_a_row_that_a_trigger_of_the_application_changes_before_replace_deletes_it_is_deleted(recursive: str) -> None:
+    with recorded(
+        f"PRAGMA recursive_triggers = {recursive}",
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, u UNIQUE, n)",
+        "CREATE TRIGGER g BEFORE INSERT ON t BEGIN UPDATE t SET n = n + 1; UPDATE t SET u = NEW.u WHERE id = 1; END",
+    ) as db:
+        run(db, "INSERT INTO t VALUES (1, 'a', 0)")
+        run(db, "REPLACE INTO t VALUES (2, 'b', 0)")
+        assert db.execute("SELECT * FROM t").fetchall() == [(2, "b", 0)]
+        assert_copied(db)
+
+
+def test_functions_that_only_one_program_has_hinder_no_other_and_defaults_that_replace_puts_in_are_known() -> None:
+    with recorded(
+        "CREATE TABLE own (id INTEGER PRIMARY KEY, u TEXT NOT NULL DEFAULT (only_here()) UNIQUE)",
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, u TEXT NOT NULL DEFAULT (lower('A')) UNIQUE)",
+    ) as db:
+        assert not run(db, "INSERT INTO own VALUES (1, 'x')")
+        run(db, "INSERT INTO t VALUES (1, 'a')")
+        run(db, "REPLACE INTO t VALUES (2, NULL)")
+        assert db.execute("SELECT * FROM t").fetchall() == [(2, "a")]
+        assert_copied(db)
