@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -112,6 +113,18 @@ def _fresh_logger() -> None:
     os.environ.pop("TIDEMILL_LOG_LEVEL", None)
     LOGGER.handlers[:], LOGGER.propagate = [], True
     LOGGER.setLevel(logging.INFO)
+
+
+@pytest.fixture(autouse=True)
+def _signals_stay() -> Iterator[None]:
+    """A command that runs in this process must not keep signals for itself: the run of tests could not be ended."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    changed = [number.name for number in numbers if signal.getsignal(number) != before[number]]
+    for number in numbers:
+        signal.signal(number, before[number])
+    assert not changed, f"the test leaves handlers of {', '.join(changed)}"
 
 
 @pytest.fixture(scope="session")

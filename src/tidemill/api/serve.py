@@ -122,16 +122,24 @@ def run_server(settings: ServerSettings, say: Callable[[str], None]) -> None:
     main thread. `say` is told what an operator must see: a first token, and where the ports are."""
     settings.check()
     allow_open_files()
-    stop, hurry = listen()
+    with listen() as (stop, hurry):
+        _run_until(stop, hurry, settings, say)
+
+
+def _run_until(
+    stop: threading.Event, hurry: threading.Event, settings: ServerSettings, say: Callable[[str], None]
+) -> None:
     store = open_installation(settings.state)
     tokens = Tokens(store) if settings.auth else None
     metrics = Metrics()
     with keep_fork_server(), keeping_leases(settings.state, settings.lease_seconds) as leases:
         control = ControlPlane(Runtime(metrics=metrics, leases=leases), store, settings.control)
         control.load()
-        call_on_hangup(lambda: reload(control))
         app = create_app(control, tokens, max_body=settings.max_body, rate=settings.rate)
-        with _grpc(control, tokens, settings, say), serving(app, settings, metrics, say), watching(control, settings):
+        with (
+            call_on_hangup(lambda: reload(control)), _grpc(control, tokens, settings, say),
+            serving(app, settings, metrics, say), watching(control, settings),
+        ):  # fmt: skip
             _announce(settings, tokens, say)
             threading.Thread(target=control.start_wanted, name="first start", daemon=True).start()
             stop.wait()

@@ -47,7 +47,12 @@ Result = TypeVar("Result")
 def main() -> int:
     events.configure()
     stop = threading.Event()
-    call_on_signal(stop.set)
+    with call_on_signal(stop.set):
+        return _run_task(stop)
+
+
+def _run_task(stop: threading.Event) -> int:
+    """The exit code."""
     task = read_task(0)
     pipeline, lease = task.pipeline, CaptureLease(task.until, trial=task.trial)
     bind_process(pipeline=pipeline.name, stage="capture")

@@ -60,10 +60,10 @@ def run(
         check_once(pipelines)
     else:
         refuse_schedules(pipelines)
-    stop, hurry = interrupts.listen()
     live = sys.stdout.isatty() and not as_json
     events.configure()
     with ExitStack() as stack:
+        stop, hurry = stack.enter_context(interrupts.listen())
         view = stack.enter_context(LiveTable()) if live else LineView(interval, as_json=as_json)
         # A live table must not be torn apart by what is logged.
         runtime = stack.enter_context(Runtime(said=pipelines[0].state_path / "events.log" if live else None))

@@ -43,12 +43,12 @@ def worker(
     from tidemill.telemetry.metrics import Metrics
 
     check_lease_seconds(lease_seconds)
+    address = None if metrics == "none" else Address.of(metrics, "--metrics")
     events.configure()
-    stop, hurry = interrupts.listen()
     counted = Metrics()
-    with ExitStack() as ports:
-        if metrics != "none":
-            url, stop_metrics = serve_metrics(Address.of(metrics, "--metrics"), counted)
+    with interrupts.listen() as (stop, hurry), ExitStack() as ports:
+        if address is not None:
+            url, stop_metrics = serve_metrics(address, counted)
             ports.callback(stop_metrics)
             line = f"metrics on {url}"
             terminal.say_line({"message": line} if as_json else line)
