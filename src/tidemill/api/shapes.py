@@ -153,7 +153,9 @@ class StatusShape(WireShape):
     lag_seconds: float
     batch_seconds: float
     batches: int
-    position: str
+    position: str = Field(description="Everything up to here is delivered.")
+    captured: str = Field(description="Everything up to here is in the change log.")
+    log_bytes: int = Field(description="Of the change log, what waits for delivery; at log.max_bytes capture waits.")
     began: str
     resumed: bool
     capture_restarts: int

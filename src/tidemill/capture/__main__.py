@@ -54,7 +54,7 @@ def main() -> int:
 def _run_task(stop: threading.Event) -> int:
     """The exit code."""
     task = read_task(0)
-    pipeline, lease = task.pipeline, CaptureLease(task.until, trial=task.trial)
+    pipeline, lease = task.pipeline, CaptureLease(task.until, trial=task.trial, held=task.held)
     bind_process(pipeline=pipeline.name, stage="capture")
     threading.Thread(target=lease.follow, args=(0, stop), name="lease", daemon=True).start()
     make_directory(pipeline.state_path)
@@ -129,12 +129,12 @@ def run(
         log = _retry_until_stopped(lambda: open_log(pipeline, kept, lease.check), stop, status)
         if log is not None:
             with closing(log):
-                _capture(task, stop, status, log, schemas, kept, on_stream, tracer, lease.accepted)
+                _capture(task, stop, status, log, schemas, kept, on_stream, tracer, lease)
 
 
 def _capture(
     task: CaptureTask, stop: threading.Event, status: StatusFile, log: LogWriter, schemas: SchemaRegistry,
-    kept: StateStore, on_stream: Callable[[], None], tracer: Tracer | None, accepted: threading.Event,
+    kept: StateStore, on_stream: Callable[[], None], tracer: Tracer | None, lease: CaptureLease,
 ) -> None:  # fmt: skip
     pipeline = task.pipeline
     spec, state = pipeline.spec, pipeline.state_path
@@ -163,7 +163,7 @@ def _capture(
         status.update(
             stage="cdc", events=status.count(visible), offset=tail.offset, position=tail.position,
             lag_bytes=source.lag_bytes(), notices=notices(), error={}, tables=effort.tables,
-            busy_seconds=effort.busy_seconds,
+            busy_seconds=effort.busy_seconds, undelivered_bytes=log.undelivered_bytes(),
             slot_bytes=source.slot_bytes() if isinstance(source, SlotHolder) else None,
         )  # fmt: skip
 
@@ -206,8 +206,8 @@ def _capture(
         Capture(
             source, log, schemas, limits, stop,
             confirmed=known, on_confirmed=note_confirmed, on_stream=note_stream, on_progress=progress,
-            on_error=status.last_error, adopt=adopt, requeue=requeuer.turn, trace=trace, accepted=accepted,
-            effort=effort,
+            on_error=status.last_error, adopt=adopt, requeue=requeuer.turn, trace=trace, accepted=lease.accepted,
+            effort=effort, held=lease.held,
         ).run()  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 """What the capture process hears from the one that started it: its pipeline, until when it may work on it, and of a
-document on trial that it was accepted.
+document on trial that it was accepted, of a pause that it goes on capturing, and of that pause's end.
 
 Both processes read the same clock (`lease_clock`), so a deadline is enough. A capture process whose server is frozen
 hears of no renewal, and ends itself before another server may take the pipeline over. It asks the clock also before
@@ -28,12 +28,14 @@ _RENEWAL = struct.Struct("<d")
 @dataclass(frozen=True, slots=True)
 class CaptureTask:
     """`until` None: nobody else may take this pipeline over. `once`: say when the source's present end is reached. On
-    `trial` it connects, and captures nothing before it hears that the document was accepted."""
+    `trial` it connects, and captures nothing before it hears that the document was accepted. `held`: the pipeline is
+    paused, and what is captured gathers in the log."""
 
     pipeline: Pipeline
     until: float | None = None
     once: bool = False
     trial: bool = False
+    held: bool = False
 
     def pack(self) -> bytes:
         """The first message."""
@@ -51,6 +53,11 @@ def pack_acceptance() -> bytes:
     return _RENEWAL.pack(math.nan)
 
 
+def pack_hold(held: bool) -> bytes:
+    """As long as a renewal, and none: a pause begins, or is over."""
+    return _RENEWAL.pack(math.inf if held else -math.inf)
+
+
 def read_task(file: int) -> CaptureTask:
     """Takes no byte more than the first message has."""
     (length,) = _LENGTH.unpack(_read(file, _LENGTH.size))
@@ -59,11 +66,13 @@ def read_task(file: int) -> CaptureTask:
 
 
 class CaptureLease:
-    def __init__(self, until: float | None, *, trial: bool = False) -> None:
+    def __init__(self, until: float | None, *, trial: bool = False, held: bool = False) -> None:
         self._until = until
-        self.accepted = threading.Event()
+        self.accepted, self.held = threading.Event(), threading.Event()
         if not trial:
             self.accepted.set()
+        if held:
+            self.held.set()
 
     def check(self) -> None:
         """Ends this process at once if it may not go on: killed at any time it loses nothing."""
@@ -86,6 +95,8 @@ class CaptureLease:
             (said,) = _RENEWAL.unpack(message)
             if math.isnan(said):
                 self.accepted.set()
+            elif math.isinf(said):
+                self.held.set() if said > 0 else self.held.clear()
             else:
                 self._until = said
         stop.set()

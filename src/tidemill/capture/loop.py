@@ -38,7 +38,8 @@ _TRIAL_SECONDS = 0.05
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`ahead_bytes`: how far capture may run ahead of delivery. `mark_events`: how finely batches can be cut.
-    `kept_bytes`: how much the log may hold that is not delivered, or may not go because rows wait in quarantine."""
+    `kept_bytes`: how much the log may hold that is not delivered, also in a pause, or may not go because rows wait in
+    quarantine."""
 
     ahead_bytes: int
     mark_events: int = 1000
@@ -51,7 +52,8 @@ class Capture:
     position. `adopt` is called when the log has all that the source gave: a snapshot's chunks come in there
     (`capture/snapshot.py`), and it says how many events became visible. `requeue` is the same for rows that waited in
     quarantine (`capture/requeue.py`); it is also called while the log has no room. With a `trace`, changes and appends
-    are recorded as spans. Until `accepted` is set nothing is captured: the document is on trial."""
+    are recorded as spans. Until `accepted` is set nothing is captured: the document is on trial. While `held` is set
+    the pipeline is paused: nothing is delivered, and capture goes on until the log is full."""
 
     def __init__(
         self,
@@ -71,17 +73,18 @@ class Capture:
         trace: AppendTracer | None = None,
         accepted: threading.Event | None = None,
         effort: Effort | None = None,
+        held: threading.Event | None = None,
     ) -> None:
         self._source, self._log, self._schemas, self._limits, self._stop = source, log, schemas, limits, stop
         self._confirmed, self._on_confirmed = confirmed, on_confirmed
         self._on_stream, self._on_progress, self._on_error = on_stream, on_progress, on_error
         self._adopt, self._requeue, self._trace, self._accepted = adopt, requeue, trace, accepted
-        self._effort = effort or Effort()
+        self._effort, self._held = effort or Effort(), held or threading.Event()
         self._retries = RetryPolicy().begin(stop)
         self._pen = ThreadPoolExecutor(1, "log")
         self._writing: tuple[Change, Future[int]] | None = None
         self._passed: Committed | None = None  # the last change, if it had no events: only the position has moved, on
-        self._noticed: tuple[Notice, ...] = ()
+        self._noticed: tuple[tuple[Notice, ...], int] = ((), 0)
 
     def run(self) -> None:
         """Connects, streams, and connects again after what `is_retryable` calls passing. Raises the rest."""
@@ -125,8 +128,8 @@ class Capture:
         while not self._stop.is_set():
             with self._effort.turn():
                 self._store_all(self._source.changes(_WAIT_SECONDS))
-            if (notices := self._source.notices()) != self._noticed:
-                self._noticed = notices
+            if (noticed := (self._source.notices(), self._log.undelivered_bytes())) != self._noticed:
+                self._noticed = noticed
                 self._on_progress(0)  # an idle stream reports nothing else
             if self._writing is None or self._writing[1].done():
                 self._settle()
@@ -157,13 +160,15 @@ class Capture:
         held_back = False
         while not self._stop.is_set():
             self._acknowledge(settled=False)  # the server ends a connection that stays silent
+            waiting, held = self._log.undelivered_bytes(), self._held.is_set()
+            room = (self._limits.kept_bytes if held else self._limits.ahead_bytes) - waiting
             full = self._log.kept_bytes() > self._limits.kept_bytes
-            if not full and self._log.undelivered_bytes() <= self._limits.ahead_bytes:
+            if not full and room >= 0:
                 self._writing = change, self._pen.submit(self._apply, change)
                 return
-            if full and not held_back:
+            if not held_back and (held or room >= 0):  # else delivery is only slower than capture for a while
                 held_back = True
-                self._on_error(_full_of_waiting_rows(self._log))
+                self._on_error(_full_in_a_pause(self._log) if room < 0 else _full_of_waiting_rows(self._log))
             if visible := self._requeue():
                 self._on_progress(visible)
             began = time.monotonic()
@@ -259,6 +264,15 @@ class Capture:
             failpoint("capture.confirmed")
             self._confirmed = confirmed
         self._source.acknowledge(confirmed)
+
+
+def _full_in_a_pause(log: LogWriter) -> LogFull:
+    return LogFull(
+        f"the log holds {log.undelivered_bytes()} bytes that wait for the end of the pause, and takes no more: nothing"
+        " is captured, and the source keeps its changes",
+        where=log.store.label,
+        fix="Resume the pipeline, or raise log.max_bytes.",
+    )
 
 
 def _full_of_waiting_rows(log: LogWriter) -> LogFull:

@@ -30,7 +30,8 @@ class CaptureStatus:
     source's position where that was, after which it `resumed` if the pipeline had run before. `caught_up`: the log has
     all that the source had then; only said where it was asked for (`run --once`). `main_since`: when the process had
     loaded its modules. `tables` are events by table, of the busiest so many; `busy_seconds` those in which it read and
-    wrote changes, without what it waited for; `slot_bytes` what PostgreSQL keeps for the slot."""
+    wrote changes, without what it waited for; `slot_bytes` what PostgreSQL keeps for the slot, `undelivered_bytes`
+    what the log holds for the stream."""
 
     pid: int
     stage: str = "init"
@@ -50,6 +51,7 @@ class CaptureStatus:
     tables: dict[str, int] = field(default_factory=dict)
     busy_seconds: float = 0.0
     slot_bytes: int | None = None
+    undelivered_bytes: int = 0
 
 
 class StatusFile:

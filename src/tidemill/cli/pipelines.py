@@ -254,7 +254,7 @@ def _line(status: dict[str, Any]) -> str:
     return (
         f"{status['name']} {status['state']} {status['stage']} events={status['events']} "
         f"rate={status['events_per_second']:.0f}/s lag={status['lag_events']}ev {status['lag_seconds']:.1f}s{lag_bytes}"
-        f" position={status['position'] or 'none'}"
+        f" log={status['log_bytes']}B position={status['position'] or 'none'}"
         + (f" next_run={status['next_run']}" if status["next_run"] else "")
         + (f" error: {error}" if error else "")
     )

@@ -7,7 +7,8 @@ removed at any time, from any thread. Commands and services call it; it knows no
                        └───────────────┴──▶ failed ──start──▶ running
 
 `failing`: capture failed for good, and what it captured before is still delivered. Nothing of a pipeline that is
-created, paused, stopped or failed runs. A running or paused pipeline owns its state directory (ownership.py); a stop, a
+created, paused, stopped or failed runs, except capture of one that is paused and captures all the same
+(`pause.capture`). A running or paused pipeline owns its state directory (ownership.py); a stop, a
 failure, a removal or the end of the process frees it.
 """
 
@@ -149,7 +150,14 @@ class Runtime:
         if self._given is None:
             check_agreement(pipelines)
 
-    def start(self, *names: str, cause: Cause | None = None, trial: bool = False, once: bool = False) -> None:
+    def start(
+        self,
+        *names: str,
+        cause: Cause | None = None,
+        trial: bool = False,
+        once: bool = False,
+        paused: bool = False,
+    ) -> None:
         """Starts what is created, stopped or failed, and resumes what is paused. Those that run already are left alone;
         one that is just ending is waited for. Returns when the capture processes have been started, which takes seconds
         the first time, because Spark starts then.
@@ -159,24 +167,24 @@ class Runtime:
         pipeline's own files leaves those that were begun before it running.
 
         On `trial` only capture starts: nothing is delivered until `accept`, also not by a drain. With `once` the status
-        of each says when it has `caught_up` with what its source had at the start; who asked for it drains then.
+        of each says when it has `caught_up` with what its source had at the start; who asked for it drains then. Those
+        that start `paused` capture and deliver nothing, until `resume`; they need no Spark.
         """
         with ExitStack() as held:
             supervisors = self._list_held(names, held)
             with ExitStack() as undoing:
                 chosen = []
                 for supervisor in supervisors:
-                    if supervisor.own():
+                    if supervisor.own(paused=paused):
                         undoing.callback(supervisor.disown)
                         chosen.append(supervisor)
-                spark = self._session(chosen[0].pipeline) if chosen else None
+                spark = self._session(chosen[0].pipeline) if chosen and not paused else None
                 if spark is not None:
                     check_slots(spark, self._running_with(chosen))
                 undoing.pop_all()
             for number, supervisor in enumerate(chosen):
-                assert spark is not None
                 try:
-                    supervisor.begin(spark, cause, trial=trial, once=once)
+                    supervisor.begin(spark, cause, trial=trial, once=once, paused=paused)
                 except BaseException:
                     for unbegun in chosen[number:]:
                         unbegun.disown()
@@ -199,7 +207,8 @@ class Runtime:
 
     def pause(self, *names: str, seconds: float = STOP_SECONDS, cause: Cause | None = None) -> None:
         """Ends capture after its append and the streams after the batches under way; the position stays, and so does
-        the ownership of the state directory. What the log holds waits for `resume`. Returns when nothing runs.
+        the ownership of the state directory. What the log holds waits for `resume`. Returns when nothing runs, or
+        nothing but capture, where the document says so (`pause.capture`).
 
         Pausing what is paused changes nothing. `LifecycleError` if a pipeline does not run.
         """
@@ -295,13 +304,13 @@ class Runtime:
         """All are asked before any is waited for."""
         for supervisor in supervisors:
             supervisor.check(ending)
-        threads = [supervisor.ask(ending) for supervisor in supervisors]
-        for supervisor, thread in zip(supervisors, threads, strict=True):
-            if thread is None:
+        waits = [supervisor.ask(ending) for supervisor in supervisors]
+        for supervisor, wait in zip(supervisors, waits, strict=True):
+            if wait is None:
                 with supervisor.starting:  # it may be just starting
-                    thread = supervisor.ask(ending)
-            if thread is not None:
-                thread.join()
+                    wait = supervisor.ask(ending)
+            if wait is not None:
+                wait()
             if ending.into is State.STOPPED:
                 with supervisor.starting:
                     supervisor.release(ending.cause)

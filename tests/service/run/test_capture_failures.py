@@ -17,7 +17,7 @@ from tidemill.capture.status import CaptureStatus
 from tidemill.errors import PositionLost, is_retryable
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.log import LogReader
-from tidemill.service.run import pipeline_run
+from tidemill.service.run import pipeline_run, stream_groups
 from tidemill.service.run.pipeline_run import PipelineRun
 from tidemill.service.run.status import State
 
@@ -91,7 +91,7 @@ def test_a_pipeline_whose_capture_failed_does_not_wait_for_ever_for_a_sink_that_
     run = works.run(monkeypatch, **dict(zip("abc", outlook, strict=True)))
     run._capture = FailedCapture(works.pipeline)  # type: ignore[assignment]
     assert run.watch().state is State.FAILING
-    monkeypatch.setattr(pipeline_run, "_STANDSTILL_SECONDS", 0.0)
+    monkeypatch.setattr(stream_groups, "STANDSTILL_SECONDS", 0.0)
     assert run.watch().state is State.FAILED
     assert works.checkpoint() == (None if "all" in policy else 10)
     works.log.close()

@@ -168,7 +168,7 @@ class SnapshotReport(_message.Message):
     def __init__(self, id: _Optional[int] = ..., state: _Optional[str] = ..., tables: _Optional[_Iterable[_Union[TableProgress, _Mapping]]] = ...) -> None: ...
 
 class StatusReport(_message.Message):
-    __slots__ = ("pipeline", "state", "stage", "began", "confirmed_position", "pending_events", "lag_bytes", "lag_seconds", "events", "sinks", "tables", "error", "notices")
+    __slots__ = ("pipeline", "state", "stage", "began", "confirmed_position", "pending_events", "lag_bytes", "lag_seconds", "events", "sinks", "tables", "error", "notices", "current_position", "log_bytes")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +182,8 @@ class StatusReport(_message.Message):
     TABLES_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_POSITION_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     state: str
     stage: Stage
@@ -195,7 +197,9 @@ class StatusReport(_message.Message):
     tables: _containers.RepeatedCompositeFieldContainer[TableProgress]
     error: ErrorDetail
     notices: _containers.RepeatedCompositeFieldContainer[Notice]
-    def __init__(self, pipeline: _Optional[str] = ..., state: _Optional[str] = ..., stage: _Optional[_Union[Stage, str]] = ..., began: _Optional[str] = ..., confirmed_position: _Optional[str] = ..., pending_events: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., events: _Optional[int] = ..., sinks: _Optional[_Iterable[_Union[SinkProgress, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableProgress, _Mapping]]] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ...) -> None: ...
+    current_position: str
+    log_bytes: int
+    def __init__(self, pipeline: _Optional[str] = ..., state: _Optional[str] = ..., stage: _Optional[_Union[Stage, str]] = ..., began: _Optional[str] = ..., confirmed_position: _Optional[str] = ..., pending_events: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., events: _Optional[int] = ..., sinks: _Optional[_Iterable[_Union[SinkProgress, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableProgress, _Mapping]]] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., current_position: _Optional[str] = ..., log_bytes: _Optional[int] = ...) -> None: ...
 
 class SinkProgress(_message.Message):
     __slots__ = ("sink", "state", "offset", "lag_events", "dead_letters", "error")

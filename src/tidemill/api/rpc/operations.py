@@ -115,6 +115,7 @@ class StatusService:
         if status is None:
             return report
         report.began, report.confirmed_position = status.began, status.position
+        report.current_position, report.log_bytes = status.captured, status.log_bytes
         report.pending_events, report.events = status.lag_events, status.events
         report.lag_seconds = status.lag_seconds
         if status.lag_bytes is not None:

@@ -110,6 +110,16 @@ class Trigger(Config):
         return self.mode == "real_time"
 
 
+class Pause(Config):
+    """What a pause ends. Its position is kept either way, and so is what the log holds."""
+
+    capture: bool = Field(
+        default=False,
+        description="Whether a paused pipeline goes on capturing into its log, until that holds log.max_bytes; only "
+        "delivery stops then: docs/server.md.",
+    )
+
+
 class CommitPolicy(Config):
     """Whose receipts let the checkpoint advance. A sink that it does not wait for has a position of its own."""
 
@@ -150,6 +160,7 @@ class PipelineSpec(Config):
     schedule: Schedule | None = Field(
         default=None, description="When a server runs it, by cron; without one it runs all the time: docs/schedules.md."
     )
+    pause: Pause = Field(default=Pause(), description="What a pause ends: delivery, or capture too.")
     commit_policy: CommitPolicy = Field(
         default=CommitPolicy(), description="Which sinks must have a batch before the checkpoint moves."
     )
@@ -197,6 +208,14 @@ class PipelineSpec(Config):
             raise ValueError(
                 f"trigger.mode real_time holds {lanes} of Spark's slots for lanes and needs one more for other jobs, "
                 f"but spark.master {self.spark.master} has {slots}: raise it to local[{lanes + 1}], or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _captures_in_a_pause_only_what_runs(self) -> PipelineSpec:
+        if self.schedule is not None and self.pause.capture:
+            raise ValueError(
+                "pause.capture does not go with a schedule: nothing is captured between two runs. Leave one out"
             )
         return self
 

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tidemill.capture.lease import CaptureTask, pack_acceptance, pack_renewal
+from tidemill.capture.lease import CaptureTask, pack_acceptance, pack_hold, pack_renewal
 from tidemill.capture.status import CaptureStatus, read_status
 from tidemill.config.pipeline import Pipeline
 from tidemill.disk.private import open_file
@@ -27,12 +27,14 @@ class CaptureProcess:
 
     def __init__(
         self, pipeline: Pipeline, said: Path | None = None, lease: HeldLease | None = None, once: bool = False,
-        trial: bool = False,
+        trial: bool = False, held: bool = False,
     ) -> None:  # fmt: skip
         """With a `lease` the process ends itself when it has not heard of a renewal in time, also while this one is
         frozen. With `once` its status says when it has `caught_up`. While `trial` is set it
-        captures nothing; who clears it calls `watch` as ever, which lets the process go on."""
+        captures nothing; who clears it calls `watch` as ever, which lets the process go on. While `held` is set the
+        pipeline is paused, and the process fills the log; who changes it calls `watch` as ever."""
         self.trial, self._waits = trial, False
+        self.held, self._holds = held, False
         self._pipeline, self._said, self._lease, self._once = pipeline, said, lease, once
         self._piping = threading.Lock()  # renewals come from a thread of their own
         if lease is not None:
@@ -59,9 +61,9 @@ class CaptureProcess:
         assert process.stdin is not None
         try:
             until = self._lease.until if self._lease is not None else None
-            process.stdin.write(CaptureTask(self._pipeline, until, self._once, self.trial).pack())
+            process.stdin.write(CaptureTask(self._pipeline, until, self._once, self.trial, self.held).pack())
             process.stdin.flush()
-            self._waits = self.trial
+            self._waits, self._holds = self.trial, self.held
         except BrokenPipeError:
             pass  # it died at once; `watch` tells why
         os.set_blocking(process.stdin.fileno(), False)
@@ -76,6 +78,8 @@ class CaptureProcess:
             return None
         if self._waits and not self.trial:
             self._waits = not self._send(pack_acceptance())
+        if self._holds != self.held and self._send(pack_hold(self.held)):
+            self._holds = self.held
         status = read_status(self._pipeline.state_path)
         if status is not None and status.pid != self._process.pid:
             status = None  # of the process before

@@ -1,4 +1,4 @@
-"""How old the oldest event is that waits in the log."""
+"""How much waits in the log, and for how long."""
 
 from __future__ import annotations
 
@@ -9,8 +9,40 @@ import pyarrow.compute as pc
 from tidemill.errors import TidemillError
 from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
+from tidemill.stream.position.ledger import Ledger
+from tidemill.telemetry import events
 
 _LOOK_SECONDS = 1.0
+
+
+class WaitingEvents:
+    """Those in the log that are not delivered. Only numbers for people: who reads the log to deliver it says what is
+    wrong with it."""
+
+    def __init__(self, log: LogReader, ledger: Ledger) -> None:
+        self._log, self._ledger, self._lag, self._last_tail = log, ledger, Lag(log), 0
+
+    @property
+    def head(self) -> Offset:
+        return self._log.head()
+
+    def tail(self) -> Offset:
+        """Where the log ends; as it was last known, if it cannot be read now."""
+        try:
+            self._last_tail = self._log.tail().offset
+        except TidemillError as error:
+            events.warn("pipeline.lag_unknown", error=error.what)
+        return self._last_tail
+
+    def count(self, tail: Offset) -> int:
+        try:
+            return max(0, tail - max(self._ledger.checkpoint.offset, self._log.head()))
+        except TidemillError:
+            return max(0, tail - self._ledger.checkpoint.offset)
+
+    def seconds(self, tail: Offset, waiting: int) -> float:
+        """Since the commit of the oldest."""
+        return self._lag.seconds(tail - waiting, tail)
 
 
 class Lag:

@@ -9,24 +9,23 @@ what was captured before, and `failed` then.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tidemill.capture.status import CaptureStatus
 from tidemill.config.advice import fill_in_data, fill_in_error
 from tidemill.config.pipeline import Pipeline
 from tidemill.config.secrets import reveal
 from tidemill.disk.private import make_directory
-from tidemill.errors import CheckpointConflict, ErrorData, LeaseLost, SparkLost, TidemillError, to_data
+from tidemill.errors import CheckpointConflict, LeaseLost, SparkLost, TidemillError, to_data
 from tidemill.log.reader import LogReader
 from tidemill.service.cause import Cause
 from tidemill.service.lease.leases import HeldLease
 from tidemill.service.run.capture_process import CaptureProcess
 from tidemill.service.run.dead_letters import RunDeadLetters
-from tidemill.service.run.lag import Lag
+from tidemill.service.run.lag import WaitingEvents
 from tidemill.service.run.metering import PipelineMeter
 from tidemill.service.run.notices import SinkNotices
 from tidemill.service.run.quarantines import RunQuarantines
@@ -34,6 +33,7 @@ from tidemill.service.run.record import RunRecord
 from tidemill.service.run.run_sensing import RunSensing
 from tidemill.service.run.status import WAITING, PipelineStatus, Rate, SinkStatus, State
 from tidemill.service.run.stream_group import GroupRun
+from tidemill.service.run.stream_groups import StreamGroups
 from tidemill.service.schema.barriers import barrier_of, sink_settings, waiting_notice
 from tidemill.service.schema.structures import KeptStructures
 from tidemill.service.snapshot.driver import SnapshotDriver
@@ -51,7 +51,6 @@ from tidemill.telemetry.tracer import Tracer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_STANDSTILL_SECONDS = 30.0  # that a pipeline whose capture failed waits for sinks of which none takes anything
 _ENDS_ALL = (SparkLost, CheckpointConflict, LeaseLost)  # whatever the commit policy could do without
 
 
@@ -61,7 +60,7 @@ class PipelineRun:
     def __init__(
         self,
         pipeline: Pipeline,
-        spark: SparkSession,
+        spark: SparkSession | None,
         *,
         said: Path | None = None,
         on_status: Callable[[PipelineStatus], None] = lambda status: None,
@@ -73,6 +72,7 @@ class PipelineRun:
         lease: HeldLease | None = None,
         once: bool = False,
         tracer: Tracer | None = None,
+        held: bool = False,
     ) -> None:
         """`said`: the file for what the capture process says; by default our own standard error.
 
@@ -81,13 +81,14 @@ class PipelineRun:
         pipelines and by the runs of one. `cause` is who asked for the start; by default this process's user.
         While `trial` is set no stream runs and nothing is delivered: who tries a document out clears it, or stops.
         With a `lease` nothing is saved or appended once it is lost. `once`: the status says when it has `caught_up`.
+        `held`: it begins paused, and captures; `spark` may be None until `release` brings one.
         """
-        self.pipeline, self.trial, self._tracer = pipeline, trial, tracer
+        self.pipeline, self.trial, self._tracer, self.held = pipeline, trial, tracer, held
         meter = self._meter = PipelineMeter(metrics or Metrics(), pipeline.name, pipeline.log_uri)
         self._on_status, self._on_batch_done, self._on_error = on_status, on_batch, meter.counts_errors(on_error)
-        self._capture = CaptureProcess(pipeline, said, lease, once, trial)
+        self._capture = CaptureProcess(pipeline, said, lease, once, trial, held)
         self._captured = CaptureStatus(0)  # what capture said last
-        self._spark, self._policy = spark, policy_of(pipeline)
+        self._spark, self._policy = cast("SparkSession", spark), policy_of(pipeline)
         self._state = pipeline.build_state()
         self._record, self._quarantines = RunRecord(self._state, pipeline.name), RunQuarantines(pipeline, self._state)
         self._snapshots: SnapshotDriver | None = None
@@ -99,13 +100,11 @@ class PipelineRun:
             fence=lease is not None and lease.predecessor is not None,
         )  # fmt: skip
         self._dead_letters, self._structures = RunDeadLetters(pipeline), KeptStructures(pipeline)
-        self._groups = {g.key: GroupRun(g, self._ledger, self._new_stream) for g in self._policy.groups}
-        self._log = LogReader(pipeline.log_uri)
+        self._groups = StreamGroups((g.key, GroupRun(g, self._ledger, self._new_stream)) for g in self._policy.groups)
         self._sensing = RunSensing(pipeline, self._state)
         self._notices = SinkNotices(pipeline.state_path / "notices.json")
         self._offset: int | None = None  # the pipeline's checkpoint as the last report left it
-        self._rate, self._last_tail, self._lag = Rate(), 0, Lag(self._log)
-        self._moved: tuple[int, float] = (-1, 0.0)  # the groups' offsets together, and since when they are that
+        self._rate, self._waiting = Rate(), WaitingEvents(LogReader(pipeline.log_uri), self._ledger)
         self._changing = threading.Lock()  # batches report from Spark's threads
         self.status = PipelineStatus(pipeline.name, State.CREATED, sinks=self._sinks(0))
         self.error: TidemillError | None = None
@@ -118,13 +117,20 @@ class PipelineRun:
     def start(self) -> None:
         self._begin()
         begin_if_due(self.pipeline, self._state)
-        self._snapshots = SnapshotDriver(self.pipeline, self._spark, self._state, self._delivered)
+        if self.held:
+            self._ledger.open()
+            self._capture.start()
+            return
+        self._snapshots = self._new_snapshots()
         self._capture.start()
         self._snapshots.start()
 
+    def _new_snapshots(self) -> SnapshotDriver:
+        return SnapshotDriver(self.pipeline, self._spark, self._state, self._delivered)
+
     def _delivered(self, sink: str) -> int | None:
         """Up to where a sink has everything; None if it was given up. From any thread."""
-        group = next(g for g in self._groups.values() if sink in g.group.sinks)
+        group = self._groups.of_sink(sink)
         return None if group.given_up else self._quarantines.delivered(group.offset)
 
     def start_stream(self) -> None:
@@ -134,8 +140,8 @@ class PipelineRun:
 
     def watch(self) -> PipelineStatus:
         """Looks after all parts. Raises nothing: a failure is a state."""
-        if self.status.state is State.RUNNING:
-            self._capture.trial = self.trial
+        if self._captures:
+            self._capture.trial, self._capture.held = self.trial, self.held
             try:
                 self._hear(self._capture.watch())
             except Exception as error:  # noqa: BLE001  one pipeline's failure is not that of the others
@@ -150,9 +156,34 @@ class PipelineRun:
             self._deliver_the_rest(self.error)
         return self.status
 
+    @property
+    def _captures(self) -> bool:
+        return self.status.state is State.RUNNING or (self.held and self.status.state is State.PAUSED)
+
+    def hold(self, seconds: float) -> None:
+        """Ends delivery after the batches under way, and copies of tables; capture goes on. The state is paused."""
+        if self.held:
+            return
+        self.held = True
+        self._change(state=State.STOPPING)
+        if self._snapshots is not None:
+            self._snapshots.stop()
+        self._groups.stop(seconds)
+        self._measure(into=State.PAUSED)
+        events.emit("pipeline.paused", undelivered=self.status.lag_events, captures=True)
+
+    def release(self, spark: SparkSession) -> None:
+        """Delivery goes on where `hold` ended it, in this Spark session."""
+        self._spark, self.held = spark, False
+        self._groups.begin_again()
+        self._snapshots = self._new_snapshots()
+        self._snapshots.start()
+        self._change(state=State.RUNNING)
+        events.emit("pipeline.started")
+
     def stop_capture(self) -> None:
         """Nothing new comes in; what the log holds goes on being delivered."""
-        if self.status.state is State.RUNNING:
+        if self._captures:
             self._change(state=State.STOPPING)
         if self._snapshots is not None:
             self._snapshots.stop()
@@ -160,39 +191,32 @@ class PipelineRun:
 
     def start_delivery(self) -> None:
         """For a drain that comes before the first `watch`: starts the streams, if the log holds anything for them."""
-        if self._tail() > self._log.head():
+        if self._waiting.tail() > self._waiting.head:
             self._watch_streams()
 
     def drained(self) -> bool:
-        """Nothing is left to deliver, or nobody to deliver it. Sinks that fail are not waited for, unless the pipeline
-        needs them."""
+        """Nothing is left to deliver, or nobody to deliver it."""
         try:
-            tail = self._tail()
-            self._change(lag_events=self._count_waiting(tail), sinks=self._sinks(tail))
-            waiting = [g for g in self._groups.values() if g.offset < tail and g.running]
-            return all(g.failing and not g.group.leads for g in waiting)
+            tail = self._waiting.tail()
+            self._change(lag_events=self._waiting.count(tail), sinks=self._sinks(tail))
+            return self._groups.have_delivered(tail)
         except TidemillError:
             return True
 
     def ask_to_stop(self) -> None:
         """`stop` without waiting, for who has several to stop."""
-        for group in self._groups.values():
-            group.ask_to_stop()
+        self._groups.ask_to_stop()
 
     def stop(self, seconds: float = 60, *, into: State = State.STOPPED) -> None:
         """Ends after the batches under way, with their checkpoints; those that take longer than `seconds` are delivered
         again at the next start. The state is `into` then, unless the pipeline failed. May be called again."""
         self.stop_capture()
-        self.ask_to_stop()
-        deadline = time.monotonic() + seconds
-        for group in self._groups.values():
-            group.stop(max(0.0, deadline - time.monotonic()))
+        self._groups.stop(seconds)
         if self.status.state is State.FAILING and self.error is not None:  # stopped before all was delivered
             self._change_to_failed(self.error)
         if self.status.state is State.STOPPING:
-            tail = self._tail()
-            waiting = self._count_waiting(tail)
-            seconds, notices = self._lag.seconds(tail - waiting, tail), self._standing_notices()
+            waiting = self._waiting.count(tail := self._waiting.tail())
+            seconds, notices = self._waiting.seconds(tail, waiting), self._standing_notices()
             self._change(state=into, lag_events=waiting, lag_seconds=seconds, sinks=self._sinks(tail), notices=notices)
             events.emit(f"pipeline.{into}", undelivered=waiting)
         if self.status.state is not State.RUNNING:
@@ -208,25 +232,26 @@ class PipelineRun:
 
     def _fail_after_delivery(self, error: TidemillError) -> None:
         """Capture gave up. The log may hold what no sink has yet: the streams go on until it is delivered."""
-        if self.trial:
-            self._fail(error)  # what the log holds is for the sinks of the document that comes back
+        if self.trial or self.held:
+            self._fail(error)  # what the log holds is for who comes back: the document from before, or the operator
             return
         self.error = error
         self._capture.stop()
-        self._moved = (-1, time.monotonic())
+        self._groups.await_standstill()
         # What it said of tables is still true; how much it has not read is not known any more.
         self._captured = replace(self._captured, stage="failed", error=to_data(error), lag_bytes=None)
         self._change(state=State.FAILING, stage="failed", error=to_data(error))
         self._on_error(error)
+        waiting = self._waiting.count(self._waiting.tail())
         events.fail("pipeline.failing", code=error.code, error=error.what,
-                    where=error.where, fix=error.fix, undelivered=self._count_waiting(self._tail()))  # fmt: skip
+                    where=error.where, fix=error.fix, undelivered=waiting)  # fmt: skip
 
     def _deliver_the_rest(self, error: TidemillError) -> None:
         """A step of it; the pipeline is `failed` when nothing is left, or nothing that a sink takes."""
         try:
             self._watch_streams()
             self._measure()
-            if not self._stands_still():
+            if not self._groups.stand_still(self._waiting.tail()):
                 return
         except Exception as failure:  # noqa: BLE001  a second failure: what is not delivered stays in the log
             second = fill_in_error(explain(failure), self.pipeline)
@@ -234,22 +259,12 @@ class PipelineRun:
                         where=second.where, fix=second.fix)  # fmt: skip
         self._fail(error)
 
-    def _stands_still(self) -> bool:
-        """Every sink has everything, or those that have not fail and took nothing for a while."""
-        tail = self._tail()
-        waiting = [group for group in self._groups.values() if group.offset < tail and not group.given_up]
-        reached = sum(group.offset for group in self._groups.values())
-        if reached != self._moved[0]:
-            self._moved = (reached, time.monotonic())
-        standing = time.monotonic() - self._moved[1] >= _STANDSTILL_SECONDS
-        return all(group.failing and standing for group in waiting)
-
     def _begin(self) -> None:
         if self.status.state is State.CREATED:
             make_directory(self.pipeline.state_path)
-            self._change(state=State.RUNNING)
+            self._change(state=State.PAUSED if self.held else State.RUNNING)
             self._sensing.start()
-            events.emit("pipeline.started")
+            events.emit("pipeline.captures_paused" if self.held else "pipeline.started")
 
     def _change(self, **changes: Any) -> None:
         with self._changing:
@@ -265,14 +280,14 @@ class PipelineRun:
 
     def _watch_streams(self) -> None:
         """The group that leads comes first: what ends it ends the pipeline, whatever the others say."""
-        if self.trial:
+        if self.trial or self.held:
             return
         for group in self._groups.values():
             try:
                 group.watch()
             except Exception as failure:
                 error = fill_in_error(explain(failure), self.pipeline)
-                given_up = {g.group.key for g in self._groups.values() if g.given_up} | {group.group.key}
+                given_up = self._groups.given_up | {group.group.key}
                 if isinstance(error, _ENDS_ALL) or not self._policy.can_go_on(given_up):
                     raise error from failure
                 group.give_up(error)
@@ -338,61 +353,46 @@ class PipelineRun:
             self._meter.count_captured(said)
         self._captured = now if now.streaming_since else replace(now, notices=self._captured.notices)
 
-    def _measure(self) -> None:
-        capture = self._captured
-        tail = self._tail()
-        waiting = self._count_waiting(tail)
-        failing = (g.last_error for g in self._groups.values() if g.last_error and g.group.votes)
+    def _measure(self, into: State | None = None) -> None:
+        capture, waiting = self._captured, self._waiting.count(tail := self._waiting.tail())
         if capture.began and not self.status.began:
             events.emit("pipeline.resumed" if capture.resumed else "pipeline.began", position=capture.began)
             self._change(began=capture.began, resumed=capture.resumed)
         self._change(
-            stage=WAITING if any(group.waiting for group in self._groups.values()) else capture.stage,
+            state=into or self.status.state,
+            stage=WAITING if self._groups.waiting else capture.stage,
             events_per_second=self._rate.per_second(),
             lag_bytes=capture.lag_bytes,
             lag_events=waiting,
-            lag_seconds=self._lag.seconds(tail - waiting, tail),
+            lag_seconds=self._waiting.seconds(tail, waiting),
+            log_bytes=(capture.undelivered_bytes or self.status.log_bytes) if waiting else 0,
+            captured=capture.position or self.status.captured,
             capture_restarts=self._capture.restarts,
             sinks=self._sinks(tail),
             quarantined=self._quarantines.look(),
-            error=fill_in_data(capture.error or next(failing, ErrorData()), self.pipeline),
+            error=fill_in_data(capture.error or self._groups.last_error, self.pipeline),
             notices=self._standing_notices(),
-            lanes_stand=all(group.lanes_stand for group in self._groups.values()),
+            lanes_stand=self._groups.lanes_stand,
             tables=table_statuses(self._snapshots.tables) if self._snapshots is not None else (),
             caught_up=capture.caught_up and self._snapshots is not None and self._snapshots.idle,
         )
 
     def _standing_notices(self) -> tuple[dict[str, str], ...]:
-        waiting = [notice for group in self._groups.values() if (notice := waiting_notice(group.waiting))]
+        waiting = map(waiting_notice, self._groups.waiting)
         said = (*waiting, *self._quarantines.notices(), *self._captured.notices, *self._notices.standing())
         return tuple(fill_in_data(notice, self.pipeline) for notice in (*said, *self._sensing.notices()))
 
     def _sinks(self, tail: int) -> tuple[SinkStatus, ...]:
         """In the order of the document."""
-        found = {sink.id: sink for group in self._groups.values() for sink in group.sinks(tail)}
-        return tuple(found[sink.config.id] for sink in self.pipeline.spec.sinks)
-
-    def _tail(self) -> int:
-        try:
-            self._last_tail = self._log.tail().offset
-        except TidemillError as error:  # only a number for people; who reads the log to deliver it has its own retries
-            events.warn("pipeline.lag_unknown", error=error.what)
-        return self._last_tail
-
-    def _count_waiting(self, tail: int) -> int:
-        """Events in the log that are not delivered yet."""
-        try:
-            return max(0, tail - max(self._ledger.checkpoint.offset, self._log.head()))
-        except TidemillError:
-            return max(0, tail - self._ledger.checkpoint.offset)
+        return self._groups.sinks(tail, [sink.config.id for sink in self.pipeline.spec.sinks])
 
     def _fail(self, error: TidemillError) -> None:
         self.fail(error)
         self.stop()
 
     def _change_to_failed(self, error: TidemillError) -> None:
-        tail = self._tail()
-        waiting, heard = self._count_waiting(tail), self.status.state is State.FAILING
+        tail = self._waiting.tail()
+        waiting, heard = self._waiting.count(tail), self.status.state is State.FAILING
         self._change(state=State.FAILED, error=to_data(error), lag_events=waiting, sinks=self._sinks(tail))
         if not heard:
             self._on_error(error)

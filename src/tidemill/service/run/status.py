@@ -16,7 +16,7 @@ class State(enum.StrEnum):
     RUNNING = "running"
     FAILING = "failing"  # capture failed for good; what it captured before is still delivered
     STOPPING = "stopping"
-    PAUSED = "paused"  # nothing of it runs, its position and its state directory are kept; it goes on when resumed
+    PAUSED = "paused"  # nothing is delivered; its position and its state directory are kept; it goes on when resumed
     STOPPED = "stopped"
     FAILED = "failed"
 
@@ -70,6 +70,8 @@ class QuarantinedTable:
 class PipelineStatus:
     """Lag in three measures: `lag_bytes` of the source's own log, `lag_events` captured but not delivered as the commit
     policy asks, and `lag_seconds` since the commit of the oldest change that waits in the log (0 when none does).
+    `log_bytes` of the change log hold what waits: at `log.max_bytes` capture waits, too. `position` is delivered, as
+    the commit policy asks, and `captured` is how far the log is.
     `began` is the source's position at which this run began to capture, or after which it `resumed`.
     `dead_letters_dropped` dead letters had to go for newer ones in this run. `notices` need somebody's eyes although
     everything runs: {code, subject, what, fix}.
@@ -88,6 +90,8 @@ class PipelineStatus:
     batch_seconds: float = 0.0
     batches: int = 0
     position: str = ""
+    captured: str = ""
+    log_bytes: int = 0
     began: str = ""
     resumed: bool = False
     capture_restarts: int = 0

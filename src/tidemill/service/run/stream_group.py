@@ -101,6 +101,13 @@ class GroupRun:
             offset=self.offset, code=error.code, error=error.what, where=error.where, fix=error.fix,
         )  # fmt: skip
 
+    def begin_again(self) -> None:
+        """After a pause, as after a start: what was given up is tried again."""
+        self.given_up = False
+        self._start_at, self._retries = 0.0, RetryPolicy().begin()
+        with self._changing:
+            self._recover()
+
     def ask_to_stop(self) -> None:
         if self._stream is not None:
             self._stream.ask_to_stop()

@@ -1,12 +1,14 @@
 """One pipeline of a runtime, through all its runs: each has a thread that watches it from start to end.
 
-Only that thread touches the `PipelineRun`. Other threads ask it to end, and wait for it; the most urgent wish counts.
+Only that thread touches the `PipelineRun`. Other threads ask it to end, to pause or to go on, and wait for it; the
+most urgent wish counts. A pause that goes on capturing (`pause.capture`) does not end the run: it is held.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,7 +80,8 @@ class Supervisor:
         self._run: PipelineRun | None = None
         self._thread: threading.Thread | None = None
         self._ending: Ending | None = None
-        self._asked = threading.Event()
+        self._resumption: tuple[SparkSession, Cause | None] | None = None
+        self._asked, self._settled = threading.Event(), threading.Event()
 
     @property
     def status(self) -> PipelineStatus:
@@ -96,18 +99,21 @@ class Supervisor:
     def settle(self) -> None:
         """Waits for a run that is ending or has failed; one that goes on is left alone."""
         with self._changing:
-            thread = self._thread
-            if thread is None or (self._ending is None and self.state is not State.FAILED):
+            thread, ending = self._thread, self._ending
+            if thread is None or (ending is None and self.state is not State.FAILED):
                 return
-        thread.join()
+        if ending is not None and self._holds(ending):
+            self._settled.wait()
+        else:
+            thread.join()
 
-    def own(self) -> bool:
-        """Takes the state directory and says whether there is something to start; False: it runs. A run that is just
-        ending is waited for. `starting` is held."""
+    def own(self, *, paused: bool = False) -> bool:
+        """Takes the state directory and says whether there is something to start; False: it runs, or is `paused` as it
+        is wanted. A run that is just ending is waited for. `starting` is held."""
         self.settle()
         if self.state is State.FAILING:
             raise self.refuse("it is delivering what it captured before capture failed", "Wait, or use restart.")
-        if self.state is State.RUNNING:
+        if self.state is State.RUNNING or (paused and self.state is State.PAUSED):
             return False
         if self.state is not State.PAUSED:  # a paused pipeline has it still
             self._take_ownership()
@@ -128,9 +134,10 @@ class Supervisor:
             self._owned.enter_context(taken.pop_all())
 
     def _let_go_if_paused(self) -> None:
-        """The lease of a paused pipeline is lost: nothing runs that would notice. What is desired of it stays."""
+        """The lease of a paused pipeline is lost, and nothing runs that would notice. What is desired of it stays."""
         with self.starting:
-            if self.state is State.PAUSED and self._lease is not None and self._lease.lost:
+            runs = self._thread is not None and self._thread.is_alive()
+            if self.state is State.PAUSED and not runs and self._lease is not None and self._lease.lost:
                 self._owned.close()
                 self._tell_status(_first_status(self.pipeline))
 
@@ -144,10 +151,18 @@ class Supervisor:
             self._owned.close()
 
     def begin(
-        self, spark: SparkSession, cause: Cause | None = None, *, trial: bool = False, once: bool = False
+        self,
+        spark: SparkSession | None,
+        cause: Cause | None = None,
+        *,
+        trial: bool = False,
+        once: bool = False,
+        paused: bool = False,
     ) -> None:
         """Returns when the capture process was started. `starting` is held, and the directory owned. A `trial`
-        delivers nothing until `accept`."""
+        delivers nothing until `accept`. One that begins `paused` captures only; it needs no Spark."""
+        if spark is not None and self._resume(spark, cause):
+            return
         name = self.pipeline.name
         run = PipelineRun(
             self.pipeline,
@@ -162,6 +177,7 @@ class Supervisor:
             lease=self._lease,
             once=once,
             tracer=self._tracer,
+            held=paused,
         )
         with bind(pipeline=name):
             try:
@@ -173,7 +189,19 @@ class Supervisor:
         with self._changing:
             self._run, self._thread, self._ending = run, thread, None
             self._asked.clear()
+            self._settled.clear()
             thread.start()
+
+    def _resume(self, spark: SparkSession, cause: Cause | None) -> bool:
+        """Of a run that is held; False if there is none."""
+        with self._changing:
+            if self._thread is None or not self._thread.is_alive() or self.state is not State.PAUSED:
+                return False
+            self._resumption = spark, cause
+            self._settled.clear()
+            self._asked.set()
+        self._settled.wait()
+        return True
 
     def accept(self) -> None:
         """The trial is over: the streams start with the next look."""
@@ -189,16 +217,25 @@ class Supervisor:
         elif ending.drain_until is not None and self.state is State.PAUSED:
             raise self.refuse("a paused pipeline delivers nothing", "Resume it first, or stop it.")
 
-    def ask(self, ending: Ending) -> threading.Thread | None:
-        """The thread to wait for, if there is a run to end."""
+    def ask(self, ending: Ending) -> Callable[[], object] | None:
+        """What waits until it is done, if there is a run to end or to hold."""
         with self._changing:
             self.check(ending)
-            thread = self._thread
+            thread, holds = self._thread, self._holds(ending)
             if thread is None or not thread.is_alive():
+                return None
+            if holds and self.state is State.PAUSED and self._ending is None:
                 return None
             self._ending = self._ending.and_also(ending) if self._ending else ending
             self._asked.set()
-            return thread
+            if not holds:
+                return thread.join
+            self._settled.clear()
+            return self._settled.wait
+
+    def _holds(self, ending: Ending) -> bool:
+        """Whether capture goes on."""
+        return ending.into is State.PAUSED and self.pipeline.spec.pause.capture
 
     def refuse(self, why: str, fix: str) -> LifecycleError:
         return LifecycleError(
@@ -223,15 +260,12 @@ class Supervisor:
 
     def _run_to_its_end(self, run: PipelineRun) -> None:
         try:
-            wait = _WATCH_SECONDS
-            while not self._asked.wait(wait) and run.status.state is not State.FAILED:
-                if self._lease is not None:
-                    self._lease.check()
-                before = run.status
-                changed = run.watch() != before
-                wait = _WATCH_SECONDS if changed else min(_REST_WATCH_SECONDS, wait * 1.2)
-            if run.status.state is not State.FAILED:
-                self._wind_down(run)
+            self._watch(run)
+            while run.status.state is not State.FAILED:
+                if not self._attend(run):
+                    self._wind_down(run)
+                    break
+                self._watch(run)
         except LeaseLost as error:
             run.fail(error)
             run.stop(0)  # another server may begin any time now
@@ -242,6 +276,38 @@ class Supervisor:
         finally:
             if run.status.state is not State.PAUSED:
                 self._owned.close()
+            self._settled.set()
+
+    def _watch(self, run: PipelineRun) -> None:
+        """Until somebody asks for something, or it has failed."""
+        wait = _WATCH_SECONDS
+        while not self._asked.wait(wait) and run.status.state is not State.FAILED:
+            if self._lease is not None:
+                self._lease.check()
+            before = run.status
+            changed = run.watch() != before
+            wait = _WATCH_SECONDS if changed else min(_REST_WATCH_SECONDS, wait * 1.2)
+
+    def _attend(self, run: PipelineRun) -> bool:
+        """Holds the run or lets it go on, as it was asked for; False if it is to end."""
+        with self._changing:
+            ending, resumption = self._ending, self._resumption
+        if ending is not None:
+            if not self._holds(ending):
+                return False
+            run.attribute(ending.cause)
+            run.hold(ending.seconds)
+        elif resumption is not None:
+            spark, cause = resumption
+            run.attribute(cause)
+            run.release(spark)
+        with self._changing:  # what was asked for meanwhile is looked at next
+            self._ending = None if self._ending is ending else self._ending
+            self._resumption = None if self._resumption is resumption and ending is None else self._resumption
+            if self._ending is None and self._resumption is None:
+                self._asked.clear()
+                self._settled.set()
+        return True
 
     def _wind_down(self, run: PipelineRun) -> None:
         run.attribute(self._wish().cause)

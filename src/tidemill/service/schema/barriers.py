@@ -77,10 +77,8 @@ def quarantines_of(pipeline: Pipeline) -> list[Quarantine]:
         return state.schema_changes.quarantines(pipeline.name)
 
 
-def waiting_notice(change: StoredChange | None) -> dict[str, str] | None:
+def waiting_notice(change: StoredChange) -> dict[str, str]:
     """With the plan of each sink."""
-    if change is None:
-        return None
     plans = (
         f"{sink}: {'; '.join(each.statements) or each.error or 'nothing to do'}"
         for sink, each in sorted(change.outcomes.items())

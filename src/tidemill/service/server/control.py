@@ -128,7 +128,7 @@ class ControlPlane(ScheduledFleet):
                     if not self.store.change_document(new.stored()):
                         self.store.add_document(new.stored())
                 for name in (*added, *changed):
-                    if self._find(name).desired == m.RUNNING:
+                    if self._find(name).is_wanted:
                         self._start_and_tell(name, cause)
         finally:
             self._release(*added, *changed)
@@ -214,7 +214,7 @@ class ControlPlane(ScheduledFleet):
                 self._take_away(current, cause)
                 self._put_in_place(current, new, cause)
                 try:
-                    if new.desired == m.RUNNING:
+                    if new.is_wanted:
                         self._start(name, cause, trial=True)
                         self._try_out(name)
                     if not self.store.change_document(new.stored(), instead_of=current.version):
@@ -222,7 +222,7 @@ class ControlPlane(ScheduledFleet):
                     self._note_owner(pipeline)
                 except Exception as error:
                     refusal = self._roll_back(current, new, explain(error), snapshot)
-                    if new.desired != m.RUNNING:
+                    if not new.is_wanted:
                         raise
                     raise refusal from error
                 self.runtime.accept(name)
@@ -327,11 +327,14 @@ class ControlPlane(ScheduledFleet):
     def _end(self, name: str, desired: str, cause: Cause, action: str, call: Callable[[], None]) -> PipelineView:
         with self._turn(name):
             usable(self._find(name))
-            if action == "drain" or self.holder_elsewhere(name) is None:
+            elsewhere = action != "drain" and self.holder_elsewhere(name) is not None
+            if not elsewhere:
                 call()
             self.audit(cause, action, name)
             self._want(name, desired, cause)
             self._start_errors.pop(name, None)
+            if elsewhere and self._find(name).is_wanted:  # it is taken over when that server is gone
+                self._start_errors[name] = LeaseHeld("another server runs this pipeline")
         return self.view(name)
 
     def _try_out(self, name: str) -> None:
@@ -342,7 +345,7 @@ class ControlPlane(ScheduledFleet):
             status = self.runtime.status(name)
             if status.state in (State.FAILING, State.FAILED):
                 raise self.runtime.error(name) or from_data(status.error)
-            if status.state is not State.RUNNING:  # an operator stopped it meanwhile
+            if status.state not in (State.RUNNING, State.PAUSED):  # an operator stopped it meanwhile
                 return
             if status.began or status.stage == "cdc":
                 return
@@ -359,7 +362,7 @@ class ControlPlane(ScheduledFleet):
         if new.pipeline is not None:
             snapshot_requests.cancel_after(new.pipeline, snapshot)
         self._put_in_place(new, old, cause)
-        started = old.pipeline is not None and old.desired == m.RUNNING
+        started = old.pipeline is not None and old.is_wanted
         if started:
             self._start_and_tell(old.name, cause)
         self.audit(cause, "roll back", old.name)

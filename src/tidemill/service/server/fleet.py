@@ -91,7 +91,7 @@ class Fleet:
     def start_wanted(self) -> None:
         """Starts what is desired to run; a failure is shown, and stops no other. Blocks for seconds: Spark starts."""
         for each in list(self._managed.values()):
-            if each.desired == m.RUNNING and each.pipeline is not None and self._is_current(each.name):
+            if each.is_wanted and each.pipeline is not None and self._is_current(each.name):
                 self._start_and_tell(each.name, Cause(current_actor(), "the server starts"))
         self.ready = True
         self._restarts.begin()
@@ -133,10 +133,11 @@ class Fleet:
         self._managed[name] = new
 
     def _start(self, name: str, cause: Cause, *, trial: bool = False) -> None:
-        usable(self._find(name))
+        each = self._find(name)
+        usable(each)
         self._start_errors.pop(name, None)
         try:
-            self.runtime.start(name, cause=cause, trial=trial)
+            self.runtime.start(name, cause=cause, trial=trial, paused=each.captures_paused)
         except TidemillError as error:
             self._start_errors[name] = error
             raise
@@ -179,7 +180,7 @@ class Fleet:
         except TidemillError:
             if old is not None and old.pipeline is not None:
                 self.runtime.add(old.pipeline)
-                if old.desired == m.RUNNING:
+                if old.is_wanted:
                     self._start_and_tell(old.name, cause)
             raise
 
@@ -270,7 +271,7 @@ class Fleet:
 
     def _list_failed(self) -> Iterator[tuple[str, TidemillError]]:
         for each in list(self._managed.values()):
-            if each.desired != m.RUNNING or each.pipeline is None:
+            if not each.is_wanted or each.pipeline is None:
                 continue
             if each.name in self._start_errors:
                 yield each.name, self._start_errors[each.name]
@@ -293,7 +294,7 @@ class Fleet:
         if not turn.acquire(blocking=False):  # somebody has it in hand
             return
         try:
-            if name in self._managed and self._managed[name].desired == m.RUNNING and self._is_current(name):
+            if name in self._managed and self._managed[name].is_wanted and self._is_current(name):
                 self._start_and_tell(name, Cause(current_actor(), f"restart {number} after: {error.what}"))
         finally:
             turn.release()

@@ -47,6 +47,16 @@ class Managed:
         tenant = metadata.get("tenant") if isinstance(metadata, dict) else None
         return tenant if isinstance(tenant, str) else None
 
+    @property
+    def captures_paused(self) -> bool:
+        """An operator paused it, and its document says that it goes on capturing."""
+        return self.desired == PAUSED and self.pipeline is not None and self.pipeline.spec.pause.capture
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether something of it runs, if all is well."""
+        return self.desired == RUNNING or self.captures_paused
+
     def stored(self) -> StoredDocument:
         text = orjson.dumps(self.data).decode() if self.data is not None else ""
         return StoredDocument(

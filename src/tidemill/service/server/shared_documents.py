@@ -180,7 +180,7 @@ class SharedFleet(Fleet):
             if ours is not None:
                 self._take_away(ours, _cause())
             self._put_in_place(ours, new, _cause())
-            if new.desired == m.RUNNING and new.pipeline is not None:  # who was asked begins; restarts look after it
+            if new.is_wanted and new.pipeline is not None:  # who was asked begins; restarts look after it
                 self._start_errors[name] = LeaseHeld("another server has just been given this pipeline")
             return
         assert ours is not None
@@ -189,10 +189,10 @@ class SharedFleet(Fleet):
         self._start_errors.pop(name, None)
         if ours.pipeline is None:
             return
-        if stored.desired == m.RUNNING:
-            self._start_and_tell(name, _cause())
-        elif stored.desired == m.PAUSED and self.runtime.status(name).state is State.RUNNING:
+        if stored.desired == m.PAUSED and self.runtime.status(name).state is State.RUNNING:
             self._pause(name, _cause())
+        elif self._managed[name].is_wanted:
+            self._start_and_tell(name, _cause())
         elif stored.desired == m.STOPPED:
             self.runtime.stop(name, cause=_cause())
 
