@@ -26,7 +26,7 @@ from tidemill.service.lease.leases import LeaseKeeper
 from tidemill.service.run import pipeline_run
 from tidemill.service.runtime import Runtime
 from tidemill.service.schedule import run_queue
-from tidemill.service.server import scheduled, shared_documents
+from tidemill.service.server import elsewhere, scheduled, shared_documents
 from tidemill.service.server.control import ControlPlane
 from tidemill.service.server.document_set import ControlSettings
 from tidemill.service.server.tokens import Role, Tokens
@@ -124,6 +124,7 @@ def use_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its servers also look often at what they share: a look costs a stand-in nothing."""
     for module in (shared_documents, scheduled, run_queue):
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(elsewhere, "ASSIGN_SECONDS", 1.0)
     register(monkeypatch)
     monkeypatch.setattr(pipeline_run, "StreamLoop", ScriptedStream)
     monkeypatch.setattr(pipeline_run, "CaptureProcess", StandInCapture)

@@ -8,11 +8,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.api.conftest import Harness, document
+from tests.api.conftest import Harness, Serve, document
 from tests.crash.actors import wait_for
 from tests.service.lease.test_leases import Keepers
+from tidemill.api.client import ServerClient
 from tidemill.errors import ChangedMeanwhile, LifecycleError, UnknownPipeline
 from tidemill.service.lease.leases import keeping_leases
+from tidemill.service.server import elsewhere
 
 SECONDS = 3.0
 
@@ -51,16 +53,84 @@ def test_the_server_that_does_not_run_a_pipeline_pauses_and_resumes_it(servers: 
     first, second = servers
     first.client().create(document("orders"))
     wait_for(shows(second, "standby"), 30, "the second server does not know the pipeline")
-    assert second.client().pause("orders").desired == "paused"
-    wait_for(shows(first, "paused"), 30, "it was not paused")
-    second.client().resume("orders")
-    wait_for(shows(first, "running"), 30, "it was not resumed")
-    with pytest.raises(LifecycleError, match="runs on another server"):
-        second.client().drain("orders")
-    with pytest.raises(LifecycleError, match="runs on another server"):
-        second.client().patch("orders", {"spec": {"batch": {"max_events": 5}}})
-    second.client().stop("orders")
-    wait_for(shows(first, "stopped"), 30, "it was not stopped")
+    for verb, status in (("pause", "paused"), ("pause", "paused"), ("resume", "running"), ("stop", "stopped")):
+        second.client().change("orders", verb)
+        assert _states(first) == [status], "who was asked answers when it is done"
+    for verb, refused in (("pause", "only a running"), ("resume", "only a paused")):
+        with pytest.raises(LifecycleError, match=refused):
+            second.client().change("orders", verb)
+
+
+def test_what_needs_the_run_itself_is_done_where_it_is(servers: tuple[Harness, Harness]) -> None:
+    first, second = servers
+    first.client().create(document("orders"))
+    wait_for(shows(second, "standby"), 30, "the second server does not know the pipeline")
+    wait_for(lambda: second.client().status("orders")["lag_bytes"] == 7, 30, "its numbers are not known there")
+    asked = second.client(name="bob")
+    assert asked.restart("orders").status == "standby"
+    asked.patch("orders", {"spec": {"batch": {"max_events": 5}}})
+    assert (_batch(first), _batch(second), _states(first)) == (5, 5, ["running"])
+    with pytest.raises(LifecycleError, match="the changed pipeline cannot start: the pond is dry"):
+        asked.patch("orders", {"spec": {"source": {"config": {"dsn": "pond://drought"}}}})
+    assert (_batch(first), _states(first)) == (5, ["running"]), "the document from before is in place"
+    read = second.client().pipeline("orders").version
+    asked.drain("orders")
+    assert _states(first) == ["stopped"]
+    asked.start("orders")
+    by_bob = [each["action"] for each in first.client().request("GET", "/audit") if each["actor"].startswith("bob")]
+    assert by_bob[:5] == ["start", "drain", "change", "change", "restart"]
+    with pytest.raises(ChangedMeanwhile):
+        asked.delete("orders", version="another")
+    asked.delete("orders", version=read)
+    wait_for(lambda: list(first.client().pipelines()) == [], 30, "it was not forgotten")
+    assert (list(second.client().pipelines()), first.store.published()) == ([], {})
+
+
+def test_a_process_that_has_a_pipeline_and_does_not_hear_is_named(
+    servers: tuple[Harness, Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = servers
+    first.client().create(document("orders"))
+    wait_for(shows(second, "standby"), 30, "the second server does not know the pipeline")
+    monkeypatch.setattr(elsewhere, "TAKE_SECONDS", 0.3)
+    monkeypatch.setattr(first.control, "_take_requests", lambda: None)
+    with pytest.raises(LifecycleError, match=r"which does not hear: .* pid \d+"):
+        second.client().restart("orders")
+    assert second.store.open_requests() == [], "it was taken back: nobody does it later"
+    assert _states(first) == ["running"]
+
+
+def test_a_pipeline_that_captures_in_its_pause_is_taken_over_paused(servers: tuple[Harness, Harness]) -> None:
+    first, second = servers
+    first.client().create(document("orders", pause={"capture": True}))
+    first.client().create(document("rests"))
+    for name in ("orders", "rests"):
+        first.client().pause(name)
+    wait_for(lambda: second.client().status("orders")["lag_bytes"] == 7, 30, "the second server does not know it")
+    assert _states(first) == ["paused", "paused"]
+    first.control.close(drain_seconds=1)
+    wait_for(lambda: _lease(second, "orders") == (True, 2), 30, "nobody captures")
+    wait_for(lambda: second.control.runtime.status("orders").stage == "cdc", 30, "nobody captures")
+    assert _states(second) == ["paused", "paused"]
+    assert _lease(second, "rests") is None, "nothing of it runs"
+    assert second.client().resume("orders").status == "running"
+
+
+def test_a_server_that_was_restarted_goes_on_capturing_in_the_pause(serve: Serve) -> None:
+    first = serve()
+    first.client().create(document("orders", pause={"capture": True}))
+    first.client().pause("orders")
+    first.control.close(drain_seconds=1)
+    again = serve()
+    wait_for(lambda: again.client().status("orders")["lag_bytes"] == 7, 30, "it does not capture")
+    assert _states(again) == ["paused"]
+    again.client().patch("orders", {"spec": {"batch": {"max_events": 5}}})
+    assert (_states(again), again.control.runtime.status("orders").state) == (["paused"], "paused")
+    with pytest.raises(LifecycleError, match="cannot start: the pond is dry"):
+        again.client().patch("orders", {"spec": {"source": {"config": {"dsn": "pond://drought"}}}})
+    assert again.client().patch("orders", {"spec": {"pause": None}}).status == "paused"
+    assert again.control.runtime.status("orders").state == "created", "nothing of it runs any more"
+    assert again.client().resume("orders").status == "running"
 
 
 def test_a_stopped_pipeline_may_be_changed_and_started_anywhere(servers: tuple[Harness, Harness]) -> None:
@@ -127,19 +197,59 @@ def test_a_server_that_leaves_pipelines_to_workers_steers_them_through_the_store
         client = server.client()
         client.create(document("orders"))
         client.create(document("others"))
-        wait_for(lambda: _states(worker) == ["running", "standby"], 30, "the worker does not run its pipeline")
-        wait_for(lambda: _holder(server) is not None, 30, "the server does not see who runs it")
-        assert _states(server) == ["standby", "standby"]
-        client.pause("orders")
-        wait_for(lambda: _states(worker)[0] == "paused", 30, "it was not paused")
-        client.stop("orders")
-        wait_for(lambda: _states(worker)[0] == "stopped", 30, "it was not stopped")
-        wait_for(lambda: server.control.holder_elsewhere("orders") is None, 30, "the lease was not given back")
-        client.patch("orders", {"spec": {"batch": {"max_events": 5}}})
-        client.start("orders")
-        wait_for(lambda: _states(worker)[0] == "running" and _batch(worker) == 5, 30, "it has the old document")
+        wait_for(lambda: _states(server) == ["running", "unassigned"], 30, "the server does not see how it is")
+        wait_for(lambda: client.status("orders")["lag_bytes"] == 7, 30, "its numbers are not known there")
+        unassigned = client.pipeline("others").error
+        assert unassigned is not None
+        assert "tidemill worker --pipeline others" in unassigned["fix"]
+        assert _next_status(client, "orders", lambda: client.pause("orders")) == "paused"
+        for verb, state in (("resume", "running"), ("restart", "running"), ("drain", "stopped"), ("start", "running")):
+            assert client.change("orders", verb).status == state
+        assert client.patch("orders", {"spec": {"batch": {"max_events": 5}}}).status == "running"
+        assert _batch(worker) == 5
+        with pytest.raises(LifecycleError, match="the changed pipeline cannot start: the pond is dry"):
+            client.patch("orders", {"spec": {"source": {"config": {"dsn": "pond://drought"}}}})
+        assert _states(server)[0] == "running"
+        client.patch("others", {"spec": {"batch": {"max_events": 5}}})
+        with pytest.raises(LifecycleError, match="only a running"):
+            client.pause("others")
+        assert client.stop("others").status == "stopped"
+        client.delete("others")
+        assert client.stop("orders").status == "stopped"
         server.close()
         worker.close()
+
+
+def test_a_pipeline_that_failed_in_its_worker_is_mended_at_the_server(tmp_path: Path, stand_ins: None) -> None:
+    state = str(tmp_path / "state" / "state.sqlite")
+    with keeping_leases(state, SECONDS) as one, keeping_leases(state, SECONDS) as other:
+        server = Harness(tmp_path, leases=one, runs=frozenset())
+        worker = Harness(tmp_path, leases=other, runs=frozenset({"orders"}))
+        dry = document("orders")
+        dry["spec"]["source"]["config"]["dsn"] = "pond://drought"
+        client = server.client()
+        client.create(dry)
+        wait_for(lambda: _states(server) == ["failed"], 30, "the server does not know that it failed")
+        error = client.pipeline("orders").error
+        assert error is not None
+        assert error["what"] == "the pond is dry"
+        mended = client.patch("orders", {"spec": {"source": {"config": {"dsn": "pond://water"}}}})
+        assert (mended.status, mended.error) == ("running", None)
+        server.close()
+        worker.close()
+
+
+def _next_status(client: ServerClient, name: str, change: Callable[[], object]) -> str:
+    """The state that the stream of events has after the change."""
+    stream = client.events(name)
+    assert next(stream).data["state"] == "running"
+    change()
+    return next(str(each.data["state"]) for each in stream if each.data["state"] not in ("running", "stopping"))
+
+
+def _lease(server: Harness, name: str) -> tuple[bool, int] | None:
+    lease = server.client().pipeline(name).lease
+    return (lease["here"], lease["epoch"]) if lease is not None else None
 
 
 def _states(server: Harness) -> list[str]:

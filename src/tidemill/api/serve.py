@@ -133,7 +133,9 @@ def _run_until(
     tokens = Tokens(store) if settings.auth else None
     metrics = Metrics()
     with keep_fork_server(), keeping_leases(settings.state, settings.lease_seconds) as leases:
-        control = ControlPlane(Runtime(metrics=metrics, leases=leases), store, settings.control)
+        control = ControlPlane(
+            Runtime(metrics=metrics, leases=leases, runs=settings.control.runs), store, settings.control
+        )
         control.load()
         app = create_app(control, tokens, max_body=settings.max_body, rate=settings.rate)
         with (

@@ -48,6 +48,34 @@ class StoredAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedStatus:
+    """How a pipeline is, said by the process that runs it, for all others. `epoch` is that of its lease, `document` the
+    JSON of its status."""
+
+    pipeline: str
+    epoch: int
+    state: str
+    document: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequest:
+    """What a server was asked and another process must do, because it runs the pipeline. `document` is the JSON of what
+    the action needs; `taken_by` the process that does it, `answer` the JSON of what came of it, both empty before."""
+
+    id: str
+    pipeline: str
+    action: str
+    document: str
+    actor: str
+    reason: str
+    asked_at: str
+    taken_by: str = ""
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AuditEntry:
     """A change that somebody asked for: who, when, what, of what."""
 

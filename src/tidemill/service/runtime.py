@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -60,17 +60,19 @@ class Runtime:
         said: Path | None = None,
         metrics: Metrics | None = None,
         leases: LeaseKeeper | None = None,
+        runs: Collection[str] | None = None,
     ) -> None:
         """`spark` is a session that belongs to somebody else; by default the first start makes one, from what the
         documents added so far ask for, and `close` ends it. `said` is the file for our events and for what capture
         processes say, opened by the first start; by default they go where they go now, and to standard error. `metrics`
         are those that all pipelines feed. With `leases`, which stay their maker's, a pipeline runs only while this
         process has its lease: `start` raises `LeaseHeld` if another server has it, and one whose lease is lost fails
-        with `LeaseLost`. Traces go where OTEL_* variables say, if they do."""
+        with `LeaseLost`. `runs`: the pipelines that may ever start here, which alone must agree on Spark; None for all.
+        Traces go where OTEL_* variables say, if they do."""
         self.metrics = metrics or Metrics()
         self._tracer = open_tracer()
         self._given = self._spark = spark
-        self._said, self._logs, self.leases = said, False, leases
+        self._said, self._logs, self.leases, self._runs = said, False, leases, runs
         self._changing = threading.Lock()  # guards what is below
         self._supervisors: dict[str, Supervisor] = {}
         self._closed = False
@@ -104,22 +106,36 @@ class Runtime:
         """What made the pipeline's last run fail, or is making it fail now; a new start forgets it."""
         return self._find(name).error
 
+    def lease_epoch(self, name: str) -> int:
+        """Of the lease under which its last run here was; 0 if it had none."""
+        supervisor = self._supervisors.get(name)
+        return supervisor.lease_epoch if supervisor is not None else 0
+
+    def announce(self, status: PipelineStatus) -> None:
+        """Lets subscribers hear of a pipeline that another process runs."""
+        self._subscribers.tell("on_announced", status)
+
     def subscribe(
         self,
         *,
         on_status: Callable[[PipelineStatus], None] | None = None,
         on_batch: Callable[[str, BatchReport], None] | None = None,
         on_error: Callable[[str, TidemillError], None] | None = None,
+        own: bool = False,
     ) -> Callable[[], None]:
         """Hears of every pipeline: each new status; each batch after its checkpoint; each error that makes a pipeline
         fail, or go on without a sink (errors that are retried stand in the status). Every subscriber has a thread of
-        its own and is called in the order in which things happened; what it raises is only logged.
+        its own and is called in the order in which things happened; what it raises is only logged. With `own` it does
+        not hear of what was announced.
 
         Returns the function that unsubscribes. After it no call begins; it waits a few seconds for one under way, but
         not from within.
         """
         self._refuse_if_closed()
-        return self._subscribers.add(on_status=on_status, on_batch=on_batch, on_error=on_error)
+        announced = None if own else on_status
+        return self._subscribers.add(
+            on_status=on_status, on_announced=announced, on_batch=on_batch, on_error=on_error
+        )  # fmt: skip
 
     # ---------------------------------------------------------------- lifecycle
 
@@ -137,7 +153,7 @@ class Runtime:
                     fix="Give it another name, or remove that one first.",
                 )
             if self._given is None:
-                check_agreement([*(each.pipeline for each in self._supervisors.values()), pipeline])
+                check_agreement(self._runnable([*(each.pipeline for each in self._supervisors.values()), pipeline]))
             supervisor = Supervisor(
                 pipeline, self._subscribers, self.metrics, self._said, self.leases, self._tracer
             )  # fmt: skip
@@ -148,7 +164,7 @@ class Runtime:
     def check_together(self, pipelines: Sequence[Pipeline]) -> None:
         """`ConfigError` if they could not all be added: their documents ask for different Sparks."""
         if self._given is None:
-            check_agreement(pipelines)
+            check_agreement(self._runnable(pipelines))
 
     def start(
         self,
@@ -327,9 +343,12 @@ class Runtime:
                 forget_session(self._spark)
                 self._spark = None
             if self._spark is None:
-                pipelines = [each.pipeline for each in self._supervisors.values()]
+                pipelines = self._runnable([each.pipeline for each in self._supervisors.values()])
                 self._spark = open_session(pipelines, first.state_path / "spark.log")
             return self._spark
+
+    def _runnable(self, pipelines: Sequence[Pipeline]) -> list[Pipeline]:
+        return [each for each in pipelines if self._runs is None or each.name in self._runs]
 
     def _running_with(self, chosen: list[Supervisor]) -> list[Pipeline]:
         return [

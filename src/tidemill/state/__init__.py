@@ -8,6 +8,7 @@
     registry_tables.py   the same for schema registries, where several machines share the store
     installation.py      the same for what a server keeps: documents, tokens, audit trail
     leases.py            the same for who runs which pipeline
+    shared_requests.py   the same for what servers and workers say to each other
     sqlite.py            a file in the state directory; the default
     postgres.py          a schema in a PostgreSQL database that several machines share
     postgres_uri.py      its URI: what libpq takes, and our `schema`

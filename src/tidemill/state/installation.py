@@ -9,18 +9,20 @@ from dataclasses import astuple
 from typing import Any
 
 from tidemill.contracts.installation import AuditEntry, StoredAnswer, StoredDocument, StoredToken
+from tidemill.state.shared_requests import SharedRequests
 from tidemill.state.store import Database
 
 KEPT_AUDIT = 10_000
 _LOCKED = "installation"  # writers of what belongs to no pipeline take turns
 
 
-class InstallationStore:
+class InstallationStore(SharedRequests):
     """Safe between threads and processes. `StateError` is worth a retry, unless the store is too new."""
 
     def __init__(self, database: Database, uri: str) -> None:
         """`uri` is where the store is, for what is kept beside it."""
-        self._database, self.uri = database, uri
+        super().__init__(database)
+        self.uri = uri
 
     # ---------------------------------------------------------------- documents
 

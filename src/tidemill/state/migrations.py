@@ -177,6 +177,17 @@ MIGRATIONS = (
         "whose the state of a pipeline is, also after it was deleted",
         ("CREATE TABLE pipeline_owners (pipeline TEXT PRIMARY KEY, tenant TEXT NOT NULL)",),
     ),
+    Migration(
+        17,
+        "what servers and workers say to each other",
+        (
+            "CREATE TABLE published_statuses (pipeline TEXT PRIMARY KEY, epoch BIGINT NOT NULL, state TEXT NOT NULL,"
+            " document TEXT NOT NULL, at TEXT NOT NULL)",
+            "CREATE TABLE server_requests (id TEXT PRIMARY KEY, pipeline TEXT NOT NULL, action TEXT NOT NULL,"
+            " document TEXT NOT NULL, actor TEXT NOT NULL, reason TEXT NOT NULL, asked_at TEXT NOT NULL,"
+            " taken_by TEXT NOT NULL, answer TEXT NOT NULL)",
+        ),
+    ),
 )
 
 _APPLIED = (

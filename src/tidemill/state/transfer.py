@@ -6,7 +6,8 @@
     {"rows": 412, "sha256": "…"}                how many there were; a file without this line is cut off
 
 A file is read into a store that has nothing, at the file's own version, and brought up to ours by the same steps as a
-store of that age. Who holds a lease is not moved: it is a process. Fencing numbers are, and go on rising.
+store of that age. Who holds a lease is not moved, nor what processes say to each other; fencing numbers are, and go on
+rising.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tidemill.state.migrations import Rows
 from tidemill.state.store import Database
 
 FORMAT = 1
-_LEFT_OUT = frozenset({"lease_holders"})
+_LEFT_OUT = frozenset({"lease_holders", "published_statuses", "server_requests"})
 _TABLE = re.compile(r"(CREATE|DROP) TABLE (\w+)")
 _NAME = re.compile(r"[a-z_]+")
 

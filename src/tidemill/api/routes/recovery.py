@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tidemill.api.access import ByOperator, Control, Name
 from tidemill.api.shapes import WireShape
-from tidemill.service.server.control import RecoveredPipeline, RecoveryMode
+from tidemill.service.server.lifecycle import RecoveredPipeline, RecoveryMode
 
 router = APIRouter(tags=["pipelines"])
 

@@ -15,7 +15,8 @@ from tidemill.api.proto import operations_pb2 as wire
 from tidemill.api.rpc.wiring import Caller, Door, find_name, needs
 from tidemill.errors import AccessRefused, ConfigError, TooManyStreams
 from tidemill.service.run.status import WAITING, PipelineStatus, State
-from tidemill.service.server.control import ControlPlane, RecoveryMode
+from tidemill.service.server.control import ControlPlane
+from tidemill.service.server.lifecycle import RecoveryMode
 from tidemill.service.server.managed import PipelineView
 from tidemill.service.server.tokens import Role
 from tidemill.service.snapshot import requests as snapshot_requests

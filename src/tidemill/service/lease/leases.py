@@ -150,10 +150,10 @@ class LeaseKeeper:
 
     def find(self, pipeline: str) -> StoredLease | None:
         """As the store has it now."""
-        return self._store.find(pipeline)
+        return self._note(pipeline)
 
     def known(self, pipeline: str) -> StoredLease | None:
-        """As the last renewal saw it; waits for nothing."""
+        """As it was last seen; waits for nothing."""
         return self._known.get(pipeline)
 
     def is_alive(self, lease: StoredLease) -> bool:
@@ -197,10 +197,11 @@ class LeaseKeeper:
             self._store.leave(self.holder)
         self._store.close()
 
-    def _note(self, pipeline: str) -> None:
+    def _note(self, pipeline: str) -> StoredLease | None:
         """What is shown need not wait for the next renewal."""
         if (found := self._store.find(pipeline)) is not None:
             self._known = {**self._known, pipeline: found}
+        return found
 
     def _silence(self, holder: str, beat: int) -> float:
         """For how long the holder's beat has been this one, by our clock."""

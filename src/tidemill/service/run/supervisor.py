@@ -96,6 +96,11 @@ class Supervisor:
         """What made the last run fail."""
         return self._run.error if self._run is not None else None
 
+    @property
+    def lease_epoch(self) -> int:
+        """Of the lease under which the last run was; 0 before."""
+        return self._lease.epoch if self._lease is not None else 0
+
     def settle(self) -> None:
         """Waits for a run that is ending or has failed; one that goes on is left alone."""
         with self._changing:

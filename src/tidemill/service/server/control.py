@@ -7,26 +7,24 @@ long; those of others do not wait.
 
 from __future__ import annotations
 
-import enum
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemill.config import DocumentError, Pipeline
 from tidemill.config.document import Document
 from tidemill.config.posted import UsedValues, merge_patch, refuse_masks
-from tidemill.errors import ConfigError, LeaseHeld, LifecycleError, TidemillError, from_data
+from tidemill.contracts.installation import StoredRequest
+from tidemill.errors import ConfigError, LifecycleError, TidemillError, from_data
 from tidemill.model.clock import utc_now
 from tidemill.service.cause import Cause, current_actor
-from tidemill.service.maintenance.recovery import PipelineRecovery, capture_from_now, copy_again
 from tidemill.service.run.status import State
 from tidemill.service.server import managed as m
 from tidemill.service.server.document_set import name_in
-from tidemill.service.server.fleet import usable
+from tidemill.service.server.lifecycle import REQUEST_SECONDS, LifecycleFleet
 from tidemill.service.server.managed import Managed, PipelineView
-from tidemill.service.server.scheduled import ScheduledFleet
 from tidemill.service.server.scope import WHOLE, Scope
 from tidemill.service.snapshot import requests as snapshot_requests
 from tidemill.stream.batch.failures import explain
@@ -39,24 +37,7 @@ class Reloaded:
     removed: tuple[str, ...] = ()
 
 
-class RecoveryMode(enum.StrEnum):
-    """How a pipeline goes on after a lost position: with all tables copied again, or without what was lost."""
-
-    SNAPSHOT = "snapshot"
-    ACCEPT_GAP = "accept_gap"
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveredPipeline:
-    """`consequence` is what was confirmed by asking for it."""
-
-    pipeline: str
-    mode: RecoveryMode
-    consequence: str
-    done: PipelineRecovery
-
-
-class ControlPlane(ScheduledFleet):
+class ControlPlane(LifecycleFleet):
     """Every method from any thread. `cause` is who asks. Each change is in the audit trail when its call returns."""
 
     # ---------------------------------------------------------------- from start to end
@@ -183,7 +164,10 @@ class ControlPlane(ScheduledFleet):
         refuse_masks(patch)
         with self._turn(name):
             current = self._of_api(name, expect)
-            return self.replace(name, merge_patch(current.data, patch), cause, expect=expect, scope=scope)
+            merged, same = merge_patch(current.data, patch), [current.version]
+            if not self.is_elsewhere(name):
+                return self.replace(name, merged, cause, expect=same, scope=scope)
+        return self.replace(name, merged, cause, expect=same, scope=scope)
 
     def replace(
         self, name: str, data: Mapping[str, Any], cause: Cause, *, expect: Sequence[str] | None = None,
@@ -192,150 +176,100 @@ class ControlPlane(ScheduledFleet):
         """Stops the pipeline, gives it the new document and starts it again if it is desired to run. It delivers
         nothing before it is known that it can start, so that no event is lost to the old sinks. If it cannot, the old
         document is put back, and started: `LifecycleError` says why. `expect` are versions, one of which it must have:
-        else `ChangedMeanwhile`."""
+        else `ChangedMeanwhile`. The process that runs the pipeline does all that."""
         with self._turn(name):
             current = self._of_api(name, expect)
-            self.refuse_elsewhere(name)
-            if name_in(data) != name:
-                raise ConfigError("a pipeline cannot be renamed", where="metadata.name", fix="Create another one.")
-            with self._changing:
-                document, pipeline = self._resolve(data, scope, name)
-                scope.check_document(name, pipeline.tenant)
-                if document.data == (current.document.data if current.document else None):
-                    return self.view(name)
-                self._claim(current, name, document)
-            new = replace(
-                current, data=data, document=document, pipeline=pipeline, problem=None, version=m.new_version(),
-                changed_by=cause.actor, changed_at=utc_now(),
-            )  # fmt: skip
-            try:
-                self.audit(cause, "change", name)
-                snapshot = snapshot_requests.newest(pipeline)
-                self._take_away(current, cause)
-                self._put_in_place(current, new, cause)
-                try:
-                    if new.is_wanted:
-                        self._start(name, cause, trial=True)
-                        self._try_out(name)
-                    if not self.store.change_document(new.stored(), instead_of=current.version):
-                        raise m.change_conflict(current)
-                    self._note_owner(pipeline)
-                except Exception as error:
-                    refusal = self._roll_back(current, new, explain(error), snapshot)
-                    if not new.is_wanted:
-                        raise
-                    raise refusal from error
-                self.runtime.accept(name)
-            finally:
-                self._release(name)
+            new = self._changed(current, data, cause, scope)
+            if new is None:
+                return self.view(name)
+            if not self.is_elsewhere(name):
+                self._exchange(current, new, cause, scope)
+                return self.view(name)
+        asked = {"document": data, "expect": [current.version]}
+        if not self._ask(name, "replace", asked, cause, REQUEST_SECONDS):
+            with self._turn(name):
+                self._of_api(name, [current.version])
+                self._exchange(current, new, cause, scope)
         return self.view(name)
+
+    def _changed(self, current: Managed, data: Mapping[str, Any], cause: Cause, scope: Scope) -> Managed | None:
+        """The pipeline with another document, which has been checked; None if that changes nothing."""
+        name = current.name
+        if name_in(data) != name:
+            raise ConfigError("a pipeline cannot be renamed", where="metadata.name", fix="Create another one.")
+        with self._changing:
+            document, pipeline = self._resolve(data, scope, name)
+        scope.check_document(name, pipeline.tenant)
+        if document.data == (current.document.data if current.document else None):
+            return None
+        return replace(
+            current, data=data, document=document, pipeline=pipeline, problem=None, version=m.new_version(),
+            changed_by=cause.actor, changed_at=utc_now(),
+        )  # fmt: skip
+
+    def _exchange(self, current: Managed, new: Managed, cause: Cause, scope: Scope) -> None:
+        """The turn is held. What only workers run is not tried out: nobody took the request to."""
+        name, pipeline = current.name, new.pipeline
+        assert pipeline is not None
+        assert new.document is not None
+        assert new.data is not None
+        with self._changing:
+            self._resolve(new.data, scope, name)  # once more: others may have been added since
+            self._claim(current, name, new.document)
+        tries = new.is_wanted and self._runs(name)
+        try:
+            self.audit(cause, "change", name)
+            snapshot = snapshot_requests.newest(pipeline)
+            self._take_away(current, cause)
+            self._put_in_place(current, new, cause)
+            try:
+                if tries:
+                    self._start(name, cause, trial=True)
+                    self._try_out(name)
+                if not self.store.change_document(new.stored(), instead_of=current.version):
+                    raise m.change_conflict(current)
+                self._note_owner(pipeline)
+            except Exception as error:
+                refusal = self._roll_back(current, new, explain(error), snapshot)
+                if not tries:
+                    raise
+                raise refusal from error
+            self.runtime.accept(name)
+        finally:
+            self._release(name)
+        if new.is_wanted and not tries:
+            self._start_and_tell(name, cause)
 
     def delete(self, name: str, cause: Cause, *, expect: Sequence[str] | None = None) -> None:
         """Stops it and forgets its document. Its state directory stays: created again, it goes on."""
         with self._turn(name):
             current = self._of_api(name, expect)
-            self.refuse_elsewhere(name)
-            self.audit(cause, "delete", name)
-            self._remove(current, cause)
+            if not self.is_elsewhere(name):
+                self.audit(cause, "delete", name)
+                self._remove(current, cause)
+                return
+        if not self._ask(name, "delete", {"expect": [current.version]}, cause, REQUEST_SECONDS):
+            with self._turn(name):
+                current = self._of_api(name, [current.version])
+                self.audit(cause, "delete", name)
+                self._remove(current, cause)
 
-    # ---------------------------------------------------------------- lifecycle
-
-    def start(self, name: str, cause: Cause) -> PipelineView:
-        """What failed starts again; what runs goes on."""
-        with self._turn(name):
-            self.audit(cause, "start", name)
-            self._want(name, m.RUNNING, cause)
-            with suppress(LeaseHeld):  # the server that has it sees what is wanted, and starts it if it does not run
-                self._start(name, cause)
-        return self.view(name)
-
-    def resume(self, name: str, cause: Cause) -> PipelineView:
-        with self._turn(name):
-            ended = self.runtime.status(name).state in (State.CREATED, State.STOPPED)
-            if self.view(name).state == m.PAUSED and ended:
-                return self.start(name, cause)  # paused when the server stopped, by another server, or between two runs
-            return self._end(name, m.RUNNING, cause, "resume", lambda: self.runtime.resume(name, cause=cause))
-
-    def pause(self, name: str, cause: Cause) -> PipelineView:
-        return self._end(name, m.PAUSED, cause, "pause", lambda: self._pause(name, cause))
-
-    def stop(self, name: str, cause: Cause) -> PipelineView:
-        """Also in the middle of a drain, which it cuts short."""
-        usable(self._find(name))
-        self.runtime.stop(name, cause=cause)
-        return self._end(name, m.STOPPED, cause, "stop", lambda: self.runtime.stop(name, cause=cause))
-
-    def drain(self, name: str, cause: Cause, *, seconds: float) -> PipelineView:
-        def drain_one() -> None:
-            self.refuse_elsewhere(name)
-            self._draining.add(name)
-            try:
-                self.runtime.drain(name, seconds=seconds, cause=cause)
-            finally:
-                self._draining.discard(name)
-
-        return self._end(name, m.STOPPED, cause, "drain", drain_one)
-
-    def restart(self, name: str, cause: Cause) -> PipelineView:
-        with self._turn(name):
-            usable(self._find(name))
-            self.refuse_elsewhere(name)
-            self.audit(cause, "restart", name)
-            self.runtime.stop(name, cause=cause)
-            self._want(name, m.RUNNING, cause)
-            self._start(name, cause)
-        return self.view(name)
-
-    def recover(self, name: str, mode: RecoveryMode, cause: Cause) -> RecoveredPipeline:
-        """After a lost position, as `tidemill recover`. The pipeline must not run, and is not started: what was lost is
-        in the answer and in the audit trail, for who decides that."""
-        with self._turn(name):
-            pipeline = usable(self._find(name))
-            self.refuse_elsewhere(name)
-            self.runtime.settle(name)
-            if self.runtime.status(name).state not in (State.CREATED, State.STOPPED, State.FAILED):
-                raise LifecycleError(
-                    f'pipeline "{name}" is {self.view(name).state}, and is recovered only while it does not run',
-                    fix="Nothing was changed. Stop it first.",
-                )
-            lost: list[str] = []
-
-            def note(consequence: str) -> None:
-                lost.append(consequence)
-                self.audit(cause, f"recover, {mode.value}", name, consequence)
-
-            with self._lease_of(name):
-                recover = copy_again if mode is RecoveryMode.SNAPSHOT else capture_from_now
-                done = recover(pipeline, note)
-        return RecoveredPipeline(name, mode, ". ".join(lost), done)
+    def _carry_out(self, request: StoredRequest, given: Mapping[str, Any], cause: Cause) -> None:
+        """What another server was asked for, which has checked who asks."""
+        name = request.pipeline
+        match request.action:
+            case "drain":
+                self.drain(name, cause, seconds=given["seconds"])
+            case "restart":
+                self.restart(name, cause)
+            case "replace":
+                self.replace(name, given["document"], cause, expect=given["expect"])
+            case "delete":
+                self.delete(name, cause, expect=given["expect"])
+            case unknown:  # of a later version
+                raise LifecycleError(f'this process does not know how to "{unknown}"', fix="Update it.")
 
     # ---------------------------------------------------------------- how
-
-    @contextmanager
-    def _lease_of(self, name: str) -> Iterator[None]:
-        """So that no other server starts the pipeline meanwhile."""
-        leases = self.runtime.leases
-        if leases is None:
-            yield
-            return
-        lease = leases.acquire(name)
-        try:
-            yield
-        finally:
-            leases.release(lease)
-
-    def _end(self, name: str, desired: str, cause: Cause, action: str, call: Callable[[], None]) -> PipelineView:
-        with self._turn(name):
-            usable(self._find(name))
-            elsewhere = action != "drain" and self.holder_elsewhere(name) is not None
-            if not elsewhere:
-                call()
-            self.audit(cause, action, name)
-            self._want(name, desired, cause)
-            self._start_errors.pop(name, None)
-            if elsewhere and self._find(name).is_wanted:  # it is taken over when that server is gone
-                self._start_errors[name] = LeaseHeld("another server runs this pipeline")
-        return self.view(name)
 
     def _try_out(self, name: str) -> None:
         """Waits until capture streams. Its error, if the pipeline fails, or if it still cannot begin when the time is

@@ -24,7 +24,7 @@ from tidemill.errors import (
 )
 from tidemill.model.clock import utc_now
 from tidemill.service.cause import Cause, current_actor
-from tidemill.service.run.status import State
+from tidemill.service.run.status import PipelineStatus, State
 from tidemill.service.runtime import Runtime
 from tidemill.service.server import managed as m
 from tidemill.service.server.document_set import ControlSettings, DocumentSet
@@ -204,6 +204,7 @@ class Fleet:
         if each.pipeline is not None:
             self.runtime.remove(each.name, cause=cause)
         self.store.remove_document(each.name)
+        self._forget_status(each.name)
         with self._changing:
             del self._managed[each.name]
         self._start_errors.pop(each.name, None)
@@ -247,13 +248,11 @@ class Fleet:
         try:
             status = self.runtime.status(each.name)
             error = status.error
-            state = status.shown_state
+            state = self._state_of_run(status)
         except UnknownPipeline:
             pass  # its document cannot be used, or it is being replaced just now
         if state == State.CREATED and each.desired != m.RUNNING:
             state = each.desired
-        if state == State.STOPPING and each.name in self._draining:
-            state = "draining"
         problem = each.problem or self._start_errors.get(each.name)
         if isinstance(problem, LeaseHeld):
             state, error = STANDBY, ErrorData()
@@ -266,6 +265,14 @@ class Fleet:
             pipeline.mask_secrets()["spec"] if pipeline else None, each.changed_by, each.changed_at, status, error,
             LeaseView.of(leases.known(each.name), leases.holder) if leases is not None else None,
         )  # fmt: skip
+
+    def _state_of_run(self, status: PipelineStatus) -> str:
+        if status.state is State.STOPPING and status.name in self._draining:
+            return "draining"
+        return status.shown_state
+
+    def _forget_status(self, name: str) -> None:
+        """What other processes were shown of a pipeline that is removed."""
 
     # ---------------------------------------------------------------- restarts
 

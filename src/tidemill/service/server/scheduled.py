@@ -25,11 +25,11 @@ from tidemill.service.schedule.slots import SlotWatch
 from tidemill.service.schedule.values import RunFailed, RunRequest, RunResult, ScheduledRun
 from tidemill.service.server import managed as m
 from tidemill.service.server.document_set import ControlSettings
+from tidemill.service.server.elsewhere import ElsewhereFleet
 from tidemill.service.server.fleet import STANDBY, usable
 from tidemill.service.server.managed import Managed, PipelineView
 from tidemill.service.server.repeated import RepeatedTask
 from tidemill.service.server.restarts import may_mend
-from tidemill.service.server.shared_documents import SharedFleet
 from tidemill.state.installation import InstallationStore
 from tidemill.telemetry import events
 
@@ -39,7 +39,7 @@ RETRY_SECONDS = 600.0
 """After a failure that another try may mend, for so long; then the run has failed."""
 
 
-class ScheduledFleet(SharedFleet):
+class ScheduledFleet(ElsewhereFleet):
     def __init__(
         self,
         runtime: Runtime,
@@ -204,7 +204,7 @@ class ScheduledFleet(SharedFleet):
         if state in (State.CREATED, State.STOPPED):
             state = WAITING_FOR_SCHEDULE if each.desired == m.RUNNING else each.desired
             if self._seen_elsewhere(each.name):
-                state = STANDBY
+                state = STANDBY if self._runs(each.name) else str(State.RUNNING)
             elif each.desired == m.RUNNING and each.name in self._executing:
                 state = str(State.RUNNING)  # Spark may be starting for it, which takes seconds
         if each.desired == m.RUNNING:

@@ -55,13 +55,6 @@ class SharedFleet(Fleet):
             self._follower.close()
         super().close(drain_seconds=drain_seconds)
 
-    def _start(self, name: str, cause: Cause, *, trial: bool = False) -> None:
-        if not self._runs(name):
-            error = LeaseHeld("a worker runs this pipeline", fix=f"Start one: tidemill worker --pipeline {name}")
-            self._start_errors[name] = error
-            raise error
-        super()._start(name, cause, trial=trial)
-
     def _warm_up(self, name: str) -> None:
         if self._runs(name):
             super()._warm_up(name)

@@ -31,7 +31,8 @@ def run_worker(
 ) -> None:
     """Until `stop`, which drains; `hurry` cuts that short."""
     with keeping_leases(state, lease_seconds) as leases:
-        fleet = ControlPlane(Runtime(metrics=metrics, leases=leases), open_installation(state), control)
+        runtime = Runtime(metrics=metrics, leases=leases, runs=control.runs)
+        fleet = ControlPlane(runtime, open_installation(state), control)
         fleet.load()
         events.emit("worker.started", pipelines=",".join(sorted(control.runs or ())))
         threading.Thread(target=fleet.start_wanted, name="first start", daemon=True).start()
