@@ -17,7 +17,8 @@ from tests.support.scripted import NoCapture, ScriptedStream
 from tidemill import config
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
-from tidemill.api.serve import Address, ServerSettings, serving
+from tidemill.api.ports import Address
+from tidemill.api.serve import ServerSettings, serving
 from tidemill.capture.status import CaptureStatus
 from tidemill.config.confine import Confinement
 from tidemill.errors import SourceError, TidemillError
@@ -105,7 +106,7 @@ class Harness:
         self.control.start_wanted()
         app = create_app(self.control, self.tokens if auth else None, max_body=100_000)
         server = ServerSettings(Address("127.0.0.1", 0), Address("127.0.0.1", 0), self.state, auth=auth)
-        self._serving = serving(app, server, self.metrics, lambda line: None)
+        self._serving = serving(app, server, self.metrics.registry, lambda line: None)
         self.url, self.metrics_url = self._serving.__enter__()
 
     def client(self, role: Role | None = Role.ADMIN, name: str = "ann") -> ServerClient:

@@ -25,10 +25,11 @@ from tidemill.api import connections
 from tidemill.api import serve as serve_module
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
+from tidemill.api.ports import Address, serve_metrics
 from tidemill.api.routes import events
 from tidemill.api.rpc import server as grpc_server
 from tidemill.api.rpc.server import GrpcSettings, serve_grpc
-from tidemill.api.serve import Address, ServerSettings, serve_metrics, serving
+from tidemill.api.serve import ServerSettings, serving
 from tidemill.errors import LifecycleError, TidemillError
 from tidemill.lab.servers import tls
 from tidemill.service.server.managed import PipelineView
@@ -134,7 +135,7 @@ def test_who_does_not_read_an_answer_loses_the_connection(server: Harness, monke
     app = create_app(server.control, server.tokens)
     app.add_api_route("/large", lambda: Response(bytes(32 << 20)))
     settings = ServerSettings(Address("127.0.0.1", 0), None, server.state)
-    with serving(app, settings, Metrics(), lambda line: None) as (url, _), connect(url) as deaf:
+    with serving(app, settings, Metrics().registry, lambda line: None) as (url, _), connect(url) as deaf:
         deaf.sendall(f"GET /large HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.admin}\r\n\r\n".encode())
         assert lost.wait(60)
 
@@ -183,7 +184,8 @@ def test_the_metrics_port_speaks_tls_and_wants_a_certificate(server: Harness, tm
         Address("127.0.0.1", 0), Address("127.0.0.1", 0), server.state, certificate=made.certificate, key=made.key,
         client_ca=theirs.ca,
     )  # fmt: skip
-    with serving(create_app(server.control, server.tokens), settings, server.metrics, lambda line: None) as (_, url):
+    app, registry = create_app(server.control, server.tokens), server.metrics.registry
+    with serving(app, settings, registry, lambda line: None) as (_, url):
         assert url is not None
         assert url.startswith("https://")
         at = f"https://localhost:{urlsplit(url).port}/metrics"
@@ -202,7 +204,7 @@ def test_the_metrics_port_speaks_tls_and_wants_a_certificate(server: Harness, tm
 
 def test_the_metrics_port_answers_while_as_many_as_it_takes_are_silent() -> None:
     metrics = Metrics()
-    url, stop = serve_metrics(Address("127.0.0.1", 0), metrics)
+    url, stop = serve_metrics(Address("127.0.0.1", 0), metrics.registry)
     silent: list[socket.socket] = []
     try:
         place = ("127.0.0.1", urlsplit(url).port or 0)

@@ -14,7 +14,8 @@ import pytest
 
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
-from tidemill.api.serve import Address, ServerSettings, serving
+from tidemill.api.ports import Address
+from tidemill.api.serve import ServerSettings, serving
 from tidemill.config.confine import Confinement
 from tidemill.errors import LifecycleError
 from tidemill.lab.servers.postgres import Postgres
@@ -57,7 +58,7 @@ def test_events_reach_the_files_through_every_change_over_the_api(
         server = ServerSettings(Address("127.0.0.1", 0), None, "")
         with (
             psycopg.connect(dsn, autocommit=True) as shop,
-            serving(create_app(control, tokens), server, Metrics(), lambda line: None) as (url, _),
+            serving(create_app(control, tokens), server, Metrics().registry, lambda line: None) as (url, _),
         ):
             client = ServerClient(url, client_token)
             shop.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
@@ -121,7 +122,7 @@ def test_a_dropped_slot_fails_a_served_pipeline_and_one_call_makes_the_copy_equa
         with (
             psycopg.connect(dsn, autocommit=True) as shop,
             psycopg.connect(target, autocommit=True) as copy,
-            serving(create_app(control, tokens), server, Metrics(), lambda line: None) as (url, _),
+            serving(create_app(control, tokens), server, Metrics().registry, lambda line: None) as (url, _),
         ):
             client = ServerClient(url, tokens.create("bob", Role.ADMIN)[0])
             shop.execute("CREATE TABLE items (id int PRIMARY KEY, note text)")

@@ -12,14 +12,14 @@ import orjson
 import pytest
 
 from tests.api.conftest import Harness, Serve, StandInCapture, document, raw
-from tidemill.api import serve as serve_module
-from tidemill.api.serve import Address, ServerSettings, reload, watching
+from tidemill.api.serve import reload
 from tidemill.config.confine import Confinement
 from tidemill.contracts.sensing_store import SensedBatch, SensedTable
 from tidemill.errors import AccessRefused, ChangedMeanwhile, ConfigError, LifecycleError, TidemillError, UnknownPipeline
 from tidemill.schema.sensing import TableProfile
+from tidemill.service.server import watched_files
 from tidemill.service.server.tokens import Role
-from tidemill.service.server.watched_files import WatchedFiles
+from tidemill.service.server.watched_files import WatchedFiles, watching_files
 from tidemill.state import open_store
 
 
@@ -247,10 +247,10 @@ def test_files_that_change_are_read_again_once_they_are_whole(
 ) -> None:
     folder = tmp_path / "pipelines"
     folder.mkdir()
-    monkeypatch.setattr(serve_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(watched_files, "LOOK_SECONDS", 0.05)
     server = serve(files=(folder,))
-    settings = ServerSettings(Address("127.0.0.1", 0), None, "", watch_files=True, control=server.settings)
-    with watching(server.control, settings):
+    files = WatchedFiles([folder], lambda: reload(server.control))
+    with watching_files(files, True):
         (folder / "comes.yaml").write_bytes(orjson.dumps(document("comes", state_dir=str(tmp_path / "state"))))
         until(lambda: [each.name for each in server.client().pipelines()] == ["comes"])
         (folder / "comes.yaml").unlink()

@@ -23,11 +23,12 @@ from tests.api.test_grpc import Rpc, reach
 from tests.crash.actors import wait_for
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
+from tidemill.api.ports import Address
 from tidemill.api.proto import SERVICES, service
 from tidemill.api.proto import flows_pb2 as flows
 from tidemill.api.rate import RateLimit
 from tidemill.api.routes import events
-from tidemill.api.serve import Address, ServerSettings, serving
+from tidemill.api.serve import ServerSettings, serving
 from tidemill.config.posted import UsedValues
 from tidemill.errors import AccessRefused, ConfigError, ServerError, TidemillError, Unauthenticated, UnknownPipeline
 from tidemill.lab.servers import tls
@@ -435,7 +436,7 @@ def test_the_api_speaks_tls(server: Harness, tmp_path: Path) -> None:
         Address("127.0.0.1", 0), None, server.state, certificate=made.certificate, key=made.key
     )  # fmt: skip
     app = create_app(server.control, server.tokens)
-    with serving(app, settings, Metrics(), lambda line: None) as (url, _):
+    with serving(app, settings, Metrics().registry, lambda line: None) as (url, _):
         assert url.startswith("https://")
         trusting = ssl.create_default_context(cafile=str(made.ca))
         port = url.rpartition(":")[2]
@@ -446,7 +447,7 @@ def test_the_api_speaks_tls(server: Harness, tmp_path: Path) -> None:
         with pytest.raises(ServerError):
             list(ServerClient(f"http://localhost:{port}", server.admin).pipelines())
     wrong = ServerSettings(Address("127.0.0.1", 0), None, "x", certificate=made.key, key=made.key)
-    with pytest.raises(ConfigError, match="TLS files"), serving(app, wrong, Metrics(), lambda line: None):
+    with pytest.raises(ConfigError, match="TLS files"), serving(app, wrong, Metrics().registry, lambda line: None):
         pass
 
 
@@ -456,7 +457,7 @@ def test_with_a_client_ca_a_client_needs_a_certificate(server: Harness, tmp_path
         Address("127.0.0.1", 0), None, server.state, certificate=made.certificate, key=made.key, client_ca=theirs.ca
     )  # fmt: skip
     app = create_app(server.control, server.tokens)
-    with serving(app, settings, Metrics(), lambda line: None) as (url, _):
+    with serving(app, settings, Metrics().registry, lambda line: None) as (url, _):
         address = f"https://localhost:{url.rpartition(':')[2]}"
         known, stranger, nobody = (ssl.create_default_context(cafile=str(made.ca)) for _ in range(3))
         known.load_cert_chain(theirs.certificate, theirs.key)
@@ -474,7 +475,7 @@ def test_with_a_client_ca_a_client_needs_a_certificate(server: Harness, tmp_path
 def test_more_requests_than_the_rate_are_refused_for_a_while(server: Harness) -> None:
     app = create_app(server.control, server.tokens, rate=0.5)
     settings = ServerSettings(Address("127.0.0.1", 0), None, server.state)
-    with serving(app, settings, Metrics(), lambda line: None) as (url, _):
+    with serving(app, settings, Metrics().registry, lambda line: None) as (url, _):
         client = ServerClient(url, server.admin)
         assert client.request("GET", "/version")
 

@@ -21,7 +21,8 @@ import pytest
 from tests.api.conftest import Harness, Serve, document
 from tests.support.terminal import Terminal
 from tidemill.api.client import ServerClient
-from tidemill.api.serve import Address, allow_open_files, serve_metrics
+from tidemill.api.ports import Address, serve_metrics
+from tidemill.api.serve import allow_open_files
 from tidemill.contracts.installation import StoredDocument
 from tidemill.errors import ConfigError, EnvironmentProblem, ServerError, Unauthenticated
 from tidemill.lab.servers.postgres import Postgres
@@ -117,7 +118,7 @@ def test_a_server_that_cannot_run_says_why_at_once(tmp_path: Path, capsys: pytes
 def test_the_port_of_metrics_answers_until_it_is_stopped_and_is_free_then(host: str) -> None:
     metrics = Metrics()
     try:
-        url, stop = serve_metrics(Address(host, 0), metrics)
+        url, stop = serve_metrics(Address(host, 0), metrics.registry)
     except EnvironmentProblem:
         assert host == "::1", "this machine has no IPv6"
         return
@@ -129,9 +130,9 @@ def test_the_port_of_metrics_answers_until_it_is_stopped_and_is_free_then(host: 
     assert (answer.status, b"tidemill_" in answer.read()) == (200, True)
     connection.close()
     with pytest.raises(EnvironmentProblem, match="cannot be used"):
-        serve_metrics(Address(host, port), metrics)
+        serve_metrics(Address(host, port), metrics.registry)
     stop()
-    again, stop = serve_metrics(Address(host, port), metrics)
+    again, stop = serve_metrics(Address(host, port), metrics.registry)
     stop()
     assert again == url
 

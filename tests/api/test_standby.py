@@ -83,7 +83,7 @@ def test_what_needs_the_run_itself_is_done_where_it_is(servers: tuple[Harness, H
         asked.delete("orders", version="another")
     asked.delete("orders", version=read)
     wait_for(lambda: list(first.client().pipelines()) == [], 30, "it was not forgotten")
-    assert (list(second.client().pipelines()), first.store.published()) == ([], {})
+    assert (list(second.client().pipelines()), first.store.statuses()) == ([], {})
 
 
 def test_a_process_that_has_a_pipeline_and_does_not_hear_is_named(

@@ -12,16 +12,17 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import orjson
 import psycopg
 import pytest
 
-from tests.crash.actors import wait_for
+from tests.crash.actors import command_of, descendants, wait_for
 from tests.delivery.proxy import Proxy
 from tests.support.seed import WHOLE, dice
 from tidemill.api.client import ServerClient
@@ -53,13 +54,14 @@ class ServerProcess:
         *,
         elsewhere: bool = False,
         environment: dict[str, str] | None = None,
+        options: Sequence[str] = ("--metrics", "none"),
     ) -> None:
         self.log = directory / f"{name}.log"
         port = free_port()
         given = [
             "serve", "--config", str(directory / "orders.yaml"), "--state-dir", str(directory / "state"),
-            "--state", state, "--api", f"127.0.0.1:{port}", "--metrics", "none", "--grpc", "none", "--auth", "none",
-            "--lease-seconds", str(LEASE_SECONDS), "--drain", "5",
+            "--state", state, "--api", f"127.0.0.1:{port}", "--grpc", "none", "--auth", "none",
+            "--lease-seconds", str(LEASE_SECONDS), "--drain", "5", *options,
         ]  # fmt: skip
         command = [sys.executable, "-c", f"from tidemill.cli.main import main; main({given!r})"]
         with self.log.open("ab") as log:
@@ -198,3 +200,41 @@ def _let_take_over(holder: ServerProcess, proxy: Proxy, successor: ServerProcess
         holder.signal_all(signal.SIGCONT)
     proxy.release()
     wait_for(lambda: not holder.alive or holder.shows("standby"), 180, holder.last_lines)
+
+
+@pytest.mark.slow
+def test_a_server_keeps_its_workers_running_and_they_end_with_it(tmp_path: Path, postgres18: Postgres) -> None:
+    """A worker is killed, the server is killed, the next one goes on, and nothing is lost or mixed up."""
+    lake, metrics = tmp_path / "lake", f"127.0.0.1:{free_port()}"
+    options = ("--dispatch", "process", "--metrics", metrics)
+    with postgres18.database("dispatched") as dsn, ExitStack() as stack:
+        with psycopg.connect(dsn, autocommit=True) as db:
+            db.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
+        document = DOCUMENT.replace("DSN", dsn).replace("LAKE", str(lake)).replace("two_servers", "dispatched")
+        (tmp_path / "orders.yaml").write_text(document + "  pause: {capture: true}\n")
+        first = stack.enter_context(server(tmp_path, "server-1", dsn, options=options))
+        wait_for(first.streams, 180, first.last_lines)
+        writer = stack.enter_context(TrickleWriter(dsn))
+        [worker] = [pid for pid in descendants(first.process.pid) if "tidemill worker" in command_of(pid)]
+        assert first.status()["lease"]["holder"].endswith(f"pid {worker}")
+        assert not first.status()["lease"]["here"]
+        os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: first.streams() and first.status()["lease"]["epoch"] == 2, 180, first.last_lines)
+        assert first.client.pause("orders").status == "paused"
+        known = len(delivered(lake))
+        wait_for(lambda: first.status()["lag_events"] > 20, 180, first.last_lines)
+        assert len(delivered(lake)) == known, "delivered in the pause"
+        with urlopen(f"http://{metrics}/metrics", timeout=60) as answer:
+            assert b'tidemill_lease_held{pipeline="orders"} 1.0' in answer.read(), "the worker's, at the server's port"
+        first.process.kill()
+        second = stack.enter_context(server(tmp_path, "server-2", dsn, options=options))
+        wait_for(lambda: second.shows("paused") and second.status()["lease"]["epoch"] == 3, 180, second.last_lines)
+        assert second.client.resume("orders").status == "running"
+        writer.__exit__()
+        wait_for(lambda: max(delivered(lake), default=0) == writer.rows, 180, second.last_lines)
+        found = delivered(lake)
+        assert found == list(range(1, writer.rows + 1)), "all of them, once, in the order of the source"
+        workers = [pid for pid in descendants(second.process.pid) if "tidemill worker" in command_of(pid)]
+        second.process.terminate()
+        assert second.process.wait(180) == 0
+        assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == [], "a clean stop ends the worker first"

@@ -26,17 +26,17 @@ def stores(uri: str) -> Iterator[tuple[InstallationStore, InstallationStore]]:
 
 def test_a_status_is_that_of_the_last_holder_of_the_lease(stores: tuple[InstallationStore, InstallationStore]) -> None:
     one, other = stores
-    assert (one.published(), one.published_of("orders")) == ({}, None)
+    assert (one.statuses(), one.status("orders")) == ({}, None)
     one.publish(STATUS)
     later = replace(STATUS, state="paused", document="{}")
     one.publish(later)
-    assert other.published() == {"orders": later}
+    assert other.statuses() == {"orders": later}
     taken_over = replace(STATUS, epoch=3)
     other.publish(taken_over)
     one.publish(replace(later, state="failed"))
-    assert one.published_of("orders") == taken_over, "who lost the lease changes nothing"
+    assert one.status("orders") == taken_over, "who lost the lease changes nothing"
     other.forget_published("orders")
-    assert one.published() == {}
+    assert one.statuses() == {}
 
 
 def test_a_request_is_taken_once_and_answered(stores: tuple[InstallationStore, InstallationStore]) -> None:

@@ -3,7 +3,9 @@
 serve.py         `tidemill serve`: one process with both, the metrics and the pipelines
 app.py           all routes, and what every request passes: size, token, rate, idempotency key
 connections.py   silent connections are closed
+ports.py         addresses, TLS files, the port of metrics
 metrics_port.py  what Prometheus asks
+federated_metrics.py   and those of its workers with them
 guard.py         size of the body, who asks
 rate.py          how many requests a second one caller may make
 idempotency.py   the answer to a repeated POST

@@ -1,4 +1,5 @@
-"""The port that Prometheus asks: every metric of the registry, over HTTP or TLS, and nothing else.
+"""The port that Prometheus asks: every metric of a registry, over HTTP or TLS, and nothing else. With tokens, only for
+who has one that is for all pipelines.
 
 Each connection has a thread of its own, also for its handshake: one that stays silent keeps nobody else waiting, and is
 closed after a while.
@@ -10,16 +11,20 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import make_wsgi_app
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from tidemill.errors import TidemillError
+from tidemill.service.server.tokens import Tokens
 from tidemill.telemetry import events
-from tidemill.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _SILENT_SECONDS = 20.0
 _MOST_CONNECTIONS = 32
@@ -73,11 +78,12 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
 
 
 def listen_metrics(
-    host: str, port: int, metrics: Metrics, tls: ssl.SSLContext | None
+    host: str, port: int, registry: CollectorRegistry, tls: ssl.SSLContext | None, tokens: Tokens | None = None
 ) -> tuple[int, Callable[[], None]]:
     """The port, and what ends it. `OSError` if the address cannot be used."""
     server = _MetricsServer((host, port), tls)
-    server.set_app(make_wsgi_app(metrics.registry))
+    app = make_wsgi_app(registry)
+    server.set_app(app if tokens is None else _ask_for_token(app, tokens))
     thread = threading.Thread(target=server.serve_forever, args=(_LOOK_SECONDS,), name="metrics", daemon=True)
     thread.start()
 
@@ -87,6 +93,27 @@ def listen_metrics(
         thread.join(5)
 
     return server.server_port, stop
+
+
+def _ask_for_token(app: WSGIApplication, tokens: Tokens) -> WSGIApplication:
+    """Metrics name pipelines of all tenants: a token of one is not enough."""
+
+    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        scheme, _, token = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
+        try:
+            found = tokens.authenticate(token.strip()) if scheme.lower() == "bearer" else None
+        except TidemillError:
+            start_response("503 Service Unavailable", [("Content-Type", "text/plain")])
+            return [b"the state store does not answer\n"]
+        if found is None:
+            start_response("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Bearer")])
+            return [b"this needs a valid token\n"]
+        if not found.scope.is_whole:
+            start_response("403 Forbidden", [("Content-Type", "text/plain")])
+            return [b"this needs a token for all pipelines\n"]
+        return app(environ, start_response)
+
+    return guarded
 
 
 def tls_context(certificate: Path, key: Path, client_ca: Path | None) -> ssl.SSLContext:

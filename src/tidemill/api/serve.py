@@ -5,36 +5,37 @@ The ports answer before any pipeline is started, and until the last one has been
 
 from __future__ import annotations
 
-import ipaddress
 import resource
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
 
 from tidemill.api.app import create_app
 from tidemill.api.connections import ImpatientProtocol
+from tidemill.api.federated_metrics import federate
 from tidemill.api.guard import MAX_BODY
-from tidemill.api.metrics_port import listen_metrics, tls_context
+from tidemill.api.ports import Address, TlsFiles, check_lease_seconds, serve_metrics
 from tidemill.api.rpc.server import GrpcSettings, serve_grpc
-from tidemill.errors import ConfigError, EnvironmentProblem, TidemillError
-from tidemill.service.cause import Cause, current_actor
+from tidemill.errors import ConfigError, EnvironmentProblem
 from tidemill.service.lease.leases import LEASE_SECONDS, keeping_leases
 from tidemill.service.run.capture_fork_server import keep_fork_server
 from tidemill.service.run.interrupts import call_on_hangup, listen
 from tidemill.service.runtime import Runtime
 from tidemill.service.server.control import ControlPlane
+from tidemill.service.server.dispatch import Dispatcher, WorkerCommand
 from tidemill.service.server.document_set import ControlSettings
-from tidemill.service.server.repeated import RepeatedTask
+from tidemill.service.server.reload import reload_files
 from tidemill.service.server.tokens import Tokens
-from tidemill.service.server.watched_files import LOOK_SECONDS, WatchedFiles
+from tidemill.service.server.watched_files import WatchedFiles, watching_files
 from tidemill.state import open_installation
 from tidemill.telemetry import events
 from tidemill.telemetry.metrics import Metrics
@@ -43,37 +44,15 @@ _MOST_CONNECTIONS = 512
 _START_SECONDS = 30.0
 _HURRY_SECONDS = 2.0
 _OPEN_FILES = 65_536
-_LEAST_LEASE_SECONDS = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-
-    @classmethod
-    def of(cls, text: str, option: str) -> Address:
-        host, colon, port = text.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65535 or not host:
-            raise ConfigError(f'"{text}" is no address', where=option, fix="Write it as 127.0.0.1:8080.")
-        return cls(host.strip("[]"), int(port))
-
-    @property
-    def is_loopback(self) -> bool:
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """`metrics`, `grpc` None: no port for them. `auth` False: whoever reaches the API may do everything. `client_ca`:
     only clients with a certificate that it signed are served. `rate`: requests a second of one caller, over REST and
-    as many over gRPC; None: no limit. `watch_files`: documents are read again when their files change."""
+    as many over gRPC; None: no limit. `watch_files`: documents are read again when their files change.
+    `metrics_auth`: metrics want a token, too. `dispatch`: how this server starts a worker for each pipeline; None: it
+    starts none."""
 
     api: Address
     metrics: Address | None
@@ -88,7 +67,13 @@ class ServerSettings:
     grpc: Address | None = None
     lease_seconds: float = LEASE_SECONDS
     watch_files: bool = False
+    metrics_auth: bool = False
+    dispatch: WorkerCommand | None = None
     control: ControlSettings = field(default_factory=ControlSettings)
+
+    @property
+    def tls(self) -> TlsFiles:
+        return TlsFiles(self.certificate, self.key, self.client_ca)
 
     def check(self) -> None:
         for address in (self.api, self.grpc):
@@ -99,22 +84,10 @@ class ServerSettings:
                 where="--auth none",
                 fix="Bind it to 127.0.0.1, or leave --auth out.",
             )
-        if (self.certificate is None) != (self.key is None):
-            raise ConfigError("TLS needs both files", where="--tls-cert, --tls-key", fix="Give both, or none.")
-        if self.client_ca is not None and self.certificate is None:
-            raise ConfigError(
-                "certificates of clients need TLS", where="--tls-client-ca", fix="Give --tls-cert and --tls-key too."
-            )
+        if self.metrics_auth and not self.auth:
+            raise ConfigError("there are no tokens", where="--metrics-auth token", fix="Leave --auth none out.")
+        self.tls.check()
         check_lease_seconds(self.lease_seconds)
-
-
-def check_lease_seconds(seconds: float) -> None:
-    if seconds < _LEAST_LEASE_SECONDS:
-        raise ConfigError(
-            f"a lease of {seconds} seconds cannot be renewed in time",
-            where="--lease-seconds",
-            fix=f"Give {_LEAST_LEASE_SECONDS:.0f} or more: a slow state store must not stop pipelines.",
-        )
 
 
 def run_server(settings: ServerSettings, say: Callable[[str], None]) -> None:
@@ -132,20 +105,30 @@ def _run_until(
     store = open_installation(settings.state)
     tokens = Tokens(store) if settings.auth else None
     metrics = Metrics()
-    with keep_fork_server(), keeping_leases(settings.state, settings.lease_seconds) as leases:
-        control = ControlPlane(
-            Runtime(metrics=metrics, leases=leases, runs=settings.control.runs), store, settings.control
-        )
+    runs = settings.control.runs
+    forks = nullcontext() if runs is not None and not runs else keep_fork_server()
+    with forks, keeping_leases(settings.state, settings.lease_seconds) as leases:
+        control = ControlPlane(Runtime(metrics=metrics, leases=leases, runs=runs), store, settings.control)
         control.load()
+        workers = None
+        if settings.dispatch is not None:
+            workers = Dispatcher(control, settings.dispatch, drain_seconds=settings.drain_seconds)
+        registry = metrics.registry if workers is None else federate(metrics, lambda: workers.metrics)
+        files = WatchedFiles(settings.control.files, lambda: reload(control, workers, "a file has changed"))
         app = create_app(control, tokens, max_body=settings.max_body, rate=settings.rate)
         with (
-            call_on_hangup(lambda: reload(control)), _grpc(control, tokens, settings, say),
-            serving(app, settings, metrics, say), watching(control, settings),
+            call_on_hangup(lambda: reload(control, workers)), _grpc(control, tokens, settings, say),
+            serving(app, settings, registry, say, tokens), watching_files(files, settings.watch_files),
         ):  # fmt: skip
             _announce(settings, tokens, say)
             threading.Thread(target=control.start_wanted, name="first start", daemon=True).start()
+            if workers is not None:
+                workers.begin()
             stop.wait()
             events.emit("server.stopping", drain_seconds=settings.drain_seconds)
+            if workers is not None:
+                control.stopping = True
+                workers.close(hurry)
             ending = threading.Thread(
                 target=control.close, kwargs={"drain_seconds": settings.drain_seconds}, name="drain", daemon=True
             )
@@ -166,31 +149,19 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-@contextmanager
-def watching(control: ControlPlane, settings: ServerSettings) -> Iterator[None]:
-    files = WatchedFiles(settings.control.files, lambda: reload(control, "a file has changed"))
-    task = RepeatedTask(files.look, seconds=LOOK_SECONDS, name="files")
-    if settings.watch_files:
-        task.begin()
-    try:
-        yield
-    finally:
-        task.close()
-
-
-def reload(control: ControlPlane, reason: str = "SIGHUP") -> None:
-    """After SIGHUP. A mistake in a file changes nothing and stands in the log."""
-    try:
-        done = control.reload(Cause(current_actor(), reason))
-    except TidemillError as error:
-        events.fail("server.reload_refused", code=error.code, error=error.what, where=error.where, fix=error.fix)
-        return
-    events.emit("server.reloaded", added=len(done.added), changed=len(done.changed), removed=len(done.removed))
+def reload(control: ControlPlane, workers: Dispatcher | None = None, reason: str = "SIGHUP") -> None:
+    """Here, and in the workers that were started here."""
+    if reload_files(control, reason) and workers is not None:
+        workers.reload()
 
 
 @contextmanager
 def serving(
-    app: FastAPI, settings: ServerSettings, metrics: Metrics, say: Callable[[str], None]
+    app: FastAPI,
+    settings: ServerSettings,
+    registry: CollectorRegistry,
+    say: Callable[[str], None],
+    tokens: Tokens | None = None,
 ) -> Iterator[tuple[str, str | None]]:
     """Both ports answer; their URLs."""
     scheme = "https" if settings.certificate else "http"
@@ -200,7 +171,8 @@ def serving(
     stop_metrics: Callable[[], None] = lambda: None  # noqa: E731
     try:
         if settings.metrics is not None:
-            metrics_url, stop_metrics = serve_metrics(settings.metrics, metrics, settings)
+            callers = tokens if settings.metrics_auth else None
+            metrics_url, stop_metrics = serve_metrics(settings.metrics, registry, settings.tls, callers)
         server, thread = _serve_api(app, bound, settings)
     except BaseException:
         stop_metrics()
@@ -262,7 +234,7 @@ def _bind(address: Address, option: str) -> socket.socket:
 
 def _serve_api(app: FastAPI, bound: socket.socket, settings: ServerSettings) -> tuple[uvicorn.Server, threading.Thread]:
     given: dict[str, Any] = {}
-    if _tls(settings) is not None:
+    if settings.tls.context() is not None:
         given = {"ssl_certfile": str(settings.certificate), "ssl_keyfile": str(settings.key)}
         if settings.client_ca is not None:
             given |= {"ssl_ca_certs": str(settings.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
@@ -282,31 +254,3 @@ def _serve_api(app: FastAPI, bound: socket.socket, settings: ServerSettings) -> 
     if not server.started:
         raise EnvironmentProblem("the API did not start", where=str(settings.api), fix="Its log says why.")
     return server, thread
-
-
-def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
-    if settings.certificate is None or settings.key is None:
-        return None
-    try:
-        return tls_context(settings.certificate, settings.key, settings.client_ca)
-    except OSError as error:
-        raise ConfigError(
-            f"the TLS files cannot be used: {error.strerror or type(error).__name__}",
-            where="--tls-cert, --tls-key, --tls-client-ca",
-            fix="Give a certificate and its key in PEM, readable for this user.",
-        ) from error
-
-
-def serve_metrics(
-    address: Address, metrics: Metrics, settings: ServerSettings | None = None
-) -> tuple[str, Callable[[], None]]:
-    """With the certificate of the settings, and only for the clients that they allow."""
-    tls = _tls(settings) if settings is not None else None
-    try:
-        port, stop = listen_metrics(address.host, address.port, metrics, tls)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the address {address} cannot be used: {error.strerror or error}", where="--metrics",
-            fix="Choose another one, or end what uses it.",
-        ) from error  # fmt: skip
-    return f"{'https' if tls else 'http'}://{Address(address.host, port)}/metrics", stop

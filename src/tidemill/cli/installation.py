@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
 if TYPE_CHECKING:
+    from tidemill.service.server.dispatch import WorkerCommand
     from tidemill.service.server.document_set import ControlSettings
 
 Files = Annotated[
@@ -32,11 +34,55 @@ Root = Annotated[
     typer.Option(help="A directory below which they may name files; may be repeated.", show_default=False),
 ]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let them run code of their own here.")]
+TlsCert = Annotated[Path | None, typer.Option(help="Certificate of its ports, PEM.", show_default=False)]
+TlsKey = Annotated[Path | None, typer.Option(help="Its key, PEM.", show_default=False)]
+TlsClientCa = Annotated[
+    Path | None, typer.Option(help="Serve only clients with a certificate of this CA, PEM.", show_default=False)
+]
+MetricsAuth = Annotated[
+    str, typer.Option(help="`token`: metrics want a token, too, one that is for all pipelines.")
+]  # fmt: skip
+WatchFiles = Annotated[
+    bool, typer.Option("--watch-files", help="Read the files of --config again when they change, as after SIGHUP.")
+]
 Drain = Annotated[float, typer.Option(help="Seconds that a stop may take to deliver what was captured.")]
 
 
 def state_uri(state: str | None, directory: Path) -> str:
     return state or str(directory.expanduser().absolute() / "state.sqlite")
+
+
+class Confined(TypedDict):
+    """What documents of the API may reach."""
+
+    allow_env: Sequence[str] | None
+    root: Sequence[Path] | None
+    allow_code: bool
+
+
+def choose(value: str, option: str, *known: str) -> str:
+    from tidemill.errors import ConfigError
+
+    if value not in known:
+        raise ConfigError(f'"{value}" is not known', where=option, fix=f"There are: {', '.join(known)}.")
+    return value
+
+
+def worker_command(
+    files: Sequence[Path] | None, state: str | None, directory: Path, *, allow_env: Sequence[str] | None,
+    root: Sequence[Path] | None, allow_code: bool, drain: float, lease_seconds: float,
+) -> WorkerCommand:  # fmt: skip
+    """A worker with what this server was told; its metrics are on loopback, and the server shows them."""
+    from tidemill.service.server.dispatch import WorkerCommand
+
+    given = ["--state-dir", str(directory), "--drain", str(drain), "--lease-seconds", str(lease_seconds)]
+    for option, values in (("--config", files), ("--allow-env", allow_env), ("--root", root)):
+        given += [each for value in values or () for each in (option, str(value))]
+    given += ["--allow-code"] if allow_code else []
+    return WorkerCommand(
+        (sys.executable, "-m", "tidemill", "worker", "--dispatched", "--metrics", "127.0.0.1:0", *given, "--pipeline"),
+        {"TIDEMILL_STATE": state} if state else {},
+    )
 
 
 def control_settings(

@@ -24,26 +24,23 @@ def serve(
     ] = "127.0.0.1:9000",
     grpc: Annotated[str, typer.Option(help="Where gRPC listens; `none` for nowhere.")] = "127.0.0.1:50051",
     auth: Annotated[str, typer.Option(help="token, or `none`: no authentication, only on loopback.")] = "token",
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate of all three ports, PEM.", show_default=False)
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key, PEM.", show_default=False)] = None,
-    tls_client_ca: Annotated[
-        Path | None,
-        typer.Option(help="Serve only clients with a certificate of this CA, PEM.", show_default=False),
-    ] = None,
+    metrics_auth: installation.MetricsAuth = "none",
+    tls_cert: installation.TlsCert = None,
+    tls_key: installation.TlsKey = None,
+    tls_client_ca: installation.TlsClientCa = None,
     rate: Annotated[
         float | None, typer.Option(min=0.1, help="Requests a second that one token may make.", show_default=False)
     ] = None,
     allow_env: installation.AllowEnv = None,
     root: installation.Root = None,
     allow_code: installation.AllowCode = False,
-    watch_files: Annotated[
-        bool, typer.Option("--watch-files", help="Read the files of --config again when they change, as after SIGHUP.")
-    ] = False,
+    watch_files: installation.WatchFiles = False,
     workers: Annotated[
         bool, typer.Option("--workers", help="Run no pipeline here: `tidemill worker` does, each in its own process.")
     ] = False,
+    dispatch: Annotated[
+        str, typer.Option(help="`process`: start such a worker for each pipeline, and again when it dies.")
+    ] = "none",
     drain: installation.Drain = 30,
     lease_seconds: Annotated[
         float, typer.Option(help="How soon another server of the state store takes over from one that is gone.")
@@ -52,22 +49,23 @@ def serve(
 ) -> None:
     """Run pipelines as a service until stopped: SIGTERM drains, SIGHUP reads the files of --config again."""
     try:
-        from tidemill.api.serve import Address, ServerSettings, run_server
+        from tidemill.api.ports import Address
+        from tidemill.api.serve import ServerSettings, run_server
     except ModuleNotFoundError as error:
         raise EnvironmentProblem(
             f"{error.name} is not installed", where="tidemill serve", fix='Run: pip install "tidemill[server]"'
         ) from error
-    from tidemill.errors import ConfigError
     from tidemill.telemetry import events
 
-    if auth not in ("token", "none"):
-        raise ConfigError(f'"{auth}" is no authentication', where="--auth", fix="There are: token, none.")
+    dispatches = installation.choose(dispatch, "--dispatch", "none", "process") == "process"
+    confined: installation.Confined = {"allow_env": allow_env, "root": root, "allow_code": allow_code}
     events.configure()
     settings = ServerSettings(
         Address.of(api, "--api"),
         None if metrics == "none" else Address.of(metrics, "--metrics"),
         installation.state_uri(state, state_dir),
-        auth=auth == "token",
+        auth=installation.choose(auth, "--auth", "token", "none") == "token",
+        metrics_auth=installation.choose(metrics_auth, "--metrics-auth", "none", "token") == "token",
         certificate=tls_cert,
         key=tls_key,
         client_ca=tls_client_ca,
@@ -76,9 +74,11 @@ def serve(
         grpc=None if grpc == "none" else Address.of(grpc, "--grpc"),
         lease_seconds=lease_seconds,
         watch_files=watch_files,
+        dispatch=installation.worker_command(
+            config, state, state_dir, drain=drain, lease_seconds=lease_seconds, **confined
+        ) if dispatches else None,
         control=installation.control_settings(
-            config, state, state_dir, allow_env=allow_env, root=root, allow_code=allow_code,
-            runs=frozenset() if workers else None,
+            config, state, state_dir, runs=frozenset() if workers or dispatches else None, **confined
         ),
     )  # fmt: skip
     run_server(settings, lambda line: terminal.say_line({"message": line} if as_json else line))

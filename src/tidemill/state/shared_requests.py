@@ -35,12 +35,12 @@ class SharedRequests:
                 *astuple(status),
             )  # fmt: skip
 
-    def published(self) -> dict[str, PublishedStatus]:
+    def statuses(self) -> dict[str, PublishedStatus]:
         """By pipeline."""
         with self._database.reading() as run:
             return {row[0]: PublishedStatus(*row) for row in run(f"SELECT {_STATUS} FROM published_statuses")}
 
-    def published_of(self, pipeline: str) -> PublishedStatus | None:
+    def status(self, pipeline: str) -> PublishedStatus | None:
         with self._database.reading() as run:
             found = run(f"SELECT {_STATUS} FROM published_statuses WHERE pipeline = ?", pipeline)
         return PublishedStatus(*found[0]) if found else None

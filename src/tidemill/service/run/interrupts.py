@@ -21,7 +21,7 @@ def listen() -> Iterator[tuple[threading.Event, threading.Event]]:
 
 
 @contextmanager
-def call_on_hangup(call: Callable[[], None]) -> Iterator[None]:
+def call_on_hangup(call: Callable[[], object]) -> Iterator[None]:
     """Meanwhile `call` is called for each SIGHUP, in a thread of its own, one at a time. Used in the main thread."""
     ear, mouth = os.pipe()
     os.set_blocking(mouth, False)

@@ -58,7 +58,7 @@ class ControlPlane(LifecycleFleet):
             desired = stored[name].desired if name in stored else m.RUNNING
             self._managed[name] = m.of_file(name, document, pipeline, desired)
         self._managed.update(self._from_store([each for each in stored.values() if each.origin == m.API]))
-        for gone in set(stored) - set(self._managed):
+        for gone in set() if self.settings.is_worker else set(stored) - set(self._managed):
             if self.holder_elsewhere(gone) is None:
                 self.store.remove_document(gone)  # a file that is not there any more
         for ours in self._managed.values():
@@ -103,7 +103,8 @@ class ControlPlane(LifecycleFleet):
                 for name in (*added, *changed):
                     before = self._managed.get(name)
                     new = m.of_file(name, *from_files[name], before.desired if before else m.RUNNING)
-                    self.audit(cause, "add from file" if before is None else "change by file", name)
+                    if not self.settings.is_worker:
+                        self.audit(cause, "add from file" if before is None else "change by file", name)
                     self._put_in_place(before, new, cause)
                     self._note_owner(from_files[name][1])
                     if not self.store.change_document(new.stored()):

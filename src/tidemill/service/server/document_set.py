@@ -34,6 +34,11 @@ class ControlSettings:
     runs: frozenset[str] | None = None
     restarts: RetryPolicy = POLICY
 
+    @property
+    def is_worker(self) -> bool:
+        """Servers look after documents and their audit trail; a worker only runs pipelines."""
+        return bool(self.runs)
+
 
 class DocumentSet:
     def __init__(self, settings: ControlSettings, environment: Mapping[str, str] | None = None) -> None:

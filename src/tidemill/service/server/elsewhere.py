@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from tidemill.contracts.installation import StoredRequest
+from tidemill.contracts.lease import StoredLease
 from tidemill.errors import LeaseHeld, LifecycleError, TidemillError, from_data, to_data
 from tidemill.model.clock import utc_now
 from tidemill.service.cause import Cause
@@ -55,6 +56,7 @@ class ElsewhereFleet(SharedFleet):
     ) -> None:
         super().__init__(runtime, store, settings, environment)
         self._board = StatusBoard(runtime, store, self._state_of_run) if runtime.leases is not None else None
+        self.worker_notes: dict[str, TidemillError] = {}  # by pipeline, from who starts workers (dispatch.py)
 
     # ---------------------------------------------------------------- how they are
 
@@ -79,7 +81,8 @@ class ElsewhereFleet(SharedFleet):
             return replace(view, state=str(State.FAILED))
         if each.pipeline.spec.schedule is not None:  # its worker has no lease between two runs
             return replace(view, state=str(State.STOPPED))
-        return replace(view, state=UNASSIGNED, error=to_data(_nobody(each.name)))
+        note = self.worker_notes.get(each.name) or _nobody(each.name)
+        return replace(view, state=UNASSIGNED, error=to_data(note))
 
     def _forget_status(self, name: str) -> None:
         if self._board is not None:
@@ -90,6 +93,25 @@ class ElsewhereFleet(SharedFleet):
         if self._board is not None:
             self._board.look()
             self._take_requests()
+
+    # ---------------------------------------------------------------- for who starts workers
+
+    def wish(self, name: str) -> str | None:
+        """What an operator wants of the pipeline; None if it is not there any more, or cannot be used."""
+        found = self._managed.get(name)
+        return found.desired if found is not None and found.pipeline is not None else None
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether some process must run the pipeline."""
+        found = self._managed.get(name)
+        return found is not None and found.pipeline is not None and found.is_wanted
+
+    def is_leased(self, name: str) -> bool:
+        """Whether a process that is alive has it, as the last renewal saw."""
+        return self._seen_elsewhere(name)
+
+    def lease_of(self, name: str) -> StoredLease | None:
+        return self.runtime.leases.known(name) if self.runtime.leases is not None else None
 
     # ---------------------------------------------------------------- what they are asked for
 

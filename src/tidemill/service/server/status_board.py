@@ -44,7 +44,7 @@ class StatusBoard:
 
     def read(self, name: str) -> tuple[PublishedStatus, PipelineStatus] | None:
         """As the store has it now."""
-        found = self._store.published_of(name)
+        found = self._store.status(name)
         return self._take(found) if found is not None else None
 
     def forget(self, name: str) -> None:
@@ -58,7 +58,7 @@ class StatusBoard:
             due, self._due = self._due, {}
         for status in due.values():
             self._publish(status)
-        published = self._store.published()
+        published = self._store.statuses()
         for found in published.values():
             self._take(found)
         with self._changing:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from tidemill.service.server.repeated import RepeatedTask
 
 LOOK_SECONDS = 2.0
 
@@ -15,7 +18,7 @@ class WatchedFiles:
     """Looked at every few seconds. A change counts when two looks in a row see the same: an editor, or somebody who
     copies several files, is not read half way."""
 
-    def __init__(self, paths: Sequence[Path], on_change: Callable[[], None]) -> None:
+    def __init__(self, paths: Sequence[Path], on_change: Callable[[], object]) -> None:
         self._paths, self._on_change = paths, on_change
         self._read = self._last = self._stamps()
 
@@ -38,3 +41,15 @@ class WatchedFiles:
                     continue
                 found.append((str(each), stat.st_mtime_ns, stat.st_size, stat.st_ino))
         return tuple(found)
+
+
+@contextmanager
+def watching_files(files: WatchedFiles, wanted: bool) -> Iterator[None]:
+    """Looks at them meanwhile, if that is `wanted`."""
+    task = RepeatedTask(files.look, seconds=LOOK_SECONDS, name="files")
+    if wanted:
+        task.begin()
+    try:
+        yield
+    finally:
+        task.close()
