@@ -267,13 +267,13 @@ def test_a_lost_position_is_recovered_from_the_command_line(tidemill: Terminal, 
     assert (done.code, "committed after 0/99" in done.out) == (0, True), done.err
 
 
-def test_without_a_server_the_command_says_how_to_name_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_is_not_there_and_a_store_that_is_not_there_are_told_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TIDEMILL_SERVER", raising=False)
-    answer = Terminal(capsys)("pipelines", "ls")
-    assert answer.code == 2
-    assert "--server" in answer.err
+    answer = Terminal(capsys)("pipelines", "ls", "--state-dir", tmp_path)
+    assert (answer.code, "there is no state store" in answer.err, "--server" in answer.err) == (3, True, True)
+    assert list(tmp_path.iterdir()) == []
     nobody = Terminal(capsys)("--server", "http://127.0.0.1:1", "pipelines", "ls")
     assert (nobody.code, "did not answer" in nobody.err) == (3, True)
 

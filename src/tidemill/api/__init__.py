@@ -17,4 +17,5 @@ routes/          one module for each subject: documents and lifecycle, dead lett
 rpc/             the same over gRPC
 proto/           its interface, for clients in any language
 client.py        REST from Python
+local_client.py  the same calls on a state store, without a server's address
 """

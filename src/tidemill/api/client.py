@@ -82,6 +82,8 @@ def tls_of_environment(environment: Mapping[str, str]) -> ssl.SSLContext | None:
 class ServerClient:
     """A connection per call; safe between threads. `timeout` in seconds is for one answer: a stop takes its time."""
 
+    whose = " that this token is for"
+
     def __init__(
         self, url: str, token: str | None = None, *, timeout: float = 120.0, tls: ssl.SSLContext | None = None
     ) -> None:
@@ -101,26 +103,26 @@ class ServerClient:
         after = ""
         while True:
             page = self.request("GET", "/pipelines", query=[*query, ("after", after)])
-            yield from map(_pipeline, page)
+            yield from map(pipeline_of, page)
             if not page:
                 return
             after = page[-1]["name"]
 
     def pipeline(self, name: str) -> RemotePipeline:
-        return _pipeline(self.request("GET", _of(name)))
+        return pipeline_of(self.request("GET", _of(name)))
 
     def create(self, document: Mapping[str, Any], *, start: bool = True, key: str | None = None) -> RemotePipeline:
         """`key`: the same for a request that is repeated because its answer was lost."""
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
         query = [("start", str(start).lower())]
-        return _pipeline(self.request("POST", "/pipelines", document, query=query, headers=headers))
+        return pipeline_of(self.request("POST", "/pipelines", document, query=query, headers=headers))
 
     def replace(self, document: Mapping[str, Any], *, version: str | None = None) -> RemotePipeline:
         name = document["metadata"]["name"]
-        return _pipeline(self.request("PUT", _of(name), document, headers=_if_match(version)))
+        return pipeline_of(self.request("PUT", _of(name), document, headers=_if_match(version)))
 
     def patch(self, name: str, patch: Mapping[str, Any], *, version: str | None = None) -> RemotePipeline:
-        return _pipeline(self.request("PATCH", _of(name), patch, headers=_if_match(version)))
+        return pipeline_of(self.request("PATCH", _of(name), patch, headers=_if_match(version)))
 
     def apply(self, text: str) -> list[RemotePipeline]:
         """Creates or replaces every pipeline of a YAML text. Its `${VAR}` are expanded by the server."""
@@ -168,7 +170,7 @@ class ServerClient:
 
     def change(self, name: str, action: str, *, reason: str = "") -> RemotePipeline:
         """`action` is one of the verbs above."""
-        return _pipeline(self.request("POST", f"{_of(name)}/{action}", query=[("reason", reason)]))
+        return pipeline_of(self.request("POST", f"{_of(name)}/{action}", query=[("reason", reason)]))
 
     # ---------------------------------------------------------------- how they are
 
@@ -285,7 +287,7 @@ def _refusal(status: int, content: bytes, url: str) -> TidemillError:
     return error
 
 
-def _pipeline(found: Mapping[str, Any]) -> RemotePipeline:
+def pipeline_of(found: Mapping[str, Any]) -> RemotePipeline:
     return RemotePipeline(**{each.name: found.get(each.name) for each in fields(RemotePipeline)})  # type: ignore[arg-type]
 
 

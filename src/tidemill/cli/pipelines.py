@@ -1,4 +1,4 @@
-"""`tidemill pipelines …`: the pipelines of a server, over its API."""
+"""`tidemill pipelines …`: the pipelines of a server, over its API, or of the state store of this machine."""
 
 from __future__ import annotations
 
@@ -6,30 +6,61 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemill.cli import terminal
+from tidemill.cli import installation, terminal
 from tidemill.errors import ConfigError
 
 if TYPE_CHECKING:
     from tidemill.api.client import RemotePipeline, ServerClient
+    from tidemill.api.local_client import LocalClient
 
-app = terminal.commands("Pipelines of a server.")
+app = terminal.commands("Pipelines of a server, or of a state store.")
+
+
+@dataclass(slots=True)
+class Target:
+    """Which installation is meant. A state store that is named on the line comes before a server of the environment."""
+
+    server: str = ""
+    token: str = ""
+    store: str = ""
+    state_dir: Path = Path(".tidemill")
+
+
+def _target(ctx: typer.Context) -> Target:
+    if not isinstance(ctx.obj, Target):
+        server, token = ctx.obj or (None, None)
+        ctx.obj = Target(server or "", token or "")
+    return ctx.obj
 
 
 def _use_server(ctx: typer.Context, value: str) -> str:
     """Wherever on the line it stands; what comes last counts."""
     if value:
-        ctx.obj = (value, (ctx.obj or (None, None))[1])
+        _target(ctx).server = value
     return value
 
 
 def _use_token(ctx: typer.Context, value: str) -> str:
     if value:
-        ctx.obj = ((ctx.obj or (None, None))[0], value)
+        _target(ctx).token = value
+    return value
+
+
+def _use_store(ctx: typer.Context, value: str) -> str:
+    if value:
+        _target(ctx).store, _target(ctx).server = value, ""
+    return value
+
+
+def _use_state_dir(ctx: typer.Context, value: Path | None) -> Path | None:
+    if value is not None:
+        _target(ctx).state_dir, _target(ctx).server = value, ""
     return value
 
 
@@ -41,13 +72,22 @@ Token = Annotated[
     str, typer.Option("--token", callback=_use_token, help="Token for it; rather in TIDEMILL_TOKEN.",
                       show_default=False),
 ]  # fmt: skip
+Store = Annotated[
+    str, typer.Option("--store", callback=_use_store, help="Without a server: the state store; or TIDEMILL_STATE.",
+                      show_default="STATE_DIR/state.sqlite"),
+]  # fmt: skip
+StateDir = Annotated[
+    Path | None, typer.Option("--state-dir", callback=_use_state_dir, help="Without a server: where its state is.",
+                              show_default=".tidemill"),
+]  # fmt: skip
 Name = Annotated[str, typer.Argument(help="The pipeline's name.", show_default=False)]
 Reason = Annotated[str, typer.Option(help="Why, for the record of changes.")]
 
 
 @app.callback()
-def pipelines(server: Server = "", token: Token = "") -> None:
-    """Pipelines of a server: its address in TIDEMILL_SERVER, or `--server URL` anywhere on the line."""
+def pipelines(server: Server = "", token: Token = "", store: Store = "", state_dir: StateDir = None) -> None:
+    """Pipelines of a server: its address in TIDEMILL_SERVER, or `--server URL` anywhere on the line. Without one, those
+    of the state store of this machine."""
 
 
 @app.command()
@@ -57,6 +97,8 @@ def ls(
     label: Annotated[list[str] | None, typer.Option(help="Only those with it: team=shop.", show_default=False)] = None,
     server: Server = "",
     token: Token = "",
+    store: Store = "",
+    state_dir: StateDir = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """List pipelines and their states."""
@@ -74,7 +116,13 @@ def ls(
 
 @app.command()
 def get(
-    ctx: typer.Context, name: Name, server: Server = "", token: Token = "", as_json: terminal.AsJson = False
+    ctx: typer.Context,
+    name: Name,
+    server: Server = "",
+    token: Token = "",
+    store: Store = "",
+    state_dir: StateDir = None,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Show a pipeline with its spec, secrets masked, always as JSON."""
     terminal.show_json(_data(_client(ctx).pipeline(name)))
@@ -86,12 +134,14 @@ def apply(
     file: Annotated[Path, typer.Option("--file", "-f", help="A pipeline file.", show_default=False)],
     server: Server = "",
     token: Token = "",
+    store: Store = "",
+    state_dir: StateDir = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Create the pipelines of a file, or change them to what it says. The server expands its ${VAR}."""
     from tidemill.service.documents import read_document
 
-    _show(_client(ctx).apply(read_document(file)), as_json)
+    _show(_client(ctx, create=True).apply(read_document(file)), as_json)
 
 
 _VERBS = {
@@ -112,6 +162,8 @@ def _add_verb(verb: str, what: str) -> None:
         reason: Reason = "",
         server: Server = "",
         token: Token = "",
+        store: Store = "",
+        state_dir: StateDir = None,
         as_json: terminal.AsJson = False,
     ) -> None:
         _show([_client(ctx).change(name, verb, reason=reason)], as_json)
@@ -131,6 +183,8 @@ def recover(
     yes: terminal.Yes = False,
     server: Server = "",
     token: Token = "",
+    store: Store = "",
+    state_dir: StateDir = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """After a lost position: copy the tables again, or accept the gap."""
@@ -161,6 +215,8 @@ def delete(
     yes: terminal.Yes = False,
     server: Server = "",
     token: Token = "",
+    store: Store = "",
+    state_dir: StateDir = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Stop a pipeline and forget it; its state directory stays."""
@@ -180,6 +236,8 @@ def status(
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 2.0,
     server: Server = "",
     token: Token = "",
+    store: Store = "",
+    state_dir: StateDir = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Show how pipelines do: state, lag, position, last error."""
@@ -207,6 +265,8 @@ def runs(
     reason: Reason = "",
     server: Server = "",
     token: Token = "",
+    store: Store = "",
+    state_dir: StateDir = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Show the runs of a pipeline that has a schedule, newest first."""
@@ -229,6 +289,8 @@ def events(
     name: Annotated[str | None, typer.Argument(help="Only of this pipeline.", show_default=False)] = None,
     server: Server = "",
     token: Token = "",
+    store: Store = "",
+    state_dir: StateDir = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Print what happens, one JSON document a line, until Ctrl-C. --json changes nothing."""
@@ -240,7 +302,9 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _looks(client: ServerClient, name: str | None, interval: float | None) -> Iterator[list[dict[str, Any]]]:
+def _looks(
+    client: ServerClient | LocalClient, name: str | None, interval: float | None
+) -> Iterator[list[dict[str, Any]]]:
     while True:
         yield [client.status(each) for each in ([name] if name else [each.name for each in client.pipelines()])]
         if interval is None:
@@ -267,22 +331,25 @@ def _error(status: dict[str, Any]) -> str:
     return "; ".join(f"{sink['id']}: {sink['error']}" for sink in status["sinks"] if sink["error"])
 
 
-def _nothing(client: ServerClient, *, filtered: bool = False) -> str:
+def _nothing(client: ServerClient | LocalClient, *, filtered: bool = False) -> str:
     if filtered:
         return f"No pipeline of {client.url} is like that."
-    return f"{client.url} has no pipelines that this token is for. `tidemill pipelines apply -f FILE` makes one."
+    return f"{client.url} has no pipelines{client.whose}. `tidemill pipelines apply -f FILE` makes one."
 
 
-def _client(ctx: typer.Context) -> ServerClient:
-    from tidemill.api.client import ServerClient, tls_of_environment
+def _client(ctx: typer.Context, *, create: bool = False) -> ServerClient | LocalClient:
+    """`create`: a state store that is not there yet is made."""
+    target = _target(ctx)
+    if target.server:
+        from tidemill.api.client import ServerClient, tls_of_environment
 
-    server, token = ctx.obj or (None, None)
-    if not server:
-        raise ConfigError(
-            "which server is not said", where="tidemill pipelines",
-            fix="Set TIDEMILL_SERVER, or give --server http://127.0.0.1:8080; and the token in TIDEMILL_TOKEN.",
-        )  # fmt: skip
-    return ServerClient(server, token, tls=tls_of_environment(os.environ))
+        return ServerClient(target.server, target.token or None, tls=tls_of_environment(os.environ))
+    from tidemill.api.local_client import LocalClient
+    from tidemill.service.server.local import LocalPlace
+
+    state, directory = target.store or os.environ.get("TIDEMILL_STATE", ""), target.state_dir.expanduser().absolute()
+    place = LocalPlace(installation.state_uri(state, directory), directory, "://" in state)
+    return ctx.with_resource(LocalClient(place, create=create))
 
 
 def _data(pipeline: RemotePipeline) -> dict[str, Any]:

@@ -52,6 +52,11 @@ class LeaseStore:
             found = run("SELECT holder, beat, seconds, process FROM lease_holders WHERE holder = ?", holder)
         return LeaseHolder(*found[0]) if found else None
 
+    def holders(self) -> list[LeaseHolder]:
+        """All that have renewed and not left, also those that have no pipeline now."""
+        with self._database.reading() as run:
+            return [LeaseHolder(*row) for row in run("SELECT holder, beat, seconds, process FROM lease_holders")]
+
     def forget_idle(self, holder: str) -> None:
         """The holder is gone; a lease that it still has keeps its row, for who takes that over."""
         with self._database.writing(_LOCKED) as run:

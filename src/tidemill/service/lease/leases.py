@@ -100,6 +100,9 @@ class LeaseKeeper:
         """From here on leases are renewed, and others' are watched. A store that does not answer is tried again."""
         with suppress(StateError):
             self._look()
+            for each in self.others():
+                if (process := LeaseProcess.read(each.process)) is not None and process.is_gone:
+                    self._store.forget_idle(each.id)
         for thread in self._threads:
             thread.start()
 
@@ -165,6 +168,10 @@ class LeaseKeeper:
         if not self._announced:
             self._announced = True  # if this renewal is not answered, the next one is
             self._renew()
+
+    def others(self) -> list[LeaseHolder]:
+        """Other processes that announced themselves, or have a lease, and have not left."""
+        return [each for each in self._store.holders() if each.id != self.holder]
 
     def is_there(self, holder: str) -> bool:
         """Of a process that announced itself: whether it was seen to renew, or is just being watched."""

@@ -261,8 +261,11 @@ class ControlPlane(LifecycleFleet):
         match request.action:
             case "drain":
                 self.drain(name, cause, seconds=given["seconds"])
-            case "restart":
-                self.restart(name, cause)
+            case "start" | "pause" | "resume" | "stop" | "restart" as verb:
+                {"start": self.start, "pause": self.pause, "resume": self.resume, "stop": self.stop,
+                 "restart": self.restart}[verb](name, cause)  # fmt: skip
+            case "create":
+                self.create(given["document"], cause)
             case "replace":
                 self.replace(name, given["document"], cause, expect=given["expect"])
             case "delete":

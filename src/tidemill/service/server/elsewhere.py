@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -20,13 +18,13 @@ import orjson
 from tidemill.contracts.installation import StoredRequest
 from tidemill.contracts.lease import StoredLease
 from tidemill.errors import LeaseHeld, LifecycleError, TidemillError, from_data, to_data
-from tidemill.model.clock import utc_now
 from tidemill.service.cause import Cause
 from tidemill.service.run.status import State
 from tidemill.service.runtime import Runtime
 from tidemill.service.server import managed as m
 from tidemill.service.server.document_set import ControlSettings
 from tidemill.service.server.managed import Managed, PipelineView
+from tidemill.service.server.requests import POLL_SECONDS, ask
 from tidemill.service.server.shared_documents import SharedFleet
 from tidemill.service.server.status_board import StatusBoard
 from tidemill.state.installation import InstallationStore
@@ -42,8 +40,6 @@ ASSIGN_SECONDS = 5.0
 """How long it waits for any process to take a pipeline that nobody runs, or a request about it."""
 TAKE_SECONDS = 30.0
 """How long the process that has a pipeline may take to hear of a request: it may be starting Spark."""
-_POLL_SECONDS = 0.1
-_KEPT = timedelta(hours=1)
 
 
 class ElsewhereFleet(SharedFleet):
@@ -133,37 +129,23 @@ class ElsewhereFleet(SharedFleet):
                 failed = found is not None and found[0].state == State.FAILED
                 if not starts or failed:
                     return
-            elif found is not None and found[0].epoch == lease.epoch and _has_followed(found[1].state, desired):
+            elif found is not None and found[0].epoch == lease.epoch and has_followed(found[1].state, desired):
                 return
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _ask(self, name: str, action: str, given: Mapping[str, Any], cause: Cause, seconds: float) -> bool:
-        """False if nobody took the request: it is taken back then. What went wrong there is raised here."""
-        request = StoredRequest(
-            uuid.uuid4().hex, name, action, orjson.dumps(given).decode(), cause.actor, cause.reason, utc_now()
-        )
+        """False if nobody took the request. What went wrong there is raised here."""
         holder = self.holder_elsewhere(name)
-        began, patient = time.monotonic(), ASSIGN_SECONDS if holder is None else TAKE_SECONDS
-        self.store.add_request(request, forget_before=(datetime.now(UTC) - _KEPT).isoformat(timespec="milliseconds"))
-        while (waited := time.monotonic() - began) < patient + seconds:
-            found = self.store.request(request.id)
-            if found is not None and found.answer:
-                self.store.remove_request(request)
-                self._settle_answer(name, orjson.loads(found.answer))
-                return True
-            if found is not None and not found.taken_by and waited > patient and self.store.take_request(found, "none"):
-                self.store.remove_request(request)
-                if holder is None:
-                    return False
-                raise LifecycleError(
-                    f'pipeline "{name}" runs in another process, which does not hear: {holder.holder}',
-                    fix="Nothing was changed. Try again; a process that is gone loses the pipeline within seconds.",
-                )
-            time.sleep(_POLL_SECONDS)
+        patient = ASSIGN_SECONDS if holder is None else TAKE_SECONDS
+        answer = ask(self.store, name, action, given, cause, patient=patient, seconds=seconds)
+        if answer is not None:
+            self._settle_answer(name, answer)
+            return True
+        if holder is None:
+            return False
         raise LifecycleError(
-            f'the process that runs pipeline "{name}" did not answer in time',
-            where=str(holder.holder) if holder is not None else "",
-            fix="It may still do what was asked: its state and the audit trail say so.",
+            f'pipeline "{name}" runs in another process, which does not hear: {holder.holder}',
+            fix="Nothing was changed. Try again; a process that is gone loses the pipeline within seconds.",
         )
 
     def _settle_answer(self, name: str, answer: dict[str, Any]) -> None:
@@ -176,7 +158,8 @@ class ElsewhereFleet(SharedFleet):
     def _take_requests(self) -> None:
         for request in self.store.open_requests():
             name = request.pipeline
-            if name in self._managed and not self.is_elsewhere(name):
+            new = request.action == "create" and name not in self._managed and not self.settings.is_worker
+            if new or (name in self._managed and not self.is_elsewhere(name)):
                 assert self.runtime.leases is not None
                 if self.store.take_request(request, self.runtime.leases.holder):
                     threading.Thread(
@@ -206,7 +189,7 @@ class ElsewhereFleet(SharedFleet):
         super()._start(name, cause, trial=trial)
 
 
-def _has_followed(state: State, desired: str) -> bool:
+def has_followed(state: State, desired: str) -> bool:
     if state is State.FAILED:
         return True
     if desired == m.RUNNING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import orjson
@@ -45,6 +46,9 @@ class SharedFleet(Fleet):
         self._follower = follower if runtime.leases is not None else None
 
     def start_wanted(self) -> None:
+        if self.runtime.leases is not None:
+            with suppress(StateError):  # with the next renewal
+                self.runtime.leases.announce()  # who has no server to ask sees so that there is one
         super().start_wanted()
         if self._follower is not None and not self.stopping:
             self._follower.begin()
