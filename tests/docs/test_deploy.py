@@ -6,6 +6,7 @@ import importlib
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def test_the_unit_and_the_image_start_a_server_with_options_it_has() -> None:
 
 
 def test_the_image_has_what_a_container_should() -> None:
-    """It cannot be built here; what it says is looked at."""
+    """It takes minutes to build (scripts/image.sh); what it says is looked at."""
     image = (DEPLOY / "container" / "Containerfile").read_text()
     stages = re.split(r"^FROM ", image, flags=re.M)[1:]
     last, kernels = stages[-1], next(each for each in stages if "AS kernels" in each)
@@ -100,6 +101,26 @@ def test_the_image_has_what_a_container_should() -> None:
 def _options(module: str) -> set[str]:
     command = get_command(importlib.import_module(f"tidemill.lab.{module}").app)
     return {option for parameter in command.params for option in parameter.opts}
+
+
+def test_the_context_of_the_image_is_what_it_copies_and_nothing_else() -> None:
+    image = (DEPLOY / "container" / "Containerfile").read_text()
+    copied = {each for line in re.findall(r"^COPY (?!--from)(.*) \S+$", image, re.M) for each in line.split()}
+    ignored, *rest = [each for each in (ROOT / ".dockerignore").read_text().splitlines() if not each.startswith("#")]
+    assert (ignored, {each[1:] for each in rest if each.startswith("!")}) == ("*", copied)
+
+
+@pytest.mark.slow
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd is not installed")
+    unit = (DEPLOY / "systemd" / "tidemill.service").read_text()
+    (tmp_path / "tidemill.service").write_text(unit.replace("/opt/tidemill/bin/tidemill", sys.executable))
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(tmp_path / "tidemill.service")], capture_output=True, text=True, check=False
+    )
+    assert [each for each in done.stderr.splitlines() if "tidemill.service" in each] == [], "what it says of this unit"
 
 
 @pytest.mark.slow
@@ -127,6 +148,7 @@ def test_the_chart_renders_and_starts_servers_with_options_they_have() -> None:
 def test_the_chart_runs_pipelines_in_pods_of_their_own_with_tls_and_without_grpc(tmp_path: Path) -> None:
     values = {
         "workers": ["orders", "Shop_Users.v2"], "tlsSecret": "certificates", "tlsClientCa": True, "grpcPort": 0,
+        "allowEnv": ["SHOP_DSN"], "roots": ["/srv/lake"], "allowCode": True, "metricsAuth": "token",
         "pipelines": {"orders.yaml": "metadata: {name: orders}\nspec:\n  sinks: []\n"},
         "storage": {"className": "nfs", "accessMode": "ReadWriteMany", "size": "1Gi"},
     }  # fmt: skip
@@ -138,10 +160,14 @@ def test_the_chart_runs_pipelines_in_pods_of_their_own_with_tls_and_without_grpc
     arguments = {each.partition("=")[0] for each in server["args"]}
     assert {"--workers", "--tls-cert", "--tls-key", "--tls-client-ca"} <= arguments
     assert "--grpc" not in arguments
-    assert server["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    assert server["livenessProbe"]["tcpSocket"] == server["startupProbe"]["tcpSocket"] == {"port": "api"}
+    assert {"--watch-files", "--allow-env=SHOP_DSN", "--root=/srv/lake", "--allow-code"} <= set(server["args"])
     worker = deployments["cdc-worker-shop-users-v2"]["spec"]["template"]
     [container] = worker["spec"]["containers"]
     assert "--pipeline=Shop_Users.v2" in container["args"]
+    shared = {"--tls-cert", "--tls-key", "--tls-client-ca", "--metrics-auth", "--allow-env", "--root", "--allow-code"}
+    assert shared <= {each.partition("=")[0] for each in container["args"]}, "as the server"
+    assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in worker["spec"]["volumes"]}
     worker_options = {option for parameter in get_command(worker_app).params for option in parameter.opts}
     assert {each.partition("=")[0] for each in container["args"][1:]} <= worker_options
     labels = deployments["cdc-worker-shop-users-v2"]["spec"]["selector"]["matchLabels"]
