@@ -10,7 +10,7 @@ import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 import grpc
@@ -21,7 +21,8 @@ from starlette.responses import Response
 from tests.api.conftest import Harness, Serve, document, raw
 from tests.api.test_grpc import Rpc, reach
 from tests.api.test_security import of_tenant, scoped
-from tidemill.api import connections
+from tests.crash.actors import wait_for
+from tidemill.api import connections, ports
 from tidemill.api import serve as serve_module
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
@@ -30,9 +31,10 @@ from tidemill.api.routes import events
 from tidemill.api.rpc import server as grpc_server
 from tidemill.api.rpc.server import GrpcSettings, serve_grpc
 from tidemill.api.serve import ServerSettings, serving
-from tidemill.errors import LifecycleError, TidemillError
+from tidemill.errors import ConfigError, LifecycleError, TidemillError
 from tidemill.lab.servers import tls
 from tidemill.service.server.managed import PipelineView
+from tidemill.service.server.scope import Scope
 from tidemill.service.server.tokens import Role
 from tidemill.telemetry.metrics import Metrics
 
@@ -200,6 +202,68 @@ def test_the_metrics_port_speaks_tls_and_wants_a_certificate(server: Harness, tm
         with pytest.raises((URLError, OSError, http.client.HTTPException)):
             urllib.request.urlopen(at.replace("https", "http"), timeout=30).read()
         silent.close()
+
+
+def test_a_certificate_that_is_replaced_is_used_by_new_connections(
+    server: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "LOOK_SECONDS", 0.05)
+    made, later = tls.make(tmp_path / "ca"), tls.make(tmp_path / "later")
+    settings = ServerSettings(
+        Address("127.0.0.1", 0), Address("127.0.0.1", 0), server.state, certificate=made.certificate, key=made.key
+    )  # fmt: skip
+    app, registry = create_app(server.control, server.tokens), server.metrics.registry
+    given = GrpcSettings("127.0.0.1:0", made.certificate, made.key)
+    with (
+        serving(app, settings, registry, lambda line: None) as (api, metrics),
+        serve_grpc(server.control, server.tokens, given) as grpc_port,
+    ):
+        places = [urlsplit(api).port or 0, urlsplit(str(metrics)).port or 0, grpc_port]
+
+        def trusts(ca: Path) -> list[bool]:
+            return [_shakes_hands(port, ca) for port in places]
+
+        assert (trusts(made.ca), trusts(later.ca)) == ([True] * 3, [False] * 3)
+        made.key.write_bytes(later.key.read_bytes())
+        assert trusts(made.ca) == [True] * 3, "half of a pair is not used"
+        made.certificate.write_bytes(later.certificate.read_bytes())
+        wait_for(lambda: trusts(later.ca) == [True] * 3, 60, "the old certificate is still shown")
+
+
+def _shakes_hands(port: int, ca: Path) -> bool:
+    context = ssl.create_default_context(cafile=str(ca))
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), 30) as plain,
+            context.wrap_socket(plain, server_hostname="localhost"),
+        ):
+            return True
+    except ssl.SSLError:
+        return False
+
+
+def test_metrics_are_shown_only_to_a_token_for_all_pipelines_where_that_is_asked_for(server: Harness) -> None:
+    url, stop = serve_metrics(Address("127.0.0.1", 0), server.metrics.registry, callers=server.tokens)
+    whole, record = server.tokens.create("prometheus", Role.VIEWER)
+    tenant, _ = server.tokens.create("ann", Role.ADMIN, scope=Scope(tenant="pond"))
+
+    def ask(token: str, scheme: str = "Bearer") -> int:
+        request = urllib.request.Request(url, headers={"Authorization": f"{scheme} {token}"})
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return int(answer.status)
+        except HTTPError as error:
+            return error.code if b"tidemill_" not in error.read() else 0
+
+    try:
+        assert [ask(whole), ask(whole, "Basic"), ask("tm_wrong"), ask(""), ask(tenant)] == [200, 401, 401, 401, 403]
+        server.tokens.revoke(record.id)
+        assert ask(whole) == 401
+    finally:
+        stop()
+    with pytest.raises(ConfigError, match="there are no tokens"):
+        ServerSettings(Address("127.0.0.1", 0), None, "x", auth=False, metrics_auth=True).check()
 
 
 def test_the_metrics_port_answers_while_as_many_as_it_takes_are_silent() -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -151,14 +152,16 @@ def test_all_workers_drain_with_the_server_and_who_hurries_or_does_not_end_is_en
 
 def test_the_metrics_of_workers_are_read_at_the_server(stage: Stage) -> None:
     workers = [Metrics(), Metrics()]
-    ports = [serve_metrics(Address("127.0.0.1", 0), each.registry) for each in workers]
+    ports = [serve_metrics(Address("127.0.0.1", 0), each.registry, callers="between us") for each in workers]
     for name, each in zip(("orders", "baskets"), workers, strict=True):
         each.events.labels(name, "lake").inc(7)
         each.batch_seconds.labels(name, "lake").observe(0.2)
     own = Metrics()
     own.events.labels("own", "lake").inc(1)
     urls = [*(url for url, _ in ports), "http://127.0.0.1:1/metrics"]
-    url, stop = serve_metrics(Address("127.0.0.1", 0), federate(own, lambda: urls))
+    url, stop = serve_metrics(Address("127.0.0.1", 0), federate(own, lambda: urls, "between us"))
+    with pytest.raises(HTTPError, match="401"), urlopen(urls[0], timeout=60):
+        pytest.fail("who does not know the secret is not answered")
     for query in ("", "?name[]=tidemill_events_total"):
         with urlopen(url + query, timeout=60) as answer:
             text = answer.read().decode()

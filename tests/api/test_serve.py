@@ -6,6 +6,7 @@ import http.client
 import re
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from tidemill.api.ports import Address, serve_metrics
 from tidemill.api.serve import allow_open_files
 from tidemill.contracts.installation import StoredDocument
 from tidemill.errors import ConfigError, EnvironmentProblem, ServerError, Unauthenticated
+from tidemill.lab.servers import tls
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.service.server.tokens import Role, Tokens
 from tidemill.state import open_installation
@@ -144,6 +146,40 @@ def test_a_worker_that_cannot_run_says_why_at_once(tmp_path: Path, capsys: pytes
     ):  # fmt: skip
         answer = Terminal(capsys)(*worker, *arguments)
         assert (answer.code, said in answer.err) == (2, True), answer.err
+
+
+@pytest.mark.slow
+def test_the_metrics_of_a_worker_speak_tls_and_want_a_token(tmp_path: Path) -> None:
+    made = tls.make(tmp_path / "ca")
+    store = open_installation(str(tmp_path / "state.sqlite"))
+    token = Tokens(store).create("prometheus", Role.VIEWER)[0]
+    store.close()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidemill", "worker", "--pipeline", "orders", "--state-dir", str(tmp_path),
+         "--metrics", "127.0.0.1:0", "--metrics-auth", "token", "--tls-cert", str(made.certificate),
+         "--tls-key", str(made.key)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        found = re.fullmatch(r"metrics on (https://127\.0\.0\.1:(\d+)/metrics)\n", process.stdout.readline())
+        assert found
+        trusting = ssl.create_default_context(cafile=str(made.ca))
+        connection = http.client.HTTPSConnection("localhost", int(found[2]), timeout=60, context=trusting)
+        answers = []
+        for given in ({}, {"Authorization": f"Bearer {token}"}):
+            connection.request("GET", "/metrics", headers=given)
+            answer = connection.getresponse()
+            answers.append((answer.status, b"# HELP tidemill_" in answer.read()))
+            connection.close()
+        assert answers == [(401, False), (200, True)]
+        process.terminate()
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def test_a_server_may_have_as_many_files_open_as_its_user_may() -> None:

@@ -22,16 +22,16 @@ _AT_ONCE = 16
 _CREATED = "_created"  # when a counter began: the text format shows it as a family of its own, which nobody asks for
 
 
-def federate(own: Metrics, workers: Callable[[], Sequence[str]]) -> CollectorRegistry:
-    """`workers` says where each of them can be asked."""
+def federate(own: Metrics, workers: Callable[[], Sequence[str]], secret: str = "") -> CollectorRegistry:
+    """`workers` says where each of them can be asked, by who knows the `secret`."""
     registry = CollectorRegistry()
-    registry.register(_FederatedCollector(own, workers))
+    registry.register(_FederatedCollector(own, workers, secret))
     return registry
 
 
 class _FederatedCollector(Collector):
-    def __init__(self, own: Metrics, workers: Callable[[], Sequence[str]]) -> None:
-        self._own, self._workers = own, workers
+    def __init__(self, own: Metrics, workers: Callable[[], Sequence[str]], secret: str) -> None:
+        self._own, self._workers, self._secret = own, workers, secret
 
     def describe(self) -> Iterable[Metric]:
         return self._own.registry.collect()
@@ -40,20 +40,20 @@ class _FederatedCollector(Collector):
         families = {each.name: each for each in self._own.registry.collect()}
         urls = self._workers()
         with ThreadPoolExecutor(min(_AT_ONCE, len(urls)) or 1, "worker metrics") as pool:
-            for found in pool.map(_read, urls):
+            for found in pool.map(self._read, urls):
                 for family in found:
                     known = families.get(family.name)
                     if known is not None:
                         known.samples += family.samples
         yield from families.values()
 
-
-def _read(url: str) -> list[Metric]:
-    """None of a worker that is just ending."""
-    try:
-        with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
-            text = answer.read().decode()
-    except OSError as error:
-        events.emit("metrics.worker_not_read", logging.DEBUG, url=url, error=str(error))
-        return []
-    return [each for each in text_string_to_metric_families(text) if not each.name.endswith(_CREATED)]
+    def _read(self, url: str) -> list[Metric]:
+        """None of a worker that is just ending."""
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self._secret}"})
+        try:
+            with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
+                text = answer.read().decode()
+        except OSError as error:
+            events.emit("metrics.worker_not_read", logging.DEBUG, url=url, error=str(error))
+            return []
+        return [each for each in text_string_to_metric_families(text) if not each.name.endswith(_CREATED)]

@@ -1,5 +1,5 @@
 """The port that Prometheus asks: every metric of a registry, over HTTP or TLS, and nothing else. With tokens, only for
-who has one that is for all pipelines.
+who has one that is for all pipelines; with a secret, only for who knows that.
 
 Each connection has a thread of its own, also for its handshake: one that stays silent keeps nobody else waiting, and is
 closed after a while.
@@ -7,6 +7,7 @@ closed after a while.
 
 from __future__ import annotations
 
+import hmac
 import logging
 import socket
 import ssl
@@ -78,12 +79,12 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
 
 
 def listen_metrics(
-    host: str, port: int, registry: CollectorRegistry, tls: ssl.SSLContext | None, tokens: Tokens | None = None
+    host: str, port: int, registry: CollectorRegistry, tls: ssl.SSLContext | None, callers: Tokens | str | None = None
 ) -> tuple[int, Callable[[], None]]:
     """The port, and what ends it. `OSError` if the address cannot be used."""
     server = _MetricsServer((host, port), tls)
     app = make_wsgi_app(registry)
-    server.set_app(app if tokens is None else _ask_for_token(app, tokens))
+    server.set_app(app if callers is None else _ask_for_token(app, callers))
     thread = threading.Thread(target=server.serve_forever, args=(_LOOK_SECONDS,), name="metrics", daemon=True)
     thread.start()
 
@@ -95,20 +96,27 @@ def listen_metrics(
     return server.server_port, stop
 
 
-def _ask_for_token(app: WSGIApplication, tokens: Tokens) -> WSGIApplication:
+def _ask_for_token(app: WSGIApplication, callers: Tokens | str) -> WSGIApplication:
     """Metrics name pipelines of all tenants: a token of one is not enough."""
+
+    def is_known(token: str) -> bool | None:
+        """None: known, and not for all pipelines."""
+        if isinstance(callers, str):
+            return hmac.compare_digest(token.encode(), callers.encode())
+        found = callers.authenticate(token)
+        return False if found is None else found.scope.is_whole or None
 
     def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         scheme, _, token = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
         try:
-            found = tokens.authenticate(token.strip()) if scheme.lower() == "bearer" else None
+            known = is_known(token.strip()) if scheme.lower() == "bearer" else False
         except TidemillError:
             start_response("503 Service Unavailable", [("Content-Type", "text/plain")])
             return [b"the state store does not answer\n"]
-        if found is None:
+        if known is False:
             start_response("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Bearer")])
             return [b"this needs a valid token\n"]
-        if not found.scope.is_whole:
+        if known is None:
             start_response("403 Forbidden", [("Content-Type", "text/plain")])
             return [b"this needs a token for all pipelines\n"]
         return app(environ, start_response)

@@ -7,12 +7,16 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from prometheus_client import CollectorRegistry
 
 from tidemill.api.metrics_port import listen_metrics, tls_context
 from tidemill.errors import ConfigError, EnvironmentProblem
+from tidemill.service.server.repeated import RepeatedTask
 from tidemill.service.server.tokens import Tokens
+from tidemill.service.server.watched_files import LOOK_SECONDS, WatchedFiles
+from tidemill.telemetry import events
 
 _LEAST_LEASE_SECONDS = 3.0
 
@@ -69,19 +73,52 @@ class TlsFiles:
             ) from error
 
 
+class LiveCertificate:
+    """Looks at the files while a port is open: new connections get a certificate that has replaced the old one."""
+
+    def __init__(self, files: TlsFiles, *contexts: ssl.SSLContext | None) -> None:
+        self._files, self._contexts = files, [each for each in contexts if each is not None]
+        paths = [each for each in (files.certificate, files.key) if each is not None]
+        watched = WatchedFiles(paths, self._load)
+        self._task = RepeatedTask(watched.look, seconds=LOOK_SECONDS, name="certificate")
+
+    def __enter__(self) -> LiveCertificate:
+        if self._contexts:
+            self._task.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._task.close()
+
+    def _load(self) -> None:
+        try:
+            fresh = self._files.context()  # both files are tried before any port uses them
+        except ConfigError as error:
+            events.fail("tls.not_reloaded", code=error.code, error=error.what, where=error.where, fix=error.fix)
+            return
+        if fresh is not None and self._files.certificate is not None:
+            for each in self._contexts:
+                each.load_cert_chain(self._files.certificate, self._files.key)
+            events.emit("tls.reloaded", certificate=str(self._files.certificate))
+
+
 def serve_metrics(
-    address: Address, registry: CollectorRegistry, tls: TlsFiles | None = None, tokens: Tokens | None = None
+    address: Address,
+    registry: CollectorRegistry,
+    tls: ssl.SSLContext | None = None,
+    callers: Tokens | str | None = None,
 ) -> tuple[str, Callable[[], None]]:
-    """Their URL, and what ends the port. With `tokens`, only for who has one."""
-    context = (tls or TlsFiles()).context()
+    """Their URL, and what ends the port. With tokens, or a secret, only for `callers` that have one, or know it."""
     try:
-        port, stop = listen_metrics(address.host, address.port, registry, context, tokens)
+        port, stop = listen_metrics(address.host, address.port, registry, tls, callers)
     except OSError as error:
         raise EnvironmentProblem(
             f"the address {address} cannot be used: {error.strerror or error}", where="--metrics",
             fix="Choose another one, or end what uses it.",
         ) from error  # fmt: skip
-    return f"{'https' if context else 'http'}://{Address(address.host, port)}/metrics", stop
+    return f"{'https' if tls else 'http'}://{Address(address.host, port)}/metrics", stop
 
 
 def check_lease_seconds(seconds: float) -> None:

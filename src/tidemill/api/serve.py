@@ -23,7 +23,7 @@ from tidemill.api.app import create_app
 from tidemill.api.connections import ImpatientProtocol
 from tidemill.api.federated_metrics import federate
 from tidemill.api.guard import MAX_BODY
-from tidemill.api.ports import Address, TlsFiles, check_lease_seconds, serve_metrics
+from tidemill.api.ports import Address, LiveCertificate, TlsFiles, check_lease_seconds, serve_metrics
 from tidemill.api.rpc.server import GrpcSettings, serve_grpc
 from tidemill.errors import ConfigError, EnvironmentProblem
 from tidemill.service.lease.leases import LEASE_SECONDS, keeping_leases
@@ -113,7 +113,7 @@ def _run_until(
         workers = None
         if settings.dispatch is not None:
             workers = Dispatcher(control, settings.dispatch, drain_seconds=settings.drain_seconds)
-        registry = metrics.registry if workers is None else federate(metrics, lambda: workers.metrics)
+        registry = metrics.registry if workers is None else federate(metrics, lambda: workers.metrics, workers.secret)
         files = WatchedFiles(settings.control.files, lambda: reload(control, workers, "a file has changed"))
         app = create_app(control, tokens, max_body=settings.max_body, rate=settings.rate)
         with (
@@ -170,9 +170,10 @@ def serving(
     metrics_url = None
     stop_metrics: Callable[[], None] = lambda: None  # noqa: E731
     try:
+        metrics_tls = settings.tls.context()
         if settings.metrics is not None:
             callers = tokens if settings.metrics_auth else None
-            metrics_url, stop_metrics = serve_metrics(settings.metrics, registry, settings.tls, callers)
+            metrics_url, stop_metrics = serve_metrics(settings.metrics, registry, metrics_tls, callers)
         server, thread = _serve_api(app, bound, settings)
     except BaseException:
         stop_metrics()
@@ -181,7 +182,8 @@ def serving(
     events.emit("server.listening", api=api, metrics=metrics_url)
     say(f"API on {api}" + (f", metrics on {metrics_url}" if metrics_url else ""))
     try:
-        yield api, metrics_url
+        with LiveCertificate(settings.tls, metrics_tls, server.config.ssl):
+            yield api, metrics_url
     finally:
         server.should_exit = True
         stop_metrics()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,7 +74,7 @@ def worker_command(
     root: Sequence[Path] | None, allow_code: bool, drain: float, lease_seconds: float,
 ) -> WorkerCommand:  # fmt: skip
     """A worker with what this server was told; its metrics are on loopback, and the server shows them."""
-    from tidemill.service.server.dispatch import WorkerCommand
+    from tidemill.service.server.dispatch import METRICS_SECRET, WorkerCommand
 
     given = ["--state-dir", str(directory), "--drain", str(drain), "--lease-seconds", str(lease_seconds)]
     for option, values in (("--config", files), ("--allow-env", allow_env), ("--root", root)):
@@ -81,7 +82,7 @@ def worker_command(
     given += ["--allow-code"] if allow_code else []
     return WorkerCommand(
         (sys.executable, "-m", "tidemill", "worker", "--dispatched", "--metrics", "127.0.0.1:0", *given, "--pipeline"),
-        {"TIDEMILL_STATE": state} if state else {},
+        {METRICS_SECRET: secrets.token_hex(32), **({"TIDEMILL_STATE": state} if state else {})},
     )
 
 

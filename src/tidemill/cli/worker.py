@@ -40,12 +40,13 @@ def worker(
 ) -> None:
     """Run a pipeline of an installation until stopped. Servers of the state store start, pause and stop it."""
     try:
-        from tidemill.api.ports import Address, TlsFiles, check_lease_seconds, serve_metrics
+        from tidemill.api.ports import Address, LiveCertificate, TlsFiles, check_lease_seconds, serve_metrics
     except ModuleNotFoundError as error:
         raise EnvironmentProblem(
             f"{error.name} is not installed", where="tidemill worker", fix='Run: pip install "tidemill[server]"'
         ) from error
     from tidemill.service.run import interrupts
+    from tidemill.service.server.dispatch import METRICS_SECRET
     from tidemill.service.server.tokens import Tokens
     from tidemill.service.server.worker import run_worker
     from tidemill.state import open_installation
@@ -64,8 +65,12 @@ def worker(
         if dispatched:
             threading.Thread(target=_await_end_of_input, args=(stop,), name="server", daemon=True).start()
         if address is not None:
-            tokens = Tokens(ports.enter_context(closing(open_installation(uri)))) if wants_token else None
-            url, stop_metrics = serve_metrics(address, counted.registry, tls, tokens)
+            callers: Tokens | str | None = os.environ.get(METRICS_SECRET) if dispatched else None
+            if wants_token:
+                callers = Tokens(ports.enter_context(closing(open_installation(uri))))
+            context = tls.context()
+            ports.enter_context(LiveCertificate(tls, context))
+            url, stop_metrics = serve_metrics(address, counted.registry, context, callers)
             ports.callback(stop_metrics)
             line = f"metrics on {url}"
             terminal.say_line({"message": line} if as_json else line)

@@ -7,6 +7,7 @@ It answers from the first second, whatever the pipelines do. `grpc.health.v1` sa
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from tidemill.api.metrics_port import tls_context
 from tidemill.api.proto import PACKAGE, SERVICES
 from tidemill.api.rpc.flows import CheckpointsService, FlowsService
 from tidemill.api.rpc.operations import ControlService, HealthService, MetricsService, StatusService
@@ -135,16 +137,45 @@ class GrpcServer:
         settings = self._settings
         if settings.certificate is None or settings.key is None:
             return server.add_insecure_port(settings.address)
+        files = _CertificateFiles(settings.certificate, settings.key, settings.client_ca)
         try:
-            pair = settings.key.read_bytes(), settings.certificate.read_bytes()
-            clients = settings.client_ca.read_bytes() if settings.client_ca else None
+            first = files.read()
         except OSError as error:
             raise ConfigError(
                 f"the TLS files cannot be used: {error.strerror}", where="--tls-cert, --tls-key",
                 fix="Give a certificate and its key in PEM, readable for this user.",
             ) from error  # fmt: skip
-        credentials = grpc.ssl_server_credentials([pair], clients, require_client_auth=clients is not None)
+        credentials = grpc.dynamic_ssl_server_credentials(
+            first, files.read_if_changed, require_client_authentication=settings.client_ca is not None
+        )
         return server.add_secure_port(settings.address, credentials)
+
+
+class _CertificateFiles:
+    """Asked at each handshake: a certificate that has replaced the old one is used from then on."""
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
+        self._certificate, self._key, self._client_ca = certificate, key, client_ca
+        self._stamps: list[tuple[int, int]] = []
+
+    def read(self) -> Any:
+        self._stamps = self._look()
+        pair = self._key.read_bytes(), self._certificate.read_bytes()
+        clients = self._client_ca.read_bytes() if self._client_ca else None
+        return grpc.ssl_server_certificate_configuration([pair], clients)
+
+    def read_if_changed(self) -> Any:
+        """None: as it was. A pair that does not fit, because one file was replaced and the other not yet, is none."""
+        try:
+            if self._look() == self._stamps:
+                return None
+            tls_context(self._certificate, self._key, self._client_ca)
+            return self.read()
+        except OSError:
+            return None
+
+    def _look(self) -> list[tuple[int, int]]:
+        return [(each.st_mtime_ns, each.st_ino) for each in map(os.stat, (self._certificate, self._key))]
 
 
 class _StandardHealth(health_pb2_grpc.HealthServicer):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tidemill.config import DocumentError, Pipeline
@@ -186,7 +186,7 @@ class ControlPlane(LifecycleFleet):
             if not self.is_elsewhere(name):
                 self._exchange(current, new, cause, scope)
                 return self.view(name)
-        asked = {"document": data, "expect": [current.version]}
+        asked = {"document": data, "expect": [current.version], "scope": asdict(scope)}
         if not self._ask(name, "replace", asked, cause, REQUEST_SECONDS):
             with self._turn(name):
                 self._of_api(name, [current.version])
@@ -267,7 +267,8 @@ class ControlPlane(LifecycleFleet):
             case "create":
                 self.create(given["document"], cause)
             case "replace":
-                self.replace(name, given["document"], cause, expect=given["expect"])
+                scope = Scope(**given.get("scope", {}))
+                self.replace(name, given["document"], cause, expect=given["expect"], scope=scope)
             case "delete":
                 self.delete(name, cause, expect=given["expect"])
             case unknown:  # of a later version

@@ -28,6 +28,7 @@ from tidemill.service.server.restarts import POLICY
 from tidemill.telemetry import events
 
 LOOK_SECONDS = 0.5
+METRICS_SECRET = "TIDEMILL_WORKER_SECRET"
 STOP_SECONDS = 90.0
 """Beyond its drain, that a worker may take to end before it is killed; and that a pipeline which is not wanted any more
 may take to stop before its worker is ended."""
@@ -40,10 +41,14 @@ _METRICS = re.compile(r"metrics on (\S+)")
 @dataclass(frozen=True, slots=True)
 class WorkerCommand:
     """How a worker is started; the pipeline's name is appended. `environment` has what must not stand in a list of
-    processes."""
+    processes, the `secret` among it, with which alone a worker can be asked for its metrics."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def secret(self) -> str:
+        return self.environment.get(METRICS_SECRET, "")
 
 
 class WorkerProcess:
@@ -110,6 +115,7 @@ class Dispatcher:
         start: Callable[[str, WorkerCommand], WorkerProcess] = WorkerProcess,
     ) -> None:
         self._control, self._command, self._drain_seconds = control, command, drain_seconds
+        self.secret = command.secret
         self._policy, self._start = policy, start
         self._changing = threading.Lock()  # guards what is below
         self._workers: dict[str, WorkerProcess] = {}
