@@ -101,8 +101,7 @@ def test_a_server_of_the_store_does_what_is_asked_and_answers(tidemill: Place, s
     here, there = tidemill("get", "orders").json, server.client().request("GET", "/pipelines/orders")
     assert here["lease"].pop("here") != there["lease"].pop("here")
     assert here == there, "the same answer, but for who asks"
-    status = tidemill("status", "orders", "--json").json
-    assert (status["lag_bytes"], status["state"]) == (7, "running")
+    wait_for(lambda: tidemill("status", "orders", "--json").json["lag_bytes"] == 7, 60, "its numbers are not known")
     forbidden = tidemill.file("reads", source={"type": "pond", "config": {"id": "reads", "dsn": "${SECRET_DSN}"}})
     refused = tidemill("apply", "-f", forbidden)
     assert (refused.code, "--allow-env" in refused.err) == (2, True), "the server says what its documents may"

@@ -173,6 +173,7 @@ class StatusShape(WireShape):
         fields = asdict(view.status or _UNSEEN)
         fields.pop("caught_up")  # of a run that ends; a server's does not
         fields.pop("lanes_stand")  # of a start that somebody watches
+        fields.pop("drains")  # the state says so
         own = {"name": view.name, "state": view.state, "error": ErrorShape.of(view.error)}
         return cls(**{**fields, **own, "lease": LeaseShape.of(view.lease), "next_run": view.next_run})
 

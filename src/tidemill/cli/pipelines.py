@@ -23,7 +23,7 @@ app = terminal.commands("Pipelines of a server, or of a state store.")
 
 
 @dataclass(slots=True)
-class Target:
+class NamedInstallation:
     """Which installation is meant. A state store that is named on the line comes before a server of the environment."""
 
     server: str = ""
@@ -32,10 +32,10 @@ class Target:
     state_dir: Path = Path(".tidemill")
 
 
-def _target(ctx: typer.Context) -> Target:
-    if not isinstance(ctx.obj, Target):
+def _target(ctx: typer.Context) -> NamedInstallation:
+    if not isinstance(ctx.obj, NamedInstallation):
         server, token = ctx.obj or (None, None)
-        ctx.obj = Target(server or "", token or "")
+        ctx.obj = NamedInstallation(server or "", token or "")
     return ctx.obj
 
 

@@ -20,14 +20,14 @@ from tidemill.errors import AlreadyRunning, ConfigError
 from tidemill.service.cause import current_actor
 from tidemill.service.lease.lease_process import LeaseProcess
 from tidemill.service.run.ownership import lock_holder
-from tidemill.service.run.status import State
+from tidemill.service.run.status import DRAINING, WAITING, State
 from tidemill.state import inspect_store, open_database, open_leases
 from tidemill.state.leases import LeaseStore
 from tidemill.state.transfer import RecordedState, Transferred, count_rows, export_lines, import_lines, recorded_states
 
 _LEASE_SECONDS = 5.0  # for one answer of the store
 _LOOK_SECONDS = 0.2
-_RUNNING = frozenset({State.RUNNING, State.FAILING, State.STOPPING})
+_RUNNING = frozenset({State.RUNNING, State.FAILING, State.STOPPING, WAITING, DRAINING})
 
 
 def export_state(uri: str, file: Path, confirm: Callable[[str], None]) -> Transferred:

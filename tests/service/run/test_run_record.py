@@ -11,6 +11,7 @@ import pytest
 
 from tidemill.contracts import StateStore
 from tidemill.errors import StateError
+from tidemill.service.cause import Cause
 from tidemill.service.run.record import RunRecord
 from tidemill.service.run.status import PipelineStatus, SinkStatus, State
 from tidemill.state import open_store
@@ -33,6 +34,25 @@ def test_every_change_of_state_is_kept_with_who_when_and_why(state: StateStore) 
     assert (newest.state, newest.actor, newest.reason) == ("failed", "ada@mill", "the slot is gone")
     assert (first.state, first.reason) == ("running", "")
     assert newest.at >= first.at
+
+
+def test_what_is_shown_as_the_state_is_kept_too(state: StateStore) -> None:
+    """With why: a schema change that waits, and a stop that delivers the rest."""
+    record = RunRecord(state, "orders", actor="ada@mill")
+    record.cause = Cause("bob", "an upgrade")
+    record.note(RUNNING)
+    waits = {"code": "ddl-waiting", "subject": "public.orders", "what": "schema change 3 waits", "fix": ""}
+    record.note(replace(RUNNING, stage="waiting_for_approval", notices=(waits,)))
+    record.note(replace(RUNNING, events=1))
+    record.note(replace(RUNNING, state=State.STOPPING, drains=True))
+    record.note(replace(RUNNING, state=State.STOPPED, drains=True))
+    assert [(each.state, each.actor, each.reason) for each in reversed(state.transitions("orders"))] == [
+        ("running", "bob", "an upgrade"),
+        ("waiting_for_approval", "ada@mill", "schema change 3 waits"),
+        ("running", "ada@mill", "the schema change was decided on"),
+        ("draining", "bob", "an upgrade"),
+        ("stopped", "bob", "an upgrade"),
+    ]
 
 
 def test_a_status_without_a_change_of_state_writes_nothing(state: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:

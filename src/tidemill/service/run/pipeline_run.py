@@ -181,10 +181,10 @@ class PipelineRun:
         self._change(state=State.RUNNING)
         events.emit("pipeline.started")
 
-    def stop_capture(self) -> None:
+    def stop_capture(self, *, drains: bool = False) -> None:
         """Nothing new comes in; what the log holds goes on being delivered."""
         if self._captures:
-            self._change(state=State.STOPPING)
+            self._change(state=State.STOPPING, drains=drains)
         if self._snapshots is not None:
             self._snapshots.stop()
         self._capture.stop()

@@ -11,7 +11,8 @@ from tidemill.contracts import StateStore, Transition
 from tidemill.errors import TidemillError
 from tidemill.model.clock import utc_now
 from tidemill.service.cause import Cause, current_actor
-from tidemill.service.run.status import PipelineStatus, State
+from tidemill.service.run.status import WAITING, PipelineStatus, State
+from tidemill.service.schema.barriers import WAITING_NOTICE
 from tidemill.state import find_store
 from tidemill.telemetry import events
 
@@ -29,6 +30,7 @@ class RunRecord:
         self._noting = threading.Lock()
         self._pending: list[Transition] = []
         self._seen: str | None = None
+        self._waited = False
         self._next_at = 0.0
         self._silent = False  # it was said that the store cannot be written
 
@@ -36,8 +38,8 @@ class RunRecord:
         """A change of state is written at once. Call with every status: what could not be written is tried again."""
         with self._noting:
             now = utc_now()
-            if status.state != self._seen:
-                self._seen = status.state
+            if status.shown_state != self._seen:
+                self._seen = status.shown_state
                 self._pending.append(self._transition(status, now))
                 self._next_at = 0.0
             if not self._pending or time.monotonic() < self._next_at:
@@ -56,11 +58,16 @@ class RunRecord:
                 self._silent = False
 
     def _transition(self, status: PipelineStatus, now: str) -> Transition:
-        """Nobody asks for a failure: it is the process's own."""
+        """Nobody asks for a failure, or for a schema change that waits: it is the process's own."""
         error = status.error.get("what", "")
-        failed = status.state in (State.FAILING, State.FAILED)
-        cause = Cause(self._actor, error) if failed else self.cause
-        return Transition(str(status.state), cause.actor, cause.reason or error, now)
+        cause = Cause(self._actor, error) if status.state in (State.FAILING, State.FAILED) else self.cause
+        if status.shown_state == WAITING:
+            waits = [each["what"] for each in status.notices if each["code"] == WAITING_NOTICE]
+            cause = Cause(self._actor, ". ".join(waits))
+        elif self._waited:
+            cause = Cause(self._actor, "the schema change was decided on")
+        self._waited = status.shown_state == WAITING
+        return Transition(status.shown_state, cause.actor, cause.reason or error, now)
 
 
 def transitions_of(pipeline: Pipeline, limit: int) -> list[Transition]:

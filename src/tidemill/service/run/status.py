@@ -23,8 +23,11 @@ class State(enum.StrEnum):
 
 WAITING = "waiting_for_approval"
 """The stage of a pipeline that runs and whose flow stands at a schema change until an operator decides. Who looks from
-outside (API, gRPC, `pipelines ls`) sees it as its state. It is derived and never recorded: a pipeline that waits is
-stopped, paused and drained as any that runs."""
+outside (API, gRPC, `pipelines ls`) sees it as its state, and so does its record. A pipeline that waits is stopped,
+paused and drained as any that runs."""
+
+DRAINING = "draining"
+"""Of one that is stopping, and delivers what was captured before: shown and recorded as its state."""
 
 
 class SinkState(enum.StrEnum):
@@ -77,7 +80,8 @@ class PipelineStatus:
     everything runs: {code, subject, what, fix}.
     `tables` are those of the newest snapshot, `quarantined` those whose rows wait at a schema change. `lanes_stand`:
     what delivers to the sinks has started; before, events only gather in the log. `caught_up`, of a run that ends then
-    (`run --once`): what the source had at the start is captured, snapshots included."""
+    (`run --once`): what the source had at the start is captured, snapshots included. `drains`: it is stopping, and what
+    was captured is still delivered."""
 
     name: str
     state: State
@@ -103,10 +107,14 @@ class PipelineStatus:
     quarantined: tuple[QuarantinedTable, ...] = ()
     lanes_stand: bool = False
     caught_up: bool = False
+    drains: bool = False
 
     @property
     def shown_state(self) -> str:
-        """The state for who asks what it does now: one that runs and waits for an operator says so."""
+        """The state for who asks what it does now, and for its record: one that runs and waits for an operator says so,
+        and one that delivers the rest before it stops."""
+        if self.state is State.STOPPING and self.drains:
+            return DRAINING
         return WAITING if self.state is State.RUNNING and self.stage == WAITING else str(self.state)
 
 

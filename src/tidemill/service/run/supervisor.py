@@ -316,7 +316,7 @@ class Supervisor:
 
     def _wind_down(self, run: PipelineRun) -> None:
         run.attribute(self._wish().cause)
-        run.stop_capture()
+        run.stop_capture(drains=self._wish().drain_until is not None)
         if self._wish().drain_until is not None:
             run.start_delivery()
         while (until := self._wish().drain_until) is not None and time.monotonic() < until and not run.drained():

@@ -77,6 +77,9 @@ def quarantines_of(pipeline: Pipeline) -> list[Quarantine]:
         return state.schema_changes.quarantines(pipeline.name)
 
 
+WAITING_NOTICE = "ddl-waiting"
+
+
 def waiting_notice(change: StoredChange) -> dict[str, str]:
     """With the plan of each sink."""
     plans = (
@@ -84,7 +87,7 @@ def waiting_notice(change: StoredChange) -> dict[str, str]:
         for sink, each in sorted(change.outcomes.items())
     )
     return {
-        "code": "ddl-waiting", "subject": change.table,
+        "code": WAITING_NOTICE, "subject": change.table,
         "what": f"schema change {change.number} waits for approval ({', '.join(change.kinds)}). {' · '.join(plans)}",
         "fix": f"tidemill ddl show FILE {change.number}, then tidemill ddl approve or tidemill ddl reject.",
     }  # fmt: skip

@@ -51,7 +51,7 @@ class ElsewhereFleet(SharedFleet):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(runtime, store, settings, environment)
-        self._board = StatusBoard(runtime, store, self._state_of_run) if runtime.leases is not None else None
+        self._board = StatusBoard(runtime, store) if runtime.leases is not None else None
         self.worker_notes: dict[str, TidemillError] = {}  # by pipeline, from who starts workers (dispatch.py)
 
     # ---------------------------------------------------------------- how they are

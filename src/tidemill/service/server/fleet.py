@@ -24,7 +24,7 @@ from tidemill.errors import (
 )
 from tidemill.model.clock import utc_now
 from tidemill.service.cause import Cause, current_actor
-from tidemill.service.run.status import PipelineStatus, State
+from tidemill.service.run.status import State
 from tidemill.service.runtime import Runtime
 from tidemill.service.server import managed as m
 from tidemill.service.server.document_set import ControlSettings, DocumentSet
@@ -58,7 +58,6 @@ class Fleet:
         self._claims: dict[str, tuple[Document, ...]] = {}  # of a change under way: the old document and the new one
         self._turns: dict[str, threading.RLock] = {}
         self._start_errors: dict[str, TidemillError] = {}
-        self._draining: set[str] = set()
         self._restarts = Restarts(self._list_failed, self._start_again, policy=settings.restarts)
         self.ready = self.stopping = False
 
@@ -101,7 +100,6 @@ class Fleet:
         self.stopping = True
         self._restarts.close()
         running = [each.name for each in self.runtime.statuses() if each.state in (State.RUNNING, State.FAILING)]
-        self._draining.update(running)
         if running:
             self.runtime.drain(*running, seconds=drain_seconds, cause=Cause(current_actor(), "the server stops"))
         self.runtime.close()
@@ -152,7 +150,7 @@ class Fleet:
             self._start(name, cause)
         except LeaseHeld as error:
             if not standby:
-                events.emit("pipeline.standby", pipeline=name, holder=error.where)
+                events.emit("pipeline.standby", pipeline=name, holder=error.where or "a worker")
                 self._warm_up(name)
         except TidemillError as error:
             events.fail("pipeline.not_started", pipeline=name, code=error.code, error=error.what,
@@ -248,7 +246,7 @@ class Fleet:
         try:
             status = self.runtime.status(each.name)
             error = status.error
-            state = self._state_of_run(status)
+            state = status.shown_state
         except UnknownPipeline:
             pass  # its document cannot be used, or it is being replaced just now
         if state == State.CREATED and each.desired != m.RUNNING:
@@ -265,11 +263,6 @@ class Fleet:
             pipeline.mask_secrets()["spec"] if pipeline else None, each.changed_by, each.changed_at, status, error,
             LeaseView.of(leases.known(each.name), leases.holder) if leases is not None else None,
         )  # fmt: skip
-
-    def _state_of_run(self, status: PipelineStatus) -> str:
-        if status.state is State.STOPPING and status.name in self._draining:
-            return "draining"
-        return status.shown_state
 
     def _forget_status(self, name: str) -> None:
         """What other processes were shown of a pipeline that is removed."""

@@ -73,18 +73,13 @@ class LifecycleFleet(ScheduledFleet):
         return self._end(name, m.STOPPED, cause, "stop", lambda: self.runtime.stop(name, cause=cause))
 
     def drain(self, name: str, cause: Cause, *, seconds: float) -> PipelineView:
-        def drain_one() -> None:
-            self._draining.add(name)
-            try:
-                self.runtime.drain(name, seconds=seconds, cause=cause)
-            finally:
-                self._draining.discard(name)
-
         usable(self._find(name))
         asked = {"seconds": seconds}
         if self.is_elsewhere(name) and self._ask(name, "drain", asked, cause, seconds + REQUEST_SECONDS):
             return self.view(name)
-        return self._end(name, m.STOPPED, cause, "drain", drain_one)
+        return self._end(
+            name, m.STOPPED, cause, "drain", lambda: self.runtime.drain(name, seconds=seconds, cause=cause)
+        )
 
     def restart(self, name: str, cause: Cause) -> PipelineView:
         usable(self._find(name))

@@ -45,7 +45,7 @@ from tidemill.service.server.status_board import status_of
 from tidemill.state import inspect_store, open_installation
 from tidemill.state.installation import InstallationStore
 
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 3.0
 """How long any process of the store may take to hear of a request about a pipeline that nobody runs."""
 
 _WANTED = {

@@ -8,7 +8,6 @@ server that has lost it can say what it likes (`state/shared_requests.py`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -24,13 +23,10 @@ from tidemill.state.installation import InstallationStore
 
 
 class StatusBoard:
-    """`look` is called about once a second; `find` waits for nothing. `shown_state` is what is shown of a status:
-    `draining`, `waiting_for_approval`."""
+    """`look` is called about once a second; `find` waits for nothing."""
 
-    def __init__(
-        self, runtime: Runtime, store: InstallationStore, shown_state: Callable[[PipelineStatus], str]
-    ) -> None:
-        self._runtime, self._store, self._shown_state = runtime, store, shown_state
+    def __init__(self, runtime: Runtime, store: InstallationStore) -> None:
+        self._runtime, self._store = runtime, store
         self._publishing = threading.Lock()
         self._changing = threading.Lock()  # guards what is below
         self._due: dict[str, PipelineStatus] = {}
@@ -83,7 +79,7 @@ class StatusBoard:
         with self._changing:
             said = self._said.get(status.name)
             self._due[status.name] = status
-        if said is None or said[1] != self._shown_state(status):
+        if said is None or said[1] != status.shown_state:
             try:
                 self._publish(status)
             except StateError:
@@ -93,7 +89,7 @@ class StatusBoard:
                     del self._due[status.name]
 
     def _publish(self, status: PipelineStatus) -> None:
-        name, state, document = status.name, self._shown_state(status), orjson.dumps(asdict(status), default=str)
+        name, state, document = status.name, status.shown_state, orjson.dumps(asdict(status), default=str)
         with self._publishing:
             said = epoch, _, _ = self._runtime.lease_epoch(name), state, document
             if not epoch or self._said.get(name) == said:  # without one it was removed
