@@ -35,6 +35,7 @@ def test_names_have_their_unit_and_one_prefix() -> None:
     states = (
         "_lease_held",
         "_lease_epoch",
+        "_pipeline_state",
         "_waiting_for_approval",
         "_stage_saturation",
         "_rows",

@@ -79,6 +79,9 @@ class Metrics:
         self.quarantined_events = gauge(
             "quarantined_events", _PIPELINE, "Events in the log of tables that wait in quarantine at a schema change."
         )
+        self.pipeline_state = gauge(
+            "pipeline_state", ("pipeline", "state"), "1 for the state that it is in: running, paused, failed and so on."
+        )
         self.captured = counter("captured_events", _PIPELINE, "Events that capture has written to the log.")
         self.table_captured = counter(
             "table_events", _TABLE, "Changes of the table in the log, without rows of snapshots."

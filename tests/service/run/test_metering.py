@@ -10,7 +10,7 @@ import pytest
 from tidemill.capture.effort import Effort
 from tidemill.capture.status import CaptureStatus
 from tidemill.dlq import DeadLetterRecord
-from tidemill.errors import ConfigError, ErrorData, SourceError, TidemillError, to_data
+from tidemill.errors import ConfigError, ErrorData, LeaseLost, SourceError, TidemillError, to_data
 from tidemill.model.barrier import Barrier
 from tidemill.model.delivery import ProcessorCount, Receipt
 from tidemill.model.position import Position
@@ -87,6 +87,21 @@ def test_lag_is_what_the_status_says_now_and_unknown_bytes_are_absent(metrics: M
     assert value(metrics, "capture_restarts_total") == 2
     meter.show(PipelineStatus("orders", State.FAILED))
     assert value(metrics, "lag_bytes") is None
+
+
+def test_a_pipeline_is_in_one_state_and_in_none_where_another_server_has_it(
+    metrics: Metrics, meter: PipelineMeter
+) -> None:
+    for status, state in (
+        (PipelineStatus("orders", State.RUNNING), "running"), (PipelineStatus("orders", State.PAUSED), "paused"),
+        (PipelineStatus("orders", State.RUNNING, stage="waiting_for_approval"), "waiting_for_approval"),
+        (PipelineStatus("orders", State.STOPPING, drains=True), "draining"),
+    ):  # fmt: skip
+        meter.show(status)
+        ((sample,),) = (each.samples for each in metrics.pipeline_state.collect())
+        assert (sample.labels, sample.value) == ({"pipeline": "orders", "state": state}, 1)
+    meter.show(PipelineStatus("orders", State.FAILED, error=to_data(LeaseLost("another server has it"))))
+    assert [each.samples for each in metrics.pipeline_state.collect()] == [[]]
 
 
 def test_an_error_counts_once_by_its_code_however_long_it_lasts(metrics: Metrics, meter: PipelineMeter) -> None:

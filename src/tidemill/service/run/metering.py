@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tidemill.capture.status import CaptureStatus
-from tidemill.errors import TidemillError
+from tidemill.errors import LeaseLost, TidemillError
 from tidemill.model.barrier import Barrier
 from tidemill.service.lease.leases import HeldLease
 from tidemill.service.run.status import WAITING, PipelineStatus, State
@@ -27,6 +27,13 @@ def show_lease(metrics: Metrics, lease: HeldLease, *, held: bool) -> None:
         metrics.lease_takeovers.labels(lease.pipeline).inc(lease.predecessor is not None)
     else:
         metrics.lease_epoch.remove_by_labels({"pipeline": lease.pipeline})
+
+
+def show_state(metrics: Metrics, pipeline: str, state: str) -> None:
+    """One state at a time; none of a pipeline that another server has."""
+    metrics.pipeline_state.remove_by_labels({"pipeline": pipeline})
+    if state:
+        metrics.pipeline_state.labels(pipeline, state).set(1)
 
 
 _WINDOW_SECONDS, _LOOK_SECONDS = 60.0, 10.0
@@ -90,6 +97,7 @@ class PipelineMeter:
         self._tables: dict[str, int] = {}  # of that process, with how many events it had written of each
         self._busy = 0.0
         self._error: tuple[str, str] = ("", "")
+        self._state = ""
         self._saturation = Saturation()
         for stage in STAGES:
             share = partial(self._saturation.share, stage)
@@ -177,6 +185,10 @@ class PipelineMeter:
 
     def show(self, status: PipelineStatus) -> None:
         metrics = self._metrics
+        state = "" if status.error.get("code") == LeaseLost.code else status.shown_state
+        if state != self._state:
+            self._state = state
+            show_state(metrics, self._pipeline, state)
         for sink in status.sinks:
             metrics.lag_events.labels(self._pipeline, sink.id).set(sink.lag_events)
         metrics.lag_seconds.labels(self._pipeline).set(status.lag_seconds)

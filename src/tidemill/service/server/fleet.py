@@ -24,6 +24,7 @@ from tidemill.errors import (
 )
 from tidemill.model.clock import utc_now
 from tidemill.service.cause import Cause, current_actor
+from tidemill.service.run.metering import show_state
 from tidemill.service.run.status import State
 from tidemill.service.runtime import Runtime
 from tidemill.service.server import managed as m
@@ -138,6 +139,7 @@ class Fleet:
             self.runtime.start(name, cause=cause, trial=trial, paused=each.captures_paused)
         except TidemillError as error:
             self._start_errors[name] = error
+            show_state(self.runtime.metrics, name, "" if isinstance(error, LeaseHeld) else str(State.FAILED))
             raise
 
     def _pause(self, name: str, cause: Cause) -> None:
