@@ -27,7 +27,7 @@ def _needs(role: Role, *, server: bool = False) -> Callable[[Request], Principal
             raise Unauthenticated("this needs a valid token", fix="Send `Authorization: Bearer TOKEN`.")
         if not principal.role.covers(role):
             raise AccessRefused(
-                f"a {principal.role}'s token does not allow this",
+                f"the role {principal.role} does not allow this",
                 where=f"token {principal.id} ({principal.name})",
                 fix=f"It needs the role {role}.",
             )

@@ -82,7 +82,7 @@ class Door:
             )
         if not principal.role.covers(role):
             raise AccessRefused(
-                f"a {principal.role}'s token does not allow this", where=f"token {principal.id}",
+                f"the role {principal.role} does not allow this", where=f"token {principal.id}",
                 fix=f"It needs the role {role}.",
             )  # fmt: skip
         if handler.needs_server:
