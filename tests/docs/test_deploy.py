@@ -77,7 +77,7 @@ def test_the_unit_and_the_image_start_a_server_with_options_it_has() -> None:
 
 
 def test_the_image_has_what_a_container_should() -> None:
-    """It takes minutes to build (scripts/image.sh); what it says is looked at."""
+    """It takes minutes to build; what it says is looked at."""
     image = (DEPLOY / "container" / "Containerfile").read_text()
     stages = re.split(r"^FROM ", image, flags=re.M)[1:]
     last, kernels = stages[-1], next(each for each in stages if "AS kernels" in each)
@@ -96,6 +96,17 @@ def test_the_image_has_what_a_container_should() -> None:
     for line in re.findall(r"tidemill (demo[^&\n]*)", kernels):
         name, *options = line.split()
         assert {each for each in options if each.startswith("--")} <= _options(f"{name}_command"), line
+
+
+def test_the_image_is_given_the_versions_of_the_lock_in_a_form_that_pip_takes_with_a_directory() -> None:
+    """pip refuses `-c` with hashes and `.` in one command: the image could not be built."""
+    image = (DEPLOY / "container" / "Containerfile").read_text()
+    [strip] = re.findall(r"(sed .*) requirements\.lock > versions\.txt", image)
+    assert "-c versions.txt" in image
+    lock = ROOT / "requirements.lock"
+    versions = subprocess.run(["sh", "-c", f"{strip} {lock}"], capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(r"([a-z0-9-]+==\S+( ; [^\\\n]+)?\n)+", versions)
+    assert len(versions.splitlines()) == len(re.findall(r"^\S+==", lock.read_text(), re.M))
 
 
 def _options(module: str) -> set[str]:
