@@ -53,9 +53,13 @@ def test_the_server_that_does_not_run_a_pipeline_pauses_and_resumes_it(servers: 
     first, second = servers
     first.client().create(document("orders"))
     wait_for(shows(second, "standby"), 30, "the second server does not know the pipeline")
+    bob = second.client(name="bob")
     for verb, status in (("pause", "paused"), ("pause", "paused"), ("resume", "running"), ("stop", "stopped")):
-        second.client().change("orders", verb)
+        bob.change("orders", verb, reason=f"to {verb}")
         assert _states(first) == [status], "who was asked answers when it is done"
+    steps = {each["state"]: each for each in first.client().transitions("orders")[::-1]}
+    for status, why in (("paused", "to pause"), ("running", "to resume"), ("stopped", "to stop")):
+        assert (steps[status]["actor"].partition(" ")[0], steps[status]["reason"]) == ("bob", why)
     for verb, refused in (("pause", "only a running"), ("resume", "only a paused")):
         with pytest.raises(LifecycleError, match=refused):
             second.client().change("orders", verb)

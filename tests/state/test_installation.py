@@ -74,6 +74,8 @@ def test_the_audit_trail_is_newest_first_and_bounded(store: InstallationStore, m
         store.audit(entry)
     assert store.audit_trail() == entries[:1:-1]
     assert store.audit_trail(limit=1) == entries[-1:]
+    assert store.last_audit("orders", ("pause", "create")) == entries[-1]
+    assert store.last_audit("orders", ("pause",)) is store.last_audit("users", ("create",)) is None
 
 
 def test_only_the_owner_can_read_the_file(store: InstallationStore, uri: str) -> None:

@@ -5,6 +5,7 @@ In the same tables on SQLite and PostgreSQL as the state of pipelines. Every wri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -146,6 +147,15 @@ class InstallationStore(SharedRequests):
         """Newest first."""
         rows = self._read("SELECT at, actor, action, subject, detail FROM audit ORDER BY sequence DESC LIMIT ?", limit)
         return [AuditEntry(*row) for row in rows]
+
+    def last_audit(self, subject: str, actions: Sequence[str]) -> AuditEntry | None:
+        """The newest entry that is one of these actions."""
+        rows = self._read(
+            "SELECT at, actor, action, subject, detail FROM audit WHERE subject = ? AND action IN"
+            f" ({', '.join('?' * len(actions))}) ORDER BY sequence DESC LIMIT 1",
+            subject, *actions,
+        )  # fmt: skip
+        return AuditEntry(*rows[0]) if rows else None
 
     def close(self) -> None:
         self._database.close()

@@ -163,7 +163,7 @@ class SharedFleet(Fleet):
         ours = self._managed.get(name)
         if ours is not None and (stored is None) and ours.origin == m.API:
             if ours.pipeline is not None:
-                self.runtime.remove(name, cause=_cause())
+                self.runtime.remove(name, cause=self._cause_of(name, "delete"))
             with self._changing:
                 del self._managed[name]
             self._start_errors.pop(name, None)
@@ -174,9 +174,10 @@ class SharedFleet(Fleet):
             return
         if stored.origin == m.API and (ours is None or stored.version != ours.version):
             new = self._from_store([stored])[name]
+            cause = self._cause_of(name, "create", "change")
             if ours is not None:
-                self._take_away(ours, _cause())
-            self._put_in_place(ours, new, _cause())
+                self._take_away(ours, cause)
+            self._put_in_place(ours, new, cause)
             if new.is_wanted and new.pipeline is not None:  # who was asked begins; restarts look after it
                 self._start_errors[name] = LeaseHeld("another server has just been given this pipeline")
             return
@@ -187,11 +188,18 @@ class SharedFleet(Fleet):
         if ours.pipeline is None:
             return
         if stored.desired == m.PAUSED and self.runtime.status(name).state is State.RUNNING:
-            self._pause(name, _cause())
+            self._pause(name, self._cause_of(name, "pause"))
         elif self._managed[name].is_wanted:
-            self._start_and_tell(name, _cause())
+            self._start_and_tell(name, self._cause_of(name, "start", "resume", "restart", "pause"))
         elif stored.desired == m.STOPPED:
-            self.runtime.stop(name, cause=_cause())
+            self.runtime.stop(name, cause=self._cause_of(name, "stop", "drain"))
+
+    def _cause_of(self, name: str, *actions: str) -> Cause:
+        """Who asked another process for it, and why: that is in the audit trail before anybody sees the change."""
+        asked = self.store.last_audit(name, actions)
+        if asked is None:
+            return Cause(current_actor(), "another server of this state store was asked for it")
+        return Cause(asked.actor, asked.detail)
 
     def _from_store(self, stored: Sequence[StoredDocument]) -> dict[str, Managed]:
         """Usually all can be used, and are checked together; else each by itself, to tell which can."""
@@ -217,7 +225,3 @@ class SharedFleet(Fleet):
             except TidemillError as error:
                 found[each.name] = replace(each, problem=error)
         return found
-
-
-def _cause() -> Cause:
-    return Cause(current_actor(), "another server of this state store was asked for it")

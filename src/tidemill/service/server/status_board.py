@@ -8,6 +8,7 @@ server that has lost it can say what it likes (`state/shared_requests.py`).
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -51,9 +52,9 @@ class StatusBoard:
     def look(self) -> None:
         """`StateError` if the store does not answer."""
         with self._changing:
-            due, self._due = self._due, {}
-        for status in due.values():
-            self._publish(status)
+            due = list(self._due)
+        for name in due:
+            self._publish(name)
         published = self._store.statuses()
         for found in published.values():
             self._take(found)
@@ -80,23 +81,25 @@ class StatusBoard:
             said = self._said.get(status.name)
             self._due[status.name] = status
         if said is None or said[1] != status.shown_state:
-            try:
-                self._publish(status)
-            except StateError:
-                return  # with the next look
-            with self._changing:
-                if self._due.get(status.name) is status:
-                    del self._due[status.name]
+            with suppress(StateError):  # with the next look
+                self._publish(status.name)
 
-    def _publish(self, status: PipelineStatus) -> None:
-        name, state, document = status.name, status.shown_state, orjson.dumps(asdict(status), default=str)
+    def _publish(self, name: str) -> None:
+        """The newest that is due. It is taken by who writes it: who came first with an older one cannot come last."""
         with self._publishing:
-            said = epoch, _, _ = self._runtime.lease_epoch(name), state, document
-            if not epoch or self._said.get(name) == said:  # without one it was removed
-                return
-            self._store.publish(PublishedStatus(name, epoch, state, document.decode(), utc_now()))
             with self._changing:
-                self._said[name] = said
+                status = self._due.get(name)
+            if status is None:
+                return
+            document = orjson.dumps(asdict(status), default=str)
+            said = epoch, state, _ = self._runtime.lease_epoch(name), status.shown_state, document
+            if epoch and self._said.get(name) != said:  # without one it was removed
+                self._store.publish(PublishedStatus(name, epoch, state, document.decode(), utc_now()))
+                with self._changing:
+                    self._said[name] = said
+            with self._changing:
+                if self._due.get(name) is status:
+                    del self._due[name]
 
 
 def status_of(data: dict[str, Any]) -> PipelineStatus:
