@@ -47,20 +47,20 @@ class LocalClient:
         wanted = dict(_label(each) for each in labels)
         for view in self._local.views():
             if state in (None, view.state) and wanted.items() <= dict(view.labels).items():
-                yield _shown(view)
+                yield _to_remote(view)
 
     def pipeline(self, name: str) -> RemotePipeline:
-        return _shown(self._local.view(name))
+        return _to_remote(self._local.view(name))
 
     def apply(self, text: str) -> list[RemotePipeline]:
-        return [_shown(self._local.apply(each, Cause(current_actor()))) for each in read_several(text)]
+        return [_to_remote(self._local.apply(each, Cause(current_actor()))) for each in read_several(text)]
 
     def delete(self, name: str) -> None:
         self._local.delete(name, Cause(current_actor()))
 
     def change(self, name: str, action: str, *, reason: str = "") -> RemotePipeline:
         given = {"seconds": _DRAIN_SECONDS} if action == "drain" else {}
-        return _shown(self._local.change(name, action, Cause(current_actor(), reason), given))
+        return _to_remote(self._local.change(name, action, Cause(current_actor(), reason), given))
 
     def status(self, name: str) -> dict[str, Any]:
         return StatusShape.of(self._local.view(name)).model_dump()
@@ -101,7 +101,7 @@ class LocalClient:
         return self._installation
 
 
-def _shown(view: PipelineView) -> RemotePipeline:
+def _to_remote(view: PipelineView) -> RemotePipeline:
     return pipeline_of(PipelineShape.of(view).model_dump())
 
 

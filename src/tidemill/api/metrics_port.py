@@ -106,7 +106,7 @@ def _ask_for_token(app: WSGIApplication, callers: Tokens | str) -> WSGIApplicati
         found = callers.authenticate(token)
         return False if found is None else found.scope.is_whole or None
 
-    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def serve_known(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         scheme, _, token = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
         try:
             known = is_known(token.strip()) if scheme.lower() == "bearer" else False
@@ -121,7 +121,7 @@ def _ask_for_token(app: WSGIApplication, callers: Tokens | str) -> WSGIApplicati
             return [b"this needs a token for all pipelines\n"]
         return app(environ, start_response)
 
-    return guarded
+    return serve_known
 
 
 def tls_context(certificate: Path, key: Path, client_ca: Path | None) -> ssl.SSLContext:

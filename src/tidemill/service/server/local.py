@@ -223,10 +223,10 @@ class LocalInstallation:
 
 def changed_views(before: Mapping[str, PipelineView], now: Sequence[PipelineView]) -> list[PipelineView]:
     """Those whose state or status is another one, for who follows them."""
-    return [each for each in now if each.name not in before or _said(before[each.name]) != _said(each)]
+    return [each for each in now if each.name not in before or _news_of(before[each.name]) != _news_of(each)]
 
 
-def _said(view: PipelineView) -> tuple[str, PipelineStatus | None]:
+def _news_of(view: PipelineView) -> tuple[str, PipelineStatus | None]:
     return view.state, view.status
 
 
