@@ -90,6 +90,16 @@ def test_what_needs_the_run_itself_is_done_where_it_is(servers: tuple[Harness, H
     assert (list(second.client().pipelines()), first.store.statuses()) == ([], {})
 
 
+def test_a_pipeline_that_another_server_removed_leaves_no_status(servers: tuple[Harness, Harness]) -> None:
+    """The other one may have stopped its own run, and removed the document when this one had just begun."""
+    first, second = servers
+    first.client().create(document("orders"))
+    wait_for(lambda: "orders" in second.store.statuses(), 30, "its status is not published")
+    second.store.remove_document("orders")
+    wait_for(lambda: list(first.client().pipelines()) == [], 30, "it was not forgotten")
+    assert second.store.statuses() == {}
+
+
 def test_a_process_that_has_a_pipeline_and_does_not_hear_is_named(
     servers: tuple[Harness, Harness], monkeypatch: pytest.MonkeyPatch
 ) -> None:

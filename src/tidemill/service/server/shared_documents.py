@@ -164,6 +164,7 @@ class SharedFleet(Fleet):
         if ours is not None and (stored is None) and ours.origin == m.API:
             if ours.pipeline is not None:
                 self.runtime.remove(name, cause=self._cause_of(name, "delete"))
+                self._forget_status(name)  # of a run that began here while another server removed it
             with self._changing:
                 del self._managed[name]
             self._start_errors.pop(name, None)
