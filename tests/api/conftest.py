@@ -6,6 +6,7 @@ import http.client
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -35,6 +36,7 @@ from tidemill.state import open_installation
 from tidemill.telemetry import events
 from tidemill.telemetry.metrics import Metrics
 
+_NO_SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[64]"))  # it has slots
 ENVIRONMENT = {"POND_DSN": "pond://frog:croak@127.0.0.1/lake", "SECRET_DSN": "pond://root:toor@127.0.0.1/all"}
 
 
@@ -97,7 +99,7 @@ class Harness:
             }
         )  # fmt: skip
         self.control = ControlPlane(
-            Runtime(spark=object(), metrics=self.metrics, leases=leases),
+            Runtime(spark=_NO_SPARK, metrics=self.metrics, leases=leases),
             self.store,
             self.settings,
             environment,

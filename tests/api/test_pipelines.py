@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,10 +14,13 @@ import orjson
 import pytest
 
 from tests.api.conftest import Harness, Serve, StandInCapture, document, raw
+from tests.support.blocks import make_change
 from tidemill.api.serve import reload
+from tidemill.capture.status import CaptureStatus
 from tidemill.config.confine import Confinement
 from tidemill.contracts.sensing_store import SensedBatch, SensedTable
 from tidemill.errors import AccessRefused, ChangedMeanwhile, ConfigError, LifecycleError, TidemillError, UnknownPipeline
+from tidemill.log import LogConfig, LogWriter
 from tidemill.schema.sensing import TableProfile
 from tidemill.service.server import watched_files
 from tidemill.service.server.tokens import Role
@@ -182,6 +187,35 @@ def test_what_an_operator_wants_outlives_the_server(serve: Serve) -> None:
     }  # fmt: skip
     assert client.pipeline("runs").version == version
     assert client.resume("rests").status == "running"
+
+
+def test_a_pipeline_that_runs_once_is_stopped_then_for_the_next_server_too(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_the_end = CaptureStatus(1, stage="cdc", streaming_since=1.0, began="0/1", caught_up=True)
+    monkeypatch.setattr(StandInCapture, "watch", lambda self: at_the_end)
+    server = serve()
+    client = server.client()
+    file = server.directory / "root" / "shop.db"
+    file.parent.mkdir()
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    log = LogWriter.open(str(server.directory / "state" / "orders" / "log"), LogConfig.model_validate({}))
+    log.append(make_change(10))  # as if it was captured
+    log.close()
+    source = {"type": "sqlite", "config": {"id": "shop", "path": str(file)}}
+    client.create(document("orders", source=source, trigger={"mode": "once"}))
+    for _ in range(2):
+        until(lambda: server.control.view("orders").desired == "stopped")
+        until(lambda: client.pipeline("orders").status == "stopped")
+        client.start("orders")  # it runs once more
+    until(lambda: server.control.view("orders").desired == "stopped")
+    until(lambda: client.transitions("orders")[0]["state"] == "stopped")  # it is on record after it is told
+    transitions = client.transitions("orders")
+    ended = [each["state"] for each in transitions if each["reason"] == "what was there is delivered"]
+    assert Counter(ended) == {"draining": 3, "stopped": 3}
+    server.close()
+    assert serve().client().pipeline("orders").status == "stopped"
 
 
 def test_a_pipeline_that_another_server_has_is_taken_over_when_that_one_ends(serve: Serve) -> None:

@@ -62,7 +62,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     gate = threading.Event()
     monkeypatch.setattr(GatedRun, "gate", gate)
     monkeypatch.setattr(scheduled, "OneRun", GatedRun)
-    monkeypatch.setattr(document_set, "check_schedules", lambda pipelines: None)
+    monkeypatch.setattr(document_set, "check_ends", lambda pipelines: None)
     yield gate
     gate.set()
 

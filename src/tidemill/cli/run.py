@@ -48,18 +48,17 @@ def run(
 
     from tidemill.cli.run_view import LineView, LiveTable
     from tidemill.service.run import interrupts
-    from tidemill.service.run.once import check_once, find_undelivered
+    from tidemill.service.run.once import check_ends, find_undelivered, refuse_schedules
     from tidemill.service.run.start_profile import StartProfile
     from tidemill.service.runtime import Runtime
-    from tidemill.service.schedule.checks import refuse_schedules
     from tidemill.telemetry import events
 
     profile = StartProfile()
     profile.note("Python, imports, documents")
-    if once:
-        check_once(pipelines)
-    else:
+    if not once:
         refuse_schedules(pipelines)
+    check_ends(pipelines, once=once)
+    ending = {pipeline.name for pipeline in pipelines if once or pipeline.spec.trigger.once}
     live = sys.stdout.isatty() and not as_json
     events.configure()
     with ExitStack() as stack:
@@ -74,7 +73,7 @@ def run(
             runtime.subscribe(on_batch=lambda name, report: profile.note_batch(name))
         runtime.start(*names, once=once)
         view.say(_CONNECTING)
-        while not stop.wait(_REFRESH_SECONDS) and any(_goes_on(status) for status in runtime.statuses()):
+        while not stop.wait(_REFRESH_SECONDS) and any(_goes_on(status, once) for status in runtime.statuses()):
             view.show(runtime.statuses())
             if profile_start and profile.is_complete(names):
                 view.show_start(profile.stages(pipelines))
@@ -91,13 +90,12 @@ def run(
                 runtime.stop(*names, seconds=_HURRY_SECONDS)
         view.show(runtime.statuses())
         errors = [error for error in map(runtime.error, names) if error is not None]
-        if once:
-            errors += find_undelivered(runtime.statuses())
+        errors += find_undelivered([status for status in runtime.statuses() if status.name in ending])
     if errors:
         for error in errors[1:]:
             terminal.show_error(error, as_json=as_json)
         raise errors[0]
 
 
-def _goes_on(status: PipelineStatus) -> bool:
-    return status.state != "failed" and not status.caught_up
+def _goes_on(status: PipelineStatus, once: bool) -> bool:
+    return status.state not in ("failed", "stopped") and not (once and status.caught_up)

@@ -27,9 +27,9 @@ def validate(
 
     from tidemill.config.notes import notes
     from tidemill.service.code_checks import check_code
-    from tidemill.service.schedule.checks import check_schedules
+    from tidemill.service.run.once import check_ends
 
-    check_schedules(pipelines)
+    check_ends(pipelines)
     unchecked = check_code(pipelines)
     if as_json:
         terminal.show_json(

@@ -31,7 +31,7 @@ from tidemill.service.lease.leases import LeaseKeeper
 from tidemill.service.run.spark_session import check_agreement, check_slots, open_session
 from tidemill.service.run.status import PipelineStatus, State
 from tidemill.service.run.subscribers import Subscribers
-from tidemill.service.run.supervisor import Ending, Supervisor
+from tidemill.service.run.supervisor import STOP_SECONDS, Ending, Supervisor
 from tidemill.stream.report import BatchReport
 from tidemill.telemetry import events
 from tidemill.telemetry.metrics import Metrics
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DRAIN_SECONDS = 30.0
-STOP_SECONDS = 60.0
-"""For the batches under way. What is not checkpointed by then is delivered again at the next start."""
 
 
 class Runtime:
@@ -115,6 +113,10 @@ class Runtime:
         """Lets subscribers hear of a pipeline that another process runs."""
         self._subscribers.tell("on_announced", status)
 
+    def completed(self, name: str) -> bool:
+        """Whether the pipeline's last run delivered what was there and ended by itself (`trigger.mode: once`)."""
+        return self._find(name).completed
+
     def subscribe(
         self,
         *,
@@ -184,7 +186,8 @@ class Runtime:
 
         On `trial` only capture starts: nothing is delivered until `accept`, also not by a drain. With `once` the status
         of each says when it has `caught_up` with what its source had at the start; who asked for it drains then. Those
-        that start `paused` capture and deliver nothing, until `resume`; they need no Spark.
+        that start `paused` capture and deliver nothing, until `resume`; they need no Spark. Those whose documents
+        say `trigger.mode: once` end by themselves when they have delivered that.
         """
         with ExitStack() as held:
             supervisors = self._list_held(names, held)

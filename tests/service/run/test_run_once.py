@@ -8,11 +8,15 @@ from typing import Any
 
 import orjson
 import psycopg
+import pytest
 
+from tests.config.conftest import PIPELINE
 from tests.crash.actors import wait_for
+from tests.support.components import register
 from tidemill import config
+from tidemill.errors import ConfigError
 from tidemill.lab.servers.postgres import Postgres
-from tidemill.service.run.once import find_undelivered
+from tidemill.service.run.once import check_ends, find_undelivered
 from tidemill.service.run.status import PipelineStatus, SinkStatus, State
 from tidemill.service.runtime import Runtime
 
@@ -22,10 +26,11 @@ spec:
   state_dir: STATE
   source: {type: postgres, config: {id: once, dsn: "DSN", tables: [public.orders], slot: run_once, snapshot: {}}}
   sinks: [{type: files, config: {id: lake, path: "LAKE"}}]
+  trigger: {mode: once}
 """
 
 
-def test_a_run_catches_up_with_what_was_there_while_others_write(
+def test_a_pipeline_that_runs_once_delivers_what_was_there_while_others_write_and_ends(
     tmp_path: Path, spark: Any, postgres18: Postgres
 ) -> None:
     lake, stop = tmp_path / "lake", threading.Event()
@@ -33,9 +38,10 @@ def test_a_run_catches_up_with_what_was_there_while_others_write(
     def run_once() -> None:
         with Runtime(spark=spark) as runtime:
             name = runtime.add(pipeline)
-            runtime.start(name, once=True)
-            wait_for(lambda: runtime.status(name).caught_up, 180, lambda: str(runtime.status(name)))
-            runtime.drain(name, seconds=120)
+            runtime.start(name)
+            wait_for(lambda: runtime.completed(name), 180, lambda: str(runtime.status(name)))
+            runtime.settle(name)
+            assert runtime.status(name).state is State.STOPPED
             assert find_undelivered(runtime.statuses()) == []
 
     def write() -> None:
@@ -78,3 +84,18 @@ def test_a_run_that_did_not_deliver_says_so() -> None:
     assert "it was stopped" in stopped.what
     assert find_undelivered([PipelineStatus("orders", State.STOPPED, caught_up=True)]) == []
     assert find_undelivered([PipelineStatus("orders", State.FAILED)]) == [], "its own error is shown"
+
+
+def test_a_source_that_does_not_know_its_end_is_refused_wherever_a_run_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch)
+    file = tmp_path / "pond.yaml"
+    for more, where, once in (("", "pond.yaml", True), ("  trigger: {mode: once}\n", "pond.yaml: spec.trigger", False)):
+        file.write_text(PIPELINE + more)
+        pipelines = config.load(file)
+        with pytest.raises(ConfigError, match="cannot say where it ends") as refused:
+            check_ends(pipelines, once=once)
+        assert refused.value.where.endswith(where)
+    file.write_text(PIPELINE)
+    check_ends(config.load(file))

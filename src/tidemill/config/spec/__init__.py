@@ -92,12 +92,13 @@ class Batch(Config):
 
 
 class Trigger(Config):
-    """When delivery runs. What is delivered, in which order and with which promises, is the same in both modes."""
+    """When delivery runs. What is delivered, in which order and with which promises, is the same in all modes."""
 
-    mode: Literal["micro_batch", "real_time"] = Field(
+    mode: Literal["micro_batch", "real_time", "once"] = Field(
         default="micro_batch",
         description="`micro_batch` runs a Spark job per batch; `real_time` keeps tasks standing that deliver within "
-        "milliseconds and hold a slot of Spark each: docs/realtime.md.",
+        "milliseconds and hold a slot of Spark each; `once` delivers what is there at the start over such tasks, and "
+        "ends: docs/realtime.md.",
     )
     epoch_seconds: float = Field(
         default=600, ge=1, le=86_400,
@@ -107,7 +108,12 @@ class Trigger(Config):
 
     @property
     def real_time(self) -> bool:
-        return self.mode == "real_time"
+        """Whether tasks stand; also for a run that ends by itself."""
+        return self.mode != "micro_batch"
+
+    @property
+    def once(self) -> bool:
+        return self.mode == "once"
 
 
 class Pause(Config):
@@ -156,7 +162,9 @@ class PipelineSpec(Config):
     )
     sharding: Sharding = Field(default=Sharding(), description="How the work is spread over lanes.")
     batch: Batch = Field(default=Batch(), description="What one batch may hold.")
-    trigger: Trigger = Field(default=Trigger(), description="When delivery runs: as micro-batches, or in real time.")
+    trigger: Trigger = Field(
+        default=Trigger(), description="When delivery runs: as micro-batches, in real time, or once."
+    )
     schedule: Schedule | None = Field(
         default=None, description="When a server runs it, by cron; without one it runs all the time: docs/schedules.md."
     )
@@ -201,13 +209,14 @@ class PipelineSpec(Config):
         lanes, slots = self.lanes or 1, self.spark.slots
         if self.trigger.real_time and self.spark.conf.get("spark.speculation", "false").lower() == "true":
             raise ValueError(
-                "trigger.mode real_time does not go with spark.speculation: Spark would start a second task for each "
-                "lane that stands. Leave that setting out"
+                f"trigger.mode {self.trigger.mode} does not go with spark.speculation: Spark would start a second "
+                "task for each lane that stands. Leave that setting out"
             )
         if self.trigger.real_time and slots is not None and slots <= lanes:
             raise ValueError(
-                f"trigger.mode real_time holds {lanes} of Spark's slots for lanes and needs one more for other jobs, "
-                f"but spark.master {self.spark.master} has {slots}: raise it to local[{lanes + 1}], or leave it out"
+                f"trigger.mode {self.trigger.mode} holds {lanes} of Spark's slots for lanes and needs one more for "
+                f"other jobs, but spark.master {self.spark.master} has {slots}: raise it to "
+                f"local[{lanes + 1}], or leave it out"
             )
         return self
 

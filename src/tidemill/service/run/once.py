@@ -1,4 +1,5 @@
-"""`run --once`: which pipelines can say when they have delivered what was there, and which did not deliver it."""
+"""Runs that end by themselves: which pipelines can say when they have delivered what was there, and which did not
+deliver it."""
 
 from __future__ import annotations
 
@@ -10,14 +11,35 @@ from tidemill.errors import ConfigError, DeliveryError, TidemillError
 from tidemill.service.run.status import PipelineStatus, State
 
 
-def check_once(pipelines: Sequence[Pipeline]) -> None:
-    """`ConfigError` for a source that does not know where it ends."""
+def check_ends(pipelines: Sequence[Pipeline], *, once: bool = False) -> None:
+    """`ConfigError` for a source that does not know where it ends, of a pipeline whose runs end: because of its
+    document, or because this one is to be run `once`."""
     for pipeline in pipelines:
+        spec = pipeline.spec
+        if spec.schedule is not None:
+            field, fix = ": spec.schedule", "Leave `schedule` out: the pipeline runs all the time then."
+        elif spec.trigger.once:
+            field, fix = ": spec.trigger", "Leave `mode` out, and stop it when it has caught up."
+        elif once:
+            field, fix = "", "Run it without --once, and stop it when it has caught up."
+        else:
+            continue
         if not isinstance(pipeline.build_source(), SnapshotSource):
             raise ConfigError(
-                f'a source of type "{pipeline.spec.source.type}" cannot say where it ends now',
-                where=pipeline.file,
-                fix="Run it without --once, and stop it when it has caught up.",
+                f'a source of type "{spec.source.type}" cannot say where it ends now, as a run that ends must',
+                where=f"{pipeline.file}{field}",
+                fix=fix,
+            )
+
+
+def refuse_schedules(pipelines: Sequence[Pipeline]) -> None:
+    """`ConfigError` for who would run them all the time."""
+    for pipeline in pipelines:
+        if pipeline.spec.schedule is not None:
+            raise ConfigError(
+                f'pipeline "{pipeline.name}" runs by a schedule, which only a server keeps',
+                where=f"{pipeline.file}: spec.schedule",
+                fix="Use `tidemill serve --config FILE`; or `tidemill run --once FILE`, for one run now.",
             )
 
 

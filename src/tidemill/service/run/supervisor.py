@@ -6,6 +6,7 @@ most urgent wish counts. A pause that goes on capturing (`pause.capture`) does n
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.config import Pipeline
 from tidemill.errors import LeaseLost, LifecycleError, TidemillError
-from tidemill.service.cause import Cause
+from tidemill.service.cause import Cause, current_actor
 from tidemill.service.lease.leases import HeldLease, LeaseKeeper
 from tidemill.service.run.metering import show_lease
 from tidemill.service.run.ownership import lock_pipeline, lock_pipeline_of
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _WATCH_SECONDS = 0.1
+_ALL_DELIVERED = "what was there is delivered"
 _REST_WATCH_SECONDS = 0.5  # once nothing changes: a look costs the same whether or not anything happened
 _DRAIN_WATCH_SECONDS = 0.05
+STOP_SECONDS = 60.0
+"""For the batches under way. What is not checkpointed by then is delivered again at the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class Supervisor:
         self._lease: HeldLease | None = None
         self.starting = threading.RLock()
         self.removed = False
+        self.completed = False
+        """The last run delivered what was there and ended by itself (`trigger.mode: once`)."""
         self._subscribers, self._metrics, self._said = subscribers, metrics, said
         self._changing = threading.Lock()  # guards what is below
         self._status = _first_status(pipeline)
@@ -180,7 +186,7 @@ class Supervisor:
             cause=cause,
             trial=trial,
             lease=self._lease,
-            once=once,
+            once=once or self._ends_by_itself,
             tracer=self._tracer,
             held=paused,
         )
@@ -192,7 +198,7 @@ class Supervisor:
                 raise explain(error) from error
         thread = threading.Thread(target=self._supervise, args=(run,), name=f"pipeline {name}", daemon=True)
         with self._changing:
-            self._run, self._thread, self._ending = run, thread, None
+            self._run, self._thread, self._ending, self.completed = run, thread, None, False
             self._asked.clear()
             self._settled.clear()
             thread.start()
@@ -291,6 +297,8 @@ class Supervisor:
                 self._lease.check()
             before = run.status
             changed = run.watch() != before
+            if run.status.caught_up and self._ends_by_itself and not run.trial:
+                self._end_by_itself()
             wait = _WATCH_SECONDS if changed else min(_REST_WATCH_SECONDS, wait * 1.2)
 
     def _attend(self, run: PipelineRun) -> bool:
@@ -314,6 +322,18 @@ class Supervisor:
                 self._settled.set()
         return True
 
+    @property
+    def _ends_by_itself(self) -> bool:
+        """A run of a schedule is ended by who began it."""
+        return self.pipeline.spec.trigger.once and self.pipeline.spec.schedule is None
+
+    def _end_by_itself(self) -> None:
+        """What was there is captured, and is delivered however long that takes; who cannot wait asks for more."""
+        with self._changing:
+            if self._ending is None:
+                self._ending = Ending(State.STOPPED, math.inf, STOP_SECONDS, Cause(current_actor(), _ALL_DELIVERED))
+                self._asked.set()
+
     def _wind_down(self, run: PipelineRun) -> None:
         run.attribute(self._wish().cause)
         run.stop_capture(drains=self._wish().drain_until is not None)
@@ -323,6 +343,7 @@ class Supervisor:
             time.sleep(_DRAIN_WATCH_SECONDS)
         run.ask_to_stop()
         wish = self._wish()
+        self.completed = wish.drain_until == math.inf and self._ends_by_itself and not run.status.lag_events
         run.attribute(wish.cause)
         run.stop(wish.seconds, into=wish.into)
 

@@ -16,7 +16,7 @@ from tidemill.config.posted import UsedValues, document_of
 from tidemill.config.spec import Spark
 from tidemill.errors import ConfigError
 from tidemill.retry import RetryPolicy
-from tidemill.service.schedule.checks import check_schedules
+from tidemill.service.run.once import check_ends
 from tidemill.service.server.restarts import POLICY
 
 
@@ -57,7 +57,7 @@ class DocumentSet:
                 problems += error.problems
         documents = [self._with_state(each) for each in documents]
         pipelines = resolve_all([*documents, *beside], problems)
-        check_schedules(pipelines)
+        check_ends(pipelines)
         return {pipeline.name: (each, pipeline) for each, pipeline in zip(documents, pipelines, strict=False)}
 
     def resolve(
@@ -68,7 +68,7 @@ class DocumentSet:
         state_dir = str(self._settings.state_dir)
         documents = [self._with_state(self._expand(data), state_dir) for data in several]
         pipelines = resolve_all([*others, *documents])[len(others) :]
-        check_schedules(pipelines)
+        check_ends(pipelines)
         found = [each for pipeline in pipelines for each in self._violations(pipeline)]
         if found:
             raise DocumentError.of(found)

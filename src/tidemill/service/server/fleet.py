@@ -25,7 +25,7 @@ from tidemill.errors import (
 from tidemill.model.clock import utc_now
 from tidemill.service.cause import Cause, current_actor
 from tidemill.service.run.metering import show_state
-from tidemill.service.run.status import State
+from tidemill.service.run.status import PipelineStatus, State
 from tidemill.service.runtime import Runtime
 from tidemill.service.server import managed as m
 from tidemill.service.server.document_set import ControlSettings, DocumentSet
@@ -90,6 +90,7 @@ class Fleet:
 
     def start_wanted(self) -> None:
         """Starts what is desired to run; a failure is shown, and stops no other. Blocks for seconds: Spark starts."""
+        self.runtime.subscribe(on_status=self._note_completed)
         for each in list(self._managed.values()):
             if each.is_wanted and each.pipeline is not None and self._is_current(each.name):
                 self._start_and_tell(each.name, Cause(current_actor(), "the server starts"))
@@ -141,6 +142,21 @@ class Fleet:
             self._start_errors[name] = error
             show_state(self.runtime.metrics, name, "" if isinstance(error, LeaseHeld) else str(State.FAILED))
             raise
+
+    def _note_completed(self, status: PipelineStatus) -> None:
+        """A pipeline that delivered what was there and ended is stopped, for every server, until somebody starts it."""
+        if status.state is not State.STOPPED or self.stopping:
+            return
+        try:
+            with self._turn(status.name, wait=True):
+                # The status may be that of a run before, and the pipeline on its way to stop once more.
+                stopped = self.runtime.status(status.name).state is State.STOPPED
+                if stopped and self.runtime.completed(status.name) and self._find(status.name).desired == m.RUNNING:
+                    self._want(status.name, m.STOPPED, Cause(current_actor(), "what was there is delivered"))
+        except UnknownPipeline:
+            return  # it was removed meanwhile
+        except TidemillError as error:  # after a start of the server it is run once more
+            events.warn("pipeline.end_not_noted", pipeline=status.name, code=error.code, error=error.what)
 
     def _pause(self, name: str, cause: Cause) -> None:
         self.runtime.pause(name, cause=cause)
