@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.contracts.installation import AuditEntry, StoredAnswer, StoredDocument, StoredToken
-from tidemill.state import installation, open_installation
+from tidemill.state import audit, open_installation
 from tidemill.state.installation import InstallationStore
 
 ORDERS = StoredDocument("orders", "api", '{"metadata": {}}', "v1", "running", "ann", "2026-01-01T00:00:00Z")
@@ -68,7 +68,7 @@ def test_the_first_answer_to_a_key_stays_until_it_is_old(store: InstallationStor
 
 
 def test_the_audit_trail_is_newest_first_and_bounded(store: InstallationStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "KEPT_AUDIT", 3)
+    monkeypatch.setattr(audit, "KEPT_AUDIT", 3)
     entries = [AuditEntry(f"2026-01-0{n}", "ann", "create", "orders", "") for n in range(1, 6)]
     for entry in entries:
         store.audit(entry)

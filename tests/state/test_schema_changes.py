@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+from contextlib import closing
 
 import pytest
 
 from tests.state.conftest import Opener
+from tidemill.contracts.installation import AuditEntry
 from tidemill.contracts.schema_change_store import ChangeStatus, Decision, SinkOutcome, StoredChange
 from tidemill.model.position import Position
 from tidemill.model.quarantine import Quarantine
+from tidemill.state import open_installation
 
 
 def change(offset: int, table: str = "public.orders") -> StoredChange:
@@ -49,6 +56,29 @@ def test_a_decision_is_taken_once_whoever_comes_first(opener: Opener) -> None:
     assert opener().schema_changes.change("orders", 1) == found[0]
     with pytest.raises(KeyError):
         stores[0].decide("orders", 2, Decision.APPROVED, "ann", "", "")
+
+
+def test_a_decision_and_its_audit_entry_are_there_together_or_not_at_all(opener: Opener, uri: str) -> None:
+    opener().schema_changes.record("orders", change(7))
+    script = (
+        "import sys; from tidemill.state import open_store\n"
+        "from tidemill.contracts.installation import AuditEntry\n"
+        "from tidemill.contracts.schema_change_store import Decision\n"
+        "entry = AuditEntry('now', 'ann', 'approve schema change', 'orders', '1')\n"
+        "open_store(sys.argv[1]).schema_changes.decide('orders', 1, Decision.APPROVED, 'ann', 'why', 'now', entry)"
+    )
+    for failpoint in ("ddl.decision_written", "state.before_commit"):
+        killed = subprocess.run(
+            [sys.executable, "-c", script, uri], env={**os.environ, "TIDEMILL_CRASH_AT": failpoint}, check=False
+        )
+        assert killed.returncode == -signal.SIGKILL
+        assert _status(opener) is ChangeStatus.PENDING
+    with closing(open_installation(uri)) as installation:
+        assert installation.audit_trail() == []
+        entries = [AuditEntry("now", actor, "approve schema change", "orders", "1") for actor in ("ann", "bob")]
+        for entry in entries:
+            opener().schema_changes.decide("orders", 1, Decision.APPROVED, entry.actor, "why", "now", entry)
+        assert installation.audit_trail() == entries[:1]  # the second decided nothing
 
 
 def test_the_status_is_what_sinks_did_and_a_failure_counts_first(opener: Opener) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tidemill.contracts.installation import AuditEntry
 from tidemill.model.position import Offset, Position
 from tidemill.model.quarantine import Quarantine
 
@@ -85,8 +86,12 @@ class SchemaChangeStore(Protocol):
 
     def change(self, pipeline: str, number: int) -> StoredChange | None: ...
 
-    def decide(self, pipeline: str, number: int, decision: Decision, actor: str, reason: str, at: str) -> StoredChange:
-        """The change as it is then. One that is not pending keeps its decision. `KeyError` if there is none."""
+    def decide(
+        self, pipeline: str, number: int, decision: Decision, actor: str, reason: str, at: str,
+        entry: AuditEntry | None = None,
+    ) -> StoredChange:  # fmt: skip
+        """The change as it is then. One that is not pending keeps its decision. `KeyError` if there is none. The
+        `entry` goes into the audit trail in the same transaction, if this decided it."""
 
     def note(self, pipeline: str, number: int, sink: str, outcome: SinkOutcome) -> None:
         """What a sink would do about it, or did."""

@@ -7,6 +7,7 @@
     sensing.py           the same for inferred schemas
     registry_tables.py   the same for schema registries, where several machines share the store
     installation.py      the same for what a server keeps: documents, tokens, audit trail
+    audit.py             rows of the audit trail, also in the transaction of what they are about
     leases.py            the same for who runs which pipeline
     shared_requests.py   the same for what servers and workers say to each other
     sqlite.py            a file in the state directory; the default
@@ -24,6 +25,7 @@ from tidemill.state.open_store import (
     find_registry,
     find_store,
     inspect_store,
+    is_same_store,
     is_shared,
     open_database,
     open_installation,
@@ -37,6 +39,7 @@ __all__ = [
     "find_registry",
     "find_store",
     "inspect_store",
+    "is_same_store",
     "is_shared",
     "open_database",
     "open_installation",

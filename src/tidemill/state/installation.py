@@ -10,11 +10,9 @@ from dataclasses import astuple
 from typing import Any
 
 from tidemill.contracts.installation import AuditEntry, StoredAnswer, StoredDocument, StoredToken
+from tidemill.state.audit import INSTALLATION, append_audit
 from tidemill.state.shared_requests import SharedRequests
 from tidemill.state.store import Database
-
-KEPT_AUDIT = 10_000
-_LOCKED = "installation"  # writers of what belongs to no pipeline take turns
 
 
 class InstallationStore(SharedRequests):
@@ -95,11 +93,11 @@ class InstallationStore(SharedRequests):
         return StoredToken(*found[0]) if found else None
 
     def add_token(self, token: StoredToken) -> None:
-        self._write(_LOCKED, f"INSERT INTO tokens ({_TOKEN}) VALUES ({_MARKS})", *astuple(token))
+        self._write(INSTALLATION, f"INSERT INTO tokens ({_TOKEN}) VALUES ({_MARKS})", *astuple(token))
 
     def add_first_token(self, token: StoredToken) -> bool:
         """Only if the store never had one: of servers that start at once, one adds its token."""
-        with self._database.writing(_LOCKED) as run:
+        with self._database.writing(INSTALLATION) as run:
             if run("SELECT id FROM tokens LIMIT 1"):
                 return False
             run(f"INSERT INTO tokens ({_TOKEN}) VALUES ({_MARKS})", *astuple(token))
@@ -107,7 +105,7 @@ class InstallationStore(SharedRequests):
 
     def revoke_token(self, id: str, at: str) -> bool:
         """False if there is no such token. One that was revoked keeps its time."""
-        with self._database.writing(_LOCKED) as run:
+        with self._database.writing(INSTALLATION) as run:
             if not run("SELECT id FROM tokens WHERE id = ?", id):
                 return False
             run("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at = ''", at, id)
@@ -124,7 +122,7 @@ class InstallationStore(SharedRequests):
 
     def keep_answer(self, caller: str, key: str, answer: StoredAnswer, *, forget_before: str) -> None:
         """The first answer to a key stays. Answers from before `forget_before` are removed."""
-        with self._database.writing(_LOCKED) as run:
+        with self._database.writing(INSTALLATION) as run:
             run("DELETE FROM answers WHERE at < ?", forget_before)
             run(
                 "INSERT INTO answers (caller, idempotency_key, request, status, headers, body, at)"
@@ -135,13 +133,8 @@ class InstallationStore(SharedRequests):
     # ---------------------------------------------------------------- audit trail
 
     def audit(self, entry: AuditEntry) -> None:
-        with self._database.writing(_LOCKED) as run:
-            ((last,),) = run("SELECT COALESCE(MAX(sequence), 0) FROM audit")
-            run(
-                "INSERT INTO audit (sequence, at, actor, action, subject, detail) VALUES (?, ?, ?, ?, ?, ?)",
-                last + 1, *astuple(entry),
-            )  # fmt: skip
-            run("DELETE FROM audit WHERE sequence <= ?", last + 1 - KEPT_AUDIT)
+        with self._database.writing(INSTALLATION) as run:
+            append_audit(run, entry)
 
     def audit_trail(self, limit: int = 100) -> list[AuditEntry]:
         """Newest first."""

@@ -68,6 +68,11 @@ def is_shared(uri: str) -> bool:
     return "://" in uri
 
 
+def is_same_store(one: str, other: str) -> bool:
+    files = not is_shared(one) and not is_shared(other)
+    return one == other or (files and Path(one).resolve() == Path(other).resolve())
+
+
 def open_registry(uri: str, pipeline: str) -> StateRegistry:
     """The schema registry of a pipeline in the same store. Connects on first use, as `open_store`."""
     return StateRegistry(_database(uri), pipeline)

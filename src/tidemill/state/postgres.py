@@ -60,9 +60,10 @@ class PostgresState:
         self._ready = False
 
     @contextmanager
-    def writing(self, pipeline: str) -> Iterator[Rows]:
+    def writing(self, *pipelines: str) -> Iterator[Rows]:
         with self._transaction() as db:
-            db.execute(_LOCK, [self.schema, f"pipeline {pipeline}"])
+            for pipeline in pipelines:
+                db.execute(_LOCK, [self.schema, f"pipeline {pipeline}"])
             yield _rows(db)
 
     @contextmanager

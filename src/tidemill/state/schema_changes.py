@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from tidemill.contracts.installation import AuditEntry
 from tidemill.contracts.schema_change_store import Decision, SinkOutcome, StoredChange
 from tidemill.model.position import Offset, Position
 from tidemill.model.quarantine import Quarantine
+from tidemill.state.audit import INSTALLATION, append_audit
 from tidemill.telemetry.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -56,17 +58,26 @@ class SqlSchemaChangeStore:
         with self._database.reading() as run:
             return _find(run, pipeline, number)
 
-    def decide(self, pipeline: str, number: int, decision: Decision, actor: str, reason: str, at: str) -> StoredChange:
-        with self._database.writing(pipeline) as run:
-            run(
-                "UPDATE schema_changes SET decision = ?, actor = ?, reason = ?, decided_at = ?"
-                " WHERE pipeline = ? AND number = ? AND decision = ?",
-                str(decision), actor, reason, at, pipeline, number, str(Decision.PENDING),
-            )  # fmt: skip
+    def decide(
+        self, pipeline: str, number: int, decision: Decision, actor: str, reason: str, at: str,
+        entry: AuditEntry | None = None,
+    ) -> StoredChange:  # fmt: skip
+        with self._database.writing(pipeline, *([INSTALLATION] if entry is not None else [])) as run:
             found = _find(run, pipeline, number)
             if found is None:
                 raise KeyError(number)
-            return found
+            if found.decision is not Decision.PENDING:
+                return found
+            run(
+                "UPDATE schema_changes SET decision = ?, actor = ?, reason = ?, decided_at = ?"
+                " WHERE pipeline = ? AND number = ?",
+                str(decision), actor, reason, at, pipeline, number,
+            )  # fmt: skip
+            failpoint("ddl.decision_written")
+            if entry is not None:
+                append_audit(run, entry)
+            failpoint("state.before_commit")
+            return replace(found, decision=decision, actor=actor, reason=reason, decided_at=at)
 
     def note(self, pipeline: str, number: int, sink: str, outcome: SinkOutcome) -> None:
         with self._database.writing(pipeline) as run:

@@ -28,7 +28,7 @@ class SqliteState:
         self._file = SqliteFile(path, "", self._unusable, prepare=self._migrate if create else None)
 
     @contextmanager
-    def writing(self, pipeline: str) -> Iterator[Rows]:
+    def writing(self, *pipelines: str) -> Iterator[Rows]:
         with self._file.writing() as db:
             yield _rows(db)
 

@@ -26,8 +26,9 @@ class Database(Protocol):
     where: str  # for messages
     columns_query: str  # names of a table's columns, in their order; ? is the table
 
-    def writing(self, pipeline: str) -> AbstractContextManager[Rows]:
-        """A transaction; others that write state of this pipeline wait for its end."""
+    def writing(self, *pipelines: str) -> AbstractContextManager[Rows]:
+        """A transaction; others that write state of these pipelines wait for its end. What belongs to no pipeline
+        (`audit.INSTALLATION`) is named last."""
 
     def reading(self) -> AbstractContextManager[Rows]: ...
 

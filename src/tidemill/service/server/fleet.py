@@ -32,7 +32,8 @@ from tidemill.service.server.document_set import ControlSettings, DocumentSet
 from tidemill.service.server.managed import LeaseView, Managed, PipelineView
 from tidemill.service.server.restarts import Restarts
 from tidemill.service.server.scope import WHOLE, Scope
-from tidemill.state.installation import KEPT_AUDIT, InstallationStore
+from tidemill.state.audit import KEPT_AUDIT
+from tidemill.state.installation import InstallationStore
 from tidemill.telemetry import events
 
 STANDBY = "standby"
