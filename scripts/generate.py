@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import orjson
 import pyarrow as pa
@@ -533,6 +533,8 @@ def _type(annotation: Any) -> str:
         case None:
             name: str = annotation.__name__
             return _WORDS.get(name, name.lower())
+        case origin if origin is Annotated:
+            return _type(arguments[0])
         case origin if origin is Literal:
             return ", ".join(f"`{a}`" for a in arguments)
         case origin if origin in (tuple, list):

@@ -64,6 +64,26 @@ def test_a_full_document_loads(write: Write, tmp_path: Path) -> None:
     assert pipeline.state_path == tmp_path / "state" / "orders"
 
 
+def test_the_flush_timeout_is_known_by_both_its_names(write: Write) -> None:
+    def seconds(text: str) -> float:
+        (pipeline,) = config.load(write(text))
+        return pipeline.spec.flush_seconds
+
+    assert seconds("") == 60
+    assert seconds("  ddl: {flush_timeout_seconds: 5}\n") == 5
+    assert [seconds(f"  ddl_flush_timeout: {text}\n") for text in ("1m", "90s", "1m30s", "500ms", "2")] == [
+        60,
+        90,
+        90,
+        0.5,
+        2,
+    ]
+    for text, words in (("soon", "500ms, 90s, 1m"), ("0s", "greater than 0"), ("-1m", "500ms, 90s, 1m")):
+        assert words in only(write(f"  ddl_flush_timeout: {text}\n")).what
+    both = only(write("  ddl_flush_timeout: 1m\n  ddl: {flush_timeout_seconds: 60}\n"))
+    assert "leave one of them out" in both.what
+
+
 def test_components_are_built_from_the_registry(write: Write, tmp_path: Path) -> None:
     (pipeline,) = config.load(write(f"  state_dir: {tmp_path}\n"))
     assert isinstance(pipeline.build_source(), Pond)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SerializeAsAny, StringConstraints, field_validator, model_validator
 
+from tidemill.config.duration import Duration
 from tidemill.config.spec.catalog_scan import CatalogScanning
 from tidemill.config.spec.ddl import Ddl
 from tidemill.config.spec.schedule import Schedule
@@ -178,6 +179,10 @@ class PipelineSpec(Config):
     ddl: Ddl = Field(
         default=Ddl(), description="Schema changes, their policies and their gate: docs/schema-changes.md."
     )
+    ddl_flush_timeout: Duration | None = Field(
+        default=None,
+        description="The same as ddl.flush_timeout_seconds, under the name and in the form that Stream Bridge has: 1m.",
+    )
     catalog_scan: CatalogScanning = Field(
         default=CatalogScanning(),
         description="The source's catalog against the registry, by interval: docs/schemas.md.",
@@ -238,6 +243,17 @@ class PipelineSpec(Config):
                 " has other columns than captured, or goes to other tables; use evolve, halt or gate: true"
             )
         return self
+
+    @model_validator(mode="after")
+    def _has_one_flush_timeout(self) -> PipelineSpec:
+        if self.ddl_flush_timeout is not None and "flush_timeout_seconds" in self.ddl.model_fields_set:
+            raise ValueError("ddl_flush_timeout and ddl.flush_timeout_seconds are the same: leave one of them out")
+        return self
+
+    @property
+    def flush_seconds(self) -> float:
+        """How long a sink may hold up a schema change."""
+        return self.ddl.flush_timeout_seconds if self.ddl_flush_timeout is None else self.ddl_flush_timeout
 
     @property
     def lanes(self) -> int | None:

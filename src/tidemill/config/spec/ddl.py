@@ -34,7 +34,10 @@ class Ddl(Config):
         "types where values may be lost.",
     )
     flush_timeout_seconds: float = Field(
-        default=60, gt=0, description="For how long a sink may fail at a schema change, before the pipeline stops."
+        default=60,
+        gt=0,
+        description="For how long a sink may fail at a schema change, before the pipeline stops. `ddl_flush_timeout: "
+        "1m` beside `ddl` says the same.",
     )
     gate: bool = Field(default=False, description="Wait at each schema change until an operator approves it.")
     gate_timeout_seconds: float | None = Field(

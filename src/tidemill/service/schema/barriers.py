@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from tidemill.config import Pipeline
@@ -51,7 +52,10 @@ def barrier_of(
 ) -> Callable[[threading.Event], SchemaBarrier]:
     settings = BarrierSettings(
         pipeline.name, pipeline.source_id, group.key, sink_settings(pipeline, group.sinks),
-        policy_of_changes(pipeline.spec.ddl, announced=pipeline.spec.source.config.announces_changes),
+        replace(
+            policy_of_changes(pipeline.spec.ddl, announced=pipeline.spec.source.config.announces_changes),
+            flush_seconds=pipeline.spec.flush_seconds,
+        ),
         processed=bool(pipeline.spec.processors),
     )  # fmt: skip
     return lambda stopping: SchemaBarrier(store, LogReader(pipeline.log_uri), settings, stopping, on_wait)
