@@ -22,7 +22,7 @@ GET /healthz, GET /readyz, GET /pipelines, POST /pipelines, GET /pipelines/{name
 DELETE /pipelines/{name}, POST /pipelines/{name}/pause, POST /pipelines/{name}/resume, POST /pipelines/{name}/stop,
 GET /pipelines/{name}/sensing/schemas, GET /pipelines/{name}/sensing/schemas/{table},
 GET /pipelines/{name}/sensing/schemas/{table}/json-schema, GET /pipelines/{name}/sensing/stats,
-GET /pipelines/{name}/drift,
+GET /pipelines/{name}/drift, GET /pipelines/{name}/drift/values,
 GET /pipelines/{name}/schemas, PUT /pipelines/{name}, POST /pipelines/{name}/start, POST /pipelines/{name}/restart,
 POST /pipelines/{name}/drain, GET /pipelines/{name}/status, GET /pipelines/{name}/transitions, POST /validate,
 GET /pipelines/{name}/runs, POST /pipelines/{name}/runs,

@@ -388,6 +388,7 @@ def test_what_events_show_of_a_table_and_drift_can_be_asked_for(server: Harness)
     client.create(document("orders", schema_sensing={"enabled": True}))
     assert client.request("GET", "/pipelines/orders/sensing/schemas") == []
     assert client.request("GET", "/pipelines/orders/drift") == []
+    assert client.request("GET", "/pipelines/orders/drift/values") == []
     with closing(open_store(server.state)) as state:
         profile = TableProfile("public.orders", "abc", 3, events=7, sampled=5)
         kept = [SensedTable("public.orders", 2, profile.to_dict())]

@@ -77,6 +77,13 @@ _BY_PATH: dict[str, Any] = {
         "table": "public.orders", "kind": "undeclared_column", "subject": "note", "what": "the column is not declared",
         "reported": True, "events": 3, "first": None, "last": None, "examples": [],
     }],
+    "/pipelines/{name}/drift/values": [{
+        "table": "public.orders", "kind": "out_of_range", "subject": "total", "what": "values are beyond the range",
+        "reported": True, "events": 1, "first": None, "last": None, "examples": [{
+            "offset": 41, "position": "0/19B6A28", "at": "2026-01-31T12:00:04.184Z", "in_log": True, "key": {"id": 5},
+            "values": ["2000.00"],
+        }],
+    }],
     "/events": _EVENT, "/status/stream": _EVENT, "/pipelines/{name}/events": _EVENT,
 }  # fmt: skip
 _YAML = 'metadata: {name: orders}\nspec:\n  source: {type: postgres, config: {id: shop, dsn: "${SHOP_DSN}"}}\n'

@@ -1,33 +1,42 @@
-"""`tidemill drift ls|accept`: events that are not what was declared of their table."""
+"""`tidemill drift [ls]|accept`: events that are not what was declared of their table."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 import typer
 
 from tidemill.cli import target, terminal
 from tidemill.errors import ConfigError
 
-app = terminal.commands("See where events are not what was declared, and accept it.")
+app = terminal.commands("See where events are not what was declared, and accept it.", lists=True)
 
 
 @app.command()
 def ls(
     file: target.File,
     below: Annotated[bool, typer.Option("--below", help="Also those under their threshold.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Show the values of the examples, from the log.")] = False,
     pipeline: target.Which = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """List drift by table and kind.
 
-    With where it was seen first and last. Never shows values."""
+    With where it was seen first and last. Shows values only with --values: they are read from the log, by offset, and
+    are not kept. `ls` may be left out."""
+    from tidemill.service.schema.drift_values import example_values
     from tidemill.service.schema.sensing import describe_finding, drifts
 
     chosen = target.choose(file, pipeline)
     found = drifts(chosen, below=below)
+    examples = [example_values(chosen, each) if values else [] for each in found]
     if as_json:
-        terminal.show_json({"pipeline": chosen.name, "drift": [describe_finding(each) for each in found]})
+        documents = [
+            describe_finding(each) | ({"examples": shown} if values else {})
+            for each, shown in zip(found, examples, strict=True)
+        ]
+        terminal.show_json({"pipeline": chosen.name, "drift": documents})
         return
     terminal.show_table(
         ("table", "kind", "what", "events", "first seen", "last seen", "example positions"),
@@ -41,6 +50,25 @@ def ls(
         ],
         empty=f"{chosen.name} has no drift" + ("." if below else " above its thresholds; --below shows the rest."),
     )  # fmt: skip
+    if values and found:
+        terminal.show_table(
+            ("table", "kind", "position", "key", "values"),
+            [
+                (each.table, str(each.kind), example["position"], _text(example["key"]), _said(example))
+                for each, shown in zip(found, examples, strict=True)
+                for example in shown
+            ],
+        )
+
+
+def _said(example: dict[str, Any]) -> str:
+    if not example["in_log"]:
+        return "the log does not have it any more"
+    return ", ".join(_text(value) for value in example["values"]) or "nothing there"
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 from tidemill.errors import TidemillError, to_data
 
@@ -20,12 +22,22 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 Yes = Annotated[bool, typer.Option("--yes", "-y", "--force", help="Do not ask.")]
 
 
-def commands(about: str = "") -> typer.Typer:
+class _Listing(TyperGroup):
+    """A group that is also a command of its own: given a file, it lists (`tidemill drift FILE`)."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args and args[0] not in self.commands and Path(args[0]).is_file():
+            args = ["ls", *args]
+        return super().resolve_command(ctx, args)
+
+
+def commands(about: str = "", *, lists: bool = False) -> typer.Typer:
     """An `app` of one or more commands. Plain help: boxes do not survive a pipe, and they show flags as if they took a
-    value. With `about` it is a group, which shows its help when it is called alone."""
+    value. With `about` it is a group, which shows its help when it is called alone. `lists`: its `ls` may be left
+    out."""
     return typer.Typer(
         help=about or None, no_args_is_help=bool(about), add_completion=False, rich_markup_mode=None,
-        pretty_exceptions_enable=False,
+        pretty_exceptions_enable=False, cls=_Listing if lists else TyperGroup,
     )  # fmt: skip
 
 

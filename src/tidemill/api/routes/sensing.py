@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query
 
 from tidemill.api.access import Control, Name, Operator, Viewer
 from tidemill.service.schema import sensing
+from tidemill.service.schema.drift_values import example_values
 
 router = APIRouter(tags=["sensing"])
 
@@ -44,3 +45,18 @@ def list_drift(
 ) -> list[dict[str, Any]]:
     """Without values."""
     return [sensing.describe_finding(each) for each in sensing.drifts(control.pipeline(name), below=below)]
+
+
+@router.get("/pipelines/{name}/drift/values", summary="The same, with values of the examples")
+def show_drift_values(
+    _: Operator,
+    control: Control,
+    name: Name,
+    below: Annotated[bool, Query(description="Also those under their threshold.")] = False,
+) -> list[dict[str, Any]]:
+    """Read from the log, by offset; they are not kept. An example that the log does not have any more has none."""
+    pipeline = control.pipeline(name)
+    return [
+        sensing.describe_finding(each) | {"examples": example_values(pipeline, each)}
+        for each in sensing.drifts(pipeline, below=below)
+    ]
