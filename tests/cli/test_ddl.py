@@ -42,10 +42,10 @@ def path(tmp_path: Path) -> Path:
     file.write_text(DOCUMENT.format(directory=tmp_path))
     (pipeline,) = config.load(file)
     pipeline.state_path.mkdir(parents=True)
-    old = make_table().with_fingerprint()
+    old, new = make_table().with_fingerprint(), make_table(version=2).with_fingerprint()
     with closing(LogWriter.open(pipeline.log_uri, LogConfig.model_validate({"fsync": False}))) as log:
         log.append(make_change(5, tables=[old], number=1))
-        log.append(make_change(5, tables=[make_table(version=2).with_fingerprint()], number=2, barrier=True))
+        log.append(make_change(5, tables=[new], number=2, barrier=True))
     with closing(open_store(pipeline.state_uri)) as state:
         change = StoredChange(
             0,
@@ -54,8 +54,8 @@ def path(tmp_path: Path) -> Path:
             "public.orders",
             ("add_column",),
             "ALTER TABLE orders ADD n int",
-            "",
-            "",
+            old.to_json().decode(),
+            new.to_json().decode(),
             "2026-01-31",
         )
         state.schema_changes.record("orders", change)
@@ -76,6 +76,9 @@ def test_ls_and_show_have_the_statement_the_plans_and_the_status(tidemill: Termi
     ]
     text = tidemill("ddl", "show", path, 1).out
     assert "ALTER TABLE orders ADD n int" in text
+    [change] = shown["changes"]
+    assert (change["change"], len(shown["after"]["columns"])) == ("add", len(shown["before"]["columns"]) + 1)
+    assert f"  add {change['column']} {change['type']}\n" in text  # where the source tells no statement, this does
     assert "not reached  would run: ALTER TABLE o ADD n" in text
 
 

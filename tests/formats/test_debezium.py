@@ -269,7 +269,7 @@ def test_a_statement_is_not_lost(name: str) -> None:
     text = '{"text": "ALTER TABLE orders ADD x int", "kind": "alter", "changes": []}'
     block, format = block_of(make_table(), [Op.DDL], ddl=pa.array([text], DDL)), make(name, "debezium")
     row = read_one(format, block.table, format.encode(block, SOURCE)[0].as_py())
-    assert (row["ddl"], row["op"], row["after"]) == (text, None, None)
+    assert (row["ddl"], row["op"], row["after"]) == (text, "ddl", None)
 
 
 def test_bytes_that_were_not_sent_read_as_the_placeholder_too() -> None:

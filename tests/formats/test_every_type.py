@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pytest
@@ -37,7 +37,7 @@ def blocks(postgres18: Postgres) -> Iterator[list[Block]]:
         test_types._create(db, 18)
         catalog = RelationCatalog(lambda: test_types._session(dsn), "tests")
 
-        def describe(relation: Relation, names: dict[int, str]) -> Table:
+        def describe(relation: Relation, names: Mapping[int, str]) -> Table:
             return catalog.describe(relation, names).with_fingerprint()
 
         stream = record(postgres18, "every_type", dbname="every_type", protocol=3)

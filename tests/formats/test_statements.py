@@ -19,8 +19,8 @@ def block() -> Block:
     return block_at("binlog.000003:1547")
 
 
-def block_at(position: str) -> Block:
-    document = orjson.dumps({"text": STATEMENT, "kind": "alter", "changes": CHANGES}).decode()
+def block_at(position: str, text: str | None = STATEMENT, kind: str = "alter") -> Block:
+    document = orjson.dumps({"text": text, "kind": kind, "changes": CHANGES}).decode()
     columns = {
         "offset": pa.array([41], pa.uint64()),
         "op": pa.array([int(Op.DDL)], pa.uint8()),
@@ -48,10 +48,13 @@ def test_it_is_a_schema_change_in_debeziums(block: Block, with_schema: bool) -> 
     event = event.get("payload", event)
     assert event["ddl"] == STATEMENT
     assert (event["databaseName"], event["schemaName"]) == ("shop", None)
-    assert event["tableChanges"] == [{"type": "ALTER", "id": '"shop"."orders"'}]
+    [change] = event["tableChanges"]
+    assert (change["type"], change["id"]) == ("ALTER", '"shop"."orders"')
+    assert change["table"]["primaryKeyColumnNames"] == list(block.table.key)
+    assert [c["name"] for c in change["table"]["columns"]] == [c.name for c in block.table.columns]
     assert (event["source"]["file"], event["source"]["pos"]) == ("binlog.000003", 1547)
     assert event["ts_us"] == EPOCH_US
-    assert "op" not in event
+    assert event["op"] == "ddl"
 
 
 def test_it_has_no_key(block: Block) -> None:
@@ -62,8 +65,17 @@ def test_of_postgresql_it_has_the_schema_in_debeziums() -> None:
     [text] = JsonFormat("debezium").encode(block_at("0/19B6A28"), "shop").to_pylist()
     event = orjson.loads(text)
     assert (event["ddl"], event["databaseName"], event["schemaName"]) == (STATEMENT, "shop", "public")
-    assert event["tableChanges"] == [{"type": "ALTER", "id": '"shop"."public"."orders"'}]
+    assert event["tableChanges"][0]["id"] == '"shop"."public"."orders"'
     assert event["source"]["connector"] == "postgresql"
+
+
+def test_of_a_table_that_is_gone_debeziums_has_no_columns_and_of_a_change_that_was_announced_no_text() -> None:
+    gone, announced = (
+        orjson.loads(JsonFormat("debezium").encode(each, "shop").to_pylist()[0])
+        for each in (block_at("0/19B6A28", kind="drop"), block_at("0/19B6A28", text=None))
+    )
+    assert (gone["tableChanges"][0]["type"], gone["tableChanges"][0]["table"]) == ("DROP", None)
+    assert announced["ddl"] is None
 
 
 @pytest.mark.parametrize("position", ["binlog.000003:1547", "0/19B6A28"])

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemill.model.barrier import Barrier
 from tidemill.model.block import COMMIT_TIME, META, POSITION, Block, Op
-from tidemill.model.change import Committed, Spilled
+from tidemill.model.change import SUBTX, Committed, Spilled
 from tidemill.model.position import Offset, Position
 from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType, JsonForm
@@ -91,7 +91,7 @@ def make_block(
     if positions is not None:
         columns["commit_time"] = pa.array([EPOCH_US + tx_id] * rows, pa.int64()).cast(COMMIT_TIME)
     if subtx is not None:
-        columns["subtx"] = pa.array(subtx, pa.uint32())
+        columns["subtx"] = pa.array(subtx, SUBTX)
     image = make_rows(table, ids)
     gone = np.array([op in (Op.DELETE, Op.TRUNCATE) for op in kinds], bool)
     if any(op in (Op.UPDATE, Op.DELETE) for op in kinds):

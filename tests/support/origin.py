@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,7 +39,7 @@ class Origin:
     def blocks(self) -> list[Block]:
         catalog = RelationCatalog(lambda: session(self._server.dsn(self._name), path=""), "tests")
 
-        def describe(relation: Relation, names: dict[int, str]) -> Table:
+        def describe(relation: Relation, names: Mapping[int, str]) -> Table:
             return catalog.describe(relation, names).with_fingerprint()
 
         with Recording(self._server, self._name, dbname=self._name, protocol=3) as recording:

@@ -11,7 +11,7 @@ from typing import Any
 import pg8000.native
 
 from tests.support.decoded import fed
-from tidemill.decoders.pgoutput import PgOutputDecoder
+from tidemill.decoders.pgoutput import DescribedBy, PgOutputDecoder
 from tidemill.decoders.pgoutput.messages import Relation, RelationColumn
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.model import postgres_types
@@ -20,7 +20,7 @@ from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType
 from tidemill.sources.postgres.client import SESSION
 
-Tables = Callable[[Relation, dict[int, str]], Table]
+Tables = Callable[[Relation, Mapping[int, str]], Table]
 
 _ELEMENT_OF = {1000: 16, 1007: 23, 1016: 20, 1009: 25, 1231: 1700, 1115: 1114, 1182: 1082, 1020: 603, 1001: 17}
 
@@ -109,7 +109,7 @@ def frames(stream: bytes) -> Iterator[bytes]:
 def tables_of(keys: Mapping[str, Sequence[str]]) -> Tables:
     """Describes relations without a catalog. `keys` are those of tables with REPLICA IDENTITY FULL."""
 
-    def describe(relation: Relation, _types: dict[int, str]) -> Table:
+    def describe(relation: Relation, _types: Mapping[int, str]) -> Table:
         columns = tuple(Column(c.name, _type(c)) for c in relation.columns)
         name = f"{relation.schema}.{relation.name}"
         flagged = tuple(c.name for c in relation.columns if c.key)
@@ -139,6 +139,8 @@ def decode(
     after: int = 0,
 ) -> list[Change]:  # fmt: skip
     """See `fed`. Transactions that commit before `after` are known."""
-    decoder = PgOutputDecoder(tables, lambda _kind, _body: None, spill_bytes=spill_bytes, capacity=capacity)
+    decoder = PgOutputDecoder(
+        DescribedBy(tables), lambda _kind, _body: None, spill_bytes=spill_bytes, capacity=capacity
+    )
     decoder.resume(after)
     return fed(decoder, stream, chunks)

@@ -217,6 +217,9 @@ class SchemaChangeShape(WireShape):
     decided_at: str
     reason: str
     text: str
+    changes: list[dict[str, Any]] = Field(description="What differs, as in a DDL event: docs/events.md.", examples=[[]])
+    before: dict[str, Any] | None = Field(description="Columns and key; null of a table that is new.", examples=[None])
+    after: dict[str, Any] | None = Field(description="The same; null of one that was dropped.", examples=[None])
     sinks: list[SinkChangeShape]
 
 

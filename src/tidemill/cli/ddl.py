@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -83,14 +83,17 @@ def show(file: target.File, number: Number, pipeline: target.Which = None, as_js
 
     chosen = target.choose(file, pipeline)
     found = show_change(chosen, number)
+    described = describe_change(found, whole=True)
     if as_json:
-        terminal.show_json({"pipeline": chosen.name, **describe_change(found, whole=True)})
+        terminal.show_json({"pipeline": chosen.name, **described})
         return
     terminal.say(
         f"{found.table}: {', '.join(found.kinds)}, {found.status}, at offset {found.offset} ({found.position})"
     )
     if found.text:
         terminal.say(found.text)
+    for change in described["changes"] if found.before else ():
+        terminal.say(f"  {_describe(change)}")
     if found.actor:
         terminal.say(f"{found.decision} by {found.actor} at {found.decided_at} {found.reason}".rstrip())
     terminal.show_table(
@@ -147,6 +150,27 @@ def _decide(
         terminal.show_json({"pipeline": chosen.name, **describe_change(found, whole=True)})
     else:
         terminal.say(f"{chosen.name}: schema change {number} of {found.table} is {found.status}")
+
+
+def _describe(change: dict[str, Any]) -> str:
+    """In a line: `add n integer`, `rename v to w`, `n integer null to bigint null`, `key id to id, w`."""
+    match change["change"]:
+        case "add":
+            return f"add {change['column']} {_type(change)}"
+        case "drop":
+            return f"drop {change['column']} {change['type']}"
+        case "rename":
+            return f"rename {change['from']} to {change['column']}"
+        case "modify":
+            return f"{change['column']}: {_type(change['from'])} to {_type(change['to'])}"
+        case "key":
+            return f"key: {', '.join(change['from']) or 'none'} to {', '.join(change['to']) or 'none'}"
+        case _:
+            return f"{change['change'].replace('_', ' ')}: {change.get('from')} to {change.get('to')}"
+
+
+def _type(column: dict[str, Any]) -> str:
+    return column["type"] + ("" if column["nullable"] else " not null") + (" generated" * bool(column.get("generated")))
 
 
 def _tense(outcome: SinkOutcome) -> str:

@@ -28,6 +28,9 @@ class Schemas(Protocol):
     def newest(self, name: str) -> Table | None:
         """The last registered version of a table."""
 
+    def in_force(self, name: str) -> Table | None:
+        """The version of a table that was last registered: not the newest where an earlier structure came back."""
+
     def versions(self, name: str) -> list[Table]:
         """Every registered version of a table, oldest first."""
 

@@ -123,7 +123,7 @@ class Spill:
         known when all were seen. That takes a byte of memory per event.
         """
         gone = np.zeros(self.events, bool)
-        rolled_back = np.array(sorted(aborted), np.uint32)
+        rolled_back = np.array(sorted(aborted), np.uint64)
         for block in self.blocks():
             gone[_offsets(block)[np.isin(_subtx(block), rolled_back)]] = True
         if not gone.any():
@@ -208,8 +208,8 @@ def _offsets(block: Block) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return values(block.batch.column("offset"), np.uint64).astype(np.int64)
 
 
-def _subtx(block: Block) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    return values(block.batch.column("subtx"), np.uint32)
+def _subtx(block: Block) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return values(block.batch.column("subtx"), np.uint64)
 
 
 def _renumber(block: Block, stays: np.ndarray[tuple[int], np.dtype[np.bool_]], new: np.ndarray) -> Block:

@@ -17,7 +17,7 @@ Columns of `Block.batch` (those marked ? are absent when no row of the block has
     odd?         list<struct<side: uint8, column: uint16, text: string>>
                                               exact text of values that their Arrow type cannot hold (numeric NaN,
                                               timestamp infinity, ...): null in the struct, exact here
-    ddl?         string                       of an `Op.DDL` row: a JSON document {"text", "kind", "changes"}; the row
+    ddl?         string                       of an `Op.DDL` row: a JSON document (`schema/ddl_document.py`); the row
                                               has no images, and its block's table is the table as the statement left it
     sub?         uint16                       only from processors: one captured event became several, counted from 0;
                                               rows are ordered by (offset, sub)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from tidemill.model.barrier import Barrier
 from tidemill.model.block import Block
 from tidemill.model.position import Offset, Position
+
+SUBTX = pa.uint64()
+"""Wider than a transaction's number: a decoder marks rows that it may have to take back with larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,8 @@ class Committed:
 class Spilled:
     """A piece of a transaction still open at the source. Invisible until `SpillCommitted`.
 
-    Its blocks lack `position`, `tx_id` and `commit_time`, and have a uint32 column `subtx`. `offset` and `ordinal`
-    count from the transaction's first event, over all its pieces.
+    Its blocks lack `position`, `tx_id` and `commit_time`, and have a column `subtx` (`SUBTX`): the subtransaction, or
+    a decoder's own number. `offset` and `ordinal` count from the transaction's first event, over all its pieces.
     """
 
     transaction: int

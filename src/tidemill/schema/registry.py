@@ -128,6 +128,11 @@ class SchemaRegistry:
         found = self.latest(name)
         return found.table if found else None
 
+    def in_force(self, name: str) -> Table | None:
+        with self._reading() as run:
+            found = self._select(run, "name = ? AND version = ?", name, self._version_in_force(run, name))
+        return found[0].table if found else None
+
     def versions(self, name: str) -> list[Table]:
         return [found.table for found in self.history(name)]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tests.decoders.pgoutput import goldens
 from tests.support.pgstream import Tables, tables_of
-from tidemill.decoders.pgoutput import PgOutputDecoder
+from tidemill.decoders.pgoutput import DescribedBy, PgOutputDecoder
 from tidemill.errors import DecodeError
 
 
@@ -109,7 +109,9 @@ def survive(
     stream: bytes, tables: Tables, chunk: int, *, spill_bytes: int, capacity: int, checked: bool = False
 ) -> bool:
     """Decodes; True if nothing was found wrong. Every array that comes out is valid."""
-    decoder = PgOutputDecoder(tables, lambda _kind, _body: None, spill_bytes=spill_bytes, capacity=capacity)
+    decoder = PgOutputDecoder(
+        DescribedBy(tables), lambda _kind, _body: None, spill_bytes=spill_bytes, capacity=capacity
+    )
     consumed = received = 0
     try:
         while received < len(stream):

@@ -101,7 +101,11 @@ def refuse_666(cells: PgOutputCells, kind: DataType) -> tuple[pa.Array, npt.NDAr
 def until_refused(data: bytes) -> tuple[list[Change], DecodeError]:
     changes: list[Change] = []
     try:
-        changes.extend(pgoutput.PgOutputDecoder(tables_of({}), lambda _kind, _body: None).feed(memoryview(data)))
+        changes.extend(
+            pgoutput.PgOutputDecoder(pgoutput.DescribedBy(tables_of({})), lambda _kind, _body: None).feed(
+                memoryview(data)
+            )
+        )
     except DecodeError as error:
         return changes, error
     raise AssertionError("everything was decoded")

@@ -10,7 +10,7 @@ import datetime
 import decimal
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -153,7 +153,7 @@ def _decoded(server: Postgres, db: psycopg.Connection[Any], without: dict[str, s
     result = Stored(db, without)
     catalog = RelationCatalog(lambda: _session(server.dsn("every_type")), "tests")
 
-    def describe(relation: Relation, names: dict[int, str]) -> Table:
+    def describe(relation: Relation, names: Mapping[int, str]) -> Table:
         return catalog.describe(relation, names).with_fingerprint()
 
     stream = record(server, "every_type", dbname="every_type", protocol=3)

@@ -20,6 +20,7 @@ from tidemill.decoders.mysql_shared.fill import fill as filling
 from tidemill.decoders.mysql_shared.table_lookup import DdlChange
 from tidemill.errors import DecodeError
 from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
+from tidemill.model.change import SUBTX
 from tidemill.model.columns import Ints, booleans, column
 from tidemill.model.position import Position
 
@@ -48,7 +49,7 @@ class Blocks:
         notes = self.notes
         own = meta(offset, notes.op[rows], ordinal)
         if not committed:
-            return {**own, "subtx": column(np.zeros(len(rows), np.uint32), pa.uint32())}
+            return {**own, "subtx": column(np.zeros(len(rows), np.uint64), SUBTX)}
         txs, index = runs(notes.tx[rows])
         names = self._names.positions(notes.tx_name[txs], notes.tx_no[txs])
         return {**own, **commits(names, notes.tx_xid[txs], notes.tx_time[txs], index)}
@@ -175,7 +176,7 @@ def statements(changes: Sequence[DdlChange], ordinal: Ints, known: tuple[Positio
             columns["tx_id"] = pa.nulls(1, pa.uint64())
             columns["commit_time"] = pa.array([time], pa.int64()).cast(COMMIT_TIME)
         else:
-            columns["subtx"] = pa.array([0], pa.uint32())
+            columns["subtx"] = pa.array([0], SUBTX)
         columns["ordinal"] = pa.array([int(ordinal[i])], pa.uint32())
         if not change.truncate:
             columns["ddl"] = pa.array([change.document], DDL)

@@ -21,13 +21,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-import orjson
-
 from tidemill.contracts import StructureHistory
 from tidemill.decoders.mysql_schema import notes
 from tidemill.decoders.mysql_schema import statements as sql
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogDatabase, CatalogTable, ServerCatalog
-from tidemill.decoders.mysql_schema.changes import changes, safe_text
+from tidemill.decoders.mysql_schema.changes import changes, describe_table, safe_text
 from tidemill.decoders.mysql_schema.column_definition import implicit_period, lacks_charset
 from tidemill.decoders.mysql_schema.ddl import parse, parse_anyhow
 from tidemill.decoders.mysql_schema.defaults import is_rounded, kept_default, of_catalog
@@ -49,6 +47,7 @@ from tidemill.decoders.mysql_shared.table_map import TableMap
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model.position import Position
 from tidemill.model.table import Table
+from tidemill.schema.ddl_document import write_document
 
 __all__ = [
     "SYSTEM",
@@ -261,10 +260,10 @@ class MysqlTables:
             )
         else:
             table = self._register(state, position)
-        document = {"text": text, "kind": effect.kind, "changes": changes(effect)}
-        same = effect.kind == "alter" and _shape_of(effect.before) == _shape_of(effect.after)
-        same = same and not document["changes"]
-        return DdlChange(table, orjson.dumps(document).decode(), not same, effect.kind == "truncate")
+        told = changes(effect)
+        document = write_document(text, effect.kind, told, describe_table(effect.before), describe_table(effect.after))
+        same = effect.kind == "alter" and _shape_of(effect.before) == _shape_of(effect.after) and not told
+        return DdlChange(table, document, not same, effect.kind == "truncate")
 
     def _combine(self, shape: TableMap, state: State | None) -> CatalogTable:
         """A table that the binlog names, with what the history knows beyond that, where the two agree."""

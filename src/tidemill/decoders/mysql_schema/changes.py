@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
-from tidemill.decoders.mysql_schema.history import Effect, Unknown
+from tidemill.decoders.mysql_schema.history import Effect, State, Unknown
 from tidemill.decoders.mysql_schema.temporary import TableKey
 from tidemill.decoders.mysql_schema.tokens import quote
 from tidemill.decoders.mysql_shared.session import SqlMode
+from tidemill.schema.ddl_document import describe_structure
 
 
 def safe_text(text: str, mode: SqlMode) -> str:
@@ -35,6 +36,13 @@ def changes(effect: Effect) -> list[dict[str, Any]] | None:
         shown = {"to": aside.text} if aside.change == "comment" else {"index": aside.text or None}
         found.append({"change": aside.change, **shown})
     return found
+
+
+def describe_table(state: State | None) -> dict[str, Any] | None:
+    """`before` or `after` of the document; None where it was not there, or is not known."""
+    if not isinstance(state, CatalogTable):
+        return None
+    return describe_structure([(c.name, _describe(c)) for c in state.columns], state.key)
 
 
 def _columns(old: CatalogTable | None, new: CatalogTable) -> list[dict[str, Any]]:

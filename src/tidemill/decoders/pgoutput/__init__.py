@@ -21,7 +21,8 @@ from tidemill.decoders.pgoutput.blocks import TWO_THOUSAND, table_blocks
 from tidemill.decoders.pgoutput.columns import value_of
 from tidemill.decoders.pgoutput.copy_text import CellMemory, CopyTextDecoder
 from tidemill.decoders.pgoutput.messages import Cursor, Relation, RelationColumn
-from tidemill.decoders.pgoutput.rows import OpenTransaction, PgOutputRows, Slots, StatedTables, TableStatement
+from tidemill.decoders.pgoutput.relations import Announcement, DescribedBy, Relations, RelationTables, StreamPlace
+from tidemill.decoders.pgoutput.rows import OpenTransaction, PgOutputRows, TableStatement
 from tidemill.decoders.pgoutput.scan import STATEMENT, WITNESS
 from tidemill.errors import DecodeError, TidemillError
 from tidemill.model.barrier import Barrier
@@ -29,11 +30,10 @@ from tidemill.model.block import Block
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.columns import Ints
 from tidemill.model.position import Position
-from tidemill.model.table import Table
 
 __all__ = [
-    "STATEMENT", "TWO_THOUSAND", "WITNESS", "CellMemory", "CopyTextDecoder", "Cursor", "PgOutputDecoder", "Relation",
-    "RelationColumn", "TableStatement", "format_lsn", "value_of",
+    "STATEMENT", "TWO_THOUSAND", "WITNESS", "Announcement", "CellMemory", "CopyTextDecoder", "Cursor", "DescribedBy",
+    "PgOutputDecoder", "Relation", "RelationColumn", "StreamPlace", "TableStatement", "format_lsn", "value_of",
 ]  # fmt: skip
 
 
@@ -44,9 +44,9 @@ def format_lsn(lsn: int) -> Position:
 class PgOutputDecoder:
     """One connection's stream. `feed` it the unconsumed bytes, take the changes, then drop `consumed` bytes.
 
-    `tables` answers what the stream does not say (type names, keys) and gives the table its version; it is asked for
-    each new shape of a relation, and again where the key is not in it. `server_message` is given frames that are not
-    CopyData and raises as it sees fit.
+    `tables` answers what the stream does not say (type names, keys), gives tables their versions, knows how they were
+    before, and makes events of what changed. `server_message` is given frames that are not CopyData and raises as it
+    sees fit.
     `mark_events` is how far apart the places are at which a batch may end. `observe` is given every transaction that
     committed before its changes leave: commit LSNs, ends, xids and times, in the order of commits, and whether a server
     that is asked to begin there sends them again; it may raise. `statements` reads a message of our event
@@ -55,7 +55,7 @@ class PgOutputDecoder:
 
     def __init__(
         self,
-        tables: Callable[[Relation, dict[int, str]], Table],
+        tables: RelationTables,
         server_message: Callable[[str, bytes], None],
         *,
         observe: Callable[[Ints, Ints, Ints, Ints, bool], None] = lambda lsn, end, xid, time, again: None,
@@ -65,7 +65,7 @@ class PgOutputDecoder:
         spill_bytes: int = 16 << 20,
         capacity: int = 1 << 17,
     ) -> None:
-        self._tables = tables
+        self._relations = Relations(tables)
         self._server_message = server_message
         self._observe = observe
         self._mark_events = mark_events
@@ -75,14 +75,8 @@ class PgOutputDecoder:
         self._state[scanning.MUTE] = not messages
         self._state[scanning.DDL] = statements is not None
         self._statements = statements
-        self._stated = StatedTables()
-        self._slots = Slots()
-        self._described: dict[Relation, Table] = {}
-        self._asked: set[Relation] = set()  # in this feed: what it brings was committed before its first question
-        self._relations: dict[tuple[Relation, Table, object], int] = {}
-        self._types: dict[int, str] = {}
-        self._known: dict[int, int] = {}  # slots by oid at the start of this feed
-        self._moves: list[tuple[int, int, int]] = []  # (buffer position, oid, slot) announced since
+        self._slots = self._relations.slots
+        self._committed = 0  # the last transaction that was observed
         self._spills: dict[int, OpenTransaction] = {}  # by transaction
         self._open_xid = 0  # the transaction between Begin and Commit that is being spilled
         self._buffer = np.empty(0, np.uint8)
@@ -128,12 +122,10 @@ class PgOutputDecoder:
 
     def _decode(self, data: memoryview | npt.NDArray[np.uint8]) -> Iterator[Change]:
         self._buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
-        state, self._known, self._moves = self._state, dict(self._slots.of), []
+        state, slots = self._state, self._slots
         state[scanning.POS] = 0
-        self._stated.begin()
-        self._asked.clear()
+        self._relations.begin()
         while True:
-            slots = self._slots
             status = scanning.scan(
                 self._buffer, len(self._buffer), state, slots.oids, slots.slot_of, slots.width, slots.keys,
                 *self._rows.vectors(),
@@ -145,6 +137,8 @@ class PgOutputDecoder:
                     yield from self._flush(spill_open=int(state[scanning.OPEN_ROW]) == 0)
                 case scanning.CONTROL:
                     yield from self._control()
+                case scanning.UNKNOWN_RELATION:
+                    yield from self._meet()
                 case scanning.SERVER:
                     at, end = int(state[scanning.POS]), int(state[scanning.FRAME_END])
                     self._server_message(chr(self._buffer[at]), self._buffer[at + 5 : end].tobytes())
@@ -179,18 +173,12 @@ class PgOutputDecoder:
                 # Not worth a spill yet: its bytes stay in the buffer and are scanned again with the next read.
                 at = int(state[scanning.OPEN_AT])
                 state[scanning.OPEN] = 0
-                self._unlearn(at)
+                self._relations.unlearn(at)
         else:
             yield from self._commit(rows, txs, barrier)
         self._start(at)
         if barrier and rows == first and (state[scanning.STREAM] or state[scanning.SPILLING]):
             state[scanning.BARRIER] = int(barrier)  # of a table that changed; its first row is still to come
-
-    def _unlearn(self, position: int) -> None:
-        """Bytes from `position` on are scanned again: relations announced among them must not be known yet."""
-        self._moves = [move for move in self._moves if move[0] < position]
-        self._slots.point({**self._known, **{oid: slot for _, oid, slot in self._moves}})
-        self._stated.unlearn(position)
 
     def _commit(self, rows: int, txs: int, barrier: Barrier) -> Iterator[Committed]:
         if not txs:
@@ -198,6 +186,7 @@ class PgOutputDecoder:
         notes = self._rows
         # Unlike one that was streamed, it has a row (or the server, before 15, always sends it): it comes again.
         self._observe(notes.tx_lsn[:txs], notes.tx_end[:txs], notes.tx_id[:txs], notes.tx_time[:txs], True)
+        self._committed = int(notes.tx_lsn[txs - 1])
         if self._is_known(int(notes.tx_lsn[txs - 1])):
             return
         ends = np.append(self._rows.tx_row[1:txs], rows)  # events up to the end of each transaction
@@ -256,7 +245,7 @@ class PgOutputDecoder:
         kind = chr(self._buffer[at + 30])
         message = messages.Cursor(self._buffer[at + 31 : end].tobytes())
         if kind == "M":
-            if self._has_ended_transactions():  # as below
+            if self._has_ended_transactions():  # as in `_meet`
                 yield from self._flush(spill_open=False)
                 return
             self._statement(messages.logical_message(message, streamed=bool(state[scanning.STREAM])), at, end)
@@ -266,16 +255,11 @@ class PgOutputDecoder:
             if state[scanning.STREAM]:
                 message.number("I")
             if kind == "R":
-                relation = messages.relation(message)
-                if self._changes_shape(relation) and self._has_ended_transactions():
-                    # What ended before it is an append of its own; the open transaction is scanned again from its
-                    # beginning, alone.
-                    yield from self._flush(spill_open=False)
-                    return
-                self._relation(at, relation)
+                known = bool(state[scanning.OPEN] and state[scanning.KNOWN])
+                self._relations.announce(at, messages.relation(message), self._place(), known=known)
             else:
                 oid, schema, name = message.number("I"), message.text(), message.text()
-                self._types[oid] = f"{schema}.{name}" if schema else name
+                self._relations.types[oid] = f"{schema}.{name}" if schema else name
             state[scanning.POS] = end
             return
         # A streamed transaction's piece, commit or abort stands between transactions, and "E" alone ends a piece.
@@ -309,10 +293,15 @@ class PgOutputDecoder:
             np.array([value & 0xFFFFFFFFFFFFFFFF], np.uint64).view(np.int64) for value in (lsn, end_lsn, xid, time)
         )
         spill = self._spills.pop(xid, OpenTransaction())
+        if streamed and self._is_known(lsn):
+            self._relations.forget(xid)
+        elif streamed:
+            spill.aborted |= self._relations.commit(int(self._state[scanning.POS]), xid, lsn)
         # What is streamed comes also without a row of ours. The next connection, which begins at its commit, is not
         # sent it before that and, from 15 on, gets nothing of it: no position may stand there.
         nothing_left = streamed and not spill.survives()
         self._observe(commit, end, number, when, not nothing_left)
+        self._committed = max(self._committed, int(commit[0]))
         if nothing_left or self._is_known(lsn):
             if spill.events:
                 yield SpillAborted(xid)
@@ -326,7 +315,7 @@ class PgOutputDecoder:
             yield Committed((), 0, ((0, format_lsn(end_lsn)),))
 
     def _abort(self, xid: int, subxid: int) -> Iterator[Change]:
-        self._stated.clear()
+        self._relations.abort(int(self._state[scanning.POS]), xid, subxid)
         if xid != subxid:
             self._spills.setdefault(xid, OpenTransaction()).aborted.add(subxid)
         elif self._spills.pop(xid, OpenTransaction()).events:
@@ -338,56 +327,49 @@ class PgOutputDecoder:
             return False
         return bool(state[scanning.TXS] > 1 and state[scanning.OPEN_ROW] > 0)
 
-    def _changes_shape(self, relation: Relation) -> bool:
-        """Not where a statement has said it already."""
-        slot = self._slot(relation)
-        return self._slots.of.get(relation.oid, slot) != slot and self._stated.find(relation) is None
+    def _place(self) -> StreamPlace:
+        """Where we are. A streamed transaction commits after all that were observed."""
+        state = self._state
+        if state[scanning.OPEN] and not state[scanning.STREAM]:
+            return StreamPlace(int(self._rows.tx_lsn[int(state[scanning.TXS]) - 1]))
+        return StreamPlace(max(self._committed + 1, int(state[scanning.AFTER])), int(state[scanning.STREAM]))
+
+    def _meet(self) -> Iterator[Change]:
+        """The first row of a relation since it was announced: if its table has changed, an event stands before it."""
+        state = self._state
+        at, end = int(state[scanning.POS]), int(state[scanning.FRAME_END])
+        sub, oids = messages.relations_of(self._buffer[at + 30 : end].tobytes(), streamed=bool(state[scanning.STREAM]))
+        place = self._place()
+        met = next(filter(None, (self._relations.meet(oid, place) for oid in oids)), None)
+        if met is None:
+            raise self._broken_error(scanning.UNKNOWN_RELATION)
+        if met.changed or met.statements:
+            if self._has_ended_transactions():
+                # What ended before it is an append of its own; the open transaction is scanned again from its
+                # beginning, alone.
+                yield from self._flush(spill_open=False)
+                return
+            self._mark_change()
+        for statement, mark in zip(met.statements, self._relations.settle(at, met, place, sub), strict=True):
+            self._note_statement(statement, end, mark)
 
     def _statement(self, found: messages.LogicalMessage, at: int, end: int) -> None:
         """A row for each table, in a slot of its own."""
         assert self._statements is not None
-        state = self._state
         for each in self._statements(found.content):
-            row, slot, place = int(state[scanning.ROWS]), *self._slots.add_statement(each)
-            self._rows.note_statement(row, slot, place, end, int(state[scanning.TXS]) - 1, found.xid)
-            if each.relation is not None:
-                self._stated.note(at, each.relation, each.table)
-            state[scanning.ROWS] = row + 1
+            self._note_statement(each, end, found.xid)
+            self._relations.state(at, each, self._place(), found.xid)
             self._mark_change()
+
+    def _note_statement(self, statement: TableStatement, end: int, sub: int) -> None:
+        row, slot, document = int(self._state[scanning.ROWS]), *self._slots.add_statement(statement)
+        self._rows.note_statement(row, slot, document, end, int(self._state[scanning.TXS]) - 1, sub)
+        self._state[scanning.ROWS] = row + 1
 
     def _mark_change(self) -> None:
         """A table changed in the open transaction, which becomes an append of its own."""
         self._state[scanning.BARRIER] |= int(Barrier.SCHEMA_CHANGE)
         self._state[scanning.ALONE] = not self._state[scanning.STREAM] and not self._state[scanning.SPILLING]
-
-    def _slot(self, relation: Relation) -> int:
-        table = self._describe(relation)
-        known = relation, table, table.lineage
-        if known not in self._relations:
-            self._relations[known] = self._slots.add(table)
-        return self._relations[known]
-
-    def _relation(self, at: int, relation: Relation) -> None:
-        if self._changes_shape(relation):
-            self._mark_change()
-        slot = self._slot(relation)
-        self._moves.append((at, relation.oid, slot))
-        self._slots.point({**self._slots.of, relation.oid: slot})
-
-    def _describe(self, relation: Relation) -> Table:
-        """The stream names a key only where it is the identity (d, i), and never says which column is which over time.
-        The catalog has both, and is asked whenever the server announces the relation anew: it does so when anything
-        about the table changed."""
-        if (stated := self._stated.find(relation)) is not None:
-            return stated
-        if relation not in self._asked:
-            table = self._tables(relation, self._types)
-            if len(table.columns) != len(relation.columns):
-                raise DecodeError(f"table {table.full_name}: {len(relation.columns)} columns announced, not "
-                                  f"{len(table.columns)}")  # fmt: skip
-            self._described[relation] = table
-            self._asked.add(relation)
-        return self._described[relation]
 
     def _blocks(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
         return table_blocks(self._rows, self._slots, self._buffer, first, last, offset, ordinal, committed=committed)

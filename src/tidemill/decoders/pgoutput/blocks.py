@@ -14,6 +14,7 @@ from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, strings
 from tidemill.decoders.pgoutput.rows import PgOutputRows, Slots
 from tidemill.errors import DecodeError
 from tidemill.model.block import DDL, Block, Side
+from tidemill.model.change import SUBTX
 from tidemill.model.columns import Ints, booleans, column
 from tidemill.model.table import Table
 
@@ -46,7 +47,7 @@ def table_blocks(
 def _meta(notes: PgOutputRows, rows: Ints, offset: Ints, ordinal: Ints, *, committed: bool) -> dict[str, pa.Array]:
     own = meta(offset, notes.op[rows], ordinal)
     if not committed:
-        return {**own, "subtx": column(notes.sub[rows].astype(np.uint32), pa.uint32())}
+        return {**own, "subtx": column(notes.sub[rows].astype(np.uint64), SUBTX)}
     txs, index = runs(notes.tx[rows])
     time = notes.tx_time[txs]
     since_1970 = np.where(time == NO_TIME, time, time + TWO_THOUSAND)

@@ -108,3 +108,13 @@ class StreamCommit:
 def stream_commit(message: Cursor) -> StreamCommit:
     xid, _flags = message.number("I"), message.number("B")
     return StreamCommit(xid, message.number("Q"), message.number("Q"), message.number("q"))
+
+
+def relations_of(message: bytes, *, streamed: bool) -> tuple[int, list[int]]:
+    """The subtransaction of a row or a TRUNCATE, 0 outside of streamed ones, and the relations that it names."""
+    cursor = Cursor(message)
+    kind, sub = chr(cursor.number("B")), cursor.number("I") if streamed else 0
+    if kind != "T":
+        return sub, [cursor.number("I")]
+    count, _options = cursor.number("I"), cursor.number("B")
+    return sub, [cursor.number("I") for _ in range(count)]

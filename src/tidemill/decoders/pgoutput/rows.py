@@ -36,35 +36,6 @@ class TableStatement:
     relation: Relation | None = None
 
 
-@dataclass(slots=True)
-class StatedTables:
-    """Tables as statements left them, by oid: a relation that is announced so is no news. Bytes that are scanned again
-    are said again: `noted` are those of this feed, by place in the buffer, `known` those of before it."""
-
-    of: dict[int, tuple[Relation, Table]] = field(default_factory=dict)
-    known: dict[int, tuple[Relation, Table]] = field(default_factory=dict)
-    noted: list[tuple[int, Relation, Table]] = field(default_factory=list)
-
-    def begin(self) -> None:
-        self.known, self.noted = dict(self.of), []
-
-    def note(self, at: int, relation: Relation, table: Table) -> None:
-        self.noted.append((at, relation, table))
-        self.of[relation.oid] = relation, table
-
-    def unlearn(self, position: int) -> None:
-        self.noted = [each for each in self.noted if each[0] < position]
-        self.of = {**self.known, **{relation.oid: (relation, table) for _, relation, table in self.noted}}
-
-    def clear(self) -> None:
-        """Something that was said has been rolled back."""
-        self.of, self.known, self.noted = {}, {}, []
-
-    def find(self, relation: Relation) -> Table | None:
-        stated = self.of.get(relation.oid)
-        return stated[1] if stated is not None and stated[0] == relation else None
-
-
 class PgOutputRows:
     """What `scan` notes, one vector per fact. Reused for the whole connection."""
 

@@ -254,15 +254,18 @@ def scan(
                 elif count > cap:
                     status = BAD_MESSAGE
                 else:
-                    s[BARRIER] |= _TRUNCATE
                     for i in range(count):
                         at = np.searchsorted(oids, _be32(b, m + 5 + 4 * i))
                         if at == len(oids) or oids[at] != _be32(b, m + 5 + 4 * i):
                             status = UNKNOWN_RELATION
                             break
-                        op[r], slot[r], old[r], new[r], fill[r], full[r] = OP_TRUNCATE, slot_of[at], -1, -1, -1, 0
-                        end_of[r], tx[r], sub[r] = end, t - 1, xid
-                        r += 1
+                        at_row = r + i
+                        op[at_row], slot[at_row], full[at_row] = OP_TRUNCATE, slot_of[at], 0
+                        old[at_row], new[at_row], fill[at_row] = -1, -1, -1
+                        end_of[at_row], tx[at_row], sub[at_row] = end, t - 1, xid
+                    if status == MORE:  # else it is looked at again, once its relation is known
+                        s[BARRIER] |= _TRUNCATE
+                        r += count
             elif status == MORE:
                 if end - m < 5:
                     status = BAD_MESSAGE

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.decoders.columnar.sides import list_unchanged, meta, side_values
 from tidemill.decoders.sqlite.cells import NULL, SqliteCells
 from tidemill.decoders.sqlite.columns import key_to_arrow, odd_strings, to_arrow
+from tidemill.decoders.sqlite.structure import SqliteTable, describe_table
 from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
+from tidemill.model.change import SUBTX
 from tidemill.model.columns import Ints, booleans, column
 from tidemill.model.table import Table
+from tidemill.schema.ddl_document import write_document
 
 Mask = npt.NDArray[np.bool_]
 
@@ -47,7 +49,7 @@ def block_of(
     transaction that is still open to the log."""
     own = meta(offset, changes.op, ordinal)
     if committed is None:
-        own["subtx"] = column(np.zeros(len(offset), np.uint32), pa.uint32())
+        own["subtx"] = column(np.zeros(len(offset), np.uint64), SUBTX)
     else:
         positions, number, micros = committed
         own["position"] = pc.dictionary_encode(positions).cast(POSITION)
@@ -94,21 +96,26 @@ def _images(changes: RowChanges) -> dict[str, pa.Array]:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatement:
-    """What became of a table: `create`, `alter` or `drop`. `table` is as it was left."""
+    """What became of a table: `create`, `alter` or `drop`. `table` is as it was left; `before` and `after` are None
+    where it was not there."""
 
     table: Table
     text: str
     kind: str
     changes: list[dict[str, object]]
+    before: SqliteTable | None = None
+    after: SqliteTable | None = None
 
 
 def ddl_block(
     statement: SchemaStatement, offset: int, ordinal: int, committed: tuple[str, int, int] | None = None
 ) -> Block:
     """`committed` are position, transaction number (0: none) and microseconds; None as in `block_of`."""
-    document = {"text": statement.text, "kind": statement.kind, "changes": statement.changes}
-    text = pa.array([orjson.dumps(document).decode()], DDL)
-    return _single(statement.table, Op.DDL, offset, ordinal, committed, {"ddl": text})
+    document = write_document(
+        statement.text, statement.kind, statement.changes,
+        describe_table(statement.before), describe_table(statement.after),
+    )  # fmt: skip
+    return _single(statement.table, Op.DDL, offset, ordinal, committed, {"ddl": pa.array([document], DDL)})
 
 
 def truncate_block(table: Table, committed: tuple[str, int, int]) -> Block:
@@ -126,7 +133,7 @@ def _single(
 ) -> Block:
     found = meta(np.array([offset]), np.array([int(op)], np.uint8), np.array([ordinal])) | columns
     if committed is None:
-        found["subtx"] = pa.array([0], pa.uint32())
+        found["subtx"] = pa.array([0], SUBTX)
     else:
         position, tx_id, micros = committed
         found["position"] = pa.array([position], pa.string()).dictionary_encode().cast(POSITION)

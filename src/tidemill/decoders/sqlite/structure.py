@@ -10,6 +10,7 @@ import orjson
 
 from tidemill.decoders.sqlite.types import data_type
 from tidemill.model.table import Column, Initial, Table
+from tidemill.schema.ddl_document import describe_structure
 
 SCHEMA = "main"
 
@@ -105,6 +106,11 @@ def column_changes(
     if old is not None and tuple(was_of.get(name, name) for name in new.key) != old.key:
         found.append({"change": "key", "from": list(old.key), "to": list(new.key)})
     return found
+
+
+def describe_table(table: SqliteTable | None) -> dict[str, Any] | None:
+    """`before` or `after` of the document."""
+    return None if table is None else describe_structure([(c.name, _describe(c)) for c in table.columns], table.key)
 
 
 def _describe(column: SqliteColumn) -> dict[str, Any]:

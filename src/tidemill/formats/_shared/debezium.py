@@ -21,7 +21,8 @@ from tidemill.model.identity import ordinals
 from tidemill.model.table import Table
 
 UNAVAILABLE = "__debezium_unavailable_value"
-OPS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.TRUNCATE: "t", Op.MESSAGE: "m", Op.READ: "r"}
+OPS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.TRUNCATE: "t", Op.MESSAGE: "m", Op.READ: "r",
+       Op.DDL: "ddl"}  # fmt: skip
 
 _CODES = pa.array([None, *(OPS.get(op) for op in Op)], pa.string())
 _SNAPSHOT = pa.array([None, *("true" if op is Op.READ else "false" for op in Op)], pa.string())

@@ -176,15 +176,19 @@ def _source(p: Program, source: str, meta: _Meta, origin: PositionOrigin, table:
 
 
 def _statement(p: Program, block: Block, timestamps: dict[str, pa.Array], origin: PositionOrigin) -> None:
-    """What Debezium sends to its topic of schema changes. They are few, so one by one is fine."""
+    """What Debezium sends to its topic of schema changes, and `op`, by which it is known among rows. They are few, so
+    one by one is fine."""
     table = block.table
     documents = [orjson.loads(text) for text in block.batch.column("ddl").to_pylist()]
     schema = table.schema if origin.connector is Connector.POSTGRESQL else None
     name = ".".join(f'"{part}"' for part in (table.database, schema, table.name) if part is not None)
     kinds = {"create": "CREATE", "drop": "DROP"}
-    changes = [orjson.dumps([{"type": kinds.get(d["kind"], "ALTER"), "id": name}]).decode() for d in documents]
+    changes = [
+        orjson.dumps([{"type": kind, "id": name, "table": None if kind == "DROP" else _described(table)}]).decode()
+        for kind in (kinds.get(d["kind"], "ALTER") for d in documents)
+    ]
     p.text(
-        b',"databaseName":'
+        b',"op":"ddl","databaseName":'
         + quote(table.database)
         + b',"schemaName":'
         + (quote(schema) if schema is not None else b"null")
@@ -194,6 +198,15 @@ def _statement(p: Program, block: Block, timestamps: dict[str, pa.Array], origin
     p.field("tableChanges", pa.array(changes, pa.string()), JsonForm.RAW)
     for name_of_time, values in timestamps.items():
         p.field(name_of_time, values, JsonForm.NUMBER)
+
+
+def _described(table: Table) -> dict[str, Any]:
+    """As far as we know it: no JDBC types, lengths or scales."""
+    columns = [
+        {"name": c.name, "typeName": c.type.native, "position": place, "optional": c.nullable, "generated": c.generated}
+        for place, c in enumerate(table.columns, 1)
+    ]
+    return {"primaryKeyColumnNames": list(table.key), "columns": columns}
 
 
 def _postgresql(p: Program, meta: _Meta, origin: PositionOrigin, table: Table) -> None:

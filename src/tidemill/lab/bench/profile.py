@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tidemill.decoders.pgoutput import PgOutputDecoder
+from tidemill.decoders.pgoutput import DescribedBy, PgOutputDecoder
 from tidemill.formats.json import JsonFormat
 from tidemill.lab.bench import load
 from tidemill.log.config import LogConfig
@@ -47,7 +47,11 @@ def profile_postgres(rows: int) -> dict[str, Any]:
             recorded, reading = _record(source, decoder, rows)
             for _ in range(2):  # the first pass loads the kernels
                 decoder = PgOutputDecoder(
-                    lambda relation, names: schemas.register(source.catalog.describe(relation, names), Position("0/0")),
+                    DescribedBy(
+                        lambda relation, names: schemas.register(
+                            source.catalog.describe(relation, names), Position("0/0")
+                        )
+                    ),
                     source.server_message,
                 )
                 profiler = cProfile.Profile(time.process_time)

@@ -20,11 +20,13 @@ from tidemill.errors import ConfigError, LifecycleError
 from tidemill.log.reader import LogReader
 from tidemill.model.clock import utc_now
 from tidemill.model.position import Offset
+from tidemill.model.table import Table
+from tidemill.schema.ddl_document import changes_between, structure_of
 from tidemill.schema.view import NEVER_IGNORED
 from tidemill.service.cause import Cause
 from tidemill.service.position.positions import sink_positions
 from tidemill.service.schema.barriers import barrier_of
-from tidemill.state import find_store, open_installation
+from tidemill.state import find_store, is_same_store
 from tidemill.state.installation import InstallationStore
 from tidemill.stream.position.commit_policy import policy_of
 
@@ -90,8 +92,8 @@ def decide(
     pipeline: Pipeline, number: int, decision: Decision, cause: Cause, trail: InstallationStore | None = None
 ) -> StoredChange:
     """`LifecycleError` if it was decided before: the first decision stays. `ConfigError` if there is no such change, or
-    no reason where the document asks for one. The decision goes into the audit `trail`: a server's own, which may be
-    another store than the pipeline's; None for the pipeline's."""
+    no reason where the document asks for one. The decision and its entry in the audit trail of the pipeline's store are
+    one transaction. `trail` is a server's: where that is another store, the entry is there too."""
     if pipeline.spec.ddl.approvers_note == "required" and not cause.reason.strip():
         raise ConfigError(
             "a decision on a schema change needs a reason here", where=pipeline.file,
@@ -104,7 +106,9 @@ def decide(
         if decision is Decision.REJECTED and before.quarantine is not None:
             _check_that_it_can_be_ignored(pipeline, before)
         at = utc_now()
-        found = state.schema_changes.decide(pipeline.name, number, decision, cause.actor, cause.reason, at)
+        detail = f"{number} of {before.table}: {cause.reason}"
+        entry = AuditEntry(at, cause.actor, _ACTIONS[decision], pipeline.name, detail)
+        found = state.schema_changes.decide(pipeline.name, number, decision, cause.actor, cause.reason, at, entry)
     if before.decision is not Decision.PENDING or (found.decision, found.actor, found.decided_at) != (
         decision, cause.actor, at,
     ):  # fmt: skip
@@ -113,18 +117,13 @@ def decide(
             where=f"pipeline {pipeline.name}, decided by {found.actor} at {found.decided_at}",
             fix="A decision is taken once. `tidemill ddl show` has the reason.",
         )
-    detail = f"{number} of {found.table}: {cause.reason}"
-    entry = AuditEntry(at, cause.actor, _ACTIONS[decision], pipeline.name, detail)
-    if trail is not None:
+    if trail is not None and not is_same_store(trail.uri, pipeline.state_uri):
         trail.audit(entry)
-    else:
-        with closing(open_installation(pipeline.state_uri)) as installation:
-            installation.audit(entry)
     return found
 
 
 def describe_change(change: StoredChange, *, whole: bool = False) -> dict[str, Any]:
-    """As `--json` and the API have it; `whole` with what the sinks do."""
+    """As `--json` and the API have it; `whole` with what differs, and what the sinks do."""
     shown: dict[str, Any] = {
         "number": change.number, "status": str(change.status), "table": change.table, "kinds": list(change.kinds),
         "offset": change.offset, "position": str(change.position), "seen_at": change.seen_at,
@@ -132,6 +131,9 @@ def describe_change(change: StoredChange, *, whole: bool = False) -> dict[str, A
         "reason": change.reason, "text": change.text,
     }  # fmt: skip
     if whole:
+        before, after = (Table.from_json(each) if each else None for each in (change.before, change.after))
+        shown["changes"] = changes_between(before, after) if after is not None else []
+        shown["before"], shown["after"] = structure_of(before), structure_of(after)
         shown["sinks"] = [describe_outcome(sink, outcome) for sink, outcome in sorted(change.outcomes.items())]
     return shown
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidemill.contracts import ByteStreamSource, Check, Notice, Passage, Resting, Schemas
@@ -25,15 +25,15 @@ from tidemill.model.table import Table
 from tidemill.net.buffered import Pace
 from tidemill.sources.postgres import ddl_trigger, identity, resume, setup, skip
 from tidemill.sources.postgres import stream as wire
+from tidemill.sources.postgres.announced import AnnouncedTables
 from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.checks import run_checks
 from tidemill.sources.postgres.client import Endpoint, connect, login
 from tidemill.sources.postgres.config import PostgresConfig
 from tidemill.sources.postgres.errors import RECOVER, SlotLost, translate
-from tidemill.sources.postgres.lineage import remember, trace
 from tidemill.sources.postgres.lsn import compare_lsn, format_lsn, parse_lsn
-from tidemill.sources.postgres.publication import keys, watch
-from tidemill.sources.postgres.relations import Announcer
+from tidemill.sources.postgres.numbering import TableNumbering
+from tidemill.sources.postgres.publication import watch
 from tidemill.sources.postgres.schema_statements import SchemaStatements
 from tidemill.sources.postgres.snapshot import PostgresSnapshotReader
 from tidemill.sources.postgres.witness import SLACK_BYTES, Ask, WalWitness, identify, place
@@ -55,7 +55,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         self.catalog = RelationCatalog(lambda: connect(config), config.where)
         self._watch = watch.PublicationWatch(config)
         self.slot_bytes = self._watch.slot_bytes
-        self._announcer = Announcer(lambda: connect(config), config)
+        self._numbering = TableNumbering(config, self.catalog, lambda: connect(config))
         self._stream: wire.WalConnection | None = None
         self._flushed = 0  # what the caller acknowledged
         self._confirmed = 0  # what the server already has as confirmed
@@ -71,6 +71,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         self._may_emit = False
         self._decoded = 0  # the end of the last transaction that came over this connection
         self._hastened_at = 0.0
+        self._announced: AnnouncedTables | None = None
         self.began = Position("")
 
     def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> setup.PreparedPostgres:
@@ -84,6 +85,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
             def before_slot() -> None:
                 if schemas is not None:
                     self._watch.baseline(db, schemas)
+                    self._numbering.baseline(db, schemas)
 
             prepared = setup.prepare(db, self.config, after, schemas, before_slot)
             if self.config.ddl.capture != "trigger":
@@ -141,8 +143,9 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
     ) -> None:
         """Connects (see `start`); tables are numbered as the decoder of this connection meets them."""
 
-        def describe(relation: Relation, type_names: dict[int, str]) -> Table:
-            return self._number(relation, type_names, schemas, after or self.began)
+        def describe(relation: Relation, type_names: Mapping[int, str], before: Table | None, lsn: int) -> Table:
+            self._watch.hint()
+            return self._numbering.number(relation, type_names, schemas, format_lsn(lsn), self.began, before)
 
         def observe(lsn: Ints, end: Ints, xid: Ints, time: Ints, again: bool) -> None:
             witness.observe(lsn, end, xid, time, again)
@@ -150,23 +153,19 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
 
         self._witness = witness = WalWitness(self.config, schemas)
         statements = SchemaStatements(self.config, self.catalog, schemas, lambda: after or self.began)
+        triggered = self.config.ddl.capture == "trigger"
+        self._announced = AnnouncedTables(
+            schemas, describe, tells=self.config.ddl.capture != "off",
+            by_statements=triggered and self._watch.untriggered is None, oldest=lambda: self._confirmed,
+        )  # fmt: skip
         self._decoder = PgOutputDecoder(
-            describe, self.server_message, observe=observe, messages=self.config.messages, mark_events=mark_events,
-            statements=statements.read if self.config.ddl.capture == "trigger" else None,
+            self._announced, self.server_message, observe=observe, messages=self.config.messages,
+            mark_events=mark_events, statements=statements.read if triggered else None,
         )  # fmt: skip
         self._decoded = 0
         self.began = self.start(after, confirmed, witness)
         self._decoder.resume(parse_lsn(self.began))
         self._watch.begin()
-
-    def _number(self, relation: Relation, type_names: dict[int, str], schemas: Schemas, position: Position) -> Table:
-        self._watch.hint()
-        before = schemas.newest(relation.full_name)
-        known_keys = [*([before.key] if before else []), *keys.since(self.began, relation.oid, schemas)]
-        table = self.catalog.describe(relation, type_names, known_keys)
-        known = schemas.register(trace(table, relation.oid, self.catalog, schemas), position)
-        remember(relation.oid, self.catalog, schemas)
-        return known
 
     def snapshot_reader(self) -> PostgresSnapshotReader:
         snapshot = self.config.snapshot
@@ -190,12 +189,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         self._report(self._flushed if self._flushed > self._confirmed else 0, ask=True)
 
     def register(self, tables: Sequence[Table], schemas: Schemas, position: Position) -> list[Table]:
-        """As the stream would number them: with what is known of their columns' past. If a table has changed since it
-        was described, its structure of now is the answer; the read of its first chunk finds that out."""
-        said = self._announcer.announce(tables)
-        with self.catalog.prefetch(said), schemas.together():
-            return [schemas.register(table, position) if now is None else self._number(now, {}, schemas, position)
-                    for table, now in zip(tables, said, strict=True)]  # fmt: skip
+        return self._numbering.register(tables, schemas, position, self.began, self._announced)
 
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
         """Answers the server's questions on the way. A caught-up stream moves on to where the server says it has sent
@@ -371,7 +365,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
             self._stream.close()
             self._stream = None
         self.catalog.close()
-        self._announcer.close()
+        self._numbering.close()
         self._watch.close()
 
     def doctor(self, resting: Resting | None = None) -> Iterable[Check]:

@@ -40,11 +40,16 @@ def trace(
     catalog: StorageCatalog,
     schemas: Schemas,
     initial: Callable[[Column], Initial | None] = lambda column: None,
+    before: Table | None = None,
 ) -> Table:
     """The table with what is known of its columns' past. Call `remember` once it is registered. `initial` is what old
-    rows have in a new column, where that is known; else the catalog is asked."""
+    rows have in a new column, where that is known; else the catalog is asked. `before` is how the table was last,
+    where it has no version yet: nobody wrote to it, or it had another name."""
     mine = f"{relation}."
     versions = [v for v in schemas.versions(table.full_name) if any(c.origin.startswith(mine) for c in v.columns)]
+    met = bool(versions)
+    if not met and before is not None and any(c.origin.startswith(mine) for c in before.columns):
+        versions = [before]
     if not versions:
         return table  # met for the first time: nothing to compare with
     latest = {c.name: c for c in versions[-1].columns}
@@ -56,7 +61,9 @@ def trace(
     return replace(
         table,
         columns=tuple(
-            c if c.origin in names else replace(c, initial=initial(c) or _initial(c, relation, catalog, schemas))
+            c
+            if c.origin in names or not met
+            else replace(c, initial=initial(c) or _initial(c, relation, catalog, schemas))
             for c in columns
         ),
         renamed=tuple((was, c.name) for c in columns for was in names.get(c.origin, {}) if was != c.name),

@@ -265,7 +265,8 @@ class ChangeWindows:
         statement = None
         if kind != "first":
             changes = [] if kind == "drop" else column_changes(old, described, pairs)
-            statement = SchemaStatement(table, text, kind, changes)
+            sides = (described, None) if kind == "drop" else (old, described)
+            statement = SchemaStatement(table, text, kind, changes, *sides)
         keys = [i for i, c in enumerate(described.columns) if c.key]
         chosen = is_selected(self._config.patterns, described.name)
         return RecordedShape(len(described.columns), keys, table, chosen, statement)

@@ -56,7 +56,7 @@ class CdcTables:
                 return None
             self._history.keep_structures(position, {name: None})
             del self.known[name]
-            return SchemaStatement(old.table, f"DROP TABLE {quote(name)}", "drop", [])
+            return SchemaStatement(old.table, f"DROP TABLE {quote(name)}", "drop", [], old.described)
         if old is not None and old.sql == sql:
             return None
         made = self._make(name, sql, position)
@@ -64,8 +64,9 @@ class CdcTables:
             return None
         self._history.keep_structures(position, {name: orjson.dumps(sql)})
         self.known[name] = made
-        changes = column_changes(old.described if old else None, made.described)
-        return SchemaStatement(made.table, sql, "alter" if old else "create", changes)
+        before = old.described if old else None
+        changes = column_changes(before, made.described)
+        return SchemaStatement(made.table, sql, "alter" if old else "create", changes, before, made.described)
 
     def differences(self, live: Mapping[str, str]) -> dict[str, str | None]:
         """What a look at the schema shows and no record has told."""

@@ -172,7 +172,7 @@ class SchemaBarrier:
         table, source = block.table, self._settings.source
         statements = block.column("ddl")
         documents = [orjson.loads(text) for text in statements.to_pylist() if text] if statements is not None else []
-        text = "; ".join(document["text"] for document in documents)
+        text = "; ".join(document["text"] for document in documents if document["text"])
         if documents and documents[-1]["kind"] == "drop":
             kinds = frozenset({SchemaChangeKind.DROP_TABLE})
             yield SchemaChange(source, offset, kinds, known.source if known else table, None, text)
