@@ -175,6 +175,31 @@ def test_what_is_streamed_before_its_commit_is_told_where_its_first_row_stays(da
     ]  # fmt: skip
 
 
+def test_a_transaction_that_the_server_cannot_decode_while_it_is_open_is_asked_for_as_a_whole(
+    database: str, tmp_path: Path
+) -> None:
+    """It says "pg_attribute catalog is missing 1 attribute(s)" and would say so for ever."""
+    execute(database, TABLE)
+    stream_everything(database)
+    much = "INSERT INTO t (id, v) SELECT n, repeat('x', 100) FROM generate_series({}, {}) n"
+    with opened(config(database, "t")) as source, capturing(source, tmp_path) as running:
+        with psycopg.connect(database) as db:
+            db.execute(much.format(1, 2000).encode())
+            db.execute("ALTER TABLE t ADD COLUMN n int DEFAULT 3")
+            with db.transaction(force_rollback=True):
+                db.execute(much.format(2001, 4000).encode())
+            db.execute(much.format(2001, 4000).encode())
+            with db.transaction(force_rollback=True):
+                db.execute("ALTER TABLE t DROP COLUMN n")
+                db.execute(much.format(4001, 6000).encode())
+            db.execute(much.format(4001, 6000).encode())
+            db.execute("ALTER TABLE t DROP COLUMN n")
+            db.execute(much.format(6001, 6001).encode())
+        rows = caught_up(database, running)
+    told = ["ddl" if row["op"] == DDL else row["after"]["id"] for row in rows]
+    assert told == [*range(1, 2001), "ddl", *range(2001, 6001), "ddl", 6001]
+
+
 def test_of_two_open_transactions_the_one_that_commits_first_tells_it(database: str, tmp_path: Path) -> None:
     execute(database, TABLE)
     stream_everything(database)

@@ -30,7 +30,7 @@ from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.checks import run_checks
 from tidemill.sources.postgres.client import Endpoint, connect, login
 from tidemill.sources.postgres.config import PostgresConfig
-from tidemill.sources.postgres.errors import RECOVER, SlotLost, translate
+from tidemill.sources.postgres.errors import RECOVER, DecodingFailed, SlotLost, translate
 from tidemill.sources.postgres.lsn import compare_lsn, format_lsn, parse_lsn
 from tidemill.sources.postgres.numbering import TableNumbering
 from tidemill.sources.postgres.publication import watch
@@ -60,17 +60,14 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         self._flushed = 0  # what the caller acknowledged
         self._confirmed = 0  # what the server already has as confirmed
         self._wal_end = 0  # how far the server says it has sent
-        self._reported = 0.0
-        self._heard = 0.0
-        self._confirmed_at = 0.0
+        self._reported = self._heard = self._confirmed_at = 0.0
         self._silence = self._first_silence = config.heartbeat_seconds + config.network_timeout_seconds
         self._farthest = 0  # acknowledged over any connection
         self._witness: WalWitness | None = None
         self._reached = 0  # what the server could forget if nothing had to be remembered
-        self._noted_at = self._emitted_at = 0.0
-        self._may_emit = False
+        self._noted_at = self._emitted_at = self._hastened_at = 0.0
+        self._may_emit, self._streams = False, config.streaming
         self._decoded = 0  # the end of the last transaction that came over this connection
-        self._hastened_at = 0.0
         self._announced: AnnouncedTables | None = None
         self.began = Position("")
 
@@ -292,7 +289,8 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
                 if witness is not None:
                     first = witness.rewind(begin, slot.confirmed)
                     self._watch.open(witness.schemas)  # not before the server is known to be the same
-                stream.begin(wire.start_command(config, first, db.info.server_version), config.network_timeout_seconds)
+                command = wire.start_command(config, first, db.info.server_version, streaming=self._streams)
+                stream.begin(command, config.network_timeout_seconds)
             except BaseException:
                 stream.close()
                 raise
@@ -351,7 +349,15 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
 
     def server_message(self, kind: str, body: bytes) -> None:
         """For frames that the decoder meets and that are no data: raises what they mean."""
-        wire.server_message(kind, body, self.config.where)
+        try:
+            wire.server_message(kind, body, self.config.where)
+        except DecodingFailed as error:
+            # Seen of 15 to 18: a table that is altered in a savepoint which is rolled back, and again after that,
+            # cannot be decoded while the transaction is open. The next connection asks for whole transactions.
+            if self._streams:
+                self._streams = False
+                events.warn("source.streaming_off", error=error.what, where=error.where)
+            raise
 
     def close(self) -> None:
         """Sends the last acknowledgement and hangs up. The slot stays."""

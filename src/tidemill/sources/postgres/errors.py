@@ -14,6 +14,7 @@ SetupError
 ├── SlotInUse
 └── ServerBusy             a lock or an old transaction is in the way
 SourceError
+├── DecodingFailed         the server itself cannot decode its WAL (SQLSTATE XX000)
 └── TableRedefined         a table is not there, or not there any more
 PositionLost
 ├── SlotLost               the slot is gone, or the WAL it needs
@@ -73,6 +74,10 @@ class ServerBusy(SetupError):
     code = "server-busy"
 
 
+class DecodingFailed(SourceError):
+    code = "decoding-failed"
+
+
 class SlotLost(PositionLost):
     code = "slot-lost"
 
@@ -121,7 +126,8 @@ def from_server(sqlstate: str, message: str, where: str) -> TidemillError:
         return ConnectionLost(message, where=where, fix="The connection is made again.")
     if sqlstate == "42P01":
         return TableRedefined(f"{message} (SQLSTATE {sqlstate})", where=where)
-    return SourceError(f"{message} (SQLSTATE {sqlstate})", where=where, fix="See the server's log for its context.")
+    kind = DecodingFailed if sqlstate == "XX000" else SourceError
+    return kind(f"{message} (SQLSTATE {sqlstate})", where=where, fix="See the server's log for its context.")
 
 
 def publication_lost_error(config: PostgresConfig, what: str, when: str) -> PublicationLost:

@@ -100,11 +100,11 @@ def _fields(body: bytes) -> dict[str, str]:
     return {part[0]: part[1:] for part in parts}
 
 
-def start_command(config: PostgresConfig, begin: int, version: int) -> str:
+def start_command(config: PostgresConfig, begin: int, version: int, *, streaming: bool) -> str:
     options = {
         "proto_version": "4" if version >= 160000 else "3" if version >= 150000 else "2",
         "publication_names": '"' + config.publication_name.replace('"', '""') + '"',
-        "streaming": "on" if config.streaming else "off",
+        "streaming": "on" if streaming else "off",
         "messages": "true",  # one of them may be ours; the decoder leaves out what nobody wants
     }
     if version >= 160000:
