@@ -284,3 +284,22 @@ def test_with_capture_off_nothing_is_told(database: str, tmp_path: Path) -> None
             "INSERT INTO t VALUES (2, 'b', 2)",
         )
         assert [row["op"] for row in caught_up(database, running)] == [1, 1]
+
+
+def test_a_lock_on_a_partitioned_table_holds_up_neither_a_start_nor_rows_nor_a_scan(
+    database: str, tmp_path: Path
+) -> None:
+    """pg_partition_tree would wait for it, and rows of all tables with it."""
+    execute(
+        database, TABLE, "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
+    )  # fmt: skip
+    settings = config(database, "t", "p")
+    with opened(settings) as source:
+        source.setup()
+    with psycopg.connect(database) as locker:
+        execute(database, "INSERT INTO p VALUES (1)", "INSERT INTO t VALUES (1, 'a')")
+        locker.execute("LOCK TABLE p IN ACCESS EXCLUSIVE MODE")
+        with opened(settings) as source, capturing(source, tmp_path) as running:
+            assert shown(caught_up(database, running)) == [{"id": 1}, {"id": 1, "v": "a"}]
+            assert sorted(source.snapshot_reader().scan_catalog(30).tables) == ["public.p", "public.t"]

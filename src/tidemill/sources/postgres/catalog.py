@@ -20,6 +20,7 @@ from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType
 from tidemill.sources.postgres.client import SESSION
 from tidemill.sources.postgres.errors import RECOVER, NoReplicaIdentity, translate
+from tidemill.sources.postgres.tables import PARTITIONS
 
 Answer = TypeVar("Answer")
 _IDENTITY = {"d": "key", "i": "key", "f": "full", "n": "nothing"}
@@ -148,15 +149,16 @@ class RelationCatalog:
         of their root, so that the rest of an old row looks like NULL."""
         assert self._db is not None
         rows = self._db.execute(
-            """
+            f"""
+            WITH RECURSIVE {PARTITIONS}
             SELECT c.oid::regclass::text, array_remove(array_agg(a.attname::text), NULL)
-            FROM pg_partition_tree(%s::oid::regclass) p JOIN pg_class c ON c.oid = p.relid
+            FROM parts p JOIN pg_class c ON c.oid = p.oid AND p.oid <> p.root
             LEFT JOIN pg_index i ON i.indrelid = c.oid
                 AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
             LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-            WHERE p.isleaf AND c.relkind = 'r' AND c.relreplident <> 'f' GROUP BY c.oid
-            """,
-            [relation],
+            WHERE c.relkind = 'r' AND c.relreplident <> 'f' GROUP BY c.oid
+            """.encode(),
+            [[relation]],
         ).fetchall()
         for name, logged in rows:
             if logged and not set(key) <= set(logged):
@@ -236,12 +238,11 @@ class RelationCatalog:
     def _find_files(self, relations: list[int]) -> dict[int, dict[int, int]]:
         assert self._db is not None
         rows = self._db.execute(
-            """
-            SELECT w.oid, c.oid, pg_relation_filenode(c.oid) FROM unnest(%s::oid[]) AS w (oid)
-            CROSS JOIN LATERAL (
-                SELECT w.oid AS relid UNION SELECT relid::oid FROM pg_partition_tree(w.oid) WHERE isleaf) t
-            JOIN pg_class c ON c.oid = t.relid WHERE c.relkind IN ('r', 'm')
-            """,
+            f"""
+            WITH RECURSIVE {PARTITIONS}
+            SELECT p.root, c.oid, pg_relation_filenode(c.oid)
+            FROM parts p JOIN pg_class c ON c.oid = p.oid WHERE c.relkind IN ('r', 'm')
+            """.encode(),
             [relations],
         ).fetchall()
         found: dict[int, dict[int, int]] = {}

@@ -22,7 +22,7 @@ from tidemill.sources.postgres import identity as server_identity
 from tidemill.sources.postgres.lsn import format_lsn
 from tidemill.sources.postgres.publication import keys
 from tidemill.sources.postgres.publication.published import Published, PublishedRelation
-from tidemill.sources.postgres.tables import FoundTable
+from tidemill.sources.postgres.tables import PARTITIONS, FoundTable
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres.config import PostgresConfig
@@ -160,11 +160,10 @@ def identities(db: psycopg.Connection, found: Sequence[FoundTable]) -> list[Repl
     by_oid = {t.oid: t for t in found}
     rows = db.execute(
         f"""
+        WITH RECURSIVE {PARTITIONS}
         SELECT t.root, n.nspname, c.relname, c.relreplident::text,
                {_USABLE}
-        FROM (SELECT r AS root, coalesce(p.relid::oid, r) AS oid
-              FROM unnest(%s::oid[]) r LEFT JOIN pg_partition_tree(r::regclass) p ON true) t
-        JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+        FROM parts t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relkind IN ('r', 'p') ORDER BY 2, 3
         """.encode(),
         [list(by_oid)],

@@ -15,6 +15,14 @@ import psycopg
 
 from tidemill.sources._shared.patterns import Pattern, Unmatched
 
+PARTITIONS = """
+    parts (root, oid) AS (
+        SELECT r, r FROM unnest(%s::oid[]) r UNION ALL
+        SELECT p.root, i.inhrelid FROM parts p JOIN pg_inherits i ON i.inhparent = p.oid
+        JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition)"""
+"""Tables and all that are partitions of them, of whatever depth; after WITH RECURSIVE. pg_partition_tree would wait for
+locks on them, and capture with it."""
+
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 
 
