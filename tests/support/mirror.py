@@ -30,6 +30,7 @@ spec:
     type: postgres
     config: {{id: {name}, dsn: "{dsn}", tables: [{tables}]{source}}}
   sinks:{copy}{more}
+  processors: {processors}
   ddl: {ddl}{sensing}
   trigger: {{mode: {trigger}}}
   state_dir: {directory}/state
@@ -51,7 +52,7 @@ class Mirror:
         self.db = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)  # the types of a plan would be kept
         self.db.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
         self.name = f"mirror{next(_names)}"
-        self.tables, self.trigger = "public.items", "micro_batch"
+        self.tables, self.trigger, self.processors = "public.items", "micro_batch", "[]"
         self.elsewhere: Callable[[], Collection[int]] | None = None
         """Which ids are there, of a pipeline whose sinks are all in `more`."""
 
@@ -82,6 +83,7 @@ class Mirror:
                 source=source and f", {source}",
                 more=more,
                 sensing=sensing,
+                processors=self.processors,
             )
         )
         (pipeline,) = config.load(path)

@@ -165,15 +165,20 @@ IGNORES = {
         "{policies: [{kinds: [add_column], tables: [public.it%], action: ignore}, {kinds: [rename_column, drop_column],"
         " action: ignore}]}",
         "",
+        "[]",
     ),
-    "capture off": ("{}", "ddl: {capture: off}"),
-}
+    "capture off": ("{}", "ddl: {capture: off}", "[]"),
+    "capture off, with processors": (
+        "{}", "ddl: {capture: off}",
+        "[{type: filter, id: some, where: {field: id, gt: 0}}, {type: drop, id: less, columns: [no], missing: ignore}]",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", IGNORES if seed.WHOLE else [seed.dice("ignored").choice(list(IGNORES))])
 def test_ignored_changes_leave_the_copy_as_it_was_and_later_ones_are_made_on_that(mirror: Mirror, how: str) -> None:
     """What the events have is drift, each sent once to a sink of its own, also over a restart."""
-    ddl, source = IGNORES[how]
+    ddl, source, mirror.processors = IGNORES[how]
     mirror.begin(ddl, "allow_destructive_ddl: true", source, sensing=SENSING.format(directory=mirror.directory))
     execute = mirror.db.execute
     execute("ALTER TABLE items ADD note text")
@@ -223,11 +228,11 @@ def test_a_table_in_quarantine_waits_over_a_restart_and_catches_up_while_others_
     others(1)
     mirror.db.execute("UPDATE items SET name = 'bb', note = 'changed' WHERE id = 2; DELETE FROM items WHERE id = 1")
     others(2)
-    until(lambda: [each.events for each in mirror.runtime.status(mirror.name).quarantined] == [3])
+    until(lambda: [each.events for each in mirror.runtime.status(mirror.name).quarantined] == [4])
     status = mirror.runtime.status(mirror.name)
     assert (status.quarantined[0].table, status.quarantined[0].decided) == ("public.items", False)
     (notice,) = (each for each in status.notices if each["code"] == "ddl-quarantined")
-    assert "schema change 1 (add column) waits for a decision: 3 events" in notice["what"]
+    assert "schema change 1 (add column) waits for a decision: 4 events" in notice["what"]
     assert (mirror.rows("copy"), mirror.statuses()) == ([(1, "a")], [ChangeStatus.QUARANTINED])
     mirror.decide(1, Decision.APPROVED)
     mirror.db.execute("INSERT INTO items VALUES (3, 'c', 'n')")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from tidemill.dlq import unpack
 from tidemill.errors import DeliveryError, Poisoned, Refused
 from tidemill.log import LogConfig, LogReader, LogWriter, codec
 from tidemill.model.delivery import Delivery, Receipt
+from tidemill.model.schema_change import SchemaChangeKind
+from tidemill.model.types import DataType, JsonForm
+from tidemill.schema.view import TableView
 from tidemill.stream.batch.plan import Lane, LaneResult, Plan
 from tidemill.stream.lane import poison as poisoning
 from tidemill.stream.lane.deliver import deliver
@@ -42,8 +46,9 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def write(
-    directory: Path, *without: int, dead_letters: bool = True, seconds: float = 0.0, **settings: Any
-) -> LaneResult:
+    directory: Path, *without: int, dead_letters: bool = True, seconds: float = 0.0, seen: dict[str, Any] | None = None,
+    **settings: Any,
+) -> LaneResult:  # fmt: skip
     config = {"id": "s", "directory": str(directory), **settings}
     plan = Plan(
         "p",
@@ -54,6 +59,7 @@ def write(
         (("scribe", config),),
         retry_seconds=seconds,
         dead_letters=dead_letters,
+        **(seen or {}),
     )
     (answer,) = deliver(plan, Lane(0, 20, 0, 1, "hash"), {"s": without} if without else None)
     return answer
@@ -86,6 +92,27 @@ def test_the_rest_is_written_without_the_letters(directory: Path) -> None:
     answer = write(directory, 3, 4, 17)
     assert (answer.receipt.ok, answer.receipt.events, answer.dead_letters) == (True, 17, b"")
     assert written(directory) == [offset for offset in range(20) if offset not in (3, 4, 17)]
+
+
+def test_a_value_that_does_not_fit_what_processors_see_is_a_dead_letter_before_they_run(directory: Path) -> None:
+    """The type of a column changed, and the policy of that change is ignore."""
+    table = make_table("orders")
+    whole = DataType("integer", pa.int32(), JsonForm.NUMBER)
+    before = replace(table, columns=tuple(replace(c, type=whole) if c.name == "weight" else c for c in table.columns))
+    view = TableView.whole(before.with_fingerprint()).follow(table, frozenset({SchemaChangeKind.CHANGE_TYPE}))
+    seen = {
+        "views": {"s": {"public.orders": [[0, view.to_dict()]]}},
+        "processors": (("filter", {"id": "some", "where": {"field": "weight", "gte": 0}}),),
+    }
+    answer = write(directory, seen=seen)
+    dead_letters = unpack(answer.dead_letters)
+    assert (answer.receipt.retryable, {each.table for each in dead_letters}) == (True, {"public.orders"})
+    assert len(dead_letters) == 8  # a weight is a whole number in every eighth row
+    out = [each.offset for each in dead_letters]
+    assert write(directory, *out, seen=seen).receipt.ok
+    assert written(directory) == [offset for offset in range(20) if offset not in out]
+    stopped = write(directory, dead_letters=False, seen=seen)
+    assert (stopped.receipt.retryable, "dlq: {}" in stopped.receipt.error) == (False, True)
 
 
 def test_a_sink_that_names_one_event_at_a_time_comes_to_an_end(directory: Path) -> None:

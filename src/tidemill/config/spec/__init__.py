@@ -234,13 +234,11 @@ class PipelineSpec(Config):
         return self
 
     @model_validator(mode="after")
-    def _ignores_only_what_is_captured(self) -> PipelineSpec:
-        ignores = any(each.action in ("ignore", "try_evolve", "quarantine") for each in self.ddl.policies)
-        ignores = ignores or not self.source.config.announces_changes
-        if self.processors and (ignores or self.ddl.on_reject == "ignore"):
+    def _tries_only_what_is_captured(self) -> PipelineSpec:
+        if self.processors and any(each.action == "try_evolve" for each in self.ddl.policies):
             raise ValueError(
-                "ddl: ignore, try_evolve and quarantine need a pipeline without processors: what rows get from these"
-                " has other columns than captured, or goes to other tables; use evolve, halt or gate: true"
+                "ddl: try_evolve needs a pipeline without processors: what a sink refuses is known when it meets the"
+                " columns that these give, and they run once for all sinks; use evolve, ignore, quarantine or halt"
             )
         return self
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -178,14 +178,14 @@ def _send(
     block = block_of(whole)
     away = False
     try:
-        made = chain.blocks(block)
-        newest = newest_structure(pipeline, block.table.full_name)
-        delivery = Delivery(
-            pipeline.name, dead_letter.source, dead_letter.offset, dead_letter.offset + 1, 0, 1, lambda: iter(made),
-            redelivered=True,
-            newest=newest and chain.structure(newest),
+        captured = Delivery(
+            pipeline.name, dead_letter.source, dead_letter.offset, dead_letter.offset + 1, 0, 1, lambda: iter([block]),
+            redelivered=True, newest=newest_structure(pipeline, block.table.full_name),
         )  # fmt: skip
-        receipt = sink.write(seen_by(delivery, views_of(pipeline, dead_letter.sink)))
+        given = seen_by(captured, views_of(pipeline, dead_letter.sink))
+        made = [each for one in given.blocks() for each in chain.blocks(one)]
+        newest = given.newest and chain.structure(given.newest)
+        receipt = sink.write(replace(given, blocks=lambda: iter(made), newest=newest))
         error = _SKIPPED if receipt.skipped else ""
     except Exception as failure:  # noqa: BLE001  sinks bring errors of any library; only our own are sure to quote no value
         error = failure.what if isinstance(failure, TidemillError) else type(failure).__qualname__

@@ -17,6 +17,7 @@ from tidemill.model.quarantine import Quarantine
 from tidemill.model.tablenames import TableNames
 from tidemill.schema.policy import ChangePolicy, ChangeRule
 from tidemill.state import find_store
+from tidemill.stream.batch.plan import share_views
 from tidemill.stream.position.commit_policy import SinkGroup, policy_of
 from tidemill.stream.schema.barrier import BarrierSettings, SchemaBarrier
 
@@ -62,14 +63,19 @@ def barrier_of(
 
 
 def views_of(pipeline: Pipeline, sink: str) -> dict[str, list[Any]]:
-    """What a sink sees of tables that it does not see whole, for who delivers to it beside its stream."""
+    """What a sink sees of tables that it does not see whole, or processors before it, for who delivers beside its
+    stream: they come before the processors."""
     state = find_store(pipeline.state_uri)
     if state is None:
         return {}
     with closing(state):
         group = policy_of(pipeline).group_of(sink)
         kept = state.schema_changes.structures(pipeline.name, group.key)
-    return {name: found for name, document in kept.items() if (found := document["views"].get(sink))}
+    views = {name: document["views"] for name, document in kept.items()}
+    if pipeline.spec.processors:
+        return share_views({each: {name: mine[each] for name, mine in views.items() if each in mine}
+                            for each in {each for mine in views.values() for each in mine}})  # fmt: skip
+    return {name: mine[sink] for name, mine in views.items() if mine.get(sink)}
 
 
 def quarantines_of(pipeline: Pipeline) -> list[Quarantine]:

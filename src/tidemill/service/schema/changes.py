@@ -157,11 +157,10 @@ def _open_state(pipeline: Pipeline) -> Iterator[StateStore]:
 def _check_that_it_can_be_ignored(pipeline: Pipeline, change: StoredChange) -> None:
     """What waits in quarantine goes on without the change when that is rejected. `ConfigError` where it cannot."""
     never = sorted(NEVER_IGNORED & set(change.kinds))
-    if never or pipeline.spec.processors:
-        why = f"{never[0].replace('_', ' ')} cannot be left out" if never else "the pipeline has processors"
+    if never:
         raise ConfigError(
             f"schema change {change.number} of {change.table} cannot be rejected: rows that wait would go on without"
-            f" it, and {why}",
+            f" it, and {never[0].replace('_', ' ')} cannot be left out",
             where=f"pipeline {pipeline.name}",
             fix="tidemill ddl approve makes it; tidemill ddl apply says that you made it yourself.",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -54,6 +55,11 @@ class Plan:
     def quarantines(self) -> list[Quarantine]:
         return [Quarantine.from_hold(each) for each in self.held]
 
+    @property
+    def shared_views(self) -> dict[str, Any]:
+        """By table: what processors see of it, and with them all sinks."""
+        return share_views(self.views)
+
     def to_json(self) -> str:
         return orjson.dumps(asdict(self)).decode()
 
@@ -62,6 +68,16 @@ class Plan:
         doc = orjson.loads(text)
         pairs = {name: tuple((kind, config) for kind, config in doc[name]) for name in ("sinks", "processors")}
         return cls(**doc | pairs)
+
+
+def share_views(views: Mapping[str, Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
+    """By table, from what is kept by sink and table: of several the one that goes furthest."""
+    found: dict[str, list[Any]] = {}
+    for mine in views.values():
+        for table, seen in mine.items():
+            if table not in found or seen[-1][0] > found[table][-1][0]:
+                found[table] = seen
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,11 @@ def _deliver(
             failpoint("worker.processing")
             with time_step("lane.process", spans):
                 stored = {offset for offsets in (only or {}).values() for offset in offsets}
-                passed = process_share(tools, plan, delivery, spool, stored)
+                seen = seen_by(delivery, plan.shared_views, stored)
+                passed = process_share(tools, plan, seen, spool, stored)
             failpoint("worker.processed")
+        except Poisoned as poison:  # of a table whose columns keep their types
+            return [_poisoned(config["id"], poison, delivery, plan, before=len(stored)) for _, config in chosen]
         except Exception as error:  # noqa: BLE001  processors run anybody's code; the table in errors.py judges
             tools.discard_processors()
             problem = ours(error)
@@ -99,6 +102,20 @@ def _deliver(
             made = replace(delivery, blocks=spool.blocks)
             results = _to_sinks(tools, chosen, made, delivery, plan, only, passed.failures, spans=spans)
     return [replace(one, processed=passed.counts, learned=passed.learned) for one in results[:1]] + results[1:]
+
+
+def _poisoned(sink: str, poison: Poisoned, captured: Delivery, plan: Plan, *, before: int) -> LaneResult:
+    """Before any sink was given the events: they are dead letters of all."""
+    problem: TidemillError = poison
+    if plan.dead_letters:
+        try:
+            packed = pack(dead_letters_of(poison, captured, sink, before=before))
+            return LaneResult(_failed_receipt(sink, captured, poison, retry=True), packed)
+        except TidemillError as hopeless:
+            problem = hopeless
+    else:
+        problem.fix = f"{problem.fix}\n{_DLQ}".lstrip()
+    return LaneResult(_failed_receipt(sink, captured, problem, retry=False))
 
 
 def _forget_tables(tools: Tools, chosen: Sequence[tuple[str, dict[str, Any]]]) -> None:
@@ -214,7 +231,7 @@ def _write(
     """
     name = str(config["id"])
     delivery = whole.without(left_out) if left_out else whole
-    if name in plan.views:
+    if name in plan.views and not plan.processors:  # else processors were given what is seen
         delivery = seen_by(delivery, plan.views[name])
         structures = structures_seen(structures, plan.views[name])
     tries = replace(_RETRY, seconds=plan.retry_seconds).begin()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from tidemill.errors import Poisoned
 from tidemill.model.block import Block
@@ -20,9 +22,11 @@ Structures = Mapping[str, Sequence[tuple[Offset, Table]]]
 """By table: the structures that it has in a batch, each with the offset from which on."""
 
 
-def seen_by(delivery: Delivery, views: Mapping[str, Sequence[Any]]) -> Delivery:
+def seen_by(
+    delivery: Delivery, views: Mapping[str, Sequence[Any]], left_out: Collection[Offset] = ()
+) -> Delivery:  # fmt: skip
     """The delivery with the columns that a sink's tables have. `views` are by table, as in `Plan.views`. A value that
-    does not fit the type that its column keeps is `Poisoned` when it is read."""
+    does not fit the type that its column keeps is `Poisoned` when it is read; one that is `left_out` is not there."""
     if not views:
         return delivery
     known = _read(views)
@@ -30,7 +34,7 @@ def seen_by(delivery: Delivery, views: Mapping[str, Sequence[Any]]) -> Delivery:
     def blocks() -> Iterator[Block]:
         for block in delivery.blocks():
             view = _view(block, known.get(block.table.full_name, ()))
-            yield block if view is None else project(block, view)
+            yield block if view is None else project(block, view, left_out)
 
     newest = delivery.newest
     if newest is not None and (mine := known.get(newest.full_name)):
@@ -67,10 +71,13 @@ def _visible_table(table: Table, view: TableView | None) -> Table:
     return table if view is None else view.table
 
 
-def project(block: Block, view: TableView) -> Block:
+def project(block: Block, view: TableView, left_out: Collection[Offset] = ()) -> Block:
     """Columns that have no values any more are null in new rows, and `unchanged` in updates."""
     table = view.table
     images, bad = fit_images(block, table, view.origins)
+    if known := bad.keys() & set(left_out):
+        block = block.take(np.flatnonzero(~np.isin(block.offsets(), np.array(sorted(known), np.uint64))))
+        images, bad = fit_images(block, table, view.origins)
     if bad:
         raise Poisoned(bad, fix="The source changed the column's type, and the policy of that change is ignore.")
     if not images:

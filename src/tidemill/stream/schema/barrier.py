@@ -262,7 +262,8 @@ class SchemaBarrier:
         views = dict(before.views)
         for kind, config in self._settings.sinks:
             sink = str(config["id"])
-            view = self._make_at(stored, change, before.view(sink), verdict, kind, config)
+            seen = before.shared_view() if self._settings.processed else before.view(sink)
+            view = self._make_at(stored, change, seen, verdict, kind, config)
             mine = views.get(sink, [])
             if mine or not view.is_whole:
                 views[sink] = [*mine, (change.offset, view)][-_KEPT_VIEWS:]

@@ -26,6 +26,11 @@ class KnownTable:
         mine = self.views.get(sink)
         return mine[-1][1] if mine else TableView.whole(self.source)
 
+    def shared_view(self) -> TableView:
+        """As processors see it: they run once for all sinks, also for one that was added later."""
+        views = [mine[-1] for mine in self.views.values() if mine]
+        return max(views, key=lambda each: each[0])[1] if views else TableView.whole(self.source)
+
     def follow(self, after: Table, since: Offset, sinks: Iterable[str], ignored: Set[SchemaChangeKind]) -> KnownTable:
         """The table once all of the `sinks` have made a change, without the kinds that are `ignored`."""
         views = dict(self.views)
