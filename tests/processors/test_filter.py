@@ -261,6 +261,7 @@ def test_a_wrong_condition_is_refused_with_what_is_valid(where: dict[str, Any], 
         ({"field": "after.wieght", "gt": 1}, 'has no column "wieght"', 'Did you mean "weight"?'),
         ({"field": "placed_at", "gt": "yesterday"}, "cannot be compared", "ISO 8601"),
         ({"field": "paid", "eq": "yes"}, "cannot be compared", ""),
+        ({"field": "id", "eq": "0x10"}, "cannot be compared", "numbers plainly"),
     ],
 )
 def test_a_condition_that_does_not_fit_the_table_names_what_would(where: dict[str, Any], words: str, fix: str) -> None:

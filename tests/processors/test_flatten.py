@@ -23,9 +23,9 @@ from tidemill.stream.lane.chain import Chain, ChainRun
 JSON = DataType("jsonb", pa.string(), JsonForm.RAW)
 
 
-def block_of(documents: list[str | None], *, op: Op = Op.INSERT) -> Block:
+def block_of(documents: list[str | None], *, op: Op = Op.INSERT, kind: DataType = JSON) -> Block:
     block = make_block(len(documents), ops=op)
-    table = replace(make_table(), columns=(*make_table().columns, Column("doc", JSON))).with_fingerprint()
+    table = replace(make_table(), columns=(*make_table().columns, Column("doc", kind))).with_fingerprint()
     arrays = [*(block.struct("after") or {}).values(), pa.array(documents, pa.string())]
     return with_column(Block(table, block.batch), "after", image(arrays, table.columns, block.column("after")))
 
@@ -86,6 +86,27 @@ def test_two_members_of_one_name_are_an_error_or_are_told_apart() -> None:
     with pytest.raises(ProcessingError, match='two columns would be called "doc_a_b"'):
         flatten(documents)
     assert flatten(documents, collision="rename") == {"doc_a_b": [1], "doc_a__b": [2]}
+
+
+def test_text_that_holds_json_is_flattened_where_it_is_named_and_what_is_no_json_is_an_error() -> None:
+    documents: list[str | None] = [
+        '{"a": 1}',
+        None,
+        "nonsense",
+        '{"a": 0x10}',
+        '{"a": 2} and more',
+        '{"a": 3,}',
+        "null",
+    ]
+    block = block_of(documents, kind=DataType("text", pa.string(), JsonForm.STRING))
+    assert run(Chain([("flatten", {"id": "f"})], "s"), block)[0] == block  # patterns mean JSON columns
+    made, passed = run(Chain([("flatten", {"id": "f", "columns": ["doc"], "on_error": "dead_letter"})], "s"), block)
+    assert made is not None
+    assert (made.struct("after") or {})["doc_a"].to_pylist() == [1, None, None]
+    assert sorted(passed.failures) == [2, 3, 4, 5]
+    assert {each.reason for each in passed.failures.values()} == {'"doc" holds a text that is no JSON'}
+    with pytest.raises(ProcessingError, match=r'"paid" of public[.]orders is boolean, neither JSON nor text'):
+        run(Chain([("flatten", {"id": "f", "columns": ["paid"]})], "s"), block)
 
 
 def test_what_is_no_object_is_an_error_of_that_event() -> None:

@@ -162,6 +162,7 @@ def test_a_number_that_is_whole_at_first_may_have_a_fraction_later_and_table_col
         ("0.5", "9007199254740993n", "a BigInt with more digits than a double holds", "integer"),
         ("'x'", "5", "a number", "json"),
         ("true", "'secret'", "a string that does not fit", "json"),
+        ("1n", "'0x10'", "a string that does not fit", "json"),  # Arrow alone would read 16
     ],
 )
 def test_a_value_of_another_type_than_a_column_learned_names_the_type_to_declare(

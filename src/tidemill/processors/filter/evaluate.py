@@ -17,6 +17,7 @@ from tidemill.model.block import Block, Op, Side
 from tidemill.model.columns import booleans
 from tidemill.model.odd import OddValues
 from tidemill.processors._shared.columns import near
+from tidemill.processors._shared.types import cast
 from tidemill.processors.filter.condition import SIDES, Condition
 
 _COMPARE: dict[str, Callable[[Any, Any], pa.Array]] = {
@@ -218,7 +219,7 @@ def _scalar(operand: Any, kind: pa.DataType, field: str) -> pa.Scalar:
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return pa.scalar(operand if isinstance(operand, str) else _spell(operand), kind)
         if isinstance(operand, str):
-            return pa.scalar(operand).cast(kind)
+            return cast(pa.array([operand]), kind)[0]
         return pa.scalar(operand, kind)
     except (pa.ArrowException, ValueError, TypeError, decimal.InvalidOperation) as error:
         raise ConfigError(

@@ -1,4 +1,6 @@
-"""Turns the members of JSON columns into columns of their own: `payload: {"a": {"b": 1}}` becomes `payload_a_b: 1`.
+"""Turns the members of JSON columns, and of text that holds JSON, into columns of their own.
+
+`payload: {"a": {"b": 1}}` becomes `payload_a_b: 1`.
 
 A column gets its type when its member is first met: bigint, double, boolean, text, or JSON for lists and for what has
 several types. It keeps that type; an event with another one is an error. An object without members leaves nothing.
@@ -11,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
@@ -28,7 +31,10 @@ from tidemill.processors.flatten.members import TYPES, Members, TypeName
 
 class FlattenConfig(ColumnsConfig):
     columns: tuple[str, ...] = Field(
-        default=("*",), min_length=1, description="JSON columns to flatten: names, or patterns. All of them by default."
+        default=("*",),
+        min_length=1,
+        description="Columns to flatten: names, or patterns. All JSON columns by default; one of text that holds JSON "
+        "is flattened where its name stands here.",
     )
     separator: str = Field(default="_", min_length=1, max_length=3, description="What stands between the names.")
     depth: int = Field(default=0, ge=0, description="Levels that are flattened; what is deeper stays JSON. 0: all.")
@@ -59,13 +65,14 @@ class FlattenProcessor(BaseProcessor[FlattenConfig]):
 
     def _flatten(self, table: Table) -> list[str]:
         named = choose(table, self.config.columns, self.config.missing)
-        plain = [c.name for c in table.columns if c.name in named and c.type.json is not JsonForm.RAW]
-        explicit = [name for name in plain if name in self.config.columns]
-        if explicit:
-            raise ConfigError(
-                f'"{explicit[0]}" of {table.full_name} is no JSON column', fix="Take it out of flatten's columns."
-            )
-        return [c.name for c in table.columns if c.name in named and c.name not in plain and c.name not in table.key]
+        asked = [c for c in table.columns if c.name in named and (_is_json(c) or c.name in self.config.columns)]
+        for column in asked:
+            if not _is_json(column) and not pa.types.is_string(column.type.arrow):
+                raise ConfigError(
+                    f'"{column.name}" of {table.full_name} is {column.type.native}, neither JSON nor text',
+                    fix="Take it out of flatten's columns.",
+                )
+        return [c.name for c in asked if c.name not in table.key]
 
     def _flat(self, block: Block, names: list[str]) -> Block:
         known = self.learned(block.table)
@@ -121,6 +128,11 @@ class FlattenProcessor(BaseProcessor[FlattenConfig]):
                     reason = f'only a change of the document in "{name}" was sent'
                     raise ProcessingError(dict.fromkeys(block.offsets()[rows].tolist(), reason))
         config = self.config
+        declared = _is_json(block.table.columns[number])
+        if not declared and (wrong := sorted({row for each in strings.values() for row in _find_invalid(each)})):
+            raise ProcessingError(
+                dict.fromkeys(block.offsets()[wrong].tolist(), f'"{name}" holds a text that is no JSON')
+            )
         found = Members(strings, name, config.separator, config.depth, doubled=config.collision == "rename")
         if found.bad.any():
             reason = f'"{name}" holds no JSON object'
@@ -139,6 +151,20 @@ class FlattenProcessor(BaseProcessor[FlattenConfig]):
                 columns.append(column)
                 arrays.append(pa.nulls(block.rows, column.type.arrow))
         return image(arrays, columns, struct)
+
+
+def _is_json(column: Column) -> bool:
+    return column.type.json is JsonForm.RAW
+
+
+def _find_invalid(strings: pa.Array) -> Iterator[int]:
+    """Rows whose text is no JSON: no database has looked at it, and the scan for members takes it as it is."""
+    for row, text in enumerate(strings.to_pylist()):
+        try:
+            if text is not None:
+                orjson.loads(text)
+        except orjson.JSONDecodeError:
+            yield row
 
 
 def _find_collisions(block: Block, name: str, arrays: dict[str, pa.Array]) -> dict[int, str]:

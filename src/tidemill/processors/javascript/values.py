@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.model.types import DataType, JsonForm
+from tidemill.processors._shared.types import cast
 
 _SAFE = 2.0**53
 
@@ -150,7 +151,7 @@ def _cast(strings: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, npt.NDArray[
     if pa.types.is_timestamp(arrow) and arrow.tz is None:
         strings = pc.replace_substring_regex(strings, r"Z$", "")
     try:
-        return strings.cast(arrow), np.empty(0, np.int64)
+        return cast(strings, arrow), np.empty(0, np.int64)
     except pa.ArrowInvalid:
         pass
     bad = [n for n, text in enumerate(strings) if text.is_valid and not _casts(strings.slice(n, 1), arrow)]
@@ -159,7 +160,7 @@ def _cast(strings: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, npt.NDArray[
 
 def _casts(text: pa.Array, arrow: pa.DataType) -> bool:
     try:
-        text.cast(arrow)
+        cast(text, arrow)
     except pa.ArrowInvalid:
         return False
     return True

@@ -21,7 +21,7 @@ from tidemill.errors import ConfigError, ProcessingError, TidemillError
 from tidemill.model.block import ROUTE, Block
 from tidemill.model.derived import SIDES, derived_table, reshape, with_column
 from tidemill.model.table import Column, Table
-from tidemill.processors._shared.types import data_type
+from tidemill.processors._shared.types import cast, data_type
 from tidemill.processors.python.code import CodeProblem, check_function
 from tidemill.processors.python.events import copy_event, from_events, keep_event, to_events
 from tidemill.processors.python.fields import get, put
@@ -180,7 +180,7 @@ def _to_types(struct: pa.StructArray, columns: dict[str, Column]) -> pa.StructAr
     kinds = [columns[field.name].type.arrow for field in struct.type]
     if all(field.type == kind for field, kind in zip(struct.type, kinds, strict=True)):
         return struct
-    arrays = [struct.field(number).cast(kind) for number, kind in enumerate(kinds)]
+    arrays = [cast(struct.field(number), kind) for number, kind in enumerate(kinds)]
     fields = [pa.field(field.name, kind) for field, kind in zip(struct.type, kinds, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=struct.is_null() if struct.null_count else None)
 
