@@ -54,14 +54,14 @@ def ls(
         terminal.show_table(
             ("table", "kind", "position", "key", "values"),
             [
-                (each.table, str(each.kind), example["position"], _text(example["key"]), _said(example))
+                (each.table, str(each.kind), example["position"], _text(example["key"]), _quote_values(example))
                 for each, shown in zip(found, examples, strict=True)
                 for example in shown
             ],
         )
 
 
-def _said(example: dict[str, Any]) -> str:
+def _quote_values(example: dict[str, Any]) -> str:
     if not example["in_log"]:
         return "the log does not have it any more"
     return ", ".join(_text(value) for value in example["values"]) or "nothing there"

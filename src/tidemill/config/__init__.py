@@ -2,7 +2,7 @@
 
 document     YAML into plain data, with the line of every path; expand puts variables into its text
 environment  fields from environment variables
-spec         what may stand in a document: a model for each section
+spec         what may stand in a document: a model for each section; duration reads 1m
 resolve      a document into a checked spec; explain and problem say what is wrong with it
 pipeline     a pipeline ready to run
 occupied     two sinks that write to one place

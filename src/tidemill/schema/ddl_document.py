@@ -30,7 +30,7 @@ def write_document(
 
 def describe_structure(columns: Iterable[tuple[str, Mapping[str, Any]]], key: Sequence[str]) -> dict[str, Any]:
     """Columns by name, each with what the source tells of it."""
-    return {"columns": [{"name": name, **told} for name, told in columns], "key": list(key)}
+    return {"columns": [{"name": name, **facts} for name, facts in columns], "key": list(key)}
 
 
 def structure_of(table: Table | None) -> dict[str, Any] | None:
@@ -44,29 +44,29 @@ def changes_between(before: Table | None, after: Table) -> list[dict[str, Any]]:
     renamed = {new.name: was for was, new in found.renamed}
     added = {c.name for c in found.added} | {new.name for _, new in found.replaced}
     gone = [*found.dropped, *(was for was, _ in found.replaced)]
-    told: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
     if before is not None and before.full_name != after.full_name:
-        told.append({"change": "rename_table", "from": before.full_name, "to": after.full_name})
-    told += [{"change": "drop", "column": c.name, "type": c.type.native} for c in gone]
+        changes.append({"change": "rename_table", "from": before.full_name, "to": after.full_name})
+    changes += [{"change": "drop", "column": c.name, "type": c.type.native} for c in gone]
     previous = ""
     for column in after.columns:
         if column.name in added:
             place: dict[str, Any] = {"after": previous} if previous else {"first": True}
-            told.append({"change": "add", "column": column.name, **_describe(column), **place})
+            changes.append({"change": "add", "column": column.name, **_describe(column), **place})
         else:
             was = renamed.get(column.name) or by_name[column.name]
             if was.name != column.name:
-                told.append({"change": "rename", "column": column.name, "from": was.name})
+                changes.append({"change": "rename", "column": column.name, "from": was.name})
             if _describe(was) != _describe(column):
-                told.append(
+                changes.append(
                     {"change": "modify", "column": column.name, "from": _describe(was), "to": _describe(column)}
                 )
         previous = column.name
     if before is not None:
         names = {was.name: now for now, was in renamed.items()}
         if tuple(names.get(name, name) for name in before.key) != after.key:
-            told.append({"change": "key", "from": list(before.key), "to": list(after.key)})
-    return told
+            changes.append({"change": "key", "from": list(before.key), "to": list(after.key)})
+    return changes
 
 
 def _describe(column: Column) -> dict[str, Any]:

@@ -260,9 +260,9 @@ class MysqlTables:
             )
         else:
             table = self._register(state, position)
-        told = changes(effect)
-        document = write_document(text, effect.kind, told, describe_table(effect.before), describe_table(effect.after))
-        same = effect.kind == "alter" and _shape_of(effect.before) == _shape_of(effect.after) and not told
+        said = changes(effect)
+        document = write_document(text, effect.kind, said, describe_table(effect.before), describe_table(effect.after))
+        same = effect.kind == "alter" and _shape_of(effect.before) == _shape_of(effect.after) and not said
         return DdlChange(table, document, not same, effect.kind == "truncate")
 
     def _combine(self, shape: TableMap, state: State | None) -> CatalogTable:

@@ -156,8 +156,8 @@ class Relations:
         if before is not None and before.stated and before.relation == relation:
             now = before
         else:
-            told = self._tables.recall(relation, before, place)
-            now = Announcement(relation, told or self._describe(relation, before, place.lsn))
+            earlier = self._tables.recall(relation, before, place)
+            now = Announcement(relation, earlier or self._describe(relation, before, place.lsn))
         if known:
             self._learn(at, "in_force", relation.oid, None)  # the next transaction asks what it is by then
         if known or before is None or not before.is_same(now):

@@ -184,7 +184,7 @@ def _statement(p: Program, block: Block, timestamps: dict[str, pa.Array], origin
     name = ".".join(f'"{part}"' for part in (table.database, schema, table.name) if part is not None)
     kinds = {"create": "CREATE", "drop": "DROP"}
     changes = [
-        orjson.dumps([{"type": kind, "id": name, "table": None if kind == "DROP" else _described(table)}]).decode()
+        orjson.dumps([{"type": kind, "id": name, "table": None if kind == "DROP" else _describe_table(table)}]).decode()
         for kind in (kinds.get(d["kind"], "ALTER") for d in documents)
     ]
     p.text(
@@ -200,7 +200,7 @@ def _statement(p: Program, block: Block, timestamps: dict[str, pa.Array], origin
         p.field(name_of_time, values, JsonForm.NUMBER)
 
 
-def _described(table: Table) -> dict[str, Any]:
+def _describe_table(table: Table) -> dict[str, Any]:
     """As far as we know it: no JDBC types, lengths or scales."""
     columns = [
         {"name": c.name, "typeName": c.type.native, "position": place, "optional": c.nullable, "generated": c.generated}

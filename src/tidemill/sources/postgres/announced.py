@@ -103,8 +103,8 @@ class AnnouncedTables:
         if not self._tells or now.stated or relation is None:
             return ()
         if before is None:
-            told = bool(self._number) and relation.oid not in self._all_in_baseline()
-            return (_statement("create", None, now),) if told else ()
+            is_new = bool(self._number) and relation.oid not in self._all_in_baseline()
+            return (_statement("create", None, now),) if is_new else ()
         if before.relation is not None and before.relation.oid != relation.oid:
             return (_statement("create", before, now),)
         renamed = before.table.full_name != now.table.full_name

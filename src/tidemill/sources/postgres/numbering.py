@@ -70,7 +70,7 @@ class TableNumbering:
         publication = published.publication
         if publication is None:
             return
-        columns = {relation.oid: relation.columns for relation in _streamed(published, via_root=publication.via_root)}
+        columns = {each.oid: each.columns for each in _find_streamed(published, via_root=publication.via_root)}
         said = [
             each.relation for each in announce(db, columns, publication.oid, generated=publication.generated).values()
         ]
@@ -88,7 +88,7 @@ class TableNumbering:
         self._announcer.close()
 
 
-def _streamed(published: Published, *, via_root: bool) -> Iterator[PublishedRelation]:
+def _find_streamed(published: Published, *, via_root: bool) -> Iterator[PublishedRelation]:
     """What the stream calls the rows of published tables."""
     for unit in published.units.values():
         if unit.published and (unit.table.kind == "r" or via_root):

@@ -89,7 +89,7 @@ def _deliver(
                 passed = process_share(tools, plan, seen, spool, stored)
             failpoint("worker.processed")
         except Poisoned as poison:  # of a table whose columns keep their types
-            return [_poisoned(config["id"], poison, delivery, plan, before=len(stored)) for _, config in chosen]
+            return [_bury(config["id"], poison, delivery, plan, before=len(stored)) for _, config in chosen]
         except Exception as error:  # noqa: BLE001  processors run anybody's code; the table in errors.py judges
             tools.discard_processors()
             problem = ours(error)
@@ -104,7 +104,7 @@ def _deliver(
     return [replace(one, processed=passed.counts, learned=passed.learned) for one in results[:1]] + results[1:]
 
 
-def _poisoned(sink: str, poison: Poisoned, captured: Delivery, plan: Plan, *, before: int) -> LaneResult:
+def _bury(sink: str, poison: Poisoned, captured: Delivery, plan: Plan, *, before: int) -> LaneResult:
     """Before any sink was given the events: they are dead letters of all."""
     problem: TidemillError = poison
     if plan.dead_letters:
