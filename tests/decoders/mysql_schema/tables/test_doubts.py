@@ -38,7 +38,9 @@ def test_a_column_added_unseen_is_an_error_that_says_what_was_expected(shop: Mys
 def test_a_statement_that_is_not_understood_stops_at_the_first_row_without_names(shop: MysqlTables) -> None:
     clock = Clock()
     [change] = run(shop, clock, "ALTER TABLE orders FROBNICATE COLUMN id IDENTIFIED BY 'secret'")
-    assert orjson.loads(change.document) | {"text": ""} == {"text": "", "kind": "unknown", "changes": None}
+    document = orjson.loads(change.document)
+    assert [column["name"] for column in document.pop("before")["columns"]] == ["id", "total", "note"]
+    assert document | {"text": ""} == {"text": "", "kind": "unknown", "changes": None, "after": None}
     with pytest.raises(DecodeError) as caught:
         shop.resolve(SHAPE, clock())
     assert "not understood" in caught.value.what
