@@ -19,7 +19,7 @@ from tidemill.decoders.pgoutput import messages
 from tidemill.decoders.pgoutput import scan as scanning
 from tidemill.decoders.pgoutput.blocks import TWO_THOUSAND, table_blocks
 from tidemill.decoders.pgoutput.columns import value_of
-from tidemill.decoders.pgoutput.copy_text import CellMemory, CopyTextDecoder
+from tidemill.decoders.pgoutput.copy_text import CopyTextDecoder, RowMemory
 from tidemill.decoders.pgoutput.messages import Cursor, Relation, RelationColumn
 from tidemill.decoders.pgoutput.relations import Announcement, DescribedBy, Relations, RelationTables, StreamPlace
 from tidemill.decoders.pgoutput.rows import OpenTransaction, PgOutputRows, TableStatement
@@ -32,8 +32,9 @@ from tidemill.model.columns import Ints
 from tidemill.model.position import Position
 
 __all__ = [
-    "STATEMENT", "TWO_THOUSAND", "WITNESS", "Announcement", "CellMemory", "CopyTextDecoder", "Cursor", "DescribedBy",
-    "PgOutputDecoder", "Relation", "RelationColumn", "StreamPlace", "TableStatement", "format_lsn", "value_of",
+    "STATEMENT", "TWO_THOUSAND", "WITNESS", "Announcement", "CopyTextDecoder", "Cursor", "DescribedBy",
+    "PgOutputDecoder", "Relation", "RelationColumn", "RowMemory", "StreamPlace", "TableStatement", "format_lsn",
+    "value_of",
 ]  # fmt: skip
 
 

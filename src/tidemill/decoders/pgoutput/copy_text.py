@@ -1,7 +1,8 @@
-"""`COPY … TO STDOUT` in text to blocks: a snapshot's rows, with the converters that the stream's rows go through.
+"""`COPY … TO STDOUT` in text to blocks: a snapshot's rows.
 
-The server prints a value for COPY with the same function as for pgoutput, so that only the escapes differ: they are
-undone in the buffer itself, where a backslash occurs. A row is a CopyData frame (manual 54.7), cells end with a tab.
+The server prints a value for COPY with the same function as for pgoutput, so that only the escapes differ. Values of
+the usual types and forms are read while their cells are found (`copy_rows`); all others go through the converters of
+the stream. A row is a CopyData frame (manual 54.7), cells end with a tab.
 """
 
 from __future__ import annotations
@@ -11,100 +12,48 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
+from tidemill.decoders.columnar.eight_bytes import ROOM
 from tidemill.decoders.columnar.sides import meta, side_values
-from tidemill.decoders.pgoutput.cells import NULL, TEXT
-from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, strings
-from tidemill.decoders.pgoutput.scan import _be32
+from tidemill.decoders.pgoutput import copy_rows
+from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, fixed_array, strings
 from tidemill.errors import DecodeError
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.columns import Ints
 from tidemill.model.table import Table
 
-MORE, FULL, OTHER, BAD = range(4)
-
-CellMemory = dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]]
-"""Where cells are noted, by the number of columns: place, size and kind."""
+# Rows of a block: so many that a column's own price does not count, and so few that what is noted of them stays near.
+_MOST_ROWS, _MOST_CELLS = 1 << 16, 1 << 19
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _unescape(c: Any) -> Any:
-    if c == 98:
-        return np.uint8(8)
-    if c == 102:
-        return np.uint8(12)
-    if c == 110:
-        return np.uint8(10)
-    if c == 114:
-        return np.uint8(13)
-    if c == 116:
-        return np.uint8(9)
-    if c == 118:
-        return np.uint8(11)
-    return c
+class RowMemory:
+    """Where the rows of one table are noted, and how its columns are read. Kept by who decodes one COPY after the
+    other: pages that were used before cost nothing, and a column that is not of the usual form is known."""
 
-
-@njit(cache=True, nogil=True)
-def rows(b: Any, n: Any, p: Any, count: Any, columns: Any, at: Any, size: Any, kind: Any) -> Any:
-    """Notes the cells of every whole row from `p` on; answers where it stopped, the number of rows, and why."""
-    while True:
-        if n - p < 5:
-            return p, count, MORE
-        if b[p] != 100:
-            return p, count, OTHER
-        end = p + 1 + _be32(b, p + 1)
-        if end > n:
-            return p, count, MORE
-        if count == at.shape[1]:
-            return p, count, FULL
-        q, last = p + 5, end - 1
-        if last < q or b[last] != 10:
-            return p, count, BAD
-        for j in range(columns):
-            start = q
-            while q < last and b[q] != 9 and b[q] != 92:
-                q += 1
-            if q < last and b[q] == 92:
-                if q == start and b[q + 1] == 78 and (q + 2 == last or b[q + 2] == 9):
-                    at[j, count], size[j, count], kind[j, count] = start, 0, NULL
-                    q += 3
-                    continue
-                w = q
-                while q < last and b[q] != 9:
-                    if b[q] == 92 and q + 1 < last:
-                        q += 1
-                        b[w] = _unescape(b[q])
-                    else:
-                        b[w] = b[q]
-                    w += 1
-                    q += 1
-                at[j, count], size[j, count], kind[j, count] = start, w - start, TEXT
-            else:
-                at[j, count], size[j, count], kind[j, count] = start, q - start, TEXT
-            q += 1
-        if columns and q != last + 1:
-            return p, count, BAD
-        count += 1
-        p = end
+    def __init__(self, table: Table) -> None:
+        kinds = [column.type.arrow for column in table.columns]
+        self.columns = table.columns
+        self.how = np.array([_form(kind) for kind in kinds], np.uint8)
+        limits = [_limits(kind) for kind in kinds]
+        self.low = np.array([low for low, _, _ in limits], np.int64)
+        self.high = np.array([high for _, high, _ in limits], np.int64)
+        self.scale = np.array([scale for _, _, scale in limits], np.int64)
+        shape = len(kinds), max(1, min(_MOST_ROWS, _MOST_CELLS // max(1, len(kinds))))
+        self.values, self.kind = np.empty(shape, np.int64), np.empty(shape, np.uint8)
+        self.floats = self.values.view(np.float64)
+        self.at, self.size = np.empty(shape, np.int64), np.empty(shape, np.int64)
 
 
 class CopyTextDecoder:
     """One COPY's rows. `scan` a growing buffer; what it noted points into it, so call `take` before the buffer's bytes
     move. Ordinals and offsets count from 0 over the whole COPY."""
 
-    MORE, FULL, OTHER = MORE, FULL, OTHER
+    MORE, FULL, OTHER, ROOM = copy_rows.MORE, copy_rows.FULL, copy_rows.OTHER, ROOM
 
-    def __init__(self, table: Table, memory: CellMemory | None = None, capacity: int = 1 << 16) -> None:
-        """`memory` is kept by who decodes one COPY after the other: pages that were used before cost nothing."""
+    def __init__(self, table: Table, memory: RowMemory | None = None) -> None:
         self._table = table
-        memory, columns = {} if memory is None else memory, len(table.columns)
-        if columns not in memory:
-            memory.clear()
-            shape = (columns, capacity)
-            memory[columns] = np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(shape, np.uint8)
-        self._at, self._size, self._kind = memory[columns]
-        self._count = 0
+        self.memory = memory if memory is not None and memory.columns == table.columns else RowMemory(table)
+        self._first = self._count = 0
         self.total = 0
 
     @property
@@ -112,22 +61,45 @@ class CopyTextDecoder:
         return self._count
 
     def scan(self, buffer: npt.NDArray[np.uint8], end: int, position: int) -> tuple[int, int]:
-        """From `position`; answers how far it came, and MORE, FULL, or OTHER: a frame there that is no row."""
-        columns = len(self._table.columns)
-        found, count, status = rows(buffer, end, position, self._count, columns, self._at, self._size, self._kind)
-        self._count = int(count)
-        if status == BAD:
+        """From `position`; answers how far it came, and MORE, FULL, or OTHER: a frame there that is no row. The buffer
+        has at least ROOM more bytes than `end`."""
+        if not self._count:
+            self._first = position
+        while True:
+            found, count, status, column = self._read(buffer, end, position)
+            if status != copy_rows.UNUSUAL:
+                break
+            # From here on all of its values go through the converters, those that were noted before too.
+            self.memory.how[column] = copy_rows.CELL
+            position, self._count = self._first, 0
+        self._count = count
+        if status == copy_rows.BAD:
+            columns = len(self._table.columns)
             raise DecodeError(f"a row of COPY does not have the {columns} columns of {self._table.full_name}")
-        return int(found), int(status)
+        return found, status
+
+    def _read(self, buffer: npt.NDArray[np.uint8], end: int, position: int) -> tuple[int, int, int, int]:
+        memory = self.memory
+        found, count, status, column = copy_rows.rows(
+            buffer, end, position, self._count, memory.how, memory.low, memory.high, memory.scale,
+            memory.values, memory.floats, memory.at, memory.size, memory.kind,
+        )  # fmt: skip
+        return int(found), int(count), int(status), int(column)
 
     def take(self, buffer: npt.NDArray[np.uint8]) -> Block | None:
         """The rows noted since the last call, copied out of the buffer."""
-        count = self._count
+        count, memory = self._count, self.memory
         if not count:
             return None
         children, odd = [], []
         for j, column in enumerate(self._table.columns):
-            cells = PgOutputCells(buffer, self._at[j, :count], self._size[j, :count], self._kind[j, :count])
+            kind = memory.kind[j, :count]
+            if memory.how[j] != copy_rows.CELL:
+                children.append(fixed_array(memory.values[j, :count], kind, column.type.arrow))
+                continue
+            cells = PgOutputCells(buffer, memory.at[j, :count], memory.size[j, :count], kind)
+            if (kind == copy_rows.ESCAPED).any():
+                copy_rows.unescape(buffer, cells.at, cells.size, kind)
             array, bad = convert(cells, column.type)
             children.append(array)
             if bad is not None:
@@ -145,3 +117,24 @@ class CopyTextDecoder:
         self.total += count
         self._count = 0
         return Block(self._table, pa.RecordBatch.from_pydict(columns))
+
+
+def _form(kind: pa.DataType) -> int:
+    if pa.types.is_integer(kind):
+        return copy_rows.INTEGER
+    if pa.types.is_decimal128(kind) and kind.precision <= 18:
+        return copy_rows.DECIMAL
+    if pa.types.is_timestamp(kind):
+        return copy_rows.TIMESTAMP if kind.tz is None else copy_rows.TIMESTAMPTZ
+    forms = {pa.bool_(): copy_rows.BOOLEAN, pa.float64(): copy_rows.FLOAT, pa.date32(): copy_rows.DATE}
+    return forms.get(kind, copy_rows.CELL)
+
+
+def _limits(kind: pa.DataType) -> tuple[int, int, int]:
+    """Lowest and highest value, and digits after the point."""
+    if pa.types.is_integer(kind):
+        limits: Any = np.iinfo(kind.to_pandas_dtype())
+        return int(limits.min), min(int(limits.max), np.iinfo(np.int64).max), 0
+    if pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision <= 18:
+        return 1 - 10**kind.precision, 10**kind.precision - 1, kind.scale
+    return 0, 0, 0

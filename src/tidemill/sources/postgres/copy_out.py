@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tidemill.decoders.pgoutput import CellMemory, CopyTextDecoder
+from tidemill.decoders.pgoutput import CopyTextDecoder, RowMemory
 from tidemill.errors import ConnectionLost
 from tidemill.model.block import Block
 from tidemill.model.table import Table
@@ -27,11 +27,11 @@ _WAKE_BYTES, _GATHER_MILLISECONDS, _LONGEST_MILLISECONDS = 256 << 10, 2, 50
 
 
 class CopyMemory:
-    """What a COPY's bytes and the places of their cells are kept in."""
+    """What a COPY's bytes and what is noted of its rows are kept in."""
 
     def __init__(self) -> None:
         self.buffer = np.empty(_BUFFER, np.uint8)
-        self.cells: CellMemory = {}
+        self.rows: RowMemory | None = None
 
 
 class CopyOut:
@@ -60,14 +60,15 @@ class CopyOut:
         self._sock.sendall(b"Q" + struct.pack(">I", len(text) + 4) + text)
         self._wait_for(_WAKE_BYTES)
         self._sock.setblocking(False)
-        decoder = CopyTextDecoder(table, self._memory.cells)
+        decoder = CopyTextDecoder(table, self._memory.rows)
+        self._memory.rows = decoder.memory
         while True:
             self._at, status = decoder.scan(self._buffer, self._end, self._at)
             if status == decoder.OTHER and (frame := self._frame()) is not None:
                 if frame == "Z":
                     break
                 continue
-            full = self._end == len(self._buffer)
+            full = self._end == self._limit
             if status == decoder.FULL or (full and decoder.noted):
                 block = decoder.take(self._buffer)
                 assert block is not None
@@ -84,6 +85,11 @@ class CopyOut:
     def _wait_for(self, count: int) -> None:
         if not isinstance(self._sock, ssl.SSLSocket):  # whose records are no bytes of ours
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+    @property
+    def _limit(self) -> int:
+        """Kernels read some bytes more than there are."""
+        return len(self._buffer) - CopyTextDecoder.ROOM
 
     def _frame(self) -> str | None:
         """Passes over the frame that is no row; None while it is not whole."""
@@ -104,12 +110,12 @@ class CopyOut:
         self._at, self._end = 0, rest
 
     def _receive(self) -> None:
-        if self._end == len(self._buffer):
+        if self._end == self._limit:
             if self._at:
                 self._move()
             else:
                 self._buffer = np.concatenate([self._buffer, np.empty_like(self._buffer)])
-        room = memoryview(self._buffer)[self._end :]  # type: ignore[arg-type]
+        room = memoryview(self._buffer)[self._end : self._limit]  # type: ignore[arg-type]
         deadline, pause = time.monotonic() + self._timeout, _GATHER_MILLISECONDS
         while True:
             try:
