@@ -17,12 +17,12 @@ from tidemill.capture.catalog_scan import build_scanner, run_beside
 from tidemill.capture.confirmed import import_confirmed, read_confirmed
 from tidemill.capture.effort import Effort
 from tidemill.capture.lease import CaptureLease, CaptureTask, read_task
-from tidemill.capture.loop import Capture, Limits
+from tidemill.capture.loop import WAIT_SECONDS, Capture, Limits
 from tidemill.capture.open_log import open_log
 from tidemill.capture.recovery import NewBeginning, begin_anew
 from tidemill.capture.requeue import Requeuer
 from tidemill.capture.signals import call_on_signal
-from tidemill.capture.snapshot import ChunkAdopter
+from tidemill.capture.snapshot import BUSY_SECONDS, ChunkAdopter
 from tidemill.capture.source_end import SourceEnd
 from tidemill.capture.status import StatusFile
 from tidemill.capture.trace import AppendTracer
@@ -202,12 +202,15 @@ def _capture(
             status.update(now=True, notices=notices())  # an idle stream reports nothing by itself
         return adopter.turn(stop.is_set) if adopter is not None else 0
 
+    def wait() -> float:
+        return BUSY_SECONDS if adopter is not None and adopter.hurried else WAIT_SECONDS
+
     with run_beside(scanner):
         Capture(
             source, log, schemas, limits, stop,
             confirmed=known, on_confirmed=note_confirmed, on_stream=note_stream, on_progress=progress,
-            on_error=status.last_error, adopt=adopt, requeue=requeuer.turn, trace=trace, accepted=lease.accepted,
-            effort=effort, held=lease.held,
+            on_error=status.last_error, adopt=adopt, wait=wait, requeue=requeuer.turn, trace=trace,
+            accepted=lease.accepted, effort=effort, held=lease.held,
         ).run()  # fmt: skip
 
 

@@ -30,7 +30,8 @@ from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
 from tidemill.telemetry.failpoints import failpoint
 
-_WAIT_SECONDS = 0.2  # for a change, before the source is acknowledged to and `stop` is looked at
+WAIT_SECONDS = 0.2
+"""For a change, before the source is acknowledged to and `stop` is looked at."""
 
 _TRIAL_SECONDS = 0.05
 
@@ -50,7 +51,8 @@ class Limits:
 class Capture:
     """Runs until `stop` is set. `confirmed` survives restarts: it proves that nobody else moved the source's
     position. `adopt` is called when the log has all that the source gave: a snapshot's chunks come in there
-    (`capture/snapshot.py`), and it says how many events became visible. `requeue` is the same for rows that waited in
+    (`capture/snapshot.py`), and it says how many events became visible; `wait` says how long a change is waited for
+    before it is called again. `requeue` is the same for rows that waited in
     quarantine (`capture/requeue.py`); it is also called while the log has no room. With a `trace`, changes and appends
     are recorded as spans. Until `accepted` is set nothing is captured: the document is on trial. While `held` is set
     the pipeline is paused: nothing is delivered, and capture goes on until the log is full."""
@@ -69,6 +71,7 @@ class Capture:
         on_progress: Callable[[int], None] = lambda events: None,
         on_error: Callable[[TidemillError], None] = lambda error: None,
         adopt: Callable[[], int] = lambda: 0,
+        wait: Callable[[], float] = lambda: WAIT_SECONDS,
         requeue: Callable[[], int] = lambda: 0,
         trace: AppendTracer | None = None,
         accepted: threading.Event | None = None,
@@ -78,7 +81,7 @@ class Capture:
         self._source, self._log, self._schemas, self._limits, self._stop = source, log, schemas, limits, stop
         self._confirmed, self._on_confirmed = confirmed, on_confirmed
         self._on_stream, self._on_progress, self._on_error = on_stream, on_progress, on_error
-        self._adopt, self._requeue, self._trace, self._accepted = adopt, requeue, trace, accepted
+        self._adopt, self._wait, self._requeue, self._trace, self._accepted = adopt, wait, requeue, trace, accepted
         self._effort, self._held = effort or Effort(), held or threading.Event()
         self._retries = RetryPolicy().begin(stop)
         self._pen = ThreadPoolExecutor(1, "log")
@@ -127,7 +130,7 @@ class Capture:
         self._on_stream()
         while not self._stop.is_set():
             with self._effort.turn():
-                self._store_all(self._source.changes(_WAIT_SECONDS))
+                self._store_all(self._source.changes(self._wait()))
             if (noticed := (self._source.notices(), self._log.undelivered_bytes())) != self._noticed:
                 self._noticed = noticed
                 self._on_progress(0)  # an idle stream reports nothing else

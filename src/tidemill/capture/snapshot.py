@@ -30,11 +30,14 @@ from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
 from tidemill.telemetry.failpoints import failpoint
 
-_BUSY_SECONDS, _IDLE_SECONDS = 0.05, 1.0
+BUSY_SECONDS, _IDLE_SECONDS = 0.05, 1.0  # between two turns that find something to do, and that do not
+_LAST_CHUNKS = 4
 _CHUNKS, _TABLES, _TURN_SECONDS = 64, 100, 0.25  # at a time, so that the stream is not kept waiting
 KEYLESS_TRIES = 5
-# While changes come, so few copied bytes wait for delivery before them: what a lane delivers in a tenth of a second.
-_BESIDE_CHANGES_BYTES, _GRAIN_BYTES, _QUIET_SECONDS = 16 << 20, 1 << 20, 5.0
+# While changes come, so few copied bytes are adopted at a time; then changes have the lanes for themselves, for so many
+# times as long as these took, at most for so long: more than half of them meet no copied rows at all.
+_BESIDE_CHANGES_BYTES, _GRAIN_BYTES, _QUIET_SECONDS = 8 << 20, 1 << 20, 5.0
+_REST, _LONGEST_REST_SECONDS = 1.25, 1.0
 
 
 def live_ids(store: SnapshotStore, pipeline: str) -> frozenset[str]:
@@ -79,7 +82,10 @@ class ChunkAdopter:
         self._structures: dict[str, str] = {}  # of each table the last one that a chunk brought
         self._copied = Backlog(_GRAIN_BYTES)  # of this process's chunks
         self._seen = log.tail.offset  # where the log ended after the last look
+        self._adopted_at = self._rests_until = 0.0  # since when copied rows wait for delivery; when more of them may
         self._changed = -_QUIET_SECONDS  # when the stream was last seen to bring something
+        self.hurried = False
+        """Somebody waits for the next turn: tables to be numbered before they are read, or the last chunks."""
 
     def turn(self, stopped: Callable[[], bool] = lambda: False) -> int:
         """Events that became visible. Cheap while there is no snapshot."""
@@ -89,14 +95,16 @@ class ChunkAdopter:
         self._next = now + _IDLE_SECONDS
         if self._log.tail.offset != self._seen:
             self._seen, self._changed = self._log.tail.offset, now
+        self._note_delivered(now)
         try:
             record = self._store.active(self._pipeline)
             self._note_copying(record)
+            self.hurried = False
             if record is None or record.state is not SnapshotState.RUNNING:
                 return 0
             visible = self._adopt_all(record, lambda: stopped() or time.monotonic() - now > _TURN_SECONDS)
             # Many tables take their time to look through: the stream goes first.
-            self._next = time.monotonic() + max(_BUSY_SECONDS, time.monotonic() - now if not visible else 0.0)
+            self._next = time.monotonic() + max(BUSY_SECONDS, time.monotonic() - now if not visible else 0.0)
             return visible
         except LogFull:
             return 0  # the stream delivers first
@@ -112,6 +120,7 @@ class ChunkAdopter:
         """Chunks that need no barrier share an append, and all that were adopted are noted together: there may be
         thousands of small tables, and each wait for the disk is one for all of them."""
         tables = self._store.tables(self._pipeline, record.id)
+        self.hurried = _is_awaited([table for table in tables if table.state is not TableState.FAILED])
         self._register(record, [table for table in tables if not table.registered], stopped)
         by_number = {table.number: table for table in tables}
         chunks = self._store.chunks(self._pipeline, record.id, ChunkState.STAGED, _CHUNKS)
@@ -137,13 +146,23 @@ class ChunkAdopter:
 
     def _is_full(self, ready: int) -> bool:
         """Whether what waits for delivery, with so many bytes that are ready to be appended, is enough for now."""
-        delivered = self._log.acknowledged()
-        if delivered is not None:
-            self._copied.deliver(delivered.offset)
-        beside_changes = time.monotonic() - self._changed < _QUIET_SECONDS
+        now = time.monotonic()
         return self._log.kept_bytes() + ready > self._most_bytes or (
-            beside_changes and self._copied.bytes + ready > _BESIDE_CHANGES_BYTES
+            now - self._changed < _QUIET_SECONDS
+            # So little that no lane notices waits for nobody: a repair, while another sink is away.
+            and (
+                self._copied.bytes > _BESIDE_CHANGES_BYTES // 8
+                or ready > _BESIDE_CHANGES_BYTES
+                or now < self._rests_until
+            )
         )
+
+    def _note_delivered(self, now: float) -> None:
+        delivered, before = self._log.acknowledged(), self._copied.bytes
+        if delivered is not None and before:
+            self._copied.deliver(delivered.offset)
+            if not self._copied.bytes:
+                self._rests_until = now + min(_REST * (now - self._adopted_at), _LONGEST_REST_SECONDS)
 
     def begin(self) -> None:
         """Before the stream begins: of a snapshot that has begun already sinks know then from the first event on."""
@@ -225,7 +244,11 @@ class ChunkAdopter:
         """Decides on a chunk: it is in the log, or has nothing for it (the answer is its rows), or it is `ready` to be
         appended, or planned once more."""
         staging = Staging(self._log.store, chunk.staging_id(record.identity))
-        manifest = staging.manifest()
+        try:
+            manifest = staging.manifest()
+        except StagingLost as error:
+            self._again(record, chunk, staging, error.what)
+            return None
         if manifest is None and chunk.rows and staging.id not in known:
             self._again(record, chunk, staging, "what was staged is gone")
             return None
@@ -292,6 +315,8 @@ class ChunkAdopter:
             return []
         if self._trace is not None:
             self._trace.on_adopted(entry)
+        if not self._copied.bytes:
+            self._adopted_at = time.monotonic()
         self._copied.add(self._log.tail.offset, sum(one.staged.manifest.size for one in ready))
         self._structures |= {one.structure.full_name: one.structure.fingerprint for one in ready}
         return [(one.chunk, one.staged.manifest.events) for one in ready]
@@ -321,6 +346,13 @@ class ChunkAdopter:
         events.emit("snapshot.chunk_again", table=chunk.chunk.table, chunk=chunk.chunk.number, why=why)
         self._store.read_again(self._pipeline, record.id, chunk)
         staging.drop()
+
+
+def _is_awaited(tables: Sequence[TableCopy]) -> bool:
+    left = sum(table.chunks - table.adopted for table in tables)
+    return any(not table.registered for table in tables) or (
+        left <= _LAST_CHUNKS and all(table.planned for table in tables)
+    )
 
 
 @dataclass(frozen=True, slots=True)

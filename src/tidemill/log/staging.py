@@ -141,9 +141,10 @@ class Staging:
         return Part(name, events, tuple(refs))
 
     def seal(self, parts: Iterable[Part]) -> Manifest:
-        """From here on it may be adopted. Parts without events are left out."""
+        """From here on it may be adopted. Parts without events are left out. The others are on disk; the manifest need
+        not be: without it, as after a power cut, or torn, nobody takes them for anything."""
         manifest = Manifest(self.id, tuple(part for part in parts if part.events))
-        self._store.replace(f"{FOLDER}/{self.id}/{_MANIFEST}", manifest.to_json())
+        self._store.replace(f"{FOLDER}/{self.id}/{_MANIFEST}", manifest.to_json(), durable=False)
         failpoint("log.staging_sealed")
         return manifest
 
