@@ -6,7 +6,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ PATIENCE = 180.0
 
 
 class LocalSpark:
-    """A stand-in: runs a job's tasks one after the other, pickled as Spark would."""
+    """A stand-in: runs a job's tasks one after the other, pickled as Spark would. Of readers that stand, one does."""
 
     defaultParallelism = 2
 
@@ -40,9 +40,12 @@ class LocalSpark:
         self._tasks: list[Any] = []
         self._work: Callable[[Any], list[Any]] = list
 
-    def parallelize(self, tasks: list[Any], count: int) -> LocalSpark:
+    def getConf(self) -> dict[str, str]:
+        return {}
+
+    def parallelize(self, tasks: Iterable[Any], count: int) -> LocalSpark:
         made = LocalSpark()
-        made._tasks = tasks
+        made._tasks = list(tasks)
         return made
 
     def flatMap(self, work: Callable[[Any], list[Any]]) -> LocalSpark:

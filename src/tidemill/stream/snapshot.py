@@ -1,6 +1,9 @@
-"""A snapshot's chunks as Spark tasks: each is read from the source and staged beside the log, where it is.
+"""Readers of a snapshot's chunks: Spark tasks that stand for seconds, read what the driver sends them, and stage it
+beside the log.
 
-Rows never come to the driver. A task answers with the places of the blocks that it wrote, which the driver seals.
+Rows never come to the driver. A reader answers with the places of the blocks that it wrote, which the driver seals. It
+stands because a job for a few chunks each would cost more than reading them (ADR 62); the connection is that of
+standing lanes.
 """
 
 from __future__ import annotations
@@ -8,22 +11,27 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from tidemill.contracts import SnapshotReader
 from tidemill.errors import ErrorData, TidemillError, to_data
-from tidemill.log.staging import Part, Staging
+from tidemill.log.staging import Manifest, Part, Staging
 from tidemill.model.block import Block
 from tidemill.model.columns import column
 from tidemill.model.position import Position
 from tidemill.model.snapshot import Chunk, SnapshotTable
+from tidemill.stream.lane.standing import StandingPlace
+from tidemill.stream.trigger.channel import DEAD_SECONDS, END, READ, RESULTS, Channel, call, heartbeat
 from tidemill.telemetry.failpoints import failpoint
 
 _PART_BYTES = 32 << 20  # held in a worker's memory at a time
@@ -57,37 +65,85 @@ class ChunkResult:
     def rows(self) -> int:
         return sum(part.events for part in self.parts)
 
+    def to_json(self) -> bytes:
+        manifest = Manifest(self.staging, self.parts).to_json().decode()
+        rest = [self.high, self.observation, self.commit_time, self.proven, self.error]
+        return orjson.dumps([manifest, *rest])
 
-def read_chunks(
-    spark: Any,
-    reader: SnapshotReader,
-    log: str,
-    tasks: Sequence[Sequence[ChunkTask]],
-    observations: Sequence[str],
-) -> list[ChunkResult]:
-    """One job, a task for each of `tasks`, on a connection each."""
-    work = partial(_read, reader, log, tuple(observations))
-    context = spark.sparkContext
-    results: list[ChunkResult] = context.parallelize(list(tasks), len(tasks)).flatMap(work).collect()
-    return results
+    @classmethod
+    def from_json(cls, data: bytes) -> ChunkResult:
+        manifest, high, *rest = orjson.loads(data)
+        read = Manifest.from_json(manifest)
+        return cls(read.id, read.parts, Position(high), *rest)
 
 
-def _read(
-    reader: SnapshotReader, log: str, observations: Sequence[str], tasks: Sequence[ChunkTask]
-) -> list[ChunkResult]:
-    """In a worker. An error of one chunk leaves the others. One part is written, and waited for until it is on disk,
-    while the next is read: at most two are in memory."""
+def pack_tasks(tasks: Sequence[ChunkTask], observations: Sequence[str]) -> bytes:
+    """What a reader is sent: chunks, to be read one after the other."""
+    docs = [[task.chunk.to_json(), task.table.to_json(), task.staging, task.first] for task in tasks]
+    return orjson.dumps([docs, observations])
 
-    def read() -> list[ChunkResult]:
-        try:
-            with _StagingThread() as thread:
-                found = [_read_one(reader, log, observations, task, thread) for task in tasks]
-                return [each() for each in found]
-        finally:
-            reader.close()
 
-    with ThreadPoolExecutor(1, "chunks", _give_way) as own:
-        return own.submit(read).result()
+def _unpack_tasks(data: bytes) -> Iterator[tuple[ChunkTask, Sequence[str]]]:
+    docs, observations = orjson.loads(data)
+    for chunk, table, *rest in docs:
+        yield ChunkTask(Chunk.from_json(chunk), SnapshotTable.from_json(table), *rest), observations
+
+
+def stand_readers(spark: Any, reader: SnapshotReader, log: str, place: StandingPlace, shift: int) -> None:
+    """One job, a task on a connection of its own for each of the place's lanes; returns when all have returned."""
+    work, count = partial(_stand, reader, log, place, shift), place.lanes
+    spark.sparkContext.parallelize(range(count), count).flatMap(work).collect()
+
+
+def _stand(reader: SnapshotReader, log: str, place: StandingPlace, shift: int, number: int) -> list[None]:
+    """In a worker. Reads in a thread that gives way to lanes, until the driver says that it is enough, or is gone."""
+    try:
+        channel = call((place.host, place.port), bytes.fromhex(place.token), {"epoch": shift, "lane": number})
+    except OSError:
+        return []  # the shift is over
+    try:
+        with ThreadPoolExecutor(1, "chunks", _give_way) as own, heartbeat(channel):
+            own.submit(_serve, channel, reader, log).result()
+    except OSError:
+        return []  # the driver hung up: what it does not know of is read again
+    finally:
+        channel.close()
+    return []
+
+
+def _serve(channel: Channel, reader: SnapshotReader, log: str) -> None:
+    """Chunks that were sent and not begun when the driver says `END` are not read."""
+    waiting: deque[tuple[ChunkTask, Sequence[str]]] = deque()
+    with closing(reader), _StagingThread() as thread:
+        while True:
+            while (frame := channel.receive(0 if waiting else DEAD_SECONDS)) is not None:
+                thread.check()  # at least with each heartbeat: nobody else waits for what it does last
+                kind, payload = frame
+                if kind == END:
+                    return
+                if kind == READ:
+                    waiting.extend(_unpack_tasks(payload))
+            if not waiting:
+                return  # not even a heartbeat
+            task, observations = waiting.popleft()
+            with _not_of_the_channel():
+                finish = _read_one(reader, log, observations, task, thread)
+            thread.then(partial(_send_result, channel, finish))
+
+
+def _send_result(channel: Channel, finish: Callable[[], ChunkResult]) -> None:
+    with _not_of_the_channel():
+        result = finish().to_json()
+    channel.send(RESULTS, result)
+
+
+@contextmanager
+def _not_of_the_channel() -> Iterator[None]:
+    """An `OSError` here does not say that the driver is gone: the task fails, and Spark says why."""
+    try:
+        yield
+    except OSError as error:
+        raise RuntimeError(f"a chunk was not read: {error.strerror or type(error).__name__}") from error
 
 
 def _give_way() -> None:
@@ -101,7 +157,7 @@ def _give_way() -> None:
 def _read_one(
     reader: SnapshotReader, log: str, observations: Sequence[str], task: ChunkTask, thread: _StagingThread
 ) -> Callable[[], ChunkResult]:
-    """What answers when the chunk's last part is on disk."""
+    """What answers when the chunk's last part is on disk. An error of one chunk leaves the others."""
     result = ChunkResult(task.staging)
     written: list[Future[Part]] = []
     try:
@@ -131,11 +187,13 @@ def _read_one(
 
 
 class _StagingThread:
-    """Writes one part after the other; who brings the next waits for the last."""
+    """Writes one part after the other, and waits until it is on disk, while the next is read: who brings the next waits
+    for the last, so that at most two are in memory."""
 
     def __init__(self) -> None:
         self._beside = ThreadPoolExecutor(1, "staging", _give_way)
         self._last: Future[Part] | None = None
+        self._said: deque[Future[None]] = deque()
 
     def __enter__(self) -> _StagingThread:
         return self
@@ -148,6 +206,15 @@ class _StagingThread:
             wait([self._last])
         self._last = self._beside.submit(staging.write, name, blocks)
         return self._last
+
+    def then(self, say: Callable[[], None]) -> None:
+        """Called when all that was brought so far is on disk. What it raises `check` raises."""
+        self._said.append(self._beside.submit(say))
+        self.check()
+
+    def check(self) -> None:
+        while self._said and self._said[0].done():
+            self._said.popleft().result()
 
 
 def _cut(blocks: Iterable[Block]) -> Iterator[list[Block]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ from tests.support.seed import WHOLE
 from tidemill.disk.sqlite import SqliteFile
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.log.copying import find_excused
+from tidemill.log.staging import Manifest, Part, Staging
 from tidemill.model.block import Op
 from tidemill.model.snapshot import SnapshotState, TableState
 from tidemill.service.snapshot import requests as snapshot_requests
-from tidemill.service.snapshot.driver import _OBSERVATIONS
+from tidemill.service.snapshot.observations import _MOST
 
 _MEMORY = 400 << 20
 _TABLES = 1000 if WHOLE else 200  # `make crash` has all of them
@@ -88,6 +89,29 @@ def test_many_small_tables_share_jobs_statements_appends_and_transactions(
     assert transactions["state.sqlite"] <= 50 + _TABLES // 2
 
 
+def test_a_chunk_whose_manifest_a_power_cut_took_or_tore_is_read_again(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 400)")
+    left, seal = ["gone", "half of it", "zeros"], Staging.seal
+
+    def tear(staging: Staging, parts: Iterable[Part]) -> Manifest:
+        made = seal(staging, parts)
+        if left:
+            size = len(made.to_json())
+            torn = {"gone": b"", "half of it": made.to_json()[: size // 2], "zeros": bytes(size)}[left.pop()]
+            copy.writer.store.replace(f"staging/{staging.id}/manifest.json", torn)
+        return made
+
+    monkeypatch.setattr(Staging, "seal", tear)
+    with copying(database, tmp_path, "public.t", chunk_rows=100, mode="never") as copy:
+        snapshot_requests.start(copy.pipeline, ["public.t"], "")
+        copy.until_done()
+        assert copy.equals("t")
+        assert copy.log.tail().offset == 400
+    assert not left
+
+
 def test_the_observations_of_a_transaction_that_stays_open_are_bounded(database: str, tmp_path: Path) -> None:
     execute(
         database, "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE other (id int)",
@@ -101,18 +125,18 @@ def test_the_observations_of_a_transaction_that_stays_open_are_bounded(database:
         copy.writer.store.replace("gap.json", orjson.dumps({"offset": 1}))
         writer.execute("INSERT INTO other VALUES (1)")
         driver: Any = copy.driver
-        driver._observations = [(1, "[1]")] * (_OBSERVATIONS - 2)
+        driver._observations.all = [(1, "[1]")] * (_MOST - 2)
         lengths: set[int] = set()
 
         def grown() -> bool:
-            lengths.add(len(driver._observations))
+            lengths.add(len(driver._observations.all))
             return len(lengths) > 3
 
         snapshot_requests.start(copy.pipeline, ["public.t"], "")
         copy.until(lambda: copy.tables() and copy.tables()["public.t"].chunks)
         copy.until(grown)
-        driver._observations += driver._observations[-1:] * _OBSERVATIONS
-        copy.until(lambda: len(driver._observations) <= _OBSERVATIONS + 1)
+        driver._observations.all += driver._observations.all[-1:] * _MOST
+        copy.until(lambda: len(driver._observations.all) <= _MOST + 1)
         assert copy.state() is SnapshotState.RUNNING, "nothing is proven yet"
         writer.rollback()
         copy.until_done()
@@ -211,9 +235,10 @@ def test_chunks_are_read_from_a_standby_that_lags(private_postgres: Postgres, tm
 
 _READ = """
 import sys, pickle
-from tidemill.stream.snapshot import ChunkTask, _read
+from tidemill.stream.snapshot import ChunkTask, _read_one, _StagingThread
 reader, chunk, table, log = pickle.load(sys.stdin.buffer)
-(result,) = _read(reader, log, (), [ChunkTask(chunk, table, "large", -1)])
+with _StagingThread() as thread:
+    result = _read_one(reader, log, (), ChunkTask(chunk, table, "large", -1), thread)()
 assert not result.error, result.error
 status = open("/proc/self/status").read()  # of this process alone: ru_maxrss begins with what the parent had
 print(result.rows, len(result.parts), int(status.partition("VmHWM:")[2].split()[0]) << 10)

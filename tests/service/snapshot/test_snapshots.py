@@ -100,7 +100,7 @@ def test_a_pipeline_that_is_stopped_in_the_middle_goes_on_and_copies_nothing_twi
         database, "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 3000) n",
     )  # fmt: skip
-    with copying(database, tmp_path, "public.t", chunk_rows=100, max_connections=1) as copy:
+    with copying(database, tmp_path, "public.t", chunk_rows=100, max_connections=1, max_rows_per_second=1000) as copy:
         copy.until(lambda: copy.tables() and copy.tables()["public.t"].adopted >= 3)
     assert copy.state() is SnapshotState.RUNNING
     with copying(database, tmp_path, "public.t", chunk_rows=100) as copy:
@@ -116,7 +116,7 @@ def test_a_row_that_moves_with_a_hole_into_a_range_that_was_read_is_read_again(d
         "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
         "INSERT INTO t SELECT i, 0, repeat(md5(i::text), 200) FROM generate_series(10, 400) i",
     )  # fmt: skip
-    with copying(database, tmp_path, "public.t", chunk_rows=20, max_connections=1) as copy:
+    with copying(database, tmp_path, "public.t", chunk_rows=20, max_connections=1, max_rows_per_second=150) as copy:
         copy.until(lambda: copy.tables() and copy.tables()["public.t"].adopted >= 2)
         execute(database, "UPDATE t SET id = 1, n = 5 WHERE id = 399", "UPDATE t SET n = 6 WHERE id = 398")
         copy.until_done()
@@ -237,7 +237,7 @@ def test_columns_that_come_and_go_meanwhile_are_followed(database: str, tmp_path
         database, "CREATE TABLE t (id int PRIMARY KEY, v text, gone int)",
         "INSERT INTO t SELECT n, 'x', n FROM generate_series(1, 400) n",
     )  # fmt: skip
-    with copying(database, tmp_path, "public.t", chunk_rows=20, max_connections=1) as copy:
+    with copying(database, tmp_path, "public.t", chunk_rows=20, max_connections=1, max_rows_per_second=150) as copy:
         copy.until(lambda: copy.tables() and copy.tables()["public.t"].adopted >= 2)
         execute(database, "ALTER TABLE t ADD added int DEFAULT 5", "ALTER TABLE t DROP gone")
         copy.until_done()
@@ -250,7 +250,7 @@ def test_a_table_that_is_dropped_fails_alone(database: str, tmp_path: Path) -> N
         database, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)",
         "INSERT INTO a SELECT generate_series(1, 300)", "INSERT INTO b SELECT generate_series(1, 300)",
     )  # fmt: skip
-    with copying(database, tmp_path, "public.*", chunk_rows=10, max_connections=1) as copy:
+    with copying(database, tmp_path, "public.*", chunk_rows=10, max_connections=1, max_rows_per_second=200) as copy:
         copy.until(lambda: copy.tables() and copy.tables()["public.a"].adopted >= 1)
         execute(database, "DROP TABLE b")
         copy.until(lambda: copy.state() is SnapshotState.FAILED)
@@ -447,14 +447,14 @@ def test_a_snapshot_after_the_state_was_lost_is_not_taken_for_the_old_one(
         assert len({(row["position"], row["ordinal"]) for row in reads}) == len(reads) >= 140
 
 
-def test_a_task_reads_as_many_chunks_of_a_large_table_as_a_wave_is_deep() -> None:
+def test_a_reader_is_given_one_chunk_of_a_large_table_or_many_small_tables_at_a_time() -> None:
     table = TableCopy("public.t", 1, TableState.COPYING, SnapshotTable(make_table(), ("id",), 5_000_000, Position("")))
     small = TableCopy("public.s", 2, TableState.COPYING, SnapshotTable(make_table(), ("id",), 10, Position("")))
     tables = {1: table, 2: small}
     large = [ChunkCopy(1, Chunk("public.t", number)) for number in range(20)]
-    assert [len(task) for task in pack(large, tables, 2, 50_000, depth=4)] == [4, 4]
-    assert [len(task) for task in pack(large, tables, 2, 50_000)] == [1, 1]
-    assert [len(task) for task in pack(large[:5], tables, 2, 50_000, depth=16)] == [3, 2]
-    assert [len(task) for task in pack(large[:1], tables, 2, 50_000, depth=16)] == [1]
+    assert [len(given) for given in pack(large, tables, 6, 50_000)] == [1] * 6
+    assert [len(given) for given in pack(large[:1], tables, 6, 50_000)] == [1]
+    assert pack([], tables, 6, 50_000) == []
     many = [ChunkCopy(2, Chunk("public.s", number)) for number in range(300)]
-    assert [len(task) for task in pack(many, tables, 2, 50_000, depth=2)] == [100, 100]
+    assert [len(given) for given in pack(many, tables, 2, 50_000)] == [50, 50]
+    assert [len(given) for given in pack(many[:60], tables, 2, 50_000)] == [50, 10]

@@ -1,4 +1,4 @@
-"""The driver's part of a snapshot: plans chunks, lets Spark tasks read them in waves, and says how far it is.
+"""The driver's part of a snapshot: plans chunks, feeds the Spark tasks that read them, and says how far it is.
 
 A thread beside the streams of a running pipeline. Everything it must know after a restart is in the state store; what
 it stages is adopted by capture (`capture/snapshot.py`). The log is kept from `floor` on while chunks may need it.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
-from dataclasses import replace
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tidemill.config.pipeline import Pipeline
@@ -23,23 +22,21 @@ from tidemill.model.snapshot import Chunk, ChunkState, SnapshotState, TableState
 from tidemill.retry import RetryPolicy
 from tidemill.service.snapshot.left_over import Delivered, LeftOver
 from tidemill.service.snapshot.moved_rows import find_moved
+from tidemill.service.snapshot.observations import Observations
 from tidemill.service.snapshot.plan import (
     ADDED,
-    NOT_COPIED,
     OVER,
-    config_of,
     find_tables,
     is_small,
+    look_for_added,
     now,
     pack,
     plan_chunks,
     settings_of,
     state_of,
-    tables_with_rows,
 )
-from tidemill.service.snapshot.waves import Wave, WaveRunner
+from tidemill.service.snapshot.readers import Assignment, ChunkReaders, Finding
 from tidemill.stream.batch.failures import explain
-from tidemill.stream.snapshot import ChunkResult
 from tidemill.stream.spark.session import cores
 from tidemill.telemetry import events
 from tidemill.telemetry.context import bind
@@ -49,12 +46,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _IDLE_SECONDS, _BUSY_SECONDS, _UNPROVEN_SECONDS = 0.5, 0.05, 0.2
-_STAGED_WAVES = 2  # that may wait for adoption
+_STAGED_CHUNKS = 16  # of each reader that may wait for adoption
 _REFUSALS = 5
-_OBSERVATIONS = 64
 _RUNNING = SnapshotState.RUNNING
-_SMALL_TABLES, _GATHER_SECONDS = 50, 3.0
+_SMALL_TABLES = 50  # of an assignment
 _AGAIN = RetryPolicy(first=0.2, most=5.0, jitter=0.0)  # of a chunk that was thrown away
+_LISTEN_SECONDS = 0.2
 
 
 class SnapshotDriver:
@@ -70,13 +67,15 @@ class SnapshotDriver:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._reader: SnapshotReader | None = None
-        self._observations: list[tuple[Offset, str]] = []  # where the log ended before each, oldest first
+        self._observations = Observations()
         self._of = 0  # the snapshot that they belong to
+        self._called = 0  # the snapshot that readers were called for before there was work
         self._delivered = delivered
         self._left_over: LeftOver | None = None  # while state sinks remove what the source no longer has
         self._looked = False
-        self._waves = WaveRunner(spark, pipeline.log_uri)
-        self._gathers_until = 0.0  # small tables that capture has registered wait so long for others to share a job
+        self._readers = ChunkReaders(spark, pipeline.log_uri)
+        self._count = 0  # of readers, once it is known; one of Spark's slots is the stream's
+        self._next_read = 0.0  # nothing is given to readers before
         self._thrown_away: dict[str, float] = {}  # when a chunk that is to be read again was first seen, by staging id
         self._refused: dict[str, int] = {}  # reads of each table that the server answered with an error
         self.floor: Offset | None = None
@@ -106,7 +105,7 @@ class SnapshotDriver:
     def _run(self) -> None:
         retries = RetryPolicy().begin(self._stop)
         assert self._reader is not None
-        with bind(pipeline=self._name, stage="snapshot"), closing(self._reader), closing(self._waves):
+        with bind(pipeline=self._name, stage="snapshot"), closing(self._reader), closing(self._readers):
             while not self._stop.is_set():
                 try:
                     wait = self._step()
@@ -121,13 +120,14 @@ class SnapshotDriver:
                 self._stop.wait(wait)
 
     def _step(self) -> float:
-        """One wave, or one look; answers how long to wait before the next."""
+        """One look, with what readers bring and get; answers how long to wait before the next."""
         assert self._reader is not None
         tail = self._log.tail()
         if not tail.position:
             return _IDLE_SECONDS  # the stream has not begun: what changes from now on would be missed
         if not self._looked:
-            self._look_for_added(self._reader)
+            look_for_added(self._pipeline, self._store, self._reader, self._log)
+            self._looked = True
         record = self._store.active(self._name)
         self._land(record, self._reader)
         if record is None:
@@ -136,9 +136,9 @@ class SnapshotDriver:
             self.tables = tuple(self._store.tables(self._name, newest[0].id)) if newest else self.tables
             return _IDLE_SECONDS
         if record.id != self._of:
-            self._of, self._observations, self._thrown_away, self._left_over = record.id, [], {}, None
+            self._of, self._observations, self._thrown_away, self._left_over = record.id, Observations(), {}, None
             if record.observation and record.since >= self._log.gap().offset:
-                self._observations = [(record.since, record.observation)]
+                self._observations.all.append((record.since, record.observation))
         self._hold(record)
         self.idle = record.state is SnapshotState.PAUSED
         if self.idle:
@@ -153,24 +153,7 @@ class SnapshotDriver:
         self.tables = tuple(tables)
         if self._settle(record, tables):
             return 0.0
-        return self._read_wave(record, tables, self._reader)
-
-    def _look_for_added(self, reader: SnapshotReader) -> None:
-        """Tables that the pipeline did not have when it last started are copied alone."""
-        if config_of(self._pipeline) is not None:
-            names = [table.name for table in reader.tables(self._config.tables)]
-            known = self._store.known_tables(self._name)
-            added = [name for name in names if name not in known]
-            if known and added:
-                record = self._store.begin(self._name, ADDED, added, "", now())
-                events.emit("snapshot.began", snapshot=record.id, why=ADDED)
-            self._store.add_known_tables(self._name, names)
-        elif self._pipeline.snapshot_config is None and not self._log.tail().offset:
-            with suppress(TidemillError):  # of a pipeline that has just begun; capture says what is wrong
-                filled = tables_with_rows(reader)
-                if filled and not self._log.tail().offset:  # else they may be rows that the stream brought since
-                    events.warn("snapshot.not_configured", tables=filled, fix=NOT_COPIED)
-        self._looked = True
+        return self._read(record, tables, self._reader)
 
     def _begin(self, record: SnapshotRecord, reader: SnapshotReader) -> list[TableCopy]:
         exact = record.why == ADDED
@@ -212,73 +195,72 @@ class SnapshotDriver:
         self.tables = tuple(self._store.tables(self._name, record.id))
         self.floor = None
 
-    def _read_wave(self, record: SnapshotRecord, tables: Sequence[TableCopy], reader: SnapshotReader) -> float:
-        """Prepares a wave while the one before it is read, begins it, and then takes what that one read."""
-        waves, limit = self._waves, self._config.max_rows_per_second
-        following = self._prepare(record, tables, reader, waves.depth)
-        if waves.wave is None:
-            if following is None:
-                return _BUSY_SECONDS
-            waves.begin(following, reader)
-            if not limit:
-                return 0.0
-            following = None
-        began = time.monotonic()
-        wave, results = waves.end()
-        self._gathers_until = time.monotonic() + _GATHER_SECONDS
-        if following is not None:
-            waves.begin(following, reader)
-        rows = self._take(wave, results, reader)
-        if not any(result.proven for result in results):
-            return _UNPROVEN_SECONDS
-        return max(0.0, rows / limit - (time.monotonic() - began)) if limit else 0.0
+    def _read(self, record: SnapshotRecord, tables: Sequence[TableCopy], reader: SnapshotReader) -> float:
+        """Takes what was read, gives what is next, and listens to the readers for a while."""
+        readers = self._readers
+        if self._take(readers.take(), tables, reader) or (
+            readers.finished and self._take(readers.end(), tables, reader)
+        ):
+            return 0.0
+        given = self._prepare(record, tables, reader)
+        readers.give(given)
+        if not readers.standing:
+            return _BUSY_SECONDS
+        busy = given or any(True for _ in readers.assignments())
+        readers.wait(_LISTEN_SECONDS if busy else _BUSY_SECONDS, hungry=bool(given))
+        return 0.0
 
     def _land(self, record: SnapshotRecord | None, reader: SnapshotReader) -> None:
-        """A snapshot that is paused takes what is being read, and begins no further wave. Of one that is over, or was
+        """A snapshot that is paused takes what is being read, and begins nothing further. Of one that is over, or was
         replaced, it is of no use to anybody."""
-        wave = self._waves.wave
-        if wave is None or (record is not None and record.id == wave.record.id and record.state is _RUNNING):
+        if not self._readers.standing or (record is not None and (record.id, record.state) == (self._of, _RUNNING)):
             return
-        wave, results = self._waves.end()
-        if record is not None and record.id == wave.record.id:
-            self._take(wave, results, reader)
+        found = self._readers.end()
+        if record is not None and record.id == self._of:
+            self._take(found, self._store.tables(self._name, record.id), reader)
 
     def _prepare(
-        self, record: SnapshotRecord, tables: Sequence[TableCopy], reader: SnapshotReader, depth: int
-    ) -> Wave | None:
-        """The next wave, of chunks that are not being read; None if there is nothing to read, or not yet."""
-        config = self._config
-        count = max(1, min(config.max_connections, cores(self._spark) - 1))  # one is the stream's
+        self, record: SnapshotRecord, tables: Sequence[TableCopy], reader: SnapshotReader
+    ) -> Sequence[Assignment]:
+        """What readers get next, of chunks that are not being read; nothing if there is none, or not yet."""
+        config, readers = self._config, self._readers
+        count = self._count = self._count or max(1, min(config.max_connections, cores(self._spark) - 1))
         by_number = {table.number: table for table in tables if table.registered and table.state not in OVER}
+        if time.monotonic() < self._next_read:
+            return ()
+        if self._called != record.id and any(not table.registered for table in tables):
+            self._called = record.id
+            readers.begin(count, reader)  # they are there when capture knows the tables
+        room = readers.room(count)
+        if config.max_rows_per_second:
+            room = max(0, min(room, count - sum(1 for _ in readers.assignments())))
         staged = sum(c.rows for c in self._chunks(record, ChunkState.STAGED))
-        if staged > _STAGED_WAVES * count * depth * config.chunk_rows:
-            return None
-        small = {number for number, table in by_number.items() if is_small(table, config.chunk_rows)}
-        wanted = count * depth + min(len(small), _SMALL_TABLES * count * depth)
+        if not room or staged > _STAGED_CHUNKS * count * config.chunk_rows:
+            return ()
+        small = sum(1 for table in by_number.values() if is_small(table, config.chunk_rows))
+        wanted = room + min(small, _SMALL_TABLES * room)
         planned = self._due(record, by_number)
         if len(planned) < wanted:
             self._plan(record, list(by_number.values()), reader, wanted - len(planned))
             planned = self._due(record, by_number)
-        tasks = pack(planned, by_number, count, config.chunk_rows, depth)
-        few = len(planned) < _SMALL_TABLES * count and all(c.table in small for c in planned)
-        if not tasks or (few and time.monotonic() < self._gathers_until and any(not t.registered for t in tables)):
-            return None
-        tail = self._log.tail()  # before the observation
-        if len(self._observations) >= _OBSERVATIONS:  # of a transaction that stays open none is proven
-            self._observations = self._observations[::2]  # a window may begin too early; the oldest serves all
-        self._observations.append((tail.offset, reader.observe(tail.position)))
+        packed = pack(planned, by_number, room, config.chunk_rows)
+        if not packed:
+            return ()
+        readers.begin(count, reader)
+        tail = self._log.tail()
+        self._observations.add(tail.offset, lambda: reader.observe(tail.position))
         whole = self._log.head() == 0 == self._log.gap().offset
-        return Wave.of(record, by_number, tasks, self._observations, whole=whole, size=count * depth)
+        return [Assignment.of(record, by_number, chunks, self._observations.all, whole=whole) for chunks in packed]
 
     def _due(self, record: SnapshotRecord, tables: dict[int, TableCopy]) -> list[ChunkCopy]:
         """Chunks to read now. One that was thrown away waits before it is read again, longer each time."""
         found, now = [], time.monotonic()
-        reading = self._waves.wave
+        reading = {staging for assignment in self._readers.assignments() for staging in assignment.due}
         for chunk in self._chunks(record, ChunkState.PLANNED):
+            staging = chunk.staging_id(record.identity)
             wait = _AGAIN.wait_after(chunk.tries - 1) if chunk.tries else 0.0
-            since = self._thrown_away.setdefault(chunk.staging_id(record.identity), now) if wait else now
-            being_read = reading is not None and chunk.staging_id(record.identity) in reading.chunks
-            if chunk.table in tables and now - since >= wait and not being_read:
+            since = self._thrown_away.setdefault(staging, now) if wait else now
+            if chunk.table in tables and now - since >= wait and staging not in reading:
                 found.append(chunk)
         return found
 
@@ -314,13 +296,19 @@ class SnapshotDriver:
         else:
             self._describe_again(record, name, reader)
 
-    def _take(self, wave: Wave, results: Sequence[ChunkResult], reader: SnapshotReader) -> int:
-        """Seals and notes what was read; answers its rows."""
-        record, tables, chunks = wave.record, wave.tables, wave.chunks
-        changed: dict[str, TidemillError] = {}
-        for result in results:
+    def _take(self, found: Sequence[Finding], tables: Sequence[TableCopy], reader: SnapshotReader) -> bool:
+        """Seals and notes what was read. Whether one of the tables is another one since."""
+        if not found:
+            return False
+        now = {table.number: table.structure for table in tables}
+        record, changed, staged = found[0][0].record, dict[str, TidemillError](), []
+        for assignment, result in found:
+            chunk = assignment.chunks[result.staging]
+            table = assignment.tables[chunk.table]
+            if now.get(chunk.table) != table.structure:
+                continue  # the chunk was forgotten when the table's structure changed
             if result.error:
-                table, error = tables[chunks[result.staging].table], from_data(result.error)
+                error = from_data(result.error)
                 if isinstance(error, StructureChanged):
                     changed[table.name] = error
                 elif not is_retryable(error) or self._is_hopeless(table.name, error):
@@ -328,31 +316,30 @@ class SnapshotDriver:
                     changed[table.name] = error
                 else:
                     events.warn("snapshot.chunk_failed", table=table.name, error=error.what, where=error.where)
-        staged, newest = [], -1
-        for result in results:
-            chunk = chunks[result.staging]
-            if result.error or not result.proven or tables[chunk.table].name in changed:
-                continue
-            since = 0 if result.observation is None else wave.observations[result.observation][0]
-            newest = max(newest, -1 if result.observation is None else result.observation)
+            elif result.proven:
+                staged.append((assignment, result, table.name))
+        staged = [each for each in staged if each[2] not in changed]
+        for _, result, _ in staged:
             if result.rows:
                 Staging(self._pipeline.log_uri, result.staging).seal(result.parts)
                 failpoint("snapshot.sealed")
-            mark = tables[chunk.table].structure.table.fingerprint
-            staged.append(
-                replace(chunk, since=since, high=result.high, commit_time=result.commit_time, fingerprint=mark,
-                        rows=result.rows)
-            )  # fmt: skip
-        self._store.stage(self._name, record.id, staged)
-        if newest >= 0:
-            # What this read has seen to its end, every later one has: older observations serve nobody.
-            seen = wave.observations[newest]
-            self._observations = [seen, *(each for each in self._observations if each[0] >= seen[0] and each != seen)]
-            self._store.save_observation(self._name, record.id, *seen)
-        for name, error in changed.items():
-            if isinstance(error, StructureChanged):
+        self._store.stage(self._name, record.id, [assignment.stage(result) for assignment, result, _ in staged])
+        if self._observations.prove(a.observations[r.observation] for a, r, _ in staged if r.observation is not None):
+            self._store.save_observation(self._name, record.id, *self._observations.all[0])
+        for name, failure in changed.items():
+            if isinstance(failure, StructureChanged):
                 self._describe_again(record, name, reader)
-        return sum(result.rows for result in results)
+        self._pace(found)
+        return bool(changed)
+
+    def _pace(self, found: Sequence[Finding]) -> None:
+        """When readers may be given more: `max_rows_per_second` holds on the average; what proves nothing is not read
+        again at once."""
+        if limit := self._config.max_rows_per_second:
+            for assignment, result in found:
+                self._next_read = max(self._next_read, assignment.sent_at) + result.rows / limit
+        if not any(result.proven for _, result in found):
+            self._next_read = max(self._next_read, time.monotonic() + _UNPROVEN_SECONDS)
 
     def _is_hopeless(self, table: str, error: TidemillError) -> bool:
         """A server that is away comes back; one that says no again and again does not change its mind."""
@@ -391,8 +378,7 @@ class SnapshotDriver:
         waiting = [chunk.since for chunk in self._chunks(record, ChunkState.STAGED)]
         proven = [record.since] if record.observation else [0]
         cursor = [record.cursor] if record.cursor >= 0 else [0]
-        reading = [self._waves.wave.observations[0][0]] if self._waves.wave is not None else []
-        self.floor = min([*waiting, *proven, *cursor, *reading])
+        self.floor = min([*waiting, *proven, *cursor, *self._readers.windows()])
 
     def _chunks(self, record: SnapshotRecord, state: ChunkState) -> list[ChunkCopy]:
         return self._store.chunks(self._name, record.id, state)

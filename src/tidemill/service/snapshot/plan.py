@@ -1,18 +1,20 @@
-"""Which snapshots are due when a pipeline starts, and what belongs into the next wave of chunks."""
+"""Which snapshots are due when a pipeline starts, and what readers are given next."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from tidemill.config.pipeline import Pipeline
-from tidemill.contracts import ChunkCopy, SnapshotConfig, SnapshotReader, StateStore, TableCopy
+from tidemill.contracts import ChunkCopy, SnapshotConfig, SnapshotReader, SnapshotStore, StateStore, TableCopy
+from tidemill.errors import TidemillError
 from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
 from tidemill.model.snapshot import Bound, Chunk, SnapshotMode, SnapshotTable, TableState
+from tidemill.telemetry import events
 
 NEVER_RAN = "the pipeline's first start"
 EVERY_START = "mode is always"
@@ -57,6 +59,24 @@ def _has_run(pipeline: Pipeline, state: StateStore) -> bool:
         return True
     with closing(pipeline.build_checkpoints()) as checkpoints:
         return checkpoints.load(pipeline.name) is not None
+
+
+def look_for_added(pipeline: Pipeline, store: SnapshotStore, reader: SnapshotReader, log: LogReader) -> None:
+    """When the pipeline has started: tables that it did not have when it last did are copied alone. One that has just
+    begun and copies nothing is warned of rows that are there."""
+    if config_of(pipeline) is not None:
+        names = [table.name for table in reader.tables(settings_of(pipeline).tables)]
+        known = store.known_tables(pipeline.name)
+        added = [name for name in names if name not in known]
+        if known and added:
+            record = store.begin(pipeline.name, ADDED, added, "", now())
+            events.emit("snapshot.began", snapshot=record.id, why=ADDED)
+        store.add_known_tables(pipeline.name, names)
+    elif pipeline.snapshot_config is None and not log.tail().offset:
+        with suppress(TidemillError):  # capture says what is wrong
+            filled = tables_with_rows(reader)
+            if filled and not log.tail().offset:  # else they may be rows that the stream brought since
+                events.warn("snapshot.not_configured", tables=filled, fix=NOT_COPIED)
 
 
 def tables_with_rows(reader: SnapshotReader) -> str:
@@ -116,28 +136,24 @@ def first_observation(
 
 
 def is_small(table: TableCopy, rows: int) -> bool:
-    """Of so many that a task takes dozens of them; `rows` of a chunk."""
+    """Of so many that an assignment has dozens of them; `rows` of a chunk."""
     return 0 <= table.structure.estimate < rows // 50
 
 
-def pack(
-    chunks: Sequence[ChunkCopy], tables: dict[int, TableCopy], tasks: int, rows: int, depth: int = 1
-) -> list[list[ChunkCopy]]:
-    """At most `depth` chunks of `rows` rows for each of `tasks` tasks, one after the other; many small tables count as
-    one. What is less than all may take is shared between them."""
-    sizes = [_weigh(tables[chunk.table].structure.estimate, rows) for chunk in chunks]
-    share = max(rows, sum(sizes) / tasks)
+def pack(chunks: Sequence[ChunkCopy], tables: dict[int, TableCopy], most: int, rows: int) -> list[list[ChunkCopy]]:
+    """At most `most` assignments of about `rows` rows: a chunk, or many of small tables."""
     found: list[list[ChunkCopy]] = [[]]
     weight = 0
-    for chunk, size in zip(chunks, sizes, strict=True):
-        if found[-1] and (weight >= share or weight + size > rows * depth):
-            if len(found) == tasks:
+    for chunk in chunks:
+        size = _weigh(tables[chunk.table].structure.estimate, rows)
+        if found[-1] and weight + size > rows:
+            if len(found) == most:
                 break
             found.append([])
             weight = 0
         found[-1].append(chunk)
         weight += size
-    return [task for task in found if task]
+    return [each for each in found if each]
 
 
 def _weigh(estimate: int, rows: int) -> int:

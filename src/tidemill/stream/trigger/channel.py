@@ -21,8 +21,9 @@ import orjson
 
 from tidemill.net.buffered import keep_alive
 
-BEAT, HELLO, DELIVER, END, RESULTS, FAILED = (bytes([number]) for number in range(6))
-"""Kinds: a heartbeat; a lane's first frame; of the driver: deliver this, return; of a lane: receipts, an error."""
+BEAT, HELLO, DELIVER, END, RESULTS, FAILED, READ = (bytes([number]) for number in range(7))
+"""Kinds: a heartbeat; a lane's first frame; of the driver: deliver this, return; of a lane: receipts, an error. Of the
+driver to a reader of chunks: read these."""
 
 BEAT_SECONDS = 1.0
 DEAD_SECONDS = 15.0
