@@ -92,6 +92,8 @@ class Copying:
                 continue
             names, key = [c.name for c in block.table.columns], block.table.columns[0].name
             for row in block.batch.to_pylist():
+                if row["op"] == int(Op.DDL):
+                    continue
                 if row["op"] == int(Op.TRUNCATE):
                     found.clear()
                     continue
