@@ -193,11 +193,12 @@ def test_a_table_that_gains_a_column_keeps_both_versions(database: str, tmp_path
     query(database, "CREATE TABLE t (id int PRIMARY KEY)")
     with capturing(database, tmp_path, tables=("public.t",)) as running:
         query(database, "INSERT INTO t VALUES (1)", "ALTER TABLE t ADD v text", "INSERT INTO t VALUES (2, 'new')")
-        eventually(lambda: running.log.tail().offset == 2)
-        versions = [ref.version for ref in running.log.refs(0, 2)]
-        rows = running.rows()
-    assert versions == [1, 2]
-    assert [row["after"] for row in rows] == [{"id": 1}, {"id": 2, "v": "new"}]
+        eventually(lambda: running.log.tail().offset == 3)
+        versions = [ref.version for ref in running.log.refs(0, 3)]
+        first, told, second = running.rows()
+    assert versions == [1, 2, 2]
+    assert (first["after"], second["after"]) == ({"id": 1}, {"id": 2, "v": "new"})
+    assert told["op"] == int(Op.DDL)
 
 
 def test_a_slot_that_somebody_else_moved_is_an_error_and_not_a_gap(database: str, tmp_path: Path) -> None:

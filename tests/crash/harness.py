@@ -29,11 +29,13 @@ class SourceHarness(Protocol):
     """One database with the tables of the proof.
 
     `MOVES` maps each kind of transaction to its weight; "large" and "ddl" are among them. `SPILLED` is a kind that
-    capture writes to the log before its commit.
+    capture writes to the log before its commit. `COUNTS_DDL`: `tally` has the events of schema changes; else they are
+    not counted, and each new column must be told once.
     """
 
     MOVES: ClassVar[Mapping[str, float]]
     SPILLED: ClassVar[str]
+    COUNTS_DDL: ClassVar[bool]
 
     @property
     def keys(self) -> Mapping[str, tuple[str, ...]]:

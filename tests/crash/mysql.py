@@ -67,6 +67,7 @@ class MysqlHarness:
         "ddl": 3, "flush": 1, "xa": 4,
     }  # fmt: skip
     SPILLED: ClassVar[str] = "huge"
+    COUNTS_DDL: ClassVar[bool] = True
 
     def __init__(self, server: Server, database: str, *, positions: str = "auto") -> None:
         self.server = server

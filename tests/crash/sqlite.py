@@ -36,6 +36,7 @@ class SqliteHarness:
         "small": 60, "savepoints": 8, "rolled_back": 6, "medium": 2, "large": 0.4, "huge": 1, "ddl": 2, "vacuum": 0.3,
     }  # fmt: skip
     SPILLED: ClassVar[str] = "huge"
+    COUNTS_DDL: ClassVar[bool] = True
     # In chunks: a key that may be NULL is one, and a table without one is not told apart.
     COPIED: ClassVar[tuple[str, ...]] = ("accounts", "lines")
 

@@ -167,8 +167,9 @@ class Stage:
         assert self.run.stop() == 0, self.run.output[-5000:]
 
     def events(self) -> Iterator[Event]:
-        """Without logical messages."""
-        return (event for event in from_files(self.files) if event["table"] in TABLES)
+        """Without logical messages, and what tells of changes of a table."""
+        found = from_files(self.files)
+        return (event for event in found if event["table"] in TABLES and event["op"] != "ddl")
 
     def delivered(self) -> dict[str, list[Fact]]:
         facts: dict[str, list[Fact]] = {table: [] for table in TABLES}

@@ -36,6 +36,7 @@ class TursoHarness:
         "ddl": 1,
     }
     SPILLED: ClassVar[str] = "huge"
+    COUNTS_DDL: ClassVar[bool] = True
     COPIED: ClassVar[tuple[str, ...]] = ("accounts", "readings")
 
     def __init__(self, path: Path) -> None:
