@@ -120,6 +120,7 @@ def test_a_pipeline_that_captures_in_its_pause_is_taken_over_paused(servers: tup
     first.client().create(document("rests"))
     for name in ("orders", "rests"):
         first.client().pause(name)
+    wait_for(lambda: len(second.control.names) == 2, 30, "the second server does not know them")
     wait_for(lambda: second.client().status("orders")["lag_bytes"] == 7, 30, "the second server does not know it")
     assert _states(first) == ["paused", "paused"]
     first.control.close(drain_seconds=1)

@@ -294,10 +294,10 @@ def test_a_redirect_in_the_place_of_a_consent_costs_no_body(server: Scripted, wi
 
 
 def test_nobody_speaks_http_in_a_way_of_his_own() -> None:
-    """Sinks and what they share take `net/http.py`. A client of our own server is not on the way of events."""
+    """Sinks and what they share take `net/http.py`. Clients of our own servers are not on the way of events."""
     package = Path(tidemill.__file__).parent
     other = re.compile(r"^ *(import|from) (http\.client|urllib\.request|urllib3|requests|httpx|aiohttp)\b", re.M)
     found = {str(path.relative_to(package)) for path in package.rglob("*.py") if other.search(path.read_text())}
-    assert {path for path in found if not path.startswith("lab/")} == {"api/client.py"}
+    assert {path for path in found if not path.startswith("lab/")} == {"api/client.py", "api/federated_metrics.py"}
     for sink in ("http", "starrocks"):
         assert "from tidemill.net.http import" in (package / "sinks" / sink / "client.py").read_text()

@@ -196,6 +196,7 @@ def _capture(
         end = SourceEnd(source) if task.once else None
 
     def adopt() -> int:
+        status.write_due()  # an idle stream says nothing more
         if end is not None and not requeuer.busy and end.look(log.tail.position):
             status.update(now=True, caught_up=True)
         if scanner is not None and scanner.has_news():

@@ -61,16 +61,28 @@ class StatusFile:
         self._path = directory / _STATUS
         self._status = CaptureStatus(os.getpid(), main_since=time.time())
         self._written = 0.0
+        self._due = False  # what was said last is not written
 
     def update(self, *, now: bool = False, **changes: Any) -> None:
         stage = self._status.stage
         self._status = replace(self._status, **changes, time=time.time())
-        if now or self._status.stage != stage or self._status.time - self._written > _INTERVAL:
-            self._written = self._status.time
-            try:
-                replace_file(self._path, orjson.dumps(asdict(self._status)), durable=False)
-            except OSError as error:  # a full disk must not end capture because it cannot say that the disk is full
-                events.warn("capture.status_not_written", error=error.strerror)
+        self._due = True
+        if now or self._status.stage != stage:
+            self._write()
+        else:
+            self.write_due()
+
+    def write_due(self) -> None:
+        """Writes what came too soon after the status before it. Who updates seldom calls it in between."""
+        if self._due and time.time() - self._written > _INTERVAL:
+            self._write()
+
+    def _write(self) -> None:
+        self._written, self._due = time.time(), False
+        try:
+            replace_file(self._path, orjson.dumps(asdict(self._status)), durable=False)
+        except OSError as error:  # a full disk must not end capture because it cannot say that the disk is full
+            events.warn("capture.status_not_written", error=error.strerror)
 
     def count(self, events: int) -> int:
         return self._status.events + events

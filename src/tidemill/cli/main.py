@@ -32,7 +32,7 @@ COMMANDS = {
     "worker": "Run one pipeline of an installation in a process of its own.",
     "token": "Tokens, with which a server is used: create, ls, revoke.",
     "state": "The state store as one file, to move it: export, import.",
-    "pipelines": "Pipelines of a server or a state store: ls, apply, status and more.",
+    "pipelines": "Pipelines of a server or a state store: ls, apply, pause, …",
     "validate": "Check pipeline files and show what they resolve to.",
     "doctor": "Check that everything is there; failures say how to fix it.",
     "schema": "Print the JSON Schema of pipeline files, for editors.",
