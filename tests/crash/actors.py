@@ -23,6 +23,7 @@ from tests.crash.harness import SourceHarness
 from tidemill import config
 from tidemill.capture.lease import CaptureTask
 from tidemill.config.pipeline import Pipeline
+from tidemill.service.schema.changes import list_changes
 
 CRASH_AT, CRASH_ONCE = "TIDEMILL_CRASH_AT", "TIDEMILL_CRASH_ONCE"
 
@@ -289,6 +290,11 @@ def delivered_offset(pipeline: Pipeline) -> int:
     finally:
         store.close()
     return saved.offset if saved else 0
+
+
+def uncounted_changes(pipeline: Pipeline, source: SourceHarness) -> int:
+    """Events of schema changes that were met so far and that the source's own account does not have."""
+    return 0 if source.COUNTS_DDL else len(list_changes(pipeline, 10_000))
 
 
 def capture_status(pipeline: Pipeline) -> dict[str, Any]:

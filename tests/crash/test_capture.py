@@ -48,7 +48,7 @@ class Stage:
         sinks = [{"type": "blackhole", "config": {"id": "none"}}]
         document = write_pipeline(directory, source.source("proof"), sinks, **{"log": KEEP, **spec})
         self.capture = CaptureActor(directory, document, crash_at)
-        self.replay = Replay(source.keys)
+        self.replay = Replay(source.keys, counts_ddl=source.COUNTS_DDL)
         self._log = self.capture.pipeline.log_uri
         self._delivered: LogDelivered | None = None
 
