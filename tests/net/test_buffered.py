@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -41,3 +42,23 @@ def test_a_flood_is_gathered_for_as_long_as_may_be_and_a_silence_ends_that(
     assert 0.2 < reader._gathering_seconds() / reader.pace.gather < 0.3, "a quarter of what is worth all of it"
     now += 1
     assert reader._gathering_seconds() == 0
+
+
+@pytest.mark.parametrize("window", [0, 64 << 10])
+def test_a_window_bounds_what_a_server_on_this_machine_sends_ahead_and_a_larger_frame_still_comes_whole(
+    window: int,
+) -> None:
+    sent = bytes(range(256)) * (16 << 10)  # 4 MiB
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    with ours, theirs, ThreadPoolExecutor(1) as pool:
+        before = ours.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        reader = BufferedReader(ours, "here", len, pace=Pace(window=window))
+        held = ours.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        assert held == (2 * window if window else before), "Linux doubles it for what it keeps itself"
+        sending = pool.submit(theirs.sendall, sent)
+        while len(reader.pending) < len(sent):
+            reader.read(5)
+        sending.result()
+        assert reader.pending == sent

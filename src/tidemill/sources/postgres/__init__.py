@@ -22,7 +22,6 @@ from tidemill.errors import ConnectionLost, RegistryError, TidemillError
 from tidemill.model.columns import Ints
 from tidemill.model.position import Ordering, Position
 from tidemill.model.table import Table
-from tidemill.net.buffered import Pace
 from tidemill.sources.postgres import ddl_trigger, identity, resume, setup, skip
 from tidemill.sources.postgres import stream as wire
 from tidemill.sources.postgres.announced import AnnouncedTables
@@ -283,7 +282,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
                     witness.meet(identify(ask, recovering=recovering), parse_lsn(known or "0/0"), end, ask)
 
             sock, unread = login(config, Endpoint.of(db), compare)
-            stream = wire.WalConnection(sock, config.where, unread, Pace(gather=config.gather_ms / 1000))
+            stream = wire.WalConnection(sock, config.where, unread, gather_seconds=config.gather_ms / 1000)
             try:
                 first = begin
                 if witness is not None:

@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 _TWO_THOUSAND = 946_684_800  # seconds from 1970 to 2000, where PostgreSQL's clock starts
 _HEADER = 5
+_WINDOW = 64 << 10  # a WAL sender sends row by row: `Pace` says what that makes of a large one
 
 
 class WalConnection:
     """One connection in streaming mode. Not for several threads."""
 
-    def __init__(self, sock: socket.socket, where: str, unread: bytes = b"", pace: Pace | None = None) -> None:
+    def __init__(self, sock: socket.socket, where: str, unread: bytes, *, gather_seconds: float) -> None:
         self._where = where
+        pace = Pace(gather=gather_seconds, window=_WINDOW)
         self._buffered = BufferedReader(sock, where, _frame_size, unread=unread, pace=pace)
 
     def begin(self, command: str, timeout: float) -> None:
