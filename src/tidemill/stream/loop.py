@@ -37,10 +37,11 @@ from tidemill.stream.schema.barrier import SchemaBarrier
 from tidemill.stream.schema.sensing import SensingKeeper
 from tidemill.stream.schema.structures import DerivedStructures, Known, merge
 from tidemill.stream.spark import source
-from tidemill.stream.spark.session import cores, reach_spark
+from tidemill.stream.spark.session import cores, has_ample_slots, reach_spark
 from tidemill.stream.superseded import Follower
 from tidemill.stream.trace import BatchTracer
 from tidemill.stream.trigger.dispatch import Dispatch
+from tidemill.stream.trigger.growth import Lanes
 from tidemill.stream.trigger.micro_batch import MicroBatches, Stopping
 from tidemill.stream.trigger.realtime import RealTime
 from tidemill.stream.trigger.standing import EpochLost
@@ -108,7 +109,9 @@ class StreamLoop:
         self._spark, self._spark_dir = spark, spark_dir
         self._asked = 1 if single_lane(kind for kind, _ in sinks) else self._sharding.count or lanes
         self._trigger = trigger or Trigger()
-        self._lanes = self._asked or (1 if self._trigger.real_time else cores(spark))  # a lane that stands holds a slot
+        self._lanes = Lanes.of(
+            self._asked, cores(spark), standing=self._trigger.real_time, ample=has_ample_slots(spark)
+        )
         self._retry = retry or (_WAITED_FOR if group.leads else _NOT_WAITED_FOR)
         in_lane = _WAITED_FOR_IN_LANE_SECONDS if group.leads else 0.0
         self._lane_retry_seconds = in_lane if lane_retry_seconds is None else lane_retry_seconds
@@ -141,7 +144,7 @@ class StreamLoop:
             raise
         except Exception as error:  # the disk is full, or anything that Spark says
             raise failures.start_error(error, self._spark_dir) from error
-        emit("stream.started", offset=self._checkpoint.offset, lanes=self._lanes)
+        emit("stream.started", offset=self._checkpoint.offset, lanes=self._lanes.count)
 
     def _start_query(self) -> Any:
         self._plan = Plan(
@@ -163,7 +166,9 @@ class StreamLoop:
         asked = self._asked is not None
         if self._trigger.real_time:
             epochs, pin_file = pins.settle_real_time(*at)
-            rule = source.admission(self._checkpoint.offset, self._batch, self._sharding, self._lanes, asked=asked)
+            rule = source.admission(
+                self._checkpoint.offset, self._batch, self._sharding, self._lanes.count, asked=asked
+            )
             self._batches = RealTime(
                 self._spark, self._stopping, self._guard, lanes=self._lanes,
                 epoch_seconds=self._trigger.epoch_seconds, offset=lambda: self._checkpoint.offset, retry=self._retry,
@@ -172,7 +177,7 @@ class StreamLoop:
             return self._batches.start(name, self._plan, rule, epochs, pin_file)
         query_dir, begin = pins.settle(*at)
         pinned = PinFile(self._spark_dir).read()
-        rule = source.admission(begin, self._batch, self._sharding, self._lanes, asked=asked, pinned=pinned)
+        rule = source.admission(begin, self._batch, self._sharding, self._lanes.count, asked=asked, pinned=pinned)
         self._batches = MicroBatches(self._spark, self._stopping, self._guard)
         return self._batches.start(name, self._plan, rule, query_dir)
 

@@ -20,8 +20,9 @@ from tests.support.seed import run_seed
 from tidemill.config.spec import Batch, Trigger
 from tidemill.dlq import DeadLetters
 from tidemill.errors import TidemillError
+from tidemill.stream import loop as loop_module
 from tidemill.stream.batch.admission import ROWS_PER_LANE
-from tidemill.stream.trigger import realtime, standing
+from tidemill.stream.trigger import growth, realtime, standing
 
 REAL_TIME = Trigger(mode="real_time")
 SECONDS = 180.0
@@ -127,3 +128,33 @@ def append_three(mill: Mill) -> int:
     for number in range(3):
         mill.log.append(make_change(rows, number=number + 1))
     return rows
+
+
+def test_over_a_backlog_more_lanes_stand_in_another_epoch_and_each_key_stays_in_order(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ROWS_PER_LANE * 2
+    monkeypatch.setattr(loop_module, "has_ample_slots", lambda spark: True)
+    monkeypatch.setattr(growth, "_EVENTS", rows)
+    monkeypatch.setattr(growth, "_SECONDS", 0.0)
+    loop = mill.loop(trigger=REAL_TIME, batch=Batch(max_events=rows))
+    loop.start()
+    try:
+        mill.log.append(make_change(1))
+        mill.wait(loop, lambda: loop.checkpoint.offset == 1, SECONDS)
+        hold = mill.directory / "s.hold"
+        hold.touch()
+        for number in range(2, 6):
+            mill.log.append(make_change(rows, number=number))
+        mill.wait(loop, hold.with_suffix(".held").exists, SECONDS)
+        hold.unlink()
+        mill.wait(loop, lambda: loop.checkpoint.offset >= mill.log.tail.offset, SECONDS)
+    finally:
+        loop.stop()
+    assert [report.lanes for report in mill.reports] == [1, 1, 2, 2, 2]
+    assert mill.offsets() == list(range(1 + rows * 4))
+    seen: dict[int, list[int]] = defaultdict(list)
+    for note in sorted(mill.notes(), key=lambda note: note["start"]):
+        for _, key, offset, _ in note["rows"]:
+            seen[key].append(offset)
+    assert all(offsets == sorted(offsets) for offsets in seen.values())

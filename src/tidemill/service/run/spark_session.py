@@ -26,9 +26,7 @@ def open_session(pipelines: Sequence[Pipeline], said: Path) -> SparkSession:
 
     check_agreement(pipelines)
     conf = {key: value for pipeline in pipelines for key, value in pipeline.spec.spark.conf.items()}
-    beside = sum(len(policy_of(pipeline).groups) - 1 for pipeline in pipelines)
-    beside += sum(map(standing_lanes, pipelines))
-    master, more = slots(next(iter(_masters(pipelines)), Spark().master), beside)
+    master, more = slots(next(iter(_masters(pipelines)), Spark().master))
     stdout.announce()
     spark = create_session("tidemill", master=master, conf=more | conf, said=said)
     # While capture connects and the queries start; a stop must not have to wait for it.
@@ -61,14 +59,14 @@ def _masters(pipelines: Sequence[Pipeline]) -> list[str]:
     return sorted({spark.master for spark in chosen if "master" in spark.model_fields_set})
 
 
-def slots(master: str, beside: int) -> tuple[str, dict[str, str]]:
-    """The default master, with a slot more for each sink that moves by itself: it mostly waits for its destination, and
-    must not take the core of a sink that the pipeline waits for. So does a lane that stands, for changes. A master that
-    somebody chose stays as it is."""
-    if master != "local[*]" or not beside:
+def slots(master: str) -> tuple[str, dict[str, str]]:
+    """The default master with ample slots: lanes that stand wait for changes, and sinks that move by themselves for
+    their destinations; none of them may keep another from running. A master that somebody chose stays as it is."""
+    from tidemill.stream.spark.session import AMPLE_SLOTS
+
+    if master != Spark().master:
         return master, {}
-    cores = len(os.sched_getaffinity(0))
-    return f"local[{cores + beside}]", {"spark.default.parallelism": str(cores)}
+    return f"local[{AMPLE_SLOTS}]", {"spark.default.parallelism": str(len(os.sched_getaffinity(0)))}
 
 
 def standing_lanes(pipeline: Pipeline) -> int:
@@ -90,7 +88,7 @@ def check_slots(spark: SparkSession, pipelines: Sequence[Pipeline]) -> None:
     if not need:
         return
     master = spark.sparkContext.master
-    have = len(os.sched_getaffinity(0)) if master == "local[*]" else Spark(master=master).slots
+    have = Spark(master=master).slots
     if have is None or have > need:
         return
     names = ", ".join(pipeline.name for pipeline in pipelines if standing_lanes(pipeline))

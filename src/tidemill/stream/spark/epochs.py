@@ -19,16 +19,17 @@ from tidemill.stream.lane.standing import StandingPlace, stand
 _NOTHING = "lane int"
 
 
-def read_epochs(spark: Any, lanes: int) -> Any:
-    """A stream with one row and one partition for each lane in every batch."""
-    counted = {"rowsPerBatch": lanes, "numPartitions": lanes, "startTimestamp": 0, "advanceMillisPerBatch": 1}
+def read_epochs(spark: Any) -> Any:
+    """A stream that has a batch of one row for every epoch."""
+    counted = {"rowsPerBatch": 1, "numPartitions": 1, "startTimestamp": 0, "advanceMillisPerBatch": 1}
     return spark.readStream.format("rate-micro-batch").options(**counted).load()
 
 
 def stand_through(frame: Any, plan: Plan, place: StandingPlace, epoch: int) -> None:
-    """Returns when every lane of this epoch has returned. `frame` is a batch of `read_epochs`."""
+    """Returns when every lane of this epoch has returned. `frame` is a batch of `read_epochs`: its job is one of that
+    query, with as many tasks as this epoch has lanes."""
     task = partial(_stand, plan.to_json(), place, epoch)
-    frame.mapInArrow(task, _NOTHING).toArrow()
+    frame.sparkSession.range(0, place.lanes, 1, place.lanes).mapInArrow(task, _NOTHING).toArrow()
 
 
 def warm_workers(spark: Any, count: int) -> None:
@@ -37,7 +38,7 @@ def warm_workers(spark: Any, count: int) -> None:
 
 
 def _stand(plan: str, place: StandingPlace, epoch: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker. A batch's partitions are those of the source, in its order: a lane each."""
+    """In a worker: a partition is a lane."""
     from pyspark import TaskContext
 
     from tidemill.stream.spark.source import deliver_lane

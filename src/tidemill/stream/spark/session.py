@@ -72,6 +72,9 @@ _SMALL_HEAP = (
 )
 _JAVA_READS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
+# Of a session on this machine whose size nobody chose: more than lanes can ever stand. A slot costs nothing there.
+AMPLE_SLOTS = 4096
+
 _EARLY = str(Path(__file__).with_name("early"))
 
 _LOCAL = {
@@ -252,6 +255,11 @@ def runs_here(master: str) -> bool:
 def cores(spark: Any) -> int:
     """Tasks that run at the same time."""
     return int(spark.sparkContext.defaultParallelism)
+
+
+def has_ample_slots(spark: Any) -> bool:
+    """Whether a lane more that stands can take nothing from others: slots of `local[*]` are only a number here."""
+    return str(spark.sparkContext.master) == f"local[{AMPLE_SLOTS}]"
 
 
 def lane_addresses(spark: Any) -> tuple[str, str]:

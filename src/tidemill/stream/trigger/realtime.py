@@ -30,6 +30,7 @@ from tidemill.stream.position.pin_file import PinFile, PinnedBatch
 from tidemill.stream.spark import epochs
 from tidemill.stream.spark.session import lane_addresses, reach_spark
 from tidemill.stream.trigger.dispatch import Dispatch
+from tidemill.stream.trigger.growth import Lanes
 from tidemill.stream.trigger.micro_batch import Stopping
 from tidemill.stream.trigger.standing import EpochLost, LaneServer, StandingDispatch, StandingLanes
 from tidemill.telemetry.events import emit, warn
@@ -63,7 +64,7 @@ class RealTime:
         stopping: threading.Event,
         deliver: Callable[[Dispatch, int], None],
         *,
-        lanes: int,
+        lanes: Lanes,
         epoch_seconds: float,
         offset: Callable[[], Offset],
         retry: RetryPolicy,
@@ -91,7 +92,7 @@ class RealTime:
         sys.setswitchinterval(min(_SWITCH_SECONDS, sys.getswitchinterval()))
         self._pinned, self._planned_at = pins.read(), 0
         self._server = LaneServer(*lane_addresses(self._spark))
-        stream = epochs.read_epochs(self._spark, self._lanes).writeStream.queryName(name).foreachBatch(self._stand)
+        stream = epochs.read_epochs(self._spark).writeStream.queryName(name).foreachBatch(self._stand)
         self._query = stream.option("checkpointLocation", f"file://{directory.absolute()}").start()
         return self._query
 
@@ -134,11 +135,12 @@ class RealTime:
         if self._stopping.is_set():
             raise Stopping
         self._server.expect(epoch.number)
+        self._lanes.begin(LogReader(self._plan.log).tail().offset - self._offset())
         feeder = threading.Thread(target=self._feed, args=(epoch,), name="real-time")
         feeder.start()
         problem: TidemillError | None = None
         try:
-            epochs.stand_through(frame, self._plan, self._server.place(self._lanes), epoch.number)
+            epochs.stand_through(frame, self._plan, self._server.place(self._lanes.count), epoch.number)
         except Exception as error:  # noqa: BLE001  whatever Spark says of a job that it lost
             problem = failures.job_error(error, self._plan.pipeline, self._offset())
         finally:
@@ -177,7 +179,7 @@ class RealTime:
         lanes: StandingLanes | None = None
         try:
             with self._context():
-                here = self._server.gather(self._lanes, _STAND_SECONDS, epoch.over, self._stopping)
+                here = self._server.gather(self._lanes.count, _STAND_SECONDS, epoch.over, self._stopping)
                 lanes = StandingLanes(here, epoch.over)
                 if not self._stopping.is_set():
                     self._check_that_all_stand(len(here), epoch)
@@ -195,15 +197,15 @@ class RealTime:
                 self._cancel()
 
     def _check_that_all_stand(self, here: int, epoch: StandingEpoch) -> None:
-        if here == self._lanes:
+        if here == self._lanes.count:
             self._stood = True
             emit("stream.lanes_standing", epoch=epoch.number, lanes=here)
         elif epoch.over.is_set():
             raise EpochLost("Spark ended the job of the standing lanes before all of them stood")
         else:
             raise EpochLost(
-                f"of {self._lanes} standing lanes {here} found a free slot within {_STAND_SECONDS:.0f} seconds: Spark "
-                "needs a slot for each, and one more for other jobs"
+                f"of {self._lanes.count} standing lanes {here} found a free slot within {_STAND_SECONDS:.0f} seconds: "
+                "Spark needs a slot for each, and one more for other jobs"
             )
 
     def _feed_lanes(self, lanes: StandingLanes) -> None:
@@ -226,10 +228,13 @@ class RealTime:
                     continue
                 if not gathering:
                     notice.note_append()
-                gathering = False
+                gathering, began = False, time.monotonic()
                 self._deliver(StandingDispatch(lanes, batch, self._planned_at), self._batches)
                 self._batches += 1
                 self._retries = None
+                backlog, seconds = log.tail().offset - batch.end, time.monotonic() - began
+                if self._lanes.are_too_few(backlog, batch.end - batch.start, seconds):
+                    return
         finally:
             notice.close()
 
@@ -239,7 +244,7 @@ class RealTime:
         if self._pinned is not None and self._pinned.start == at:
             return self._pinned if log.tail().offset >= self._pinned.end else None  # of a log that was begun anew
         try:
-            found = look(log, self._rule, at)
+            found = look(log, {**self._rule, **self._lanes.rule()}, at)
         except TidemillError as error:
             raise failures.outside_a_batch(failures.Carried(error), self._plan.pipeline) from error
         if found is None:
