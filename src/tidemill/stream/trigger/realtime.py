@@ -135,7 +135,11 @@ class RealTime:
         if self._stopping.is_set():
             raise Stopping
         self._server.expect(epoch.number)
-        self._lanes.begin(LogReader(self._plan.log).tail().offset - self._offset())
+        try:
+            self._lanes.begin(LogReader(self._plan.log).tail().offset - self._offset())
+        except TidemillError as error:
+            self._on_failure(error)
+            raise
         feeder = threading.Thread(target=self._feed, args=(epoch,), name="real-time")
         feeder.start()
         problem: TidemillError | None = None
