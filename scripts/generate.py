@@ -25,7 +25,7 @@ from pydantic import BaseModel
 import tidemill
 from tidemill import config, contracts, errors, registry
 from tidemill.config import environment, spec
-from tidemill.decoders.mysql_shared import types as mysql_types
+from tidemill.decoders._shared.mysql import types as mysql_types
 from tidemill.decoders.sqlite import BUILT_IN as SQLITE_TYPES
 from tidemill.decoders.sqlite import RULES as SQLITE_TEXTS
 from tidemill.decoders.sqlite import data_type as sqlite_type

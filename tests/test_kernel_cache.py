@@ -79,7 +79,7 @@ class TestPlace:
 
 _CHECKSUM = """
 import numpy as np
-from tidemill.decoders.columnar.crc32 import crc32
+from tidemill.decoders._shared.crc32 import crc32
 print(crc32(np.arange(64, dtype=np.uint8), 0, 64))
 """
 
@@ -89,7 +89,7 @@ class TestFreshness:
     def test_a_changed_helper_is_seen_by_the_kernels_that_inlined_it(self, tmp_path: Path) -> None:
         package = _copy(tmp_path)
         before = _run(_CHECKSUM, package)
-        helper = package / "decoders/columnar/eight_bytes.py"
+        helper = package / "decoders/_shared/eight_bytes.py"
         text = helper.read_text()
         changed = text.replace("    return (\n        _U(b[q]) |", "    return (\n        _U(b[q]) ^ _2 |", 1)
         assert changed != text

@@ -59,6 +59,31 @@ def test_a_test_module_is_about_one_subject() -> None:
     assert {path: count for path, count in lines.items() if count > MOST_TEST_LINES} == {}
 
 
+def test_a_listing_of_a_family_shows_its_members_and_what_they_share() -> None:
+    """A member of a family that is configured has a component; a decoder has a source that uses it."""
+    sources = "\n".join(path.read_text() for path in (SOURCE / "sources").rglob("*.py"))
+    strays = {
+        f"{family}/{path.name}"
+        for family in FAMILIES
+        for path in (SOURCE / family).iterdir()
+        if path.name not in ("__init__.py", "_shared", "_shared.py", "__pycache__")
+        and not _is_member(path, family, sources)
+    }
+    assert strays == set()
+
+
+def _is_member(path: Path, family: str, sources: str) -> bool:
+    if "_shared" in path.stem:
+        return False
+    if family == "decoders":
+        return f"from tidemill.decoders.{path.stem} import" in sources
+    code = (path / "__init__.py" if path.is_dir() else path).read_text()
+    return any(
+        isinstance(node, ast.Assign) and "component" in {ast.unparse(target) for target in node.targets}
+        for node in ast.parse(code).body
+    )
+
+
 def test_behind_is_said_as_after_or_lagging() -> None:
     """It means both: further on in the log, and not as far."""
     texts = [*SOURCE.rglob("*.py"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/sinks/*.md"), *ROOT.glob("examples/*.*")]

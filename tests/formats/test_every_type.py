@@ -16,7 +16,7 @@ from tests.formats.readers import SOURCE, expected, read_batch, read_one
 from tests.formats.samples import TYPES
 from tests.formats.test_conformance import TYPED, make, wanted
 from tests.support.pgstream import decode, record
-from tidemill.decoders.mysql_shared import types
+from tidemill.decoders._shared.mysql import types
 from tidemill.decoders.pgoutput.messages import Relation
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.model import postgres_types

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import pymysql
 
 from tests.support.decoded import fed
+from tidemill.decoders._shared.mysql import types
+from tidemill.decoders._shared.mysql.session import NO_SESSION, StatementSession
+from tidemill.decoders._shared.mysql.table_lookup import DdlChange
 from tidemill.decoders.binlog import BinlogDecoder, Flavor, TableMap
-from tidemill.decoders.mysql_shared import types
-from tidemill.decoders.mysql_shared.session import NO_SESSION, StatementSession
-from tidemill.decoders.mysql_shared.table_lookup import DdlChange
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.change import Change

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tidemill.decoders.mysql_shared import Flavor
+from tidemill.decoders.binlog import Flavor
 from tidemill.sources.mysql import MysqlConfig, MysqlSource
 
 

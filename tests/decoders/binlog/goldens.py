@@ -12,7 +12,7 @@ import orjson
 from tests.decoders.pgoutput.goldens import check_kinds, has_barrier
 from tests.support.binlogstream import MapTables, decode
 from tests.support.decoded import Row, rows
-from tidemill.decoders.mysql_shared.gtid import Flavor
+from tidemill.decoders._shared.mysql.gtid import Flavor
 
 FOLDER = Path(__file__).parent / "golden"
 

@@ -15,10 +15,10 @@ from tests.decoders.binlog.corpus import unchecked
 from tests.servers.mysql import KINDS
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, packets, record
 from tests.support.decoded import rows
+from tidemill.decoders._shared.crc32 import crc32
+from tidemill.decoders._shared.mysql.gtid import Flavor
 from tidemill.decoders.binlog import BinlogRefused
 from tidemill.decoders.binlog.rows import Names, TransactionName, Uuid
-from tidemill.decoders.columnar.crc32 import crc32
-from tidemill.decoders.mysql_shared.gtid import Flavor
 from tidemill.errors import ConnectionLost, DecodeError, SourceError, is_retryable
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.change import SpillCommitted, Spilled

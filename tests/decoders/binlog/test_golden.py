@@ -10,9 +10,9 @@ from tests.decoders.binlog.goldens import Golden, Stream
 from tests.decoders.pgoutput import goldens
 from tests.support.binlogstream import decode
 from tests.support.decoded import rows
+from tidemill.decoders._shared.mysql.gtid import Flavor, MysqlGtids
+from tidemill.decoders._shared.mysql.place import BinlogPlace
 from tidemill.decoders.binlog import rows as noted_rows
-from tidemill.decoders.mysql_shared.gtid import Flavor, MysqlGtids
-from tidemill.decoders.mysql_shared.place import BinlogPlace
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 
 STREAMS = mygoldens.load()

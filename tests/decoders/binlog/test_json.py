@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.decoders.binlog.kinds import KINDS
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.seed import run_seed
+from tidemill.decoders._shared.mysql.gtid import Flavor
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog.column import BinlogCells
 from tidemill.decoders.binlog.json import documents
 from tidemill.decoders.binlog.json import text as kernel
 from tidemill.decoders.binlog.json import value as values
-from tidemill.decoders.mysql_shared.gtid import Flavor
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 

@@ -13,7 +13,7 @@ from tests.servers.mysql import private_server
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.decoded import rows
 from tests.support.seed import run_seed
-from tidemill.decoders.mysql_shared.gtid import Flavor
+from tidemill.decoders._shared.mysql.gtid import Flavor
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 

@@ -12,9 +12,9 @@ import pytest
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.decoded import rows
 from tests.support.seed import run_seed
+from tidemill.decoders._shared.mysql.gtid import Flavor
 from tidemill.decoders.binlog.json import documents
 from tidemill.decoders.binlog.json.value import Node
-from tidemill.decoders.mysql_shared.gtid import Flavor
 from tidemill.lab.servers.mysql_family import Server
 
 SEED = run_seed()

@@ -22,9 +22,9 @@ from tests.servers.mysql import KINDS as SERVERS
 from tests.sources.mysupport import config
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.seed import run_seed
+from tidemill.decoders._shared.mysql import types
+from tidemill.decoders._shared.mysql.gtid import Flavor
 from tidemill.decoders.binlog import expression
-from tidemill.decoders.mysql_shared import types
-from tidemill.decoders.mysql_shared.gtid import Flavor
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.block import Block, Side
 from tidemill.model.change import Committed

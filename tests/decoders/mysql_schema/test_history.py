@@ -15,12 +15,12 @@ from tests.decoders.mysql_schema.statements import COLUMNS, ONLY_MARIADB, ONLY_M
 from tests.servers.mysql import private_server
 from tests.support.mysqlbinlog import Statements, events
 from tests.support.mysqlcatalog import read_catalog
+from tidemill.decoders._shared.mysql import table_map
 from tidemill.decoders.mysql_schema.catalog import CatalogTable
 from tidemill.decoders.mysql_schema.column_definition import canonical
 from tidemill.decoders.mysql_schema.ddl import parse
 from tidemill.decoders.mysql_schema.history import Effect, TableHistory, Unknown
 from tidemill.decoders.mysql_schema.shape import difference
-from tidemill.decoders.mysql_shared import table_map
 from tidemill.lab.servers.mysql_family import Server
 
 _names = itertools.count(1)

@@ -10,9 +10,9 @@ from tests.decoders.mysql_schema.statements import COLUMNS
 from tests.servers.mysql import private_server
 from tests.support.mysqlbinlog import events
 from tests.support.mysqlcatalog import read_catalog
+from tidemill.decoders._shared.mysql import table_map
 from tidemill.decoders.mysql_schema.column_definition import canonical
 from tidemill.decoders.mysql_schema.shape import difference
-from tidemill.decoders.mysql_shared import table_map
 
 TABLE_MAP = 19
 

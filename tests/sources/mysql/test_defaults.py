@@ -24,13 +24,13 @@ from tests.sources.mysupport import config
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.capturing import Running, capturing, eventually
 from tests.support.seed import run_seed
+from tidemill.decoders._shared.mysql import types
+from tidemill.decoders._shared.mysql.fill import fill
+from tidemill.decoders._shared.mysql.gtid import Flavor
 from tidemill.decoders.mysql_schema.catalog import CatalogTable
 from tidemill.decoders.mysql_schema.ddl import parse
 from tidemill.decoders.mysql_schema.defaults import kept_default
 from tidemill.decoders.mysql_schema.history import TableHistory
-from tidemill.decoders.mysql_shared import types
-from tidemill.decoders.mysql_shared.fill import fill
-from tidemill.decoders.mysql_shared.gtid import Flavor
 from tidemill.errors import DecodeError, SetupError, SourceError
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.change import Committed

@@ -14,8 +14,8 @@ import pytest
 from tests.servers.mysql import KINDS, private_server
 from tests.sources.mysupport import TABLE, config, events, opened, purge
 from tests.support.seed import sample
-from tidemill.decoders.mysql_shared.gtid import Flavor, MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_shared.place import BinlogPlace
+from tidemill.decoders._shared.mysql.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders._shared.mysql.place import BinlogPlace
 from tidemill.errors import PositionLost, SetupError
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.position import Position

@@ -19,7 +19,7 @@ from tests.sources.mysupport import TABLE, account, config, opened, purge
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
 from tests.support.decoded import rows
 from tidemill.contracts import Check, Outcome, Resting
-from tidemill.decoders.mysql_shared.gtid import Flavor
+from tidemill.decoders._shared.mysql.gtid import Flavor
 from tidemill.errors import SetupError
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.sources.mariadb import MariadbConfig, MariadbSource

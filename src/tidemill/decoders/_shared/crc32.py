@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders.columnar.eight_bytes import word
+from tidemill.decoders._shared.eight_bytes import word
 
 _U = np.uint64
 _ALL, _BYTE, _1, _8, _16 = _U(0xFFFFFFFF), _U(0xFF), _U(1), _U(8), _U(16)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders.columnar.calendar import NO_TIME
+from tidemill.decoders._shared.calendar import NO_TIME
 from tidemill.model.block import COMMIT_TIME, ODD, POSITION, UNCHANGED, Side
 from tidemill.model.columns import Ints, booleans, column
 

@@ -26,6 +26,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from tidemill.decoders._shared.mysql.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
+from tidemill.decoders._shared.mysql.place import BinlogPlace, BinlogWitness, file_number
+from tidemill.decoders._shared.mysql.table_lookup import DdlChange, TableLookup
+from tidemill.decoders._shared.mysql.table_map import TableMap
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.control import Control
 from tidemill.decoders.binlog.emit import Emitter
@@ -36,10 +40,6 @@ from tidemill.decoders.binlog.expand import expand, read_only
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.result_set.rows import ResultRows, expression, result_types
 from tidemill.decoders.binlog.stream import BinlogRefused, BinlogStream, read_server_packet
-from tidemill.decoders.mysql_shared.gtid import Flavor
-from tidemill.decoders.mysql_shared.place import BinlogPlace
-from tidemill.decoders.mysql_shared.table_lookup import DdlChange, TableLookup
-from tidemill.decoders.mysql_shared.table_map import TableMap
 from tidemill.errors import TidemillError
 from tidemill.model.change import Change
 from tidemill.model.position import Position
@@ -47,15 +47,21 @@ from tidemill.model.position import Position
 __all__ = [
     "EVENT_HEADER",
     "BinlogDecoder",
+    "BinlogPlace",
     "BinlogRefused",
+    "BinlogWitness",
     "DdlChange",
     "EventType",
     "Flavor",
+    "GtidSet",
+    "MariadbGtids",
+    "MysqlGtids",
     "ResultRows",
     "TableLookup",
     "TableMap",
     "TaggedGtid",
     "expression",
+    "file_number",
     "read_query",
     "read_server_packet",
     "read_tagged_gtid",

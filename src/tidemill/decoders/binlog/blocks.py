@@ -9,15 +9,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.decoders._shared.mysql.fill import fill as filling
+from tidemill.decoders._shared.mysql.table_lookup import DdlChange
+from tidemill.decoders._shared.sides import commits, list_unchanged, meta, runs, side_values, table_runs
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog import images as row_images
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.column import BinlogCells
 from tidemill.decoders.binlog.json import documents
 from tidemill.decoders.binlog.rows import BinlogRows, Names, TableNumbers, TableShape
-from tidemill.decoders.columnar.sides import commits, list_unchanged, meta, runs, side_values, table_runs
-from tidemill.decoders.mysql_shared.fill import fill as filling
-from tidemill.decoders.mysql_shared.table_lookup import DdlChange
 from tidemill.errors import DecodeError
 from tidemill.model.block import COMMIT_TIME, DDL, POSITION, Block, Op, Side
 from tidemill.model.change import SUBTX

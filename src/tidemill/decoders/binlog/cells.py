@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tidemill.decoders._shared.eight_bytes import put, word
 from tidemill.decoders.binlog.images import DOCUMENT, NEW_WHOLE, PARTIAL, cell, count_bits, has, skip_options
-from tidemill.decoders.columnar.eight_bytes import put, word
 
 NULL, VALUE, UNSENT, ABSENT, DIFF = 0, 1, 2, 3, 4
 

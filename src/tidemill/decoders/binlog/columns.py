@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.decoders._shared.mysql import table_map as m
+from tidemill.decoders._shared.mysql import types
 from tidemill.decoders.binlog import cells, old_temporal, strings, temporal
 from tidemill.decoders.binlog.column import BinlogCells, Mask, Result
 from tidemill.decoders.binlog.json import documents
-from tidemill.decoders.mysql_shared import table_map as m
-from tidemill.decoders.mysql_shared import types
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model import columns
 from tidemill.model.table import Column

@@ -10,6 +10,10 @@ import struct
 import zlib
 from collections.abc import Iterator
 
+from tidemill.decoders._shared.calendar import NO_TIME
+from tidemill.decoders._shared.mysql import table_map as maps
+from tidemill.decoders._shared.mysql.gtid import Flavor
+from tidemill.decoders._shared.mysql.table_lookup import TableLookup
 from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.emit import Emitter
@@ -19,10 +23,6 @@ from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.rows import Domain, TransactionName, Uuid
 from tidemill.decoders.binlog.statements import Statements
 from tidemill.decoders.binlog.stream import BinlogStream
-from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.mysql_shared import table_map as maps
-from tidemill.decoders.mysql_shared.gtid import Flavor
-from tidemill.decoders.mysql_shared.table_lookup import TableLookup
 from tidemill.errors import DecodeError, SourceError
 from tidemill.model.barrier import Barrier
 from tidemill.model.change import Change

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tidemill.decoders._shared.calendar import NO_TIME
+from tidemill.decoders._shared.mysql.table_lookup import DdlChange, barrier_of
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.blocks import statements
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
-from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.mysql_shared.table_lookup import DdlChange, barrier_of
 from tidemill.errors import TidemillError
 from tidemill.model.barrier import Barrier
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tidemill.decoders._shared.mysql.gtid import MysqlGtids
 from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
-from tidemill.decoders.mysql_shared.gtid import MysqlGtids
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, SpillAborted
 

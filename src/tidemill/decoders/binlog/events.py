@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidemill.decoders.mysql_shared import charsets
-from tidemill.decoders.mysql_shared.fields import Bytes
-from tidemill.decoders.mysql_shared.session import NO_SESSION, SqlMode, StatementSession
+from tidemill.decoders._shared.mysql import charsets
+from tidemill.decoders._shared.mysql.fields import Bytes
+from tidemill.decoders._shared.mysql.session import NO_SESSION, SqlMode, StatementSession
 from tidemill.errors import DecodeError
 
 HEADER = 19

@@ -6,7 +6,7 @@ the sizes come from the column's type. Rare: a value is written anew as servers 
 
 from __future__ import annotations
 
-from tidemill.decoders.mysql_shared import table_map as m
+from tidemill.decoders._shared.mysql import table_map as m
 from tidemill.errors import DecodeError
 
 NOW = {m.TIMESTAMP: m.TIMESTAMP2, m.DATETIME: m.DATETIME2, m.TIME: m.TIME2}

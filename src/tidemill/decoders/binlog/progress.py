@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tidemill.decoders._shared.mysql.gtid import MariadbGtids, MysqlGtids
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.rows import Domain, Uuid
 from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
-from tidemill.decoders.mysql_shared.gtid import MariadbGtids, MysqlGtids
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.position import Position
 

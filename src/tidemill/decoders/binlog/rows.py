@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.decoders._shared import eight_bytes
+from tidemill.decoders._shared.mysql.table_map import TableMap
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.columns import Converter, converter
-from tidemill.decoders.columnar import eight_bytes
-from tidemill.decoders.mysql_shared.table_map import TableMap
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model.columns import Ints
 from tidemill.model.table import Table

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tidemill.decoders._shared.calendar import NO_TIME
+from tidemill.decoders._shared.crc32 import crc32
 from tidemill.decoders.binlog.images import (
     NEW_WHOLE,
     OLD_WHOLE,
@@ -26,8 +28,6 @@ from tidemill.decoders.binlog.images import (
     skip_whole,
 )
 from tidemill.decoders.binlog.wire import le16, le24, le32, le48, le64, unpack
-from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.columnar.crc32 import crc32
 from tidemill.model.barrier import Barrier
 
 # Slots of the state vector, which lives as long as the connection.

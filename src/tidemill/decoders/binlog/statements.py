@@ -11,6 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from tidemill.decoders._shared.calendar import NO_TIME
+from tidemill.decoders._shared.mysql.table_lookup import DdlChange, TableLookup, barrier_of
 from tidemill.decoders.binlog import events
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.blocks import statements
@@ -18,8 +20,6 @@ from tidemill.decoders.binlog.emit import Emitter
 from tidemill.decoders.binlog.ends import TransactionEnds
 from tidemill.decoders.binlog.progress import Progress
 from tidemill.decoders.binlog.stream import BinlogStream, BinlogTransaction
-from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.mysql_shared.table_lookup import DdlChange, TableLookup, barrier_of
 from tidemill.errors import SKIP, SourceError
 from tidemill.model.change import Change, Committed
 

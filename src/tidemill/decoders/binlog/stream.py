@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tidemill.decoders._shared.calendar import NO_TIME
+from tidemill.decoders._shared.mysql.place import BinlogPlace
 from tidemill.decoders.binlog import scan as scanning
 from tidemill.decoders.binlog.blocks import Blocks
 from tidemill.decoders.binlog.rows import BinlogRows, Names, TableNumbers, TransactionName
-from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.mysql_shared.place import BinlogPlace
 from tidemill.errors import ConnectionLost, DecodeError, SourceError
 
 _BROKEN = {

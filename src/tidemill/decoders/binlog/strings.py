@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.decoders._shared import eight_bytes
+from tidemill.decoders._shared.mysql import charsets, types
+from tidemill.decoders._shared.mysql import table_map as m
+from tidemill.decoders._shared.mysql.fill import inet6_text
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog.column import BinlogCells, Mask, Result
-from tidemill.decoders.columnar import eight_bytes
-from tidemill.decoders.mysql_shared import charsets, types
-from tidemill.decoders.mysql_shared import table_map as m
-from tidemill.decoders.mysql_shared.fill import inet6_text
 from tidemill.errors import DecodeError
 
 

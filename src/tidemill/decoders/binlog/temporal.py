@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tidemill.decoders._shared.calendar import days, micros
 from tidemill.decoders.binlog.cells import VALUE
-from tidemill.decoders.columnar.calendar import days, micros
 from tidemill.errors import DecodeError
 
 _MONTH = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)

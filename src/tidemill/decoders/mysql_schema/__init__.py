@@ -22,6 +22,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from tidemill.contracts import StructureHistory
+from tidemill.decoders._shared.mysql import charsets
+from tidemill.decoders._shared.mysql import table_map as m
+from tidemill.decoders._shared.mysql import types as mysqltypes
+from tidemill.decoders._shared.mysql.gtid import Flavor
+from tidemill.decoders._shared.mysql.place import BinlogPlace
+from tidemill.decoders._shared.mysql.session import NO_SESSION, StatementSession
+from tidemill.decoders._shared.mysql.table_lookup import DdlChange
+from tidemill.decoders._shared.mysql.table_map import TableMap
+from tidemill.decoders._shared.mysql.types import labels
 from tidemill.decoders.mysql_schema import notes
 from tidemill.decoders.mysql_schema import statements as sql
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogDatabase, CatalogTable, ServerCatalog
@@ -36,14 +45,6 @@ from tidemill.decoders.mysql_schema.table import structure
 from tidemill.decoders.mysql_schema.target import calls_nothing, target
 from tidemill.decoders.mysql_schema.temporary import TableKey
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, tokenize
-from tidemill.decoders.mysql_shared import charsets
-from tidemill.decoders.mysql_shared import table_map as m
-from tidemill.decoders.mysql_shared import types as mysqltypes
-from tidemill.decoders.mysql_shared.gtid import Flavor
-from tidemill.decoders.mysql_shared.place import BinlogPlace
-from tidemill.decoders.mysql_shared.session import NO_SESSION, StatementSession
-from tidemill.decoders.mysql_shared.table_lookup import DdlChange
-from tidemill.decoders.mysql_shared.table_map import TableMap
 from tidemill.errors import SKIP, DecodeError
 from tidemill.model.position import Position
 from tidemill.model.table import Table
@@ -58,6 +59,7 @@ __all__ = [
     "ServerCatalog",
     "implicit_period",
     "is_rounded",
+    "labels",
     "of_catalog",
     "structure",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from tidemill.decoders.mysql_shared.place import BinlogPlace
+from tidemill.decoders._shared.mysql.place import BinlogPlace
 
 
 @dataclass(frozen=True, slots=True)

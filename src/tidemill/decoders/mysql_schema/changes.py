@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tidemill.decoders._shared.mysql.session import SqlMode
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
 from tidemill.decoders.mysql_schema.history import Effect, State, Unknown
 from tidemill.decoders.mysql_schema.temporary import TableKey
 from tidemill.decoders.mysql_schema.tokens import quote
-from tidemill.decoders.mysql_shared.session import SqlMode
 from tidemill.schema.ddl_document import describe_structure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidemill.decoders._shared.mysql.fill import NONE
 from tidemill.decoders.mysql_schema import defaults
 from tidemill.decoders.mysql_schema.column_definition import charset_name, charset_of_collation, definition
 from tidemill.decoders.mysql_schema.statements import (
@@ -20,7 +21,6 @@ from tidemill.decoders.mysql_schema.statements import (
     WrittenName,
 )
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenReader
-from tidemill.decoders.mysql_shared.fill import NONE
 
 _NOT_COLUMNS = {"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"}
 _INDEXES = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tidemill.decoders._shared.mysql import charsets, types
+from tidemill.decoders._shared.mysql.fill import COMPUTED, NONE
+from tidemill.decoders._shared.mysql.session import SqlMode
 from tidemill.decoders.mysql_schema import defaults
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, tokenize
-from tidemill.decoders.mysql_shared import charsets, types
-from tidemill.decoders.mysql_shared.fill import COMPUTED, NONE
-from tidemill.decoders.mysql_shared.session import SqlMode
 
 _WIDTHS = {"tinyint": 4, "smallint": 6, "mediumint": 9, "int": 11, "bigint": 20}
 _INTEGERS = {

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from tidemill.decoders._shared.mysql.session import PLAIN, SqlMode
 from tidemill.decoders.mysql_schema.clauses import (
     alteration,
     charset_option,
@@ -35,7 +36,6 @@ from tidemill.decoders.mysql_schema.statements import (
     TruncateTable,
 )
 from tidemill.decoders.mysql_schema.tokens import QUOTINGS, NotUnderstood, TokenReader, tokenize, without_quotes
-from tidemill.decoders.mysql_shared.session import PLAIN, SqlMode
 
 _FIRST = re.compile(
     r"\s*(?:SET\s+STATEMENT\b.*?\bFOR\s+)?(CREATE|ALTER|DROP|RENAME|TRUNCATE|INSERT|REPLACE|UPDATE|DELETE|LOAD)\b",

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 
+from tidemill.decoders._shared.mysql.fill import COMPUTED, NONE
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood, TokenKind, TokenReader, tokenize
-from tidemill.decoders.mysql_shared.fill import COMPUTED, NONE
 
 _LITERALS = {"NULL": NONE, "TRUE": "1", "FALSE": "0"}
 _LOST = "\ufffd"  # stands in a statement for bytes that were no text

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from tidemill.decoders._shared.mysql.session import NO_SESSION, StatementSession
 from tidemill.decoders.mysql_schema import statements as sql
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
 from tidemill.decoders.mysql_schema.column_definition import Definition, canonical, implicit_period, widen
 from tidemill.decoders.mysql_schema.defaults import kept_default
 from tidemill.decoders.mysql_schema.temporary import TableKey, Temporary
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood
-from tidemill.decoders.mysql_shared.session import NO_SESSION, StatementSession
 from tidemill.model.position import Position
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 import orjson
 
 from tidemill.contracts import Structure
+from tidemill.decoders._shared.mysql.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders._shared.mysql.place import BinlogPlace, file_number
 from tidemill.decoders.mysql_schema.catalog import CatalogTable
 from tidemill.decoders.mysql_schema.history import State, TableHistory, Unknown
 from tidemill.decoders.mysql_schema.temporary import TableKey
-from tidemill.decoders.mysql_shared.gtid import Flavor, MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_shared.place import BinlogPlace, file_number
 from tidemill.model.position import Position
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
+from tidemill.decoders._shared.mysql import charsets
+from tidemill.decoders._shared.mysql import table_map as m
+from tidemill.decoders._shared.mysql.table_map import TableMap
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogTable
 from tidemill.decoders.mysql_schema.column_definition import bytes_of_character
-from tidemill.decoders.mysql_shared import charsets
-from tidemill.decoders.mysql_shared import table_map as m
-from tidemill.decoders.mysql_shared.table_map import TableMap
 
 _FIXED = {
     "tinyint": {m.TINY}, "smallint": {m.SHORT}, "mediumint": {m.INT24}, "int": {m.LONG}, "bigint": {m.LONGLONG},

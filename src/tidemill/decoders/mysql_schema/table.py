@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tidemill.decoders._shared.mysql.fill import initial
+from tidemill.decoders._shared.mysql.gtid import Flavor
+from tidemill.decoders._shared.mysql.types import data_type
 from tidemill.decoders.mysql_schema.catalog import CatalogTable
-from tidemill.decoders.mysql_shared.fill import initial
-from tidemill.decoders.mysql_shared.gtid import Flavor
-from tidemill.decoders.mysql_shared.types import data_type
 from tidemill.model.table import Column, Table
 
 

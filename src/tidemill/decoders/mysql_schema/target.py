@@ -7,9 +7,9 @@ of that table does cannot be seen in it.
 
 from __future__ import annotations
 
+from tidemill.decoders._shared.mysql.session import SqlMode
 from tidemill.decoders.mysql_schema.statements import WrittenName
 from tidemill.decoders.mysql_schema.tokens import NotUnderstood, SqlToken, TokenKind, TokenReader, tokenize
-from tidemill.decoders.mysql_shared.session import SqlMode
 
 _NOISE = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE", "CONCURRENT", "LOCAL")
 # What may stand before a parenthesis. A function of the user's own may write to any table.

@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from tidemill.decoders._shared.mysql.session import StatementSession
 from tidemill.decoders.mysql_schema import statements as sql
-from tidemill.decoders.mysql_shared.session import StatementSession
 
 TableKey = tuple[str, str]
 _NOBODY = sql.WrittenName("", "")  # whose structure nobody knows

@@ -17,7 +17,7 @@ from sqlglot.dialects.mysql import MySQL
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import TokenType
 
-from tidemill.decoders.mysql_shared.session import PLAIN, SqlMode
+from tidemill.decoders._shared.mysql.session import PLAIN, SqlMode
 
 
 class TokenKind(enum.Enum):

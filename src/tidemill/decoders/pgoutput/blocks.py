@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders.columnar.calendar import NO_TIME
-from tidemill.decoders.columnar.sides import commits, list_unchanged, meta, runs, side_values, table_runs
+from tidemill.decoders._shared.calendar import NO_TIME
+from tidemill.decoders._shared.sides import commits, list_unchanged, meta, runs, side_values, table_runs
 from tidemill.decoders.pgoutput import cells, messages
 from tidemill.decoders.pgoutput import scan as scanning
 from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, strings

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders.columnar.eight_bytes import number, word
+from tidemill.decoders._shared.eight_bytes import number, word
 from tidemill.decoders.pgoutput.scan import _be32
 
 TEXT = 116

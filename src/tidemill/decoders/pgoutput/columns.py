@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.decoders.columnar import eight_bytes
-from tidemill.decoders.columnar.decimal_text import decimals
+from tidemill.decoders._shared import eight_bytes
+from tidemill.decoders._shared.decimal_text import decimals
 from tidemill.decoders.pgoutput import cells, temporal
 from tidemill.errors import DecodeError
 from tidemill.model.columns import booleans

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders.columnar.calendar import MICROS_PER_DAY
-from tidemill.decoders.columnar.eight_bytes import word
+from tidemill.decoders._shared.calendar import MICROS_PER_DAY
+from tidemill.decoders._shared.eight_bytes import word
 from tidemill.decoders.pgoutput.cells import NULL, TEXT
 from tidemill.decoders.pgoutput.scan import _be32
 

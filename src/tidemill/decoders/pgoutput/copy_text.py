@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.decoders.columnar.eight_bytes import ROOM
-from tidemill.decoders.columnar.sides import meta, side_values
+from tidemill.decoders._shared.eight_bytes import ROOM
+from tidemill.decoders._shared.sides import meta, side_values
 from tidemill.decoders.pgoutput import copy_rows
 from tidemill.decoders.pgoutput.columns import PgOutputCells, convert, fixed_array, strings
 from tidemill.errors import DecodeError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders.columnar.calendar import NO_TIME
+from tidemill.decoders._shared.calendar import NO_TIME
 from tidemill.model.barrier import Barrier
 
 # Slots of the state vector, which lives as long as the connection.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tidemill.decoders.columnar.calendar import MICROS_PER_DAY, days, micros
+from tidemill.decoders._shared.calendar import MICROS_PER_DAY, days, micros
 from tidemill.decoders.pgoutput.cells import TEXT
 
 _NO_DAY = np.int64(1) << 31  # what date32 cannot hold

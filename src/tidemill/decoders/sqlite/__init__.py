@@ -3,7 +3,7 @@
 `sources/sqlite` fills cells from a change table, `sources/turso` from records; both make blocks here.
 """
 
-from tidemill.decoders.columnar.sides import table_runs
+from tidemill.decoders._shared.sides import table_runs
 from tidemill.decoders.sqlite.blocks import RowChanges, SchemaStatement, block_of, ddl_block, truncate_block
 from tidemill.decoders.sqlite.cells import (
     ABSENT,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.decoders.columnar.sides import list_unchanged, meta, side_values
+from tidemill.decoders._shared.sides import list_unchanged, meta, side_values
 from tidemill.decoders.sqlite.cells import NULL, SqliteCells
 from tidemill.decoders.sqlite.columns import key_to_arrow, odd_strings, to_arrow
 from tidemill.decoders.sqlite.structure import SqliteTable, describe_table

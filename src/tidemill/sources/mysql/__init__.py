@@ -25,7 +25,7 @@ from tidemill.contracts import (
     SourceConfig,
     history_of,
 )
-from tidemill.decoders.mysql_shared import BinlogPlace, Flavor
+from tidemill.decoders.binlog import BinlogPlace, Flavor
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.position import Ordering, Position
 from tidemill.model.table import Table

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tidemill.decoders.binlog import BinlogPlace, Flavor, GtidSet, MysqlGtids
 from tidemill.decoders.mysql_schema import (
     SYSTEM,
     CatalogColumn,
@@ -17,7 +18,6 @@ from tidemill.decoders.mysql_schema import (
     is_rounded,
     of_catalog,
 )
-from tidemill.decoders.mysql_shared import BinlogPlace, Flavor, GtidSet, MysqlGtids
 from tidemill.errors import ConnectionLost, SourceError
 from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql import server as facts

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.contracts import Check, Outcome, Resting
-from tidemill.decoders.mysql_shared import BinlogPlace, Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders.binlog import BinlogPlace, Flavor, MariadbGtids, MysqlGtids
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql import server as facts

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from tidemill.decoders.mysql_shared import labels
+from tidemill.decoders.mysql_schema import labels
 from tidemill.errors import SourceError
 from tidemill.model.snapshot import Bound, Chunk
 from tidemill.model.table import Column

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from tidemill.decoders.binlog import BinlogPlace, Flavor
 from tidemill.decoders.mysql_schema import CatalogTable, structure
-from tidemill.decoders.mysql_shared import BinlogPlace, Flavor
 from tidemill.errors import SourceError
 from tidemill.model.position import Position
 from tidemill.model.snapshot import SnapshotTable

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tidemill.contracts import Schemas, history_of
-from tidemill.decoders.binlog import BinlogDecoder, BinlogRefused
+from tidemill.decoders.binlog import BinlogDecoder, BinlogPlace, BinlogRefused
 from tidemill.decoders.mysql_schema import MysqlTables
-from tidemill.decoders.mysql_shared import BinlogPlace
 from tidemill.errors import SourceError
 from tidemill.model.change import Change
 from tidemill.sources.mysql import catalog

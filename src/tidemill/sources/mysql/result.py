@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 from pymysql.constants import COMMAND
 
-from tidemill.decoders.binlog import ResultRows, result_types
-from tidemill.decoders.mysql_shared import Flavor
+from tidemill.decoders.binlog import Flavor, ResultRows, result_types
 from tidemill.errors import ConnectionLost
 from tidemill.model.block import Block
 from tidemill.model.table import Table

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tidemill.decoders.mysql_shared import (
+from tidemill.decoders.binlog import (
     BinlogPlace,
     BinlogWitness,
     Flavor,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.contracts.catalog_scan import CatalogScan, ScannedTable
+from tidemill.decoders.binlog import Flavor
 from tidemill.decoders.mysql_schema import structure
-from tidemill.decoders.mysql_shared import Flavor
 from tidemill.sources.mysql import catalog
 from tidemill.sources.mysql.client import MysqlSession, connect
 from tidemill.sources.mysql.server import MysqlServerInfo

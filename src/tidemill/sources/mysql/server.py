@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.decoders.mysql_shared import Flavor, GtidSet, MariadbGtids, MysqlGtids
+from tidemill.decoders.binlog import Flavor, GtidSet, MariadbGtids, MysqlGtids
 from tidemill.errors import SourceError, TidemillError
 from tidemill.sources.mysql.client import MysqlSession
 

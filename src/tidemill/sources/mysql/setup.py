@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidemill.decoders.mysql_shared import Flavor
+from tidemill.decoders.binlog import Flavor
 from tidemill.sources.mysql import errors, tables
 from tidemill.sources.mysql import server as facts
 from tidemill.sources.mysql.client import MysqlSession, connect

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 from tidemill.contracts import Passage
 from tidemill.decoders.binlog import (
     EVENT_HEADER,
+    BinlogPlace,
     BinlogRefused,
     EventType,
+    MariadbGtids,
+    MysqlGtids,
     TaggedGtid,
     read_query,
     read_server_packet,
     read_tagged_gtid,
 )
-from tidemill.decoders.mysql_shared import BinlogPlace, MariadbGtids, MysqlGtids
 from tidemill.errors import ConfigError, DecodeError, SourceError
 from tidemill.model.position import Position
 from tidemill.sources.mysql import resume as position

@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from tidemill.contracts.catalog_scan import CatalogScan
-from tidemill.decoders.binlog import expression
-from tidemill.decoders.mysql_shared import BinlogPlace, Flavor, file_number
+from tidemill.decoders.binlog import BinlogPlace, Flavor, expression, file_number
 from tidemill.errors import SourceError, StructureChanged
 from tidemill.model.block import Block
 from tidemill.model.position import Ordering, Position

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from pymysql.constants import COMMAND
 
-from tidemill.decoders.binlog import EventType
-from tidemill.decoders.mysql_shared import BinlogPlace, Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders.binlog import BinlogPlace, EventType, Flavor, MariadbGtids, MysqlGtids
 from tidemill.errors import ConnectionLost, SourceError
 from tidemill.net.buffered import BufferedReader, Pace
 from tidemill.sources.mysql import errors

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.support.seed import run_seed
+from tidemill.decoders._shared.mysql import charsets, table_map, types
 from tidemill.decoders.binlog import cells, strings
 from tidemill.decoders.binlog.column import BinlogCells
-from tidemill.decoders.mysql_shared import charsets, table_map, types
 from tidemill.errors import DecodeError
 from tidemill.lab.servers.mysql_family import Server
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.decoders.mysql_shared.gtid import Flavor, MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_shared.place import BinlogPlace
+from tidemill.decoders._shared.mysql.gtid import Flavor, MariadbGtids, MysqlGtids
+from tidemill.decoders._shared.mysql.place import BinlogPlace
 from tidemill.errors import ConfigError
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -13,8 +13,8 @@ import pytest
 
 from tests.decoders.binlog.kinds import KINDS
 from tests.support.binlogstream import end_of_binlog, packets, record
-from tidemill.decoders.mysql_shared import table_map
-from tidemill.decoders.mysql_shared.table_map import TableMap
+from tidemill.decoders._shared.mysql import table_map
+from tidemill.decoders._shared.mysql.table_map import TableMap
 from tidemill.lab.servers.mysql_family import Server
 
 _TABLE_MAP, _BINARY = 19, 63

@@ -14,10 +14,10 @@ from tests.decoders.mysql_schema.tables.support import METADATA, ORDERS, QUERY, 
 from tests.servers.mysql import KINDS, private_server
 from tests.support.mysqlbinlog import events
 from tests.support.mysqlcatalog import read_catalog
+from tidemill.decoders._shared.mysql.gtid import Flavor
+from tidemill.decoders._shared.mysql.place import BinlogPlace
 from tidemill.decoders.mysql_schema import MysqlTables, ServerCatalog
 from tidemill.decoders.mysql_schema.catalog import CatalogDatabase
-from tidemill.decoders.mysql_shared.gtid import Flavor
-from tidemill.decoders.mysql_shared.place import BinlogPlace
 from tidemill.schema.registry import SchemaRegistry
 
 

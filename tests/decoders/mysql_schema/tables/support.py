@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import pymysql
 
 from tests.support.mysqlbinlog import Event, statement
+from tidemill.decoders._shared.mysql import table_map
+from tidemill.decoders._shared.mysql.gtid import Flavor
+from tidemill.decoders._shared.mysql.place import BinlogPlace
+from tidemill.decoders._shared.mysql.table_lookup import DdlChange
 from tidemill.decoders.mysql_schema import MysqlTables, ServerCatalog
 from tidemill.decoders.mysql_schema.catalog import CatalogColumn, CatalogDatabase, CatalogTable
-from tidemill.decoders.mysql_shared import table_map
-from tidemill.decoders.mysql_shared.gtid import Flavor
-from tidemill.decoders.mysql_shared.place import BinlogPlace
-from tidemill.decoders.mysql_shared.table_lookup import DdlChange
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.model.position import Position
 from tidemill.schema.registry import SchemaRegistry

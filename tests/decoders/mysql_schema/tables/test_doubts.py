@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from tests.decoders.mysql_schema.tables.support import SHAPE, Clock, run
+from tidemill.decoders._shared.mysql import table_map
 from tidemill.decoders.mysql_schema import MysqlTables
-from tidemill.decoders.mysql_shared import table_map
 from tidemill.errors import DecodeError
 from tidemill.model.position import Position
 

@@ -9,12 +9,12 @@ import pytest
 
 from tests.decoders.mysql_schema.tables.support import ORDERS, SHAPE, TABLE_MAP, Clock, run
 from tests.support.mysqlbinlog import events
+from tidemill.decoders._shared.mysql import table_map
+from tidemill.decoders._shared.mysql.gtid import Flavor
+from tidemill.decoders._shared.mysql.place import BinlogPlace
+from tidemill.decoders._shared.mysql.session import SqlMode, StatementSession
 from tidemill.decoders.mysql_schema import MysqlTables, ServerCatalog
 from tidemill.decoders.mysql_schema.catalog import CatalogDatabase
-from tidemill.decoders.mysql_shared import table_map
-from tidemill.decoders.mysql_shared.gtid import Flavor
-from tidemill.decoders.mysql_shared.place import BinlogPlace
-from tidemill.decoders.mysql_shared.session import SqlMode, StatementSession
 from tidemill.lab.servers.mysql_family import Server
 from tidemill.schema.registry import SchemaRegistry
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.decoders.mysql_schema.tables.support import QUERY, TABLE_MAP, Story, tables
 from tests.support.mysqlbinlog import Event, statement
+from tidemill.decoders._shared.mysql import table_map
+from tidemill.decoders._shared.mysql.gtid import Flavor
+from tidemill.decoders._shared.mysql.table_lookup import DdlChange
 from tidemill.decoders.mysql_schema import MysqlTables, ServerCatalog
 from tidemill.decoders.mysql_schema.catalog import CatalogDatabase
-from tidemill.decoders.mysql_shared import table_map
-from tidemill.decoders.mysql_shared.gtid import Flavor
-from tidemill.decoders.mysql_shared.table_lookup import DdlChange
 from tidemill.errors import DecodeError
 from tidemill.model.table import Table
 from tidemill.schema.registry import SchemaRegistry

@@ -6,11 +6,11 @@ import orjson
 import pytest
 
 from tests.decoders.mysql_schema.tables.support import ORDERS, SHAPE, Clock
+from tidemill.decoders._shared.mysql.gtid import Flavor
+from tidemill.decoders._shared.mysql.place import BinlogPlace
+from tidemill.decoders._shared.mysql.session import StatementSession
 from tidemill.decoders.mysql_schema import MysqlTables, ServerCatalog
 from tidemill.decoders.mysql_schema.catalog import CatalogDatabase
-from tidemill.decoders.mysql_shared.gtid import Flavor
-from tidemill.decoders.mysql_shared.place import BinlogPlace
-from tidemill.decoders.mysql_shared.session import StatementSession
 from tidemill.errors import DecodeError
 from tidemill.schema.registry import SchemaRegistry
 

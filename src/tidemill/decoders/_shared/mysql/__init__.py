@@ -1,4 +1,5 @@
-"""What the binlog and the history of tables both need of MySQL and MariaDB. No I/O; sources use the names below.
+"""What the binlog and the history of tables both need of MySQL and MariaDB. No I/O; what sources use of it
+`binlog` and `mysql_schema` export.
 
 table_lookup  what the decoder of the binlog asks of the history: tables' structures, and what statements did to them
 table_map     TABLE_MAP events: physical types of a table's columns; fields reads such events
@@ -7,18 +8,3 @@ fill          values of columns that an INSERT left out of its image
 gtid          sets of global transaction ids; place is how far a stream has come
 session       what a statement's session was set to
 """
-
-from tidemill.decoders.mysql_shared.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids
-from tidemill.decoders.mysql_shared.place import BinlogPlace, BinlogWitness, file_number
-from tidemill.decoders.mysql_shared.types import labels
-
-__all__ = [
-    "BinlogPlace",
-    "BinlogWitness",
-    "Flavor",
-    "GtidSet",
-    "MariadbGtids",
-    "MysqlGtids",
-    "file_number",
-    "labels",
-]

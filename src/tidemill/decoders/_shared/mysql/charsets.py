@@ -1,7 +1,7 @@
 """Character sets of MySQL and MariaDB, to UTF-8 exactly as the servers convert them.
 
 Python's codecs do it where they agree with the server; where they differ, or there is none, the difference stands here.
-`tests/decoders/mysql_shared/test_charsets.py` asks the servers about every byte and every code. What a character set
+`tests/decoders/_shared/mysql/test_charsets.py` asks the servers about every byte and every code. What a character set
 has no character for stays bytes (an odd value, in hexadecimal).
 """
 

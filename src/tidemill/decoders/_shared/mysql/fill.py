@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decoders.mysql_shared import charsets, types
+from tidemill.decoders._shared.mysql import charsets, types
 from tidemill.errors import DecodeError
 from tidemill.model.table import Column, Initial, Table
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from tidemill.decoders.mysql_shared.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids, parse_gtids
+from tidemill.decoders._shared.mysql.gtid import Flavor, GtidSet, MariadbGtids, MysqlGtids, parse_gtids
 from tidemill.errors import ConfigError
 from tidemill.model.position import Ordering, Position
 

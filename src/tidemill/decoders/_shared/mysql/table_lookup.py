@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemill.decoders.mysql_shared.session import NO_SESSION, StatementSession
-from tidemill.decoders.mysql_shared.table_map import TableMap
+from tidemill.decoders._shared.mysql.session import NO_SESSION, StatementSession
+from tidemill.decoders._shared.mysql.table_map import TableMap
 from tidemill.model.barrier import Barrier
 from tidemill.model.position import Position
 from tidemill.model.table import Table

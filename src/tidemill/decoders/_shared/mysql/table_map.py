@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemill.decoders.mysql_shared.fields import Bytes
+from tidemill.decoders._shared.mysql.fields import Bytes
 from tidemill.errors import DecodeError
 
 # Column types as the binlog numbers them (`enum_field_types`).

@@ -12,10 +12,10 @@ import re
 
 import pyarrow as pa
 
-from tidemill.decoders.mysql_shared import charsets
-from tidemill.decoders.mysql_shared import table_map as m
-from tidemill.decoders.mysql_shared.gtid import Flavor
-from tidemill.decoders.mysql_shared.table_map import TableMap
+from tidemill.decoders._shared.mysql import charsets
+from tidemill.decoders._shared.mysql import table_map as m
+from tidemill.decoders._shared.mysql.gtid import Flavor
+from tidemill.decoders._shared.mysql.table_map import TableMap
 from tidemill.errors import DecodeError
 from tidemill.model.types import DataType, JsonForm
 

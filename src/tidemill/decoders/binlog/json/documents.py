@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import config
 
+from tidemill.decoders._shared.mysql.fields import Bytes
 from tidemill.decoders.binlog import cells
 from tidemill.decoders.binlog.column import BinlogCells
 from tidemill.decoders.binlog.json import text as kernel
 from tidemill.decoders.binlog.json.value import Node, broken_error, parse, quote, render
-from tidemill.decoders.mysql_shared.fields import Bytes
 from tidemill.errors import DecodeError
 from tidemill.model.columns import booleans
 

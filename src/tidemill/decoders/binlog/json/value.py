@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from tidemill.decoders.mysql_shared.fields import Bytes
+from tidemill.decoders._shared.mysql.fields import Bytes
 from tidemill.errors import DecodeError
 
 _DEPTH = 100  # JSON_DOCUMENT_MAX_DEPTH of the server

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tidemill.decoders._shared.calendar import days, micros
 from tidemill.decoders.binlog.cells import NULL, VALUE
 from tidemill.decoders.binlog.temporal import exists, little_endian, print_time
-from tidemill.decoders.columnar.calendar import days, micros
 
 #: Steps of a row program: the size of a value, or how its size is written before it.
 LENGTH_ENCODED, SHORT_LENGTH = -1, -2

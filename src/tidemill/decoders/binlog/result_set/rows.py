@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.decoders._shared.decimal_text import decimals
+from tidemill.decoders._shared.mysql import table_map as m
+from tidemill.decoders._shared.mysql import types
+from tidemill.decoders._shared.mysql.fields import Bytes
+from tidemill.decoders._shared.sides import meta, side_values
 from tidemill.decoders.binlog import columns, strings
 from tidemill.decoders.binlog.cells import VALUE
 from tidemill.decoders.binlog.column import BinlogCells, Result
 from tidemill.decoders.binlog.columns import Converter
 from tidemill.decoders.binlog.expand import read_only
 from tidemill.decoders.binlog.result_set import kernels
-from tidemill.decoders.columnar.decimal_text import decimals
-from tidemill.decoders.columnar.sides import meta, side_values
-from tidemill.decoders.mysql_shared import table_map as m
-from tidemill.decoders.mysql_shared import types
-from tidemill.decoders.mysql_shared.fields import Bytes
 from tidemill.errors import DecodeError
 from tidemill.model.block import Block, Op, Side
 from tidemill.model.columns import Ints
