@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 from tests.api.conftest import Harness, Serve, StandInCapture, document
-from tests.api.test_pipelines import until
 from tests.support.blocks import make_change
 from tests.support.scripted import ScriptedStream
+from tests.support.waiting import until
 from tidemill.api.client import ServerClient
 from tidemill.capture.status import CaptureStatus
 from tidemill.errors import ConfigError, LifecycleError, PipelineBusy, StateError, TidemillError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.api.conftest import Harness, Serve, StandInCapture, document
 from tests.api.test_schema_changes import seen
 from tests.support.deliveries import make_deliveries, make_events
+from tests.support.waiting import until
 from tidemill.api import rpc
 from tidemill.api.proto import PACKAGE, SERVICES, service
 from tidemill.api.proto import flows_pb2 as flows
@@ -103,13 +103,6 @@ def wait_for_state(client: Rpc, name: str, state: str) -> None:
         if sample.state == state:
             return
     pytest.fail("the stream of metrics ended")
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def create(client: Rpc, name: str, **spec: Any) -> Any:

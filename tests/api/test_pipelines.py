@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
@@ -15,6 +13,7 @@ import pytest
 
 from tests.api.conftest import Harness, Serve, StandInCapture, document, raw
 from tests.support.blocks import make_change
+from tests.support.waiting import until
 from tidemill.api.serve import reload
 from tidemill.capture.status import CaptureStatus
 from tidemill.config.confine import Confinement
@@ -26,13 +25,6 @@ from tidemill.service.server import watched_files
 from tidemill.service.server.tokens import Role
 from tidemill.service.server.watched_files import WatchedFiles, watching_files
 from tidemill.state import open_store
-
-
-def until(condition: Callable[[], object], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_a_pipeline_is_created_shown_without_secrets_and_deleted(server: Harness) -> None:

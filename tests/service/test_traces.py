@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.support.collector import ReceivedSpan, collecting
+from tests.support.waiting import until
 from tidemill import config
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.service.runtime import Runtime
@@ -31,13 +31,6 @@ spec:
   state_dir: {directory}/state
 """
 WRITES = {"sink.write nowhere", "sink.write lake"}
-
-
-def until(condition: Callable[[], object], seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def tree(spans: list[ReceivedSpan]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import psycopg
 
-from tests.service.test_runtime import until as until_in_time
+from tests.support.waiting import until as until_in_time
 from tidemill import config
 from tidemill.contracts.schema_change_store import ChangeStatus, Decision
 from tidemill.lab.servers.postgres import Postgres

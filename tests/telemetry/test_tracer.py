@@ -6,20 +6,13 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.support.collector import collecting
+from tests.support.waiting import until
 from tidemill.telemetry.spans import LaneSpans, Span, new_id, root_id, trace_id, trace_text, unpack
 from tidemill.telemetry.tracer import Tracer, is_wanted, open_tracer
-
-
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
