@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.sinks.benches import DELETE, ID, INSERT, UPDATE, SinkBench
 from tests.support.changes import changes, column, delivery, structure
 from tidemill.lab.servers.clickhouse_standin import ClickHouse
 from tidemill.model.block import Op
@@ -17,37 +18,21 @@ from tidemill.sinks.clickhouse import ClickHouseConfig, ClickHouseSink
 
 D = decimal.Decimal
 
-INSERT, UPDATE, DELETE, TRUNCATE = Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE
 
-ID = column("id", "bigint", pa.int64(), nullable=False)
-
-NAME = column("name", "text", pa.string())
-
-NOTE = column("note", "text", pa.string())
-
-T = structure("t", ID, NAME, NOTE)
-
-
-class Bench:
-    """A sink per worker, as after a restart, and the rows that a reader sees."""
+class Bench(SinkBench[ClickHouseSink]):
+    """With the rows that a reader sees."""
 
     def __init__(self, server: ClickHouse, database: str) -> None:
+        super().__init__()
         self.server = server
         self.database = database
-        self._open: list[ClickHouseSink] = []
 
-    def sink(self, **options: Any) -> ClickHouseSink:
+    def _make(self, **options: Any) -> ClickHouseSink:
         settings = {
             "id": "ch", "url": f"http://default:secret@127.0.0.1:{self.server.port}", "database": self.database,
             "connect_timeout_seconds": 2, **options,
         }  # fmt: skip
-        self._open.append(ClickHouseSink(ClickHouseConfig(**settings)))
-        return self._open[-1]
-
-    def write(self, *deliveries: Delivery, **options: Any) -> None:
-        sink = self.sink(**options)
-        for each in deliveries:
-            sink.write(each)
+        return ClickHouseSink(ClickHouseConfig(**settings))
 
     def rows(self, what: str = "*", table: str = "t", tail: str = "FINAL ORDER BY id") -> list[dict[str, Any]]:
         columns = "* EXCEPT (_version, _is_deleted)" if what == "*" else what
@@ -58,14 +43,6 @@ class Bench:
             f"SELECT name, type FROM system.columns WHERE database = '{self.database}' AND table = '{table}'"
         )
         return {row["name"]: row["type"] for row in rows}
-
-    def close(self) -> None:
-        for sink in self._open:
-            sink.close()
-
-
-def row(id: int, name: str | None = "a", note: str | None = "n") -> dict[str, Any]:
-    return {"id": id, "name": name, "note": note}
 
 
 TYPES: list[tuple[str, pa.DataType, str, Any, Any]] = [

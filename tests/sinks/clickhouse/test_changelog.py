@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.sinks.clickhouse.support import DELETE, ID, INSERT, NAME, TRUNCATE, UPDATE, Bench, T, row
+from tests.sinks.benches import DELETE, ID, INSERT, NAME, TRUNCATE, UPDATE, T, row
+from tests.sinks.clickhouse.support import Bench
 from tests.support.changes import changes, delivery, structure
 from tests.support.deliveries import make_deliveries, make_events
 from tidemill.errors import Refused

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.sinks.clickhouse.support import ID, INSERT, NAME, NOTE, TRUNCATE, UPDATE, Bench, T, row
+from tests.sinks.benches import ID, INSERT, NAME, NOTE, TRUNCATE, UPDATE, T, row
+from tests.sinks.clickhouse.support import Bench
 from tests.support.changes import changes, column, delivery, structure
 from tests.support.deliveries import by_table, make_deliveries, make_events
 from tidemill.errors import DeliveryError, Poisoned, Refused

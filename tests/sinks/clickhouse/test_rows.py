@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tests.sinks.clickhouse.support import DELETE, ID, INSERT, NAME, NOTE, TRUNCATE, UPDATE, Bench, T, row
+from tests.sinks.benches import DELETE, ID, INSERT, NAME, NOTE, TRUNCATE, UPDATE, T, row
+from tests.sinks.clickhouse.support import Bench
 from tests.support.changes import changes, column, delivery, structure
 from tidemill.model.block import Op
 

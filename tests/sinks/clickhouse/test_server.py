@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sinks.clickhouse.support import INSERT, Bench, T, row
+from tests.sinks.benches import INSERT, T, row
+from tests.sinks.clickhouse.support import Bench
 from tests.support.changes import changes, delivery
 from tidemill.contracts import Outcome
 from tidemill.errors import EnvironmentProblem, Refused

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tests.sinks.clickhouse.support import ID, INSERT, NAME, NOTE, Bench, D, T, row
+from tests.sinks.benches import ID, INSERT, NAME, NOTE, T, row
+from tests.sinks.clickhouse.support import Bench, D
 from tests.support.changes import changes, column, delivery, structure
 from tidemill.contracts import Outcome
 from tidemill.errors import Refused

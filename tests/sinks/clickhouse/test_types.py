@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.sinks.clickhouse.support import DELETE, ID, INSERT, NAME, TYPES, UPDATE, Bench, D, T, row
+from tests.sinks.benches import DELETE, ID, INSERT, NAME, UPDATE, T, row
+from tests.sinks.clickhouse.support import TYPES, Bench, D
 from tests.support.changes import changes, column, delivery, structure
 from tidemill.errors import Poisoned
 from tidemill.model.block import Side

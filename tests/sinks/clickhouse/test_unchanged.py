@@ -8,7 +8,8 @@ import uuid
 import pyarrow as pa
 import pytest
 
-from tests.sinks.clickhouse.support import DELETE, INSERT, UPDATE, Bench, D, T, row
+from tests.sinks.benches import DELETE, INSERT, UPDATE, T, row
+from tests.sinks.clickhouse.support import Bench, D
 from tests.support.changes import changes, column, delivery, structure
 from tidemill.errors import Poisoned
 

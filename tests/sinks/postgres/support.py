@@ -7,9 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
-import pyarrow as pa
 
-from tests.support.changes import column, structure
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery
 from tidemill.sinks.postgres import PostgresSink
@@ -17,12 +15,6 @@ from tidemill.sinks.postgres import PostgresSink
 numbers = itertools.count(1)
 
 Make = Callable[..., PostgresSink]
-
-ID = column("id", "bigint", pa.int64(), nullable=False)
-
-NAME, NOTE = (column(name, "text", pa.string()) for name in ("name", "note"))
-
-T = structure("t", ID, NAME, NOTE)
 
 
 def write(sink: PostgresSink, *deliveries: Delivery) -> int:

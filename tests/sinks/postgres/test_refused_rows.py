@@ -11,7 +11,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from tests.sinks.postgres.support import ID, Make, T, delivery_of, write
+from tests.sinks.benches import ID, T
+from tests.sinks.postgres.support import Make, delivery_of, write
 from tests.support.blocks import make_block, make_table
 from tests.support.changes import changes, column, structure
 from tests.support.origin import rows

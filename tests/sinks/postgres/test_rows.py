@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tests.decoders.pgoutput.kinds import KINDS, SETUP
-from tests.sinks.postgres.support import NAME, Make, T, delivery_of, write
+from tests.sinks.benches import NAME, T
+from tests.sinks.postgres.support import Make, delivery_of, write
 from tests.support.changes import changes, column, structure
 from tests.support.origin import Origin, deal, rows
 from tests.support.seed import run_seed

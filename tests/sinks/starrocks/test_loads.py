@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.sinks.starrocks.support import INSERT, Bench, T, row
+from tests.sinks.benches import INSERT, T, row
+from tests.sinks.starrocks.support import Bench
 from tests.support.changes import changes, delivery
 from tests.support.deliveries import by_table, make_deliveries, make_events
 from tidemill.errors import DeliveryError, Refused

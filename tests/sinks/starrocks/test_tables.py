@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.sinks.starrocks.support import DELETE, ID, INSERT, NAME, NOTE, UPDATE, Bench, T, row
+from tests.sinks.benches import DELETE, ID, INSERT, NAME, NOTE, UPDATE, T, row
+from tests.sinks.starrocks.support import Bench
 from tests.support.changes import changes, column, delivery, structure
 from tidemill.errors import Poisoned, Refused
 from tidemill.model.block import Side
