@@ -10,6 +10,7 @@ import base64
 import datetime
 import decimal
 import json
+import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -39,6 +40,7 @@ from tidemill.sinks.starrocks.types import fit, form_of, plain
 
 _LIVE = f"COALESCE({quote(IS_DELETED)}, 0) = 0"
 _PAGE = 20_000
+_LONGEST = 20  # characters of an integer of 64 bits
 Row = dict[str, Any]
 
 
@@ -226,13 +228,21 @@ def _to_text(value: Any) -> str | None:
 
 
 def _load(document: str | bytes) -> Any:
-    """Integers beyond 64 bits are doubles, as a JSON of StarRocks has them."""
-    return json.loads(document, parse_int=_integer)
+    """Integers beyond 64 bits are doubles, as a JSON of StarRocks has them. Numbers beyond a double, which it refuses,
+    are kept as they are: the rows that have them differ from all that is there."""
+    return json.loads(document, parse_int=_integer, parse_float=_double)
 
 
-def _integer(text: str) -> int | float:
+def _integer(text: str) -> int | float | decimal.Decimal:
+    if len(text) > _LONGEST:  # `int` refuses more than 4300 digits
+        return _double(text)
     number = int(text)
     return number if -(1 << 63) <= number < 1 << 64 else float(number)
+
+
+def _double(text: str) -> float | decimal.Decimal:
+    number = float(text)
+    return number if math.isfinite(number) else decimal.Decimal(text)
 
 
 def _dump(value: Any) -> str:
