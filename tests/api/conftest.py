@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -77,13 +77,7 @@ class Harness:
     """A control plane and its server. `client(role)` has a token of that role."""
 
     def __init__(
-        self,
-        directory: Path,
-        *,
-        auth: bool = True,
-        environment: Mapping[str, str] = ENVIRONMENT,
-        leases: LeaseKeeper | None = None,
-        **settings: Any,
+        self, directory: Path, *, auth: bool = True, leases: LeaseKeeper | None = None, **settings: Any
     ) -> None:
         self.directory = directory
         self.state = str(directory / "state" / "state.sqlite")
@@ -95,15 +89,11 @@ class Harness:
             **{
                 "state_dir": directory / "state", "trial_seconds": 5.0,
                 "confinement": Confinement((directory / "root",), frozenset({"POND_DSN"})),
-                "restarts": RetryPolicy(first=0.1, most=0.2), **settings,
+                "restarts": RetryPolicy(first=0.1, most=0.2), "environment": ENVIRONMENT, **settings,
             }
         )  # fmt: skip
-        self.control = ControlPlane(
-            Runtime(spark=_NO_SPARK, metrics=self.metrics, leases=leases),
-            self.store,
-            self.settings,
-            environment,
-        )
+        runtime = Runtime(spark=_NO_SPARK, metrics=self.metrics, leases=leases)
+        self.control = ControlPlane(runtime, self.store, self.settings)
         self.control.load()
         self.control.start_wanted()
         app = create_app(self.control, self.tokens if auth else None, max_body=100_000)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import orjson
 import psycopg
 import pytest
 
+from tests.support.waiting import until
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
 from tidemill.api.ports import Address
@@ -25,13 +24,6 @@ from tidemill.service.server.document_set import ControlSettings
 from tidemill.service.server.tokens import Role, Tokens
 from tidemill.state import open_installation
 from tidemill.telemetry.metrics import Metrics
-
-
-def until(condition: Callable[[], object], seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 def test_events_reach_the_files_through_every_change_over_the_api(
@@ -49,8 +41,9 @@ def test_events_reach_the_files_through_every_change_over_the_api(
             state_dir=tmp_path / "state",
             confinement=Confinement((events, *_sockets(dsn)), frozenset({"SHOP_DSN"})),
             trial_seconds=60,
+            environment={"SHOP_DSN": dsn},
         )
-        control = ControlPlane(Runtime(spark=spark, metrics=Metrics()), store, settings, {"SHOP_DSN": dsn})
+        control = ControlPlane(Runtime(spark=spark, metrics=Metrics()), store, settings)
         control.load()
         control.start_wanted()
         tokens = Tokens(store)
@@ -111,10 +104,11 @@ def test_a_dropped_slot_fails_a_served_pipeline_and_one_call_makes_the_copy_equa
         store = open_installation(str(tmp_path / "state.sqlite"))
         roots = (*_sockets(dsn), *_sockets(target))
         settings = ControlSettings(
-            state_dir=tmp_path / "state", confinement=Confinement(roots, frozenset({"LOST_DSN", "LOST_COPY"}))
+            state_dir=tmp_path / "state",
+            confinement=Confinement(roots, frozenset({"LOST_DSN", "LOST_COPY"})),
+            environment={"LOST_DSN": dsn, "LOST_COPY": target},
         )
-        environment = {"LOST_DSN": dsn, "LOST_COPY": target}
-        control = ControlPlane(Runtime(spark=spark, metrics=Metrics()), store, settings, environment)
+        control = ControlPlane(Runtime(spark=spark, metrics=Metrics()), store, settings)
         control.load()
         control.start_wanted()
         tokens = Tokens(store)

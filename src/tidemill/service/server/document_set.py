@@ -24,7 +24,8 @@ from tidemill.service.server.restarts import POLICY
 class ControlSettings:
     """`state_dir` is where pipelines of the API keep their state; `state_uri` a database for the state of pipelines
     that name none. `trial_seconds` is how long a changed pipeline may take to show whether it can start. `runs`: the
-    pipelines that this process may run; None means all, an empty set leaves them to workers."""
+    pipelines that this process may run; None means all, an empty set leaves them to workers. `environment` has the
+    variables that documents refer to; it is never printed."""
 
     files: tuple[Path, ...] = ()
     state_dir: Path = Path(".tidemill")
@@ -33,6 +34,7 @@ class ControlSettings:
     trial_seconds: float = 20.0
     runs: frozenset[str] | None = None
     restarts: RetryPolicy = POLICY
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False, compare=False)
 
     @property
     def is_worker(self) -> bool:
@@ -41,9 +43,8 @@ class ControlSettings:
 
 
 class DocumentSet:
-    def __init__(self, settings: ControlSettings, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: ControlSettings) -> None:
         self._settings = settings
-        self._environment = os.environ if environment is None else environment
 
     def read_files(self, beside: Sequence[Document]) -> dict[str, tuple[Document, Pipeline]]:
         """Every pipeline of the files, by name. `DocumentError` with all that is wrong in them, or between them and the
@@ -52,7 +53,7 @@ class DocumentSet:
         problems: list[Problem] = []
         for path in _files(self._settings.files):
             try:
-                documents += read_overridden(path, self._environment)
+                documents += read_overridden(path, self._settings.environment)
             except DocumentError as error:
                 problems += error.problems
         documents = [self._with_state(each) for each in documents]
@@ -76,7 +77,7 @@ class DocumentSet:
         return list(zip(documents, map(_without_spark, pipelines), strict=True))
 
     def values_used(self, data: Mapping[str, Any]) -> UsedValues:
-        return UsedValues(data, self._settings.confinement.environment(self._environment))
+        return UsedValues(data, self._settings.confinement.environment(self._settings.environment))
 
     def _violations(self, pipeline: Pipeline) -> list[Problem]:
         settings = self._settings
@@ -85,7 +86,7 @@ class DocumentSet:
         )
 
     def _expand(self, data: Mapping[str, Any]) -> Document:
-        environment = self._settings.confinement.environment(self._environment)
+        environment = self._settings.confinement.environment(self._settings.environment)
         try:
             return document_of(data, f"pipeline {name_in(data)} (API)", environment)
         except DocumentError as error:

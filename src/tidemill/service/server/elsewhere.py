@@ -43,14 +43,8 @@ TAKE_SECONDS = 30.0
 
 
 class ElsewhereFleet(SharedFleet):
-    def __init__(
-        self,
-        runtime: Runtime,
-        store: InstallationStore,
-        settings: ControlSettings,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(runtime, store, settings, environment)
+    def __init__(self, runtime: Runtime, store: InstallationStore, settings: ControlSettings) -> None:
+        super().__init__(runtime, store, settings)
         self._board = StatusBoard(runtime, store) if runtime.leases is not None else None
         self.worker_notes: dict[str, TidemillError] = {}  # by pipeline, from who starts workers (dispatch.py)
 

@@ -6,7 +6,7 @@ control.py is what operators call; this is what stands under it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -46,15 +46,9 @@ TURN_SECONDS = 1.0
 class Fleet:
     """Every method from any thread. Who changes a pipeline holds its turn (`_turn`)."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        store: InstallationStore,
-        settings: ControlSettings,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, runtime: Runtime, store: InstallationStore, settings: ControlSettings) -> None:
         self.runtime, self.store, self.settings = runtime, store, settings
-        self._documents = DocumentSet(settings, environment)
+        self._documents = DocumentSet(settings)
         self._changing = threading.Lock()  # guards what is below, and each check of a whole set of documents
         self._managed: dict[str, Managed] = {}
         self._claims: dict[str, tuple[Document, ...]] = {}  # of a change under way: the old document and the new one

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -40,14 +40,8 @@ RETRY_SECONDS = 600.0
 
 
 class ScheduledFleet(ElsewhereFleet):
-    def __init__(
-        self,
-        runtime: Runtime,
-        store: InstallationStore,
-        settings: ControlSettings,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(runtime, store, settings, environment)
+    def __init__(self, runtime: Runtime, store: InstallationStore, settings: ControlSettings) -> None:
+        super().__init__(runtime, store, settings)
         leases = runtime.leases
         process = leases.holder if leases is not None else uuid.uuid4().hex
         self._ending = threading.Event()

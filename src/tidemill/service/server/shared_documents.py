@@ -8,7 +8,7 @@ can be taken over. Which server runs what is decided by leases alone (leases.py)
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -33,14 +33,8 @@ LOOK_SECONDS = 1.0
 class SharedFleet(Fleet):
     """Follows the store where the runtime has leases; without them this server is the only one."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        store: InstallationStore,
-        settings: ControlSettings,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(runtime, store, settings, environment)
+    def __init__(self, runtime: Runtime, store: InstallationStore, settings: ControlSettings) -> None:
+        super().__init__(runtime, store, settings)
         self._catching_up: set[str] = set()
         follower = RepeatedTask(self._follow_store, seconds=LOOK_SECONDS, name="shared documents")
         self._follower = follower if runtime.leases is not None else None
