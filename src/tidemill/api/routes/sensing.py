@@ -13,6 +13,7 @@ from tidemill.service.schema.drift_values import example_values
 router = APIRouter(tags=["sensing"])
 
 Table = Annotated[str, Path(max_length=500, description="As the list has it: public.orders.")]
+Below = Annotated[bool, Query(description="Also those under their threshold.")]
 
 
 @router.get("/pipelines/{name}/sensing/schemas", summary="The tables whose events were looked at")
@@ -37,23 +38,13 @@ def show_statistics(_: Viewer, control: Control, name: Name) -> dict[str, Any]:
 
 
 @router.get("/pipelines/{name}/drift", summary="Events that are not as declared")
-def list_drift(
-    _: Viewer,
-    control: Control,
-    name: Name,
-    below: Annotated[bool, Query(description="Also those under their threshold.")] = False,
-) -> list[dict[str, Any]]:
+def list_drift(_: Viewer, control: Control, name: Name, below: Below = False) -> list[dict[str, Any]]:
     """Without values."""
     return [sensing.describe_finding(each) for each in sensing.drifts(control.pipeline(name), below=below)]
 
 
 @router.get("/pipelines/{name}/drift/values", summary="The same, with values of the examples")
-def show_drift_values(
-    _: Operator,
-    control: Control,
-    name: Name,
-    below: Annotated[bool, Query(description="Also those under their threshold.")] = False,
-) -> list[dict[str, Any]]:
+def show_drift_values(_: Operator, control: Control, name: Name, below: Below = False) -> list[dict[str, Any]]:
     """Read from the log, by offset; they are not kept. An example that the log does not have any more has none."""
     pipeline = control.pipeline(name)
     return [
