@@ -11,16 +11,14 @@ from __future__ import annotations
 import random
 import struct
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from tests.decoders.binlog import goldens as mygoldens
-from tests.decoders.pgoutput import corpus
+from tests.decoders.damage import ANY_STREAM, Harm, damage, feed, move_part
 from tests.support.binlogstream import MapTables, packets
+from tidemill.decoders._shared.mysql.gtid import Flavor
 from tidemill.decoders.binlog import BinlogDecoder
-from tidemill.decoders.mysql_shared.gtid import Flavor
 from tidemill.errors import DecodeError, SourceError
 from tidemill.model.position import Position
 
@@ -46,22 +44,9 @@ def _packet(event: bytes) -> bytes:
     return struct.pack("<I", len(event) + 1)[:3] + b"\0\0" + event
 
 
-def damaged(stream: bytes, pick: random.Random) -> bytes:
-    """The stream with one to three kinds of harm done to it."""
-    for _ in range(pick.choice((1, 1, 1, 2, 3))):
-        if stream:
-            stream = pick.choice(_HARMS)(stream, pick)
-    return stream
-
-
 def _move_event(stream: bytes, pick: random.Random) -> bytes:
     """Whole events in an order that no server has."""
-    found = list(packets(stream))
-    if len(found) > 1:
-        event = found.pop(pick.randrange(len(found)))
-        if pick.random() < 0.7:
-            found.insert(pick.randrange(len(found)), event)
-    return b"".join(found)
+    return move_part(list(packets(stream)), pick)
 
 
 def _shorten_event(stream: bytes, pick: random.Random) -> bytes:
@@ -99,8 +84,8 @@ def _change_kind(stream: bytes, pick: random.Random) -> bytes:
     return stream.replace(packet, packet[:9] + bytes([kind]) + packet[10:], 1)
 
 
-_HARMS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
-    *corpus.ANY_STREAM, _move_event, _shorten_event, _change_body, _change_body, _change_body, _change_kind,
+_HARMS: tuple[Harm, ...] = (
+    *ANY_STREAM, _move_event, _shorten_event, _change_body, _change_body, _change_body, _change_kind,
 )  # fmt: skip
 
 
@@ -108,17 +93,10 @@ def survive(
     stream: bytes, tables: MapTables, flavor: Flavor, began: str, chunk: int, *, spill_bytes: int, capacity: int,
     checked: bool = False,
 ) -> bool:  # fmt: skip
-    """Decodes; True if nothing was found wrong. Every array that comes out is valid."""
+    """Decodes; True if nothing was found wrong."""
     decoder = BinlogDecoder(tables, flavor=flavor, began=Position(began), spill_bytes=spill_bytes, capacity=capacity)
-    consumed = received = 0
     try:
-        while received < len(stream):
-            received = min(len(stream), received + chunk)
-            data: Any = memoryview(stream)[consumed:received]
-            for change in decoder.feed(corpus.Checked(data) if checked else data):
-                for block in getattr(change, "blocks", ()):
-                    block.batch.validate(full=True)
-            consumed += decoder.consumed
+        feed(decoder, stream, chunk, checked=checked)
     except (DecodeError, SourceError):
         return False
     return True
@@ -126,7 +104,7 @@ def survive(
 
 def attempt(pair: Pair, pick: random.Random, *, checked: bool = False) -> bool:
     golden, stream = pair
-    broken = damaged(unchecked(stream.data), pick)
+    broken = damage(unchecked(stream.data), pick, _HARMS)
     chunk = pick.choice((len(broken) + 1, 300))
     spill, capacity = pick.choice((0, 1 << 20)), pick.choice((2, 64))
     try:

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import orjson
 import pymysql
 
 from tests.decoders.binlog import goldens as mygoldens
 from tests.decoders.binlog.cases import CASES, Case
+from tests.decoders.golden_text import to_json, to_lines
 from tests.decoders.pgoutput import goldens
 from tests.servers.mysql import CACHE
 from tests.support.binlogstream import end_of_binlog, packets, record
@@ -83,27 +83,19 @@ def _run(session: pymysql.Connection[Any], statement: str) -> None:
 
 def _lines(recorded: mygoldens.Golden) -> Iterator[str]:
     """One row and one packet a line, so that a difference is readable."""
-    yield f'{{"name": {_json(recorded.name)},\n'
-    yield f' "setup": {_list(recorded.setup)},\n'
-    yield f' "sql": {_list(recorded.sql)},\n'
-    yield f' "known": {_json(recorded.known)}, "keys": {_json(recorded.keys)}, "ddls": {_json(recorded.ddls)},\n'
-    yield f' "filled": {_json(recorded.filled)},\n'
-    yield f' "barrier": {_json(recorded.barrier)},\n'
-    yield f' "expected": {_list(recorded.expected)},\n'
+    yield f'{{"name": {to_json(recorded.name)},\n'
+    yield f' "setup": {to_lines(recorded.setup)},\n'
+    yield f' "sql": {to_lines(recorded.sql)},\n'
+    yield f' "known": {to_json(recorded.known)}, "keys": {to_json(recorded.keys)}, "ddls": {to_json(recorded.ddls)},\n'
+    yield f' "filled": {to_json(recorded.filled)},\n'
+    yield f' "barrier": {to_json(recorded.barrier)},\n'
+    yield f' "expected": {to_lines(recorded.expected)},\n'
     yield ' "streams": ['
     for i, stream in enumerate(recorded.streams):
         yield "," if i else ""
-        yield f'\n  {{"server": {_json(stream.server)}, "version": {_json(stream.version)}, '
-        yield f'"began": {_json(stream.began)},\n   "bytes": {_list([p.hex() for p in packets(stream.data)])}}}'
+        yield f'\n  {{"server": {to_json(stream.server)}, "version": {to_json(stream.version)}, '
+        yield f'"began": {to_json(stream.began)},\n   "bytes": {to_lines([p.hex() for p in packets(stream.data)])}}}'
     yield "]}\n"
-
-
-def _list(items: Any) -> str:
-    return "[\n  " + ",\n  ".join(_json(item) for item in items) + "]"
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value).decode()
 
 
 if __name__ == "__main__":

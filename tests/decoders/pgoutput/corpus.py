@@ -9,37 +9,15 @@ from __future__ import annotations
 import random
 import struct
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
+from tests.decoders.damage import ANY_STREAM, Harm, damage, feed, move_part
 from tests.decoders.pgoutput import goldens
 from tests.support.pgstream import Tables, tables_of
 from tidemill.decoders.pgoutput import DescribedBy, PgOutputDecoder
 from tidemill.errors import DecodeError
-
-
-def damaged(stream: bytes, pick: random.Random) -> bytes:
-    """The stream with one to three kinds of harm done to it."""
-    for _ in range(pick.choice((1, 1, 1, 2, 3))):
-        if stream:
-            stream = pick.choice(_HARMS)(stream, pick)
-    return stream
-
-
-def _cut(stream: bytes, pick: random.Random) -> bytes:
-    return stream[: pick.randrange(len(stream))]
-
-
-def _flip_bit(stream: bytes, pick: random.Random) -> bytes:
-    at = pick.randrange(len(stream))
-    return stream[:at] + bytes([stream[at] ^ 1 << pick.randrange(8)]) + stream[at + 1 :]
-
-
-def _set_byte(stream: bytes, pick: random.Random) -> bytes:
-    at = pick.randrange(len(stream))
-    return stream[:at] + bytes([pick.choice(b'\x00\xff\x7f\x80tnubBCIUDTMRYSEcAOKNw"{}\\-.,')]) + stream[at + 1 :]
 
 
 def _change_kind(stream: bytes, pick: random.Random) -> bytes:
@@ -51,31 +29,9 @@ def _change_kind(stream: bytes, pick: random.Random) -> bytes:
     return stream[:at] + bytes([pick.choice(b"tnub")]) + stream[at + 1 :]
 
 
-def _set_number(stream: bytes, pick: random.Random) -> bytes:
-    """A length or a count that is not true."""
-    at = pick.randrange(len(stream))
-    value = pick.choice((0, 1, 3, 255, 65535, 2**31 - 1, 2**31, 2**32 - 1, pick.randrange(2**16)))
-    return stream[:at] + struct.pack(">I", value) + stream[at + 4 :]
-
-
-def _lose(stream: bytes, pick: random.Random) -> bytes:
-    at, size = pick.randrange(len(stream)), pick.randrange(1, 60)
-    return stream[:at] + stream[at + size :]
-
-
-def _repeat(stream: bytes, pick: random.Random) -> bytes:
-    at, size = pick.randrange(len(stream)), pick.randrange(1, 60)
-    return stream[: at + size] + stream[at:]
-
-
 def _move_frame(stream: bytes, pick: random.Random) -> bytes:
     """Whole frames in an order that no server has."""
-    found = list(_frames(stream))
-    if len(found) > 1:
-        frame = found.pop(pick.randrange(len(found)))
-        if pick.random() < 0.7:
-            found.insert(pick.randrange(len(found)), frame)
-    return b"".join(found)
+    return move_part(list(_frames(stream)), pick)
 
 
 def _shorten_message(stream: bytes, pick: random.Random) -> bytes:
@@ -88,11 +44,7 @@ def _shorten_message(stream: bytes, pick: random.Random) -> bytes:
     return b"".join(found)
 
 
-#: Harm that can be done to any stream of bytes.
-ANY_STREAM = (_cut, _flip_bit, _flip_bit, _set_byte, _set_number, _lose, _repeat)
-_HARMS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
-    _cut, _flip_bit, _flip_bit, _set_byte, _change_kind, _set_number, _lose, _repeat, _move_frame, _shorten_message,
-)  # fmt: skip
+HARMS: tuple[Harm, ...] = (*ANY_STREAM, _change_kind, _move_frame, _shorten_message)
 
 
 def _frames(stream: bytes) -> Iterator[bytes]:
@@ -108,35 +60,15 @@ def _frames(stream: bytes) -> Iterator[bytes]:
 def survive(
     stream: bytes, tables: Tables, chunk: int, *, spill_bytes: int, capacity: int, checked: bool = False
 ) -> bool:
-    """Decodes; True if nothing was found wrong. Every array that comes out is valid."""
+    """Decodes; True if nothing was found wrong."""
     decoder = PgOutputDecoder(
         DescribedBy(tables), lambda _kind, _body: None, spill_bytes=spill_bytes, capacity=capacity
     )
-    consumed = received = 0
     try:
-        while received < len(stream):
-            received = min(len(stream), received + chunk)
-            data: Any = memoryview(stream)[consumed:received]
-            for change in decoder.feed(Checked(data) if checked else data):
-                for block in getattr(change, "blocks", ()):
-                    block.batch.validate(full=True)
-            consumed += decoder.consumed
+        feed(decoder, stream, chunk, checked=checked)
     except DecodeError:
         return False
     return True
-
-
-class Checked(np.ndarray[Any, np.dtype[np.uint8]]):
-    """Bytes that may be read only where they are: numpy itself takes -1 for the last one."""
-
-    def __new__(cls, data: Any) -> Checked:
-        return np.frombuffer(data, np.uint8).view(cls)
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, int | np.integer) and not 0 <= key < len(self):
-            raise IndexError(f"byte {key} of {len(self)}")
-        found = super().__getitem__(key)
-        return found if isinstance(key, int | np.integer) else found.view(np.ndarray)
 
 
 def run_unjitted(seed: int, count: int) -> None:
@@ -145,7 +77,7 @@ def run_unjitted(seed: int, count: int) -> None:
     with np.errstate(over="ignore"):  # compiled code wraps around without a word
         for i in range(count):
             golden, stream = pick.choice(streams)
-            broken = damaged(stream.data, pick)
+            broken = damage(stream.data, pick, HARMS)
             chunk = pick.choice((len(broken) + 1, 50, 300))
             try:
                 survive(broken, tables_of(golden.keys), chunk, spill_bytes=pick.choice((0, 1 << 20)),

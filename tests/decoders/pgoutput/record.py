@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import orjson
 import psycopg
 
+from tests.decoders.golden_text import to_json, to_lines
 from tests.decoders.pgoutput import goldens
 from tests.decoders.pgoutput.cases import CASES, Case
 from tests.support.pgstream import Recording, frames
@@ -77,25 +77,18 @@ def _write(path: Path, recorded: goldens.Golden) -> None:
 
 
 def _lines(recorded: goldens.Golden) -> Iterator[str]:
-    yield f'{{"name": {_json(recorded.name)},\n'
-    yield f' "setup": {_list(recorded.setup)},\n'
-    yield f' "sql": {_list(recorded.sql)},\n'
-    yield f' "keys": {_json(recorded.keys)}, "barrier": {_json(recorded.barrier)},\n'
-    yield f' "expected": {_list(recorded.expected)},\n'
+    yield f'{{"name": {to_json(recorded.name)},\n'
+    yield f' "setup": {to_lines(recorded.setup)},\n'
+    yield f' "sql": {to_lines(recorded.sql)},\n'
+    yield f' "keys": {to_json(recorded.keys)}, "barrier": {to_json(recorded.barrier)},\n'
+    yield f' "expected": {to_lines(recorded.expected)},\n'
     yield ' "streams": ['
     for i, stream in enumerate(recorded.streams):
         yield "," if i else ""
-        yield f'\n  {{"server": {_json(stream.server)}, "protocol": {stream.protocol}, '
-        yield f'"streaming": {_json(stream.streaming)},\n   "bytes": {_list([f.hex() for f in frames(stream.data)])}}}'
+        yield f'\n  {{"server": {to_json(stream.server)}, "protocol": {stream.protocol}, '
+        pieces = to_lines([frame.hex() for frame in frames(stream.data)])
+        yield f'"streaming": {to_json(stream.streaming)},\n   "bytes": {pieces}}}'
     yield "]}\n"
-
-
-def _list(items: Any) -> str:
-    return "[\n  " + ",\n  ".join(_json(item) for item in items) + "]"
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value).decode()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.decoders.damage import damage
 from tests.decoders.pgoutput import corpus, goldens
 from tests.support.pgstream import decode, frames, tables_of
 from tests.support.seed import run_seed
@@ -38,7 +39,7 @@ def test_damaged_bytes_give_a_decode_error_or_events(pair: tuple[goldens.Golden,
     refused = 0
     count = 40 if len(stream.data) < 10_000 else 12
     for i in range(count):
-        broken = corpus.damaged(stream.data, pick)
+        broken = damage(stream.data, pick, corpus.HARMS)
         chunk = pick.choice((len(broken) + 1, 300))
         try:
             refused += not corpus.survive(
