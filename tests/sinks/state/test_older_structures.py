@@ -45,22 +45,32 @@ def _send_again(there: Destination, dead_letter: list[Block], newest: Table | No
         there.sink().write(dataclasses.replace(again, redelivered=True, newest=newest))
 
 
+def _change_after_a_dead_letter(
+    origin: Origin, there: Destination, *statements: str
+) -> tuple[list[Block], list[Block]]:
+    """Row 1 and the change of structure are delivered, row 2 between them is not. Returns its blocks, then those of
+    the change."""
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(there, *origin.blocks())
+    origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
+    dead_letter = origin.blocks()
+    origin.do(*statements)
+    since = origin.blocks()
+    write(there, *since)
+    return dead_letter, since
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_dead_letter_of_an_older_structure_has_its_values_where_its_columns_are_now(
     postgres_origin: Origin, target: Destination, change: str
 ) -> None:
-    origin = postgres_origin
-    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
-    write(target, *origin.blocks())
-    origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
-    dead_letter = origin.blocks()
     statements, columns = CHANGES[change]
-    origin.do(*statements)
-    write(target, *origin.blocks())
+    dead_letter, _ = _change_after_a_dead_letter(postgres_origin, target, *statements)
     structure = _structure(target)
     _send_again(target, dead_letter)
     assert _structure(target) == structure
-    (here,), (there,) = ([row for row in rows if row[0] == 2] for rows in (origin.rows(columns), target.rows(columns)))
+    both = (postgres_origin.rows(columns), target.rows(columns))
+    (here,), (there,) = ([row for row in rows if row[0] == 2] for rows in both)
     assert there == here
 
 
@@ -96,13 +106,7 @@ def _structure(target: Destination) -> list[tuple[Any, ...]]:
 def test_a_dead_letter_whose_names_are_other_columns_now_is_refused(
     postgres_origin: Origin, there: Destination, change: str
 ) -> None:
-    origin = postgres_origin
-    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
-    write(there, *origin.blocks())
-    origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
-    dead_letter = origin.blocks()
-    origin.do(*CHANGES[change][0])
-    write(there, *origin.blocks())
+    dead_letter, _ = _change_after_a_dead_letter(postgres_origin, there, *CHANGES[change][0])
     before = there.rows("id, name, note")
     with pytest.raises(Refused, match="name"):
         _send_again(there, dead_letter)
@@ -114,15 +118,8 @@ def test_a_dead_letter_whose_names_are_other_columns_now_is_refused(
 def test_a_dead_letter_of_an_older_structure_is_refused_where_the_target_cannot_tell(
     postgres_origin: Origin, there: Destination, change: str
 ) -> None:
-    origin = postgres_origin
-    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
-    write(there, *origin.blocks())
-    origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
-    dead_letter = origin.blocks()
     statements, columns = CHANGES[change]
-    origin.do(*statements)
-    since = origin.blocks()
-    write(there, *since)
+    dead_letter, since = _change_after_a_dead_letter(postgres_origin, there, *statements)
     before = there.rows(columns)
     with pytest.raises(Refused, match="older structure"):
         _send_again(there, dead_letter, since[-1].table)
@@ -132,13 +129,7 @@ def test_a_dead_letter_of_an_older_structure_is_refused_where_the_target_cannot_
 def test_a_dead_letter_from_before_a_column_was_dropped_or_got_no_value_is_taken(
     postgres_origin: Origin, there: Destination
 ) -> None:
-    origin = postgres_origin
-    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
-    write(there, *origin.blocks())
-    origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
-    dead_letter = origin.blocks()
-    origin.do("ALTER TABLE t DROP COLUMN note, ADD COLUMN more int")
-    since = origin.blocks()
-    write(there, *since)
+    change = "ALTER TABLE t DROP COLUMN note, ADD COLUMN more int"
+    dead_letter, since = _change_after_a_dead_letter(postgres_origin, there, change)
     _send_again(there, dead_letter, since[-1].table)
-    assert same(origin, there, "id, name, more")
+    assert same(postgres_origin, there, "id, name, more")

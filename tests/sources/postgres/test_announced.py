@@ -29,6 +29,15 @@ def stream_everything(dsn: str) -> None:
     execute(dsn, f"ALTER DATABASE {name} SET logical_decoding_work_mem = '64kB'")
 
 
+def insert_many(db: psycopg.Connection[Any], first: int, last: int) -> None:
+    """So many that the server streams them before the commit (`stream_everything`)."""
+    db.execute(f"INSERT INTO t (id, v) SELECT n, repeat('x', 100) FROM generate_series({first}, {last}) n".encode())
+
+
+def ids_and_ddl(rows: list[dict[str, Any]]) -> list[Any]:
+    return ["ddl" if row["op"] == DDL else row["after"]["id"] for row in rows]
+
+
 def test_a_change_is_an_event_before_the_first_row_that_has_it_also_inside_a_transaction(
     database: str, tmp_path: Path
 ) -> None:
@@ -147,29 +156,27 @@ def test_what_is_streamed_before_its_commit_is_told_where_its_first_row_stays(da
     """A savepoint may be rolled back with the announcement, or with the change itself."""
     execute(database, TABLE)
     stream_everything(database)
-    much = "INSERT INTO t (id, v) SELECT n, repeat('x', 100) FROM generate_series({}, {}) n"
     with opened(config(database, "t")) as source, capturing(source, tmp_path) as running:
         with psycopg.connect(database, autocommit=True) as db:
             db.execute("INSERT INTO t VALUES (0, 'a')")
             with db.transaction():
-                db.execute(much.format(1, 2000).encode())
+                insert_many(db, 1, 2000)
                 db.execute("ALTER TABLE t ADD COLUMN n int DEFAULT 3")
                 with db.transaction(force_rollback=True):
-                    db.execute(much.format(2001, 4000).encode())  # announced in here
-                db.execute(much.format(2001, 4000).encode())
+                    insert_many(db, 2001, 4000)  # announced in here
+                insert_many(db, 2001, 4000)
                 with db.transaction(force_rollback=True):
                     db.execute("ALTER TABLE t ADD COLUMN gone int")
-                    db.execute(much.format(4001, 6000).encode())
-                db.execute(much.format(4001, 6000).encode())
+                    insert_many(db, 4001, 6000)
+                insert_many(db, 4001, 6000)
                 db.execute("ALTER TABLE t DROP COLUMN n")
-                db.execute(much.format(6001, 6001).encode())
+                insert_many(db, 6001, 6001)
             with db.transaction(force_rollback=True):
                 db.execute("ALTER TABLE t ADD COLUMN gone int")
-                db.execute(much.format(6002, 9000).encode())
-            db.execute(much.format(6002, 6002).encode())
+                insert_many(db, 6002, 9000)
+            insert_many(db, 6002, 6002)
         rows = caught_up(database, running)
-    told = ["ddl" if row["op"] == DDL else row["after"]["id"] for row in rows]
-    assert told == [*range(2001), "ddl", *range(2001, 6001), "ddl", 6001, 6002]
+    assert ids_and_ddl(rows) == [*range(2001), "ddl", *range(2001, 6001), "ddl", 6001, 6002]
     assert [each[2] for each in shown(rows) if isinstance(each, tuple)] == [
         [{**ADDED}], [{"change": "drop", "column": "n", "type": "integer"}],
     ]  # fmt: skip
@@ -181,41 +188,37 @@ def test_a_transaction_that_the_server_cannot_decode_while_it_is_open_is_asked_f
     """It says "pg_attribute catalog is missing 1 attribute(s)" and would say so for ever."""
     execute(database, TABLE)
     stream_everything(database)
-    much = "INSERT INTO t (id, v) SELECT n, repeat('x', 100) FROM generate_series({}, {}) n"
     with opened(config(database, "t")) as source, capturing(source, tmp_path) as running:
         with psycopg.connect(database) as db:
-            db.execute(much.format(1, 2000).encode())
+            insert_many(db, 1, 2000)
             db.execute("ALTER TABLE t ADD COLUMN n int DEFAULT 3")
             with db.transaction(force_rollback=True):
-                db.execute(much.format(2001, 4000).encode())
-            db.execute(much.format(2001, 4000).encode())
+                insert_many(db, 2001, 4000)
+            insert_many(db, 2001, 4000)
             with db.transaction(force_rollback=True):
                 db.execute("ALTER TABLE t DROP COLUMN n")
-                db.execute(much.format(4001, 6000).encode())
-            db.execute(much.format(4001, 6000).encode())
+                insert_many(db, 4001, 6000)
+            insert_many(db, 4001, 6000)
             db.execute("ALTER TABLE t DROP COLUMN n")
-            db.execute(much.format(6001, 6001).encode())
+            insert_many(db, 6001, 6001)
         rows = caught_up(database, running)
-    told = ["ddl" if row["op"] == DDL else row["after"]["id"] for row in rows]
-    assert told == [*range(1, 2001), "ddl", *range(2001, 6001), "ddl", 6001]
+    assert ids_and_ddl(rows) == [*range(1, 2001), "ddl", *range(2001, 6001), "ddl", 6001]
 
 
 def test_of_two_open_transactions_the_one_that_commits_first_tells_it(database: str, tmp_path: Path) -> None:
     execute(database, TABLE)
     stream_everything(database)
-    much = "INSERT INTO t (id, v) SELECT n, repeat('x', 100) FROM generate_series({}, {}) n"
     with opened(config(database, "t")) as source, capturing(source, tmp_path) as running:
         execute(database, "INSERT INTO t VALUES (0, 'a')", "ALTER TABLE t ADD COLUMN n int")
         with psycopg.connect(database) as slow, psycopg.connect(database) as fast:
-            slow.execute(much.format(1, 3000).encode())  # announced in a transaction that is still open
+            insert_many(slow, 1, 3000)  # announced in a transaction that is still open
             fast.execute("INSERT INTO t VALUES (5000, 'b', 1)")
             fast.commit()
             caught_up(database, running)
             slow.execute("INSERT INTO t VALUES (5001, 'c', 2)")
             slow.commit()
         rows = caught_up(database, running)
-    told = ["ddl" if row["op"] == DDL else row["after"]["id"] for row in rows]
-    assert told == [0, "ddl", 5000, *range(1, 3001), 5001]
+    assert ids_and_ddl(rows) == [0, "ddl", 5000, *range(1, 3001), 5001]
     assert [row["ordinal"] for row in rows[-3001:]] == list(range(3001))
 
 
