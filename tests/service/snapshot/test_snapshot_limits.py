@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from tests.service.snapshot import test_snapshots
-from tests.sources.postgres.test_identity import standby_of
+from tests.sources.postgres.histories import standby_of
 from tests.sources.support import execute, query
 from tests.support.copying import LocalSpark, copying
 from tests.support.seed import WHOLE
