@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.sources.postgres.test_identity import TABLE, capture, has, ids, insert, refused, server_with_table
+from tests.sources.postgres.histories import TABLE, capture, has, ids, insert, refused, server_with_table
 from tests.sources.support import config, end_session, execute, query
 from tests.support.capturing import Running, capturing, eventually
 from tidemill.errors import PositionLost
