@@ -19,8 +19,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from starlette.responses import Response
 
 from tests.api.conftest import Harness, Serve, document, raw
+from tests.api.tenants import of_tenant, scoped
 from tests.api.test_grpc import Rpc, reach
-from tests.api.test_security import of_tenant, scoped
 from tests.crash.actors import wait_for
 from tidemill.api import connections, ports
 from tidemill.api import serve as serve_module
