@@ -3,8 +3,7 @@
 A program is a matrix of 64-bit integers, one line per step; what a step reads it finds by address. One compiled
 kernel therefore serves every table, and a new table costs no compilation. `program` writes programs.
 
-Numba's cache of compiled kernels looks at this file only: after a change to `numbers`, `strings` or `memory`, touch
-it, or the old code runs on. An installed package has no such problem, its files are all of one age.
+`numbers`, `strings` and `memory` are inlined; `kernel_cache` sees to it that a change of theirs compiles this anew.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A layout is a matrix of 64-bit integers, one line per step, like the programs of `assemble`: one compiled kernel
 serves every table. `layout` writes them and knows beforehand how much room all rows can take, so nothing here
 looks at a limit. Avro and Protobuf differ only in which steps they use.
-
-Numba's cache looks at this file only: after a change to `numbers`, `strings` or `memory`, touch it.
 """
 
 from __future__ import annotations

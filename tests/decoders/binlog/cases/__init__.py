@@ -1,5 +1,5 @@
-"""SQL, and the events it must become. `tests/decoders/binlog/record.py` lets servers turn the SQL into bytes, which are kept
-in `tests/decoders/binlog/golden/`.
+"""SQL, and the events it must become. `tests/decoders/binlog/record.py` lets servers turn the SQL into bytes, kept in
+`tests/decoders/binlog/golden/`.
 
 The expected events are written here by hand from the SQL, never taken from the decoder.
 """
