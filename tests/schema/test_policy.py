@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.config.conftest import PIPELINE
+from tests.support import seed
 from tests.support.changes import column, structure
 from tests.support.components import register
 from tidemill import config
@@ -28,6 +30,7 @@ def text(name: str) -> Column:
 ID, NAME, NOTE = column("id", "integer", pa.int32()), text("name"), text("note")
 OLD = structure("t", ID, NAME)
 WIDER = structure("t", ID, NAME, NOTE, version=2)
+KINDS = (Kind.ADD_COLUMN, Kind.DROP_COLUMN, Kind.RENAME_COLUMN)
 RENAMED = replace(structure("t", ID, text("title"), version=2), renamed=(("name", "title"),))
 
 
@@ -159,3 +162,47 @@ def test_kinds_that_only_a_statement_tells_ask_nobody_and_can_stop_a_pipeline(ch
 def test_a_source_that_announces_nothing_leaves_the_tables_of_sinks_as_they_are() -> None:
     policy = policy_of_changes(ddl(policies=[{"action": "halt"}]), announced=False)
     assert policy.judge(change_between("s", 1, OLD, WIDER)).action == "ignore"
+
+
+def test_a_name_that_the_source_gives_to_another_column_is_that_ones_and_no_value_loses_its_place() -> None:
+    renamed = TableView.whole(OLD).follow(RENAMED, frozenset({Kind.RENAME_COLUMN}))
+    again = structure("t", ID, text("title"), NAME, version=3)
+    view = renamed.follow(again, frozenset({Kind.DROP_COLUMN}))
+    assert (names(view), view.origins) == (["id", "title", "name"], ("id", "title", "name"))
+    assert view.table.renamed == (("name", "title"),), "the sink makes the rename that it left out"
+    dropped = TableView.whole(WIDER).follow(OLD, frozenset({Kind.DROP_COLUMN}))
+    taken = replace(structure("t", ID, NOTE, version=3), renamed=(("name", "note"),))
+    view = dropped.follow(taken, frozenset({Kind.ADD_COLUMN}))
+    assert (names(view), view.origins) == (["id", "note"], ("id", "note"))
+
+
+@pytest.mark.parametrize("number", range(50))
+@pytest.mark.parametrize("by", ["origins", "renames"])
+def test_no_changes_give_a_view_a_name_twice_or_lose_a_column_that_the_source_still_has(number: int, by: str) -> None:
+    chance, ids = seed.dice("views", number), itertools.count(1)
+
+    def new(name: str) -> Column:
+        return replace(text(name), origin=f"o{next(ids)}" if by == "origins" else "")
+
+    source = structure("t", replace(ID, origin="o0" if by == "origins" else ""), new("a"), new("b"))
+    view, column_of = TableView.whole(source), {"id": 0, "a": 1, "b": 2}
+    for version in range(2, 12):
+        columns, pairs, before = list(source.columns), [], dict(column_of)
+        free = [name for name in "abcd" if name not in column_of]
+        old = chance.choice(columns[1:]).name if len(columns) > 1 else ""
+        match chance.choice(["add", "drop", "rename"]):
+            case "add" if free:
+                columns.append(new(free[0]))
+                column_of[free[0]] = version + 1
+            case "drop" if old:
+                columns = [c for c in columns if c.name != old]
+                del column_of[old]
+            case "rename" if old and free:
+                columns = [replace(c, name=free[-1]) if c.name == old else c for c in columns]
+                column_of[free[-1]] = column_of.pop(old)
+                pairs = [(old, free[-1])]
+        seen = {before[origin] for origin in view.origins if origin}
+        source = structure("t", *columns, version=version, renamed=pairs)
+        view = view.follow(source, frozenset(chance.sample(sorted(KINDS), chance.randrange(len(KINDS)))))
+        assert len(set(names(view))) == len(names(view))
+        assert seen & set(column_of.values()) <= {column_of[origin] for origin in view.origins if origin}
