@@ -92,6 +92,11 @@ def test_what_a_sink_did_is_not_shown_as_a_plan(tidemill: Terminal, path: Path, 
     assert "would" not in text
 
 
+def test_a_change_that_an_operator_made_is_not_shown_as_one_to_run(tidemill: Terminal, path: Path) -> None:
+    tidemill("ddl", "apply", path, 1, "-m", "made by hand")
+    assert "not reached  does not run: ALTER TABLE o ADD n" in tidemill("ddl", "show", path, 1).out
+
+
 def test_plan_shows_what_waits_in_the_log_and_what_the_policies_say(tidemill: Terminal, path: Path) -> None:
     (planned,) = tidemill("ddl", "plan", path, "--json").json["changes"]
     assert (planned["offset"], planned["table"], planned["action"]) == (5, "public.orders", "ask")
@@ -141,17 +146,23 @@ def test_a_change_that_is_not_there_is_refused_with_those_that_are(tidemill: Ter
     assert "There are: 1." in tidemill("ddl", "show", path, 7).err
 
 
-def test_a_table_in_quarantine_is_shown_and_a_new_key_is_not_rejected(tidemill: Terminal, path: Path) -> None:
+@pytest.mark.parametrize("status", ["quarantined", "pending"])
+def test_a_change_that_waits_is_shown_and_a_new_key_is_not_rejected(
+    tidemill: Terminal, path: Path, status: str
+) -> None:
+    """Nothing could follow it: a decision is taken once."""
     (pipeline,) = config.load(path)
     with closing(open_store(pipeline.state_uri)) as state:
         store = state.schema_changes
-        store.quarantine("orders", 1, "public.orders", 5, "2026-01-31")
         change = StoredChange(
             0, 7, Position("0/300"), "public.lines", ("change_key",), "", "", "", "2026-01-31"
         )  # fmt: skip
-        store.quarantine("orders", store.record("orders", change).number, "public.lines", 7, "2026-01-31")
+        key = store.record("orders", change)
+        if status == "quarantined":
+            store.quarantine("orders", 1, "public.orders", 5, "2026-01-31")
+            store.quarantine("orders", key.number, "public.lines", 7, "2026-01-31")
     listed = tidemill("ddl", "ls", path, "--json").json["changes"]
-    assert [each["status"] for each in listed] == ["quarantined", "quarantined"]
+    assert [each["status"] for each in listed] == [status, status]
     refused = tidemill("ddl", "reject", path, 2, "-m", "no")
     assert (refused.code, "change key cannot be left out" in refused.err, "ddl apply" in refused.err) == (2, True, True)
     assert "is rejected" in tidemill("ddl", "reject", path, 1, "-m", "no").out

@@ -9,7 +9,7 @@ import typer
 from tidemill.cli import target, terminal
 
 if TYPE_CHECKING:
-    from tidemill.contracts.schema_change_store import Decision, SinkOutcome
+    from tidemill.contracts.schema_change_store import Decision, SinkOutcome, StoredChange
 
 app = terminal.commands("Changes of tables: plan, ls, show, approve, reject, apply.")
 
@@ -99,7 +99,7 @@ def show(file: target.File, number: Number, pipeline: target.Which = None, as_js
     terminal.show_table(
         ("sink", "status", "statements"),
         [
-            (sink, outcome.status or "not reached", f"{_tense(outcome)} {_describe_outcome(outcome)}")
+            (sink, outcome.status or "not reached", f"{_tense(outcome, found)} {_describe_outcome(outcome)}")
             for sink, outcome in sorted(found.outcomes.items())
         ],
         empty="No sink has come to it yet.",
@@ -173,8 +173,11 @@ def _type(column: dict[str, Any]) -> str:
     return column["type"] + ("" if column["nullable"] else " not null") + (" generated" * bool(column.get("generated")))
 
 
-def _tense(outcome: SinkOutcome) -> str:
-    """Before the sink was reached its statements are a plan; an ignored change runs none of them."""
+def _tense(outcome: SinkOutcome, change: StoredChange) -> str:
+    """Before the sink was reached its statements are a plan; an ignored change, or one that an operator made, runs none
+    of them."""
+    if change.decision == "made" and not outcome.status:
+        return "does not run:"
     return {"": "would run:", "applied": "ran:", "failed": "tried:"}.get(outcome.status, "did not run:")
 
 

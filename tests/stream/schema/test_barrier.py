@@ -203,8 +203,10 @@ def test_a_rejected_change_stops_or_is_ignored_and_a_new_key_always_stops(bench:
     bench.deliver()
     bench.stopping.clear()
     bench.decide(Decision.REJECTED)
-    with pytest.raises(SchemaChangeHalted, match="ann rejected it"):
+    with pytest.raises(SchemaChangeHalted, match="ann rejected it") as halted:
         bench.deliver()
+    assert "on_reject: ignore" in halted.value.fix
+    assert "ddl approve" not in halted.value.fix, "it was decided"
     bench.begin(gate=True, on_reject="ignore")
     bench.deliver()
     assert (bench.rows(), bench.statuses()) == ([(1, "a"), (2, "b")], [ChangeStatus.IGNORED])
@@ -230,6 +232,8 @@ def test_a_change_that_was_made_by_hand_is_not_made_again(bench: Bench) -> None:
     assert bench.rows() == [(1, "a", None), (2, "b", "n")]
     kind = "SELECT atttypmod FROM pg_attribute WHERE attrelid = 'copy.items'::regclass AND attname = 'note'"
     assert bench.db(kind) == [(14,)]
+    (change,) = bench.store.changes("mill")
+    assert change.outcomes["copy"].statements == (), "nothing was run"
 
 
 def test_ignored_changes_leave_the_table_as_it_was_and_later_ones_are_made_on_that(bench: Bench) -> None:
@@ -250,6 +254,21 @@ def test_ignored_changes_leave_the_table_as_it_was_and_later_ones_are_made_on_th
     assert bench.columns() == ["id", "name"]
     assert bench.rows() == [(1, "a"), (2, "b"), (3, "c"), (4, None), (2**40, None)]
     assert bench.statuses() == [ChangeStatus.IGNORED] * 3 + [ChangeStatus.APPLIED]
+
+
+def test_one_transaction_may_have_any_number_of_changes_that_are_ignored(bench: Bench) -> None:
+    bench.begin(policies=[{"action": "ignore"}])
+    bench.insert(OLD, 1, "a")
+    tables = [structure("items", ID, NAME, *(text(f"c{n}") for n in range(count)), version=count + 1)
+              for count in range(1, 40)]  # fmt: skip
+    blocks = [
+        changes(table, (INSERT, None, {c.name: "x" for c in table.columns} | {"id": number}), first=number - 2)
+        for number, table in enumerate(tables, 2)
+    ]
+    places = ((len(blocks), Position("0/FF")),)
+    bench.writer.append(Committed(tuple(blocks), len(blocks), places, Barrier.SCHEMA_CHANGE))
+    bench.deliver()
+    assert (bench.columns(), len(bench.rows())) == (["id", "name"], 40)
 
 
 def test_a_value_that_does_not_fit_the_type_that_stayed_is_named(bench: Bench) -> None:

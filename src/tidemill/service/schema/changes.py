@@ -103,7 +103,7 @@ def decide(
         before = state.schema_changes.change(pipeline.name, number)
         if before is None:
             raise _unknown(pipeline, state, number)
-        if decision is Decision.REJECTED and before.quarantine is not None:
+        if decision is Decision.REJECTED and before.decision is Decision.PENDING:
             _check_that_it_can_be_ignored(pipeline, before)
         at = utc_now()
         detail = f"{number} of {before.table}: {cause.reason}"
@@ -155,14 +155,15 @@ def _open_state(pipeline: Pipeline) -> Iterator[StateStore]:
 
 
 def _check_that_it_can_be_ignored(pipeline: Pipeline, change: StoredChange) -> None:
-    """What waits in quarantine goes on without the change when that is rejected. `ConfigError` where it cannot."""
+    """Where it cannot, `ConfigError`: once it is rejected, rows can only go on without the change."""
     never = sorted(NEVER_IGNORED & set(change.kinds))
     if never:
         raise ConfigError(
-            f"schema change {change.number} of {change.table} cannot be rejected: rows that wait would go on without"
-            f" it, and {never[0].replace('_', ' ')} cannot be left out",
+            f"schema change {change.number} of {change.table} cannot be rejected: rows after it would go on"
+            f" without it, and {never[0].replace('_', ' ')} cannot be left out",
             where=f"pipeline {pipeline.name}",
-            fix="tidemill ddl approve makes it; tidemill ddl apply says that you made it yourself.",
+            fix="tidemill ddl approve makes it; tidemill ddl apply says that you made it yourself. Until then nothing"
+            " after it is delivered.",
         )
 
 

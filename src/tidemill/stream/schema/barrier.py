@@ -80,6 +80,7 @@ class SchemaBarrier:
         self._store, self._log, self._settings = store, log, settings
         self._stopping, self._on_wait = stopping, on_wait
         self._known: dict[str, KnownTable] | None = None
+        self._start: Offset = 0  # of the batch
         self._quarantined = QuarantineKeeper(store, settings.pipeline, watched=settings.policy.quarantines)
 
     @property
@@ -100,6 +101,7 @@ class SchemaBarrier:
         """Before the batch's job. False if somebody wants to stop meanwhile; the batch must not be delivered then.
         `SchemaChangeHalted` or `SchemaChangeNotApplied` where the pipeline must not go on."""
         self._quarantined.refresh()
+        self._start = start
         for ref, block in self._new_structures(start, end):
             known = self._load().get(block.table.full_name)
             for change in self._changes(ref.first, block, known):
@@ -266,11 +268,18 @@ class SchemaBarrier:
             view = self._make_at(stored, change, seen, verdict, kind, config)
             mine = views.get(sink, [])
             if mine or not view.is_whole:
-                views[sink] = [*mine, (change.offset, view)][-_KEPT_VIEWS:]
+                views[sink] = self._forget_views([*mine, (change.offset, view)])
         failpoint("ddl.applied")
         self._keep({change.after.full_name: KnownTable(change.after, change.offset, views)})
         failpoint("ddl.kept")
         emit("ddl.passed", number=stored.number, table=stored.table, kinds=",".join(stored.kinds), offset=change.offset)
+
+    def _forget_views(self, views: list[tuple[Offset, TableView]]) -> list[tuple[Offset, TableView]]:
+        """Without the oldest of many, except those that rows of this batch may have: it may be one transaction that
+        changes a table again and again."""
+        while len(views) > _KEPT_VIEWS and views[1][0] <= self._start:
+            views = views[1:]
+        return views
 
     def _make_at(
         self, stored: StoredChange, change: SchemaChange, seen: TableView, verdict: ChangeVerdict, kind: str,
@@ -284,7 +293,8 @@ class SchemaBarrier:
         ignored = bool(change.kinds) and change.kinds <= verdict.ignored
         if stored.decision is Decision.MADE or created or ignored or self._settings.processed:
             status = ChangeStatus.IGNORED if ignored else ChangeStatus.APPLIED
-            self._note(stored, sink, SinkOutcome(self._planned_statements(stored, sink), status, "", utc_now()))
+            planned = () if stored.decision is Decision.MADE else self._planned_statements(stored, sink)
+            self._note(stored, sink, SinkOutcome(planned, status, "", utc_now()))
             return view
         statements: tuple[str, ...] = ()
         try:

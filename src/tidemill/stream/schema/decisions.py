@@ -32,9 +32,15 @@ def is_expired(stored: StoredChange, seconds: float | None) -> bool:
 
 
 def halt_error(stored: StoredChange, pipeline: str, why: str) -> SchemaChangeHalted:
+    if stored.decision is Decision.REJECTED:
+        way_on = "A decision is taken once: to go on without the change, set on_reject: ignore under ddl and start it."
+    else:
+        way_on = (
+            f'"tidemill ddl show FILE {stored.number}" says what each sink would do, "tidemill ddl approve" lets it'
+            " pass; then start the pipeline again."
+        )
     return SchemaChangeHalted(
         f"schema change {stored.number} of {stored.table} ({', '.join(stored.kinds).replace('_', ' ')}): {why}",
         where=f"pipeline {pipeline}, offset {stored.offset}, position {stored.position}",
-        fix=f'Everything before it is delivered, nothing after it. "tidemill ddl show FILE {stored.number}" says what'
-        ' each sink would do, "tidemill ddl approve" lets it pass; then start the pipeline again.',
+        fix=f"Everything before it is delivered, nothing after it. {way_on}",
     )
