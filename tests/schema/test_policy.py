@@ -82,12 +82,13 @@ def test_a_key_column_that_got_another_name_is_no_change_of_the_key() -> None:
     assert change.kinds == {Kind.RENAME_COLUMN}
 
 
-def test_quarantine_is_for_changes_of_a_table_and_for_a_new_one_only_where_it_is_named() -> None:
+@pytest.mark.parametrize("action", ["quarantine", "halt"])
+def test_waiting_is_for_changes_of_a_table_and_for_a_new_one_only_where_it_is_named(action: str) -> None:
     change, created = change_between("s", 1, OLD, WIDER), change_between("s", 1, None, OLD)
-    policy = policy_of_changes(ddl(gate=True, policies=[{"action": "quarantine"}]))
-    assert (policy.judge(change).action, policy.judge(created).action) == ("quarantine", "evolve")
-    named = policy_of_changes(ddl(policies=[{"kinds": ["create_table"], "action": "quarantine"}]))
-    assert (named.judge(change).action, named.judge(created).action) == ("evolve", "quarantine")
+    policy = policy_of_changes(ddl(gate=True, policies=[{"action": action}]))
+    assert (policy.judge(change).action, policy.judge(created).action) == (action, "evolve")
+    named = policy_of_changes(ddl(policies=[{"kinds": ["create_table"], "action": action}]))
+    assert (named.judge(change).action, named.judge(created).action) == ("evolve", action)
     first = policy_of_changes(ddl(policies=[{"kinds": ["add_column"], "action": "halt"}, {"action": "quarantine"}]))
     assert first.judge(change).action == "halt"
 

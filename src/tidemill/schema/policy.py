@@ -20,7 +20,7 @@ class ChangeRule:
 
     def spares(self, kind: SchemaChangeKind) -> bool:
         """Whether the kind must be named: a table that is met first is no reason to wait unless somebody says so."""
-        return self.action == "quarantine" and kind is SchemaChangeKind.CREATE_TABLE
+        return self.action in ("quarantine", "halt") and kind is SchemaChangeKind.CREATE_TABLE
 
 
 @dataclass(frozen=True, slots=True)

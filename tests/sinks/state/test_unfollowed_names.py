@@ -43,6 +43,22 @@ def test_a_new_column_under_the_name_of_a_renamed_one_is_another_column(
     assert not any(said(receipts).values())
 
 
+def test_a_column_is_renamed_whatever_its_earlier_names_are_now(postgres_origin: Origin, there: Destination) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
+    write(there, *origin.blocks())
+    for statements in (
+        ["ALTER TABLE t RENAME COLUMN name TO label"],
+        ["ALTER TABLE t ADD COLUMN name text DEFAULT 'new'"],
+        ["ALTER TABLE t RENAME COLUMN label TO title"],  # it was called as the new column is now
+        ["ALTER TABLE t RENAME COLUMN note TO remark", "ALTER TABLE t RENAME COLUMN name TO note"],
+    ):
+        origin.do(*statements, "UPDATE t SET id = id WHERE id = 2")
+        receipts = write(there, *origin.blocks())
+        assert not any(said(receipts).values())
+    assert same(origin, there, "id, title, note, remark")
+
+
 def test_columns_that_exchange_their_names_are_followed_or_named(postgres_origin: Origin, there: Destination) -> None:
     origin = postgres_origin
     origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")

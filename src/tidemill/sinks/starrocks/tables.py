@@ -15,6 +15,7 @@ from tidemill.errors import DeliveryError, Refused
 from tidemill.model.table import Column, Table
 from tidemill.sinks._shared.table_name import TableName
 from tidemill.sinks._shared.unfollowed import CODE, MARK, Looks, added_comment, is_known, notices
+from tidemill.sinks.starrocks.renames import find_exchanged, order_renames
 from tidemill.sinks.starrocks.rows import AUDIT, IS_DELETED, VERSION, LoadPiece
 from tidemill.sinks.starrocks.types import default, holds, kinds_of
 
@@ -197,12 +198,9 @@ class StarRocksTables:
         wanted, columns = kinds_of(table), {c.name: c for c in table.columns}
         names = {column: column for column in there}  # by their names afterwards
         found: list[StarRocksChange] = []
-        for old, new in table.renamed:
-            if old in names and new in columns and new not in names and new not in stuck:
-                found.append(
-                    StarRocksChange(f"ALTER TABLE {name} RENAME COLUMN {quote(old)} TO {quote(new)}", new, old)
-                )
-                names[new] = names.pop(old)
+        for old, new in order_renames(table, names.keys(), stuck.keys()):
+            found.append(StarRocksChange(f"ALTER TABLE {name} RENAME COLUMN {quote(old)} TO {quote(new)}", new, old))
+            names[new] = names.pop(old)
         unfit = [
             f'"{names[column]}" is {there[names[column]][0]}, the source needs {kind}'
             for column, kind in wanted.items()
@@ -256,8 +254,7 @@ class StarRocksTables:
     def _exchange(self, name: StarRocksTableName, table: Table) -> tuple[Notice, ...]:
         """Columns that took each other's names: there is nothing here that could rename both at once, nor tell whether
         it was done."""
-        olds = {was for was, _ in table.renamed}
-        both = [now for was, now in table.renamed if now in olds]
+        both = find_exchanged(table)
         if not both:
             return ()
         return (

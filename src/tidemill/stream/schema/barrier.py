@@ -32,6 +32,7 @@ from tidemill.model.position import Offset
 from tidemill.model.schema_change import SchemaChange, SchemaChangeKind
 from tidemill.retry import RetryPolicy
 from tidemill.schema.changes import change_between, with_unseen
+from tidemill.schema.diff import diff
 from tidemill.schema.policy import ChangePolicy, ChangeVerdict, list_kinds
 from tidemill.schema.view import NEVER_IGNORED, TableView
 from tidemill.stream.batch.failures import ours
@@ -391,4 +392,6 @@ def _as_seen(change: SchemaChange, seen: TableView, verdict: ChangeVerdict) -> t
     if change.before is None:
         return change, TableView.whole(change.after)
     view = seen.follow(change.after, verdict.ignored)
-    return replace(change, before=seen.table, after=view.table), view
+    # A source may tell every name that a column ever had; what is to be renamed here is what this change renamed.
+    renamed = tuple((old.name, new.name) for old, new in diff(seen.table, view.table).renamed)
+    return replace(change, before=seen.table, after=replace(view.table, renamed=renamed)), view
