@@ -47,6 +47,16 @@ def test_with_leave_dropped_columns_are_dropped_and_types_narrowed(bench: Bench)
     assert bench.rows("id, n, theirs") == [{"id": 1, "n": 5, "theirs": "mine"}, {"id": 2, "n": 6, "theirs": "mine"}]
 
 
+def test_a_column_that_becomes_not_null_stays_nullable_for_the_rows_that_are_there(bench: Bench) -> None:
+    first = structure("t", ID, column("n", "integer", pa.int32()))
+    second = structure("t", ID, column("n", "bigint", pa.int64(), nullable=False), version=2)
+    bench.write(delivery(changes(first, (INSERT, None, {"id": 1, "n": 5}), (INSERT, None, {"id": 2, "n": None}))))
+    block = changes(second, (INSERT, None, {"id": 2, "n": 6}), first=2)
+    bench.write(delivery(block, start=2), allow_destructive_ddl=True)
+    assert bench.types()["n"] == "Nullable(Int64)"
+    assert bench.rows("id, n") == [{"id": 1, "n": 5}, {"id": 2, "n": 6}]
+
+
 def test_decimals_that_change_both_ways_get_a_type_that_holds_both(bench: Bench) -> None:
     first = structure("t", ID, column("p", "numeric(12,2)", pa.decimal128(12, 2)))
     second = structure("t", ID, column("p", "numeric(10,4)", pa.decimal128(10, 4)), version=2)

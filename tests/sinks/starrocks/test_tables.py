@@ -143,6 +143,7 @@ def test_keys_of_several_columns_and_kinds(bench: Bench) -> None:
     [
         (structure("t", ID, key=()), "has no key"),
         (structure("t", ID, column("__op", "text", pa.string())), "uses itself"),
+        (structure("t", ID, NAME, column("NAME", "text", pa.string())), "cannot tell apart: name, NAME"),
         (structure("t", column("id", "double precision", pa.float64())), "cannot be"),
     ],
 )

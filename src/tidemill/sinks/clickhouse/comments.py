@@ -36,8 +36,11 @@ def find_exchanged(table: Table, natives: Mapping[str, str], origins: Mapping[st
 
 
 def elsewhere(table: Table, origins: Mapping[str, str]) -> set[str]:
-    """Columns of an older structure whose names another column has now, or which have another name."""
+    """Columns of an older structure whose names another column has now, or which have another name. Of another table
+    that had the name before, columns go by their names."""
     of = {origin: name for name, origin in origins.items()}
+    if not any(c.origin in of for c in table.columns):
+        return set()
     return {
         c.name
         for c in table.columns

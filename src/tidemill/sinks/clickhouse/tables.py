@@ -360,6 +360,10 @@ class ClickHouseTables:
             if into is None:
                 problems.append(f'"{column}" is {there}, the source has {source.type.native}, which is {kind}')
                 return
+        if into is not None and there.nullable and into.element is None:
+            # Rows of this very transaction may still have to bring the values, and the server refuses it where one has
+            # none: a column that may be null holds them all.
+            into = replace(into, nullable=True)
         if into is not None and into != there:
             yield f"MODIFY COLUMN {quote(column)} {into} COMMENT {comment}"
         elif there_native is None:

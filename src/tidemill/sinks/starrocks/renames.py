@@ -5,6 +5,7 @@ A table there keeps nothing of what its columns are known by: there is only what
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from tidemill.model.table import Table
@@ -24,6 +25,12 @@ def order_renames(table: Table, there: Collection[str], stuck: Collection[str]) 
         old = left.pop(free[0])
         there = there - {old} | {free[0]}
         yield old, free[0]
+
+
+def find_alike(names: Collection[str]) -> list[str]:
+    """Those that differ by case alone."""
+    count = Counter(name.lower() for name in names)
+    return [name for name in names if count[name.lower()] > 1]
 
 
 def find_exchanged(table: Table) -> list[str]:

@@ -15,7 +15,7 @@ from tidemill.errors import DeliveryError, Refused
 from tidemill.model.table import Column, Table
 from tidemill.sinks._shared.table_name import TableName
 from tidemill.sinks._shared.unfollowed import CODE, MARK, Looks, added_comment, is_known, notices
-from tidemill.sinks.starrocks.renames import find_exchanged, order_renames
+from tidemill.sinks.starrocks.renames import find_alike, find_exchanged, order_renames
 from tidemill.sinks.starrocks.rows import AUDIT, IS_DELETED, VERSION, LoadPiece
 from tidemill.sinks.starrocks.types import default, holds, kinds_of
 
@@ -187,6 +187,13 @@ class StarRocksTables:
             raise Refused(
                 f"{table.full_name} has columns whose names no load can give: {', '.join(map(repr, unspeakable))}",
                 where=self.where, fix="Names must be without quotes, backslashes and control characters.",
+            )  # fmt: skip
+
+        alike = find_alike(wanted)
+        if alike:
+            raise Refused(
+                f"{table.full_name} has columns that StarRocks cannot tell apart: {', '.join(alike)}", where=self.where,
+                fix="Its names do not differ by case. Rename one at the source.",
             )  # fmt: skip
 
     def _changes(

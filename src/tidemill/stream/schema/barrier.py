@@ -311,8 +311,8 @@ class SchemaBarrier:
                     f'sink "{sink}" could not make schema change {stored.number} of {stored.table}'
                     f" ({list_kinds(change.kinds)}): {error.what}",
                     where=error.where or f"pipeline {self._settings.pipeline}, offset {change.offset}",
-                    fix=f"{error.fix} Then start the pipeline again: nothing after the change was delivered. Or make it"
-                    " by hand, or set another policy under ddl.".lstrip(),
+                    fix=f"{error.fix or 'Mend that at the destination.'} Then start the pipeline again: nothing after"
+                    " the change was delivered. Or make it by hand, or set another policy under ddl.",
                 ) from error
             warn("ddl.not_evolved", number=stored.number, table=stored.table, sink=sink, error=error.what)
             self._note(stored, sink, SinkOutcome(statements, ChangeStatus.IGNORED, error.what, utc_now()))
