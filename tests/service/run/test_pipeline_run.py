@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
 import pytest
 
 from tests.support.blocks import make_change
@@ -17,6 +20,7 @@ from tidemill.cli.run_view import LineView
 from tidemill.dlq import DeadLetters
 from tidemill.errors import CheckpointConflict
 from tidemill.log import LogConfig, LogReader, LogWriter
+from tidemill.model.block import COMMIT_TIME, META, Block
 from tidemill.service.run import stream_group
 from tidemill.service.run.lag import Lag
 from tidemill.service.run.spark_session import slots
@@ -278,6 +282,19 @@ def test_nothing_waits_nothing_lags(tmp_path: Path) -> None:
     assert lag.seconds(10, 10) == 0.0
     assert lag.seconds(3, 10) > 0.0
     log.close()
+
+
+def test_an_event_without_a_commit_lags_since_the_log_has_it(tmp_path: Path) -> None:
+    """PostgreSQL's messages outside of a transaction: anybody may write them."""
+    change = make_change(3)
+    at = META.get_field_index("commit_time")
+    blocks = tuple(
+        Block(block.table, block.batch.set_column(at, META.field(at), pa.nulls(block.rows, COMMIT_TIME)))
+        for block in change.blocks
+    )
+    with closing(LogWriter.open(str(tmp_path / "log"), LogConfig.model_validate({"fsync": False}))) as log:
+        log.append(replace(change, blocks=blocks))
+        assert 0.0 <= Lag(LogReader(str(tmp_path / "log"))).seconds(0, 3) < 3600
 
 
 def test_what_a_sink_says_of_rows_left_behind_stands_in_the_status_also_after_a_restart(

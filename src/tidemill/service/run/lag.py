@@ -74,6 +74,7 @@ class Lag:
             if ref.commit_time is not None:
                 return ref.commit_time / 1e6
             block = self._log.read(ref)
-            if block.rows:
-                return float(pc.cast(block.batch.column("commit_time"), "int64")[0].as_py() / 1e6)
+            # A message that was written outside of a transaction has none.
+            if block.rows and (committed := pc.cast(block.batch.column("commit_time"), "int64")[0]).is_valid:
+                return float(committed.as_py() / 1e6)
         return next(self._log.entries(offset)).written_at / 1000
