@@ -74,6 +74,26 @@ def test_a_dead_letter_of_an_older_structure_has_its_values_where_its_columns_ar
     assert there == here
 
 
+def test_a_row_from_before_several_changes_has_what_the_source_gave_it_in_each_new_column(
+    postgres_origin: Origin, target: Destination
+) -> None:
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n')")
+    write(target, *origin.blocks())
+    origin.do("INSERT INTO t VALUES (2, 'letter', 'x')")
+    dead_letter = origin.blocks()
+    for statement in (
+        "ALTER TABLE t ADD COLUMN level int DEFAULT 5",
+        "ALTER TABLE t ADD COLUMN more text DEFAULT 'm'",
+        "ALTER TABLE t RENAME COLUMN level TO degree",
+        "ALTER TABLE t ALTER COLUMN degree TYPE bigint",
+    ):
+        origin.do(statement, "UPDATE t SET note = 'n' WHERE id = 1")
+        write(target, *origin.blocks())
+    _send_again(target, dead_letter)
+    assert same(origin, target, "id, name, note, degree, more")
+
+
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("emptied", [False, True], ids=["over what is there", "into an emptied table"])
 def test_a_rewind_over_a_change_of_structure_ends_with_the_rows_of_the_source(

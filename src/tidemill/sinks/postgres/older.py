@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import orjson
+import pyarrow as pa
 
 from tidemill.model.position import Offset
-from tidemill.model.table import Table
+from tidemill.model.table import Column, Initial, Table
 from tidemill.schema.diff import diff
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class StructureMemory:
         before = self.before
         if before is not None and self.table is not None:
             before = (*before, _digest(self.table))[-_MOST_BEFORE:]
-        return StructureMemory(table, since, before)
+        return StructureMemory(_with_initials(table, self.table), since, before)
 
     def is_newer(self, table: Table, since: Offset, there: Collection[str], redelivered: bool) -> bool:
         """Whether the target has followed a later structure. An offset alone does not tell: a log that began anew
@@ -69,6 +70,33 @@ def is_replaced(known: Table, table: Table) -> bool:
     """Whether the same structure is of other columns than it was."""
     then, now = ([c.origin for c in t.columns] for t in (known, table))
     return all(then) and all(now) and then != now and bool(diff(known, table))
+
+
+def _with_initials(table: Table, known: Table | None) -> Table:
+    """A source tells once what rows from before a column have in it, with the structure that brought the column. Rows
+    that come later from before that have it too, whatever changed since."""
+    if known is None:
+        return table
+    change = diff(known, table)
+    was = {c.name: c for c in known.columns} | {new.name: old for old, new in change.renamed}
+    for column in (*change.added, *(new for _, new in change.replaced)):
+        was.pop(column.name, None)
+    return replace(
+        table,
+        columns=tuple(
+            c if c.initial is not None or c.name not in was else replace(c, initial=_convert(was[c.name].initial, c))
+            for c in table.columns
+        ),
+    )
+
+
+def _convert(initial: Initial | None, column: Column) -> Initial | None:
+    if initial is None or initial.value is None:
+        return initial
+    try:
+        return Initial(initial.value.cast(column.type.arrow))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
 
 
 def _digest(table: Table) -> str:
