@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 def test_every_line_of_the_threat_model_has_its_test() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
     here = Path(__file__).parent
-    files = [here / f"test_{name}.py" for name in ("security", "tenants", "limits", "attacks")]
+    files = [here / f"test_{name}.py" for name in ("security", "tenants", "limits", "attacks", "grpc_attacks")]
     source = "\n".join(each.read_text() for each in (*files, here.parent / "config" / "test_confine.py"))
     there = set(re.findall(r"^def (test_\w+)", source, re.M))
     assert len(named) > 15

@@ -67,6 +67,11 @@ class Template:
         ]
         return tuple(dict.fromkeys(part.name.partition(".")[2] for part in parts))
 
+    def may_give(self, text: str) -> bool:
+        """Whether some event could give this."""
+        pattern = "".join(".*" if part.name else re.escape(part.text) for part in self._parts)
+        return re.fullmatch(pattern, text, re.DOTALL) is not None
+
     def constant(self, table: Table, source: str, escape: Callable[[str], str] = str) -> str:
         """The one value all rows of a block share. Only for `is_constant` templates. `escape` as in `render`."""
         return "".join(p.text if not p.name else escape(_of_block(p, table, source)) for p in self._parts)

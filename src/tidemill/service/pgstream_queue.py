@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tidemill import config
 from tidemill.config import Pipeline
-from tidemill.errors import ConfigError, TidemillError
+from tidemill.errors import AccessRefused, ConfigError, TidemillError
+from tidemill.model.template import Template
 from tidemill.sinks.pgstream import Claimed, Client, Group, Message, PgstreamConfig
 
 __all__ = ["Claimed", "Client", "Group", "Message"]  # what callers are given
@@ -23,15 +24,23 @@ def open_queue(where: str, sink: str | None, schema: str | None) -> Iterator[Cli
     if "://" in where:
         dsn, found = where, "pgstream"
     else:
-        dsn, found = _choose(config.load(Path(where)), sink, where)
+        chosen = _choose(config.load(Path(where)), sink, where)
+        dsn, found = chosen.dsn, chosen.queue_schema
     with _connect(dsn, schema or found) as client:
         yield client
 
 
 @contextmanager
-def open_queue_of(pipeline: Pipeline, sink: str | None) -> Iterator[Client]:
-    """As `open_queue`, of a pipeline that is known already."""
-    with _connect(*_choose([pipeline], sink, pipeline.file)) as client:
+def open_queue_of(pipeline: Pipeline, sink: str | None, *, own_stream: str | None = None) -> Iterator[Client]:
+    """As `open_queue`, of a pipeline that is known already. `own_stream` must be one that the sink writes: other
+    pipelines may have theirs in the same queue."""
+    chosen = _choose([pipeline], sink, pipeline.file)
+    if own_stream is not None and not Template(chosen.stream).may_give(own_stream):
+        raise AccessRefused(
+            f'the sink "{chosen.id}" writes no stream of this name, and the token is not for other pipelines',
+            where="stream", fix=f"It writes: {chosen.stream}",
+        )  # fmt: skip
+    with _connect(chosen.dsn, chosen.queue_schema) as client:
         yield client
 
 
@@ -49,11 +58,11 @@ def _connect(dsn: str, queue: str) -> Iterator[Client]:
         ) from error  # fmt: skip
 
 
-def _choose(pipelines: Iterable[Pipeline], sink: str | None, where: str) -> tuple[str, str]:
+def _choose(pipelines: Iterable[Pipeline], sink: str | None, where: str) -> PgstreamConfig:
     all_ = [s.config for p in pipelines for s in p.spec.sinks if isinstance(s.config, PgstreamConfig)]
     chosen = [c for c in all_ if sink in (None, c.id)]
     if len(chosen) == 1:
-        return chosen[0].dsn, chosen[0].queue_schema
+        return chosen[0]
     known = ", ".join(c.id for c in all_)
     fix = (
         f"Name one with --sink: {known}."

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC
 from typing import Any
 
 import orjson
 
 from tidemill.api.proto import flows_pb2 as wire
+from tidemill.api.rpc.arguments import read_time
 from tidemill.api.rpc.operations import error_of, state_of
 from tidemill.api.rpc.wiring import Caller, find_name, needs
 from tidemill.config.posted import read_posted
@@ -100,7 +100,7 @@ class CheckpointsService:
             raise ConfigError("it is not said where to", where="to", fix="Give `offset` or `since`.")
         intended = moves.plan(
             pipeline, offset=request.offset if to == "offset" else None,
-            since=request.since.ToDatetime(UTC).isoformat() if to == "since" else None,
+            since=read_time(request.since, "since").isoformat() if to == "since" else None,
             position=None, sink=request.sink or None,
         )  # fmt: skip
         stored = None

@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tidemill.api.proto import operations_pb2 as wire
+from tidemill.api.rpc.arguments import check_seconds
 from tidemill.api.rpc.wiring import Caller, Door, find_name, needs
 from tidemill.errors import AccessRefused, ConfigError, TooManyStreams
 from tidemill.service.run.status import WAITING, PipelineStatus, State
@@ -60,7 +61,7 @@ class ControlService:
 
     @needs(Role.OPERATOR)
     def drain_and_stop(self, request: Any, caller: Caller) -> Any:
-        seconds = min(request.seconds or _DRAIN_SECONDS, _MOST_DRAIN_SECONDS)
+        seconds = check_seconds(request.seconds, "seconds", most=_MOST_DRAIN_SECONDS) or _DRAIN_SECONDS
         return state_of(self._control.drain(self._name(request, caller), caller.cause(request.reason), seconds=seconds))
 
     @needs(Role.OPERATOR)
@@ -144,10 +145,13 @@ class MetricsService:
         self._streams += 1
         try:
             clock = asyncio.get_running_loop().time
-            checked = clock()
+            due = checked = clock()
             while not self._control.stopping:
-                yield _sample(self._control.view(name))
-                await asyncio.sleep(max(request.interval_ms or 1000, 100) / 1000)
+                if clock() >= due:
+                    self._control.check_scope(caller.principal.scope, name)  # it may be another tenant's by now
+                    yield _sample(self._control.view(name))
+                    due = clock() + max(request.interval_ms or 1000, 100) / 1000
+                await asyncio.sleep(min(due - clock(), CHECK_SECONDS))
                 if clock() - checked >= CHECK_SECONDS:
                     checked = clock()
                     if await self._door.identify(caller.token) is None:

@@ -9,38 +9,49 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from tidemill.api.metrics_port import tls_context
 from tidemill.api.proto import PACKAGE, SERVICES
+from tidemill.api.rpc import wiring
 from tidemill.api.rpc.flows import CheckpointsService, FlowsService
 from tidemill.api.rpc.operations import ControlService, HealthService, MetricsService, StatusService
 from tidemill.api.rpc.runs import RunsService
 from tidemill.api.rpc.schema_changes import SchemaChangesService
 from tidemill.api.rpc.streams import StreamsService
-from tidemill.api.rpc.wiring import Door, handlers
-from tidemill.errors import ConfigError, EnvironmentProblem
+from tidemill.api.rpc.wiring import Door, abort, address_of, handlers, read_request
+from tidemill.errors import ConfigError, EnvironmentProblem, TidemillError
 from tidemill.service.run.status import WAITING, State
 from tidemill.service.server.control import ControlPlane
 from tidemill.service.server.tokens import Tokens
 
-_THREADS, _PULLING, _AUTHENTICATING = 16, 32, 8
+_LOOKING, _CHANGING, _PULLING, _AUTHENTICATING = 16, 32, 32, 8
 _MOST_CALLS = 256
 _START_SECONDS = 30.0
 _GRACE_SECONDS = 5.0
 _WATCH_SECONDS = 1.0
 MAX_WATCHES = 64
 """Of `grpc.health.v1`, together."""
+MAX_REFLECTIONS = 16
+"""Streams that ask what services there are, together."""
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 600_000),
+    ("grpc.keepalive_time_ms", 60_000),  # who is gone without a word must not keep a stream
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +110,22 @@ class GrpcServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         with (
-            ThreadPoolExecutor(_THREADS, "grpc call") as calls,
+            ThreadPoolExecutor(_LOOKING, "grpc look") as looks,
+            ThreadPoolExecutor(_CHANGING, "grpc change") as changes,
             ThreadPoolExecutor(_PULLING, "grpc pull") as pulls,
             ThreadPoolExecutor(_AUTHENTICATING, "grpc token") as checks,
         ):
-            server = self._build(Door(self._tokens, checks, self._settings.rate), calls, pulls)
+            pools = {"looks": looks, "changes": changes, "pulls": pulls}
+            server = self._build(Door(self._tokens, checks, self._settings.rate), pools)
             self.port = self._listen(server)
             await server.start()
             self._started.set()
             await self._stop.wait()
             await server.stop(_GRACE_SECONDS)
 
-    def _build(self, door: Door, calls: ThreadPoolExecutor, pulls: ThreadPoolExecutor) -> grpc.aio.Server:
-        most = self._settings.max_message
+    def _build(self, door: Door, pools: Mapping[str, Executor]) -> grpc.aio.Server:
         server = grpc.aio.server(
-            options=[("grpc.max_receive_message_length", most), ("grpc.so_reuseport", 0)],
+            options=[("grpc.max_receive_message_length", self._settings.max_message), *_OPTIONS],
             maximum_concurrent_rpcs=_MOST_CALLS,
         )
         services: dict[str, Any] = {
@@ -124,13 +136,11 @@ class GrpcServer:
             "Runs": RunsService(self._control),
         }  # fmt: skip
         server.add_generic_rpc_handlers(
-            tuple(handlers(name, services[name], door, pulls if name == "Streams" else calls) for name in SERVICES)
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(_StandardHealth(self._control, door), server)
-        reflection.enable_server_reflection(
-            (*(f"{PACKAGE}.{name}" for name in SERVICES), health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
-             reflection.SERVICE_NAME), server,
+            (*(handlers(name, services[name], door, pools) for name in SERVICES),
+             _StandardHealth(self._control, door).bind())
         )  # fmt: skip
+        names = (*(f"{PACKAGE}.{name}" for name in SERVICES), _HEALTH, reflection.SERVICE_NAME)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(names), server)
         return server
 
     def _listen(self, server: grpc.aio.Server) -> int:
@@ -178,34 +188,56 @@ class _CertificateFiles:
         return [(each.st_mtime_ns, each.st_ino) for each in map(os.stat, (self._certificate, self._key))]
 
 
-class _StandardHealth(health_pb2_grpc.HealthServicer):
+class _StandardHealth:
     """Of the server as a whole for everybody; of one pipeline, whose name is the service, for who has a token."""
 
     def __init__(self, control: ControlPlane, door: Door) -> None:
         self._control, self._door = control, door
         self._watching = 0
 
-    async def Check(self, request: Any, context: Any) -> Any:
-        found = await self._status(request.service, context)
+    def bind(self) -> grpc.GenericRpcHandler:
+        writes = health_pb2.HealthCheckResponse.SerializeToString
+        return grpc.method_handlers_generic_handler(_HEALTH, {
+            "Check": grpc.stream_unary_rpc_method_handler(self.check, None, writes),
+            "Watch": grpc.stream_stream_rpc_method_handler(self.watch, None, writes),
+        })  # fmt: skip
+
+    async def check(self, requests: AsyncIterator[bytes], context: Any) -> Any:
+        try:
+            name = await self._read(requests, context)
+            found = await self._status(name, context)
+        except TidemillError as error:
+            await abort(context, error, "Health.Check")
         if found == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such pipeline, or no token to ask for it")
         return health_pb2.HealthCheckResponse(status=found)
 
-    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def watch(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """Needs no token, so that only so many may be open: they must not take every call that the server has."""
         if self._watching >= MAX_WATCHES:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} watches of health are open")
         self._watching += 1
         sent = None
         try:
+            name = await self._read(requests, context)
             while not self._control.stopping or sent is None:
-                found = await self._status(request.service, context)
+                found = await self._status(name, context)
                 if found != sent:
                     sent = found
                     yield health_pb2.HealthCheckResponse(status=found)
                 await asyncio.sleep(_WATCH_SECONDS)
+        except TidemillError as error:
+            await abort(context, error, "Health.Watch")
         finally:
             self._watching -= 1
+
+    async def _read(self, requests: AsyncIterator[bytes], context: Any) -> str:
+        """Who names a pipeline may be guessing a token."""
+        request = await read_request(requests, health_pb2.HealthCheckRequest.FromString)
+        if request.service:
+            principal = await self._door.recognize(context)
+            self._door.count(principal.id if principal is not None else address_of(context))
+        return str(request.service)
 
     async def _status(self, name: str, context: Any) -> int:
         kinds = health_pb2.HealthCheckResponse
@@ -215,3 +247,27 @@ class _StandardHealth(health_pb2_grpc.HealthServicer):
         if principal is None or not self._control.covers(principal.scope, name):
             return kinds.SERVICE_UNKNOWN
         return kinds.SERVING if self._control.view(name).state in (State.RUNNING, WAITING) else kinds.NOT_SERVING
+
+
+class _Reflection(reflection.aio.ReflectionServicer):
+    """Needs no token. A stream that asks nothing for a while is ended, as if its client had."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self._open = 0
+
+    async def ServerReflectionInfo(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        if self._open >= MAX_REFLECTIONS:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_REFLECTIONS} streams of reflection are open")
+        self._open += 1
+        try:
+            async for reply in super().ServerReflectionInfo(_while_asked(requests), context):
+                yield reply
+        finally:
+            self._open -= 1
+
+
+async def _while_asked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    with suppress(StopAsyncIteration, TimeoutError):
+        while True:
+            yield await asyncio.wait_for(anext(requests), wiring.REQUEST_SECONDS)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 
 from tidemill.api.proto import flows_pb2 as wire
+from tidemill.api.rpc.arguments import check_lsn, check_seconds, check_text, check_token, read_time
 from tidemill.api.rpc.operations import timestamp
 from tidemill.api.rpc.wiring import Caller, find_name, needs
 from tidemill.errors import ConfigError
@@ -17,7 +18,8 @@ from tidemill.service.server.tokens import Role
 
 _MESSAGES, _MOST_MESSAGES = 10, 10_000
 _MOST_WAIT_SECONDS = 20.0
-_EXTEND_SECONDS = 30.0
+_EXTEND_SECONDS, _MOST_SECONDS = 30.0, 30 * 86_400.0
+_LONGEST_NAME, _LONGEST_REASON = 1000, 10_000
 
 
 class StreamsService:
@@ -26,32 +28,36 @@ class StreamsService:
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
 
-    @needs(Role.OPERATOR)
+    @needs(Role.OPERATOR, pool="pulls")
     def pull(self, request: Any, caller: Caller) -> Any:
-        """The group is made if it is missing."""
+        """The group is made if it is missing. Nothing is claimed for a consumer that has hung up."""
         at = request.stream
+        visibility = check_seconds(request.visibility_seconds, "visibility_seconds", most=_MOST_SECONDS)
+        wait = check_seconds(request.wait_seconds, "wait_seconds", most=_MOST_SECONDS)
         with self._queue(at, caller) as client:
             start: Literal["earliest", "latest"] = "latest" if request.from_latest else "earliest"
             group = client.group(at.stream, at.group, start=start, ordered=request.ordered)
             found = group.pull(
                 min(request.limit or _MESSAGES, _MOST_MESSAGES),
-                visibility_seconds=request.visibility_seconds or None,
-                wait_seconds=min(request.wait_seconds, _MOST_WAIT_SECONDS),
+                visibility_seconds=visibility or None,
+                wait_seconds=min(wait, _MOST_WAIT_SECONDS),
                 consumer=caller.principal.actor,
+                hung_up=caller.gone.is_set,
             )
         return wire.PullReply(token=found[0].token if found else "", messages=[_message(each) for each in found])
 
-    @needs(Role.OPERATOR)
+    @needs(Role.OPERATOR, pool="looks")
     def ack(self, request: Any, caller: Caller) -> Any:
         return self._settle(request, caller, "ack")
 
-    @needs(Role.OPERATOR)
+    @needs(Role.OPERATOR, pool="looks")
     def nack(self, request: Any, caller: Caller) -> Any:
-        return self._settle(request, caller, "nack", timedelta(seconds=request.seconds), request.reason or None)
+        reason = check_text(request.reason, "reason", longest=_LONGEST_REASON)
+        return self._settle(request, caller, "nack", _span(request.seconds), reason or None)
 
-    @needs(Role.OPERATOR)
+    @needs(Role.OPERATOR, pool="looks")
     def extend(self, request: Any, caller: Caller) -> Any:
-        return self._settle(request, caller, "extend", timedelta(seconds=request.seconds or _EXTEND_SECONDS))
+        return self._settle(request, caller, "extend", _span(request.seconds or _EXTEND_SECONDS))
 
     @needs(Role.OPERATOR)
     def replay(self, request: Any, caller: Caller) -> Any:
@@ -63,9 +69,9 @@ class StreamsService:
                 case "dead":
                     count = group.revive()
                 case "lsn":
-                    count = group.replay(lsn=request.lsn)
+                    count = group.replay(lsn=check_lsn(request.lsn))
                 case "since":
-                    count = group.replay(time=request.since.ToDatetime(UTC))
+                    count = group.replay(time=read_time(request.since, "since"))
                 case "offset":
                     count = group.replay(offset=request.offset)
                 case _:
@@ -77,16 +83,23 @@ class StreamsService:
     def _settle(self, request: Any, caller: Caller, how: Literal["ack", "nack", "extend"], *more: Any) -> Any:
         with self._queue(request.stream, caller) as client:
             group = Group(client, request.stream.stream, request.stream.group)
-            done = group.settle(how, request.token, list(request.ids) or None, *more)
+            done = group.settle(how, check_token(request.token), list(request.ids) or None, *more)
         return wire.SettleReply(done=done.done, lost=done.lost)
 
     @contextmanager
     def _queue(self, at: Any, caller: Caller) -> Iterator[Client]:
         if not at.stream or not at.group:
             raise ConfigError("a consumer names a stream and its group", where="stream", fix="Give both.")
+        for name, value in (("stream", at.stream), ("group", at.group), ("sink", at.sink)):
+            check_text(value, name, longest=_LONGEST_NAME)
         pipeline = self._control.pipeline(find_name(self._control, at.pipeline, caller))
-        with open_queue_of(pipeline, at.sink or None) as client:
+        own = None if caller.principal.scope.is_whole else at.stream
+        with open_queue_of(pipeline, at.sink or None, own_stream=own) as client:
             yield client
+
+
+def _span(seconds: float) -> timedelta:
+    return timedelta(seconds=check_seconds(seconds, "seconds", most=_MOST_SECONDS))
 
 
 def _message(message: Message) -> Any:

@@ -3,6 +3,10 @@ checked, a thread is taken, and an error becomes a gRPC status.
 
 A method is named as in the .proto, in snake case, and says who may call it: `@needs(Role.OPERATOR)`. It is given the
 request and the `Caller`, runs in a thread, and returns the reply or raises. A streaming one is an async generator.
+
+Every call is bound as a stream of requests, of which there must be one: so the token is asked for before a request is
+waited for, which must come within seconds. Else whoever reaches the port could open calls, send nothing, and take all
+that the server has.
 """
 
 from __future__ import annotations
@@ -10,25 +14,32 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf import message_factory
+from google.protobuf.message import DecodeError
 
 from tidemill.api import problems
 from tidemill.api.proto import service
 from tidemill.api.rate import RateLimit
-from tidemill.errors import AccessRefused, TidemillError, TooManyRequests, Unauthenticated, to_data
+from tidemill.api.rpc.arguments import check_text
+from tidemill.errors import AccessRefused, ConfigError, TidemillError, TooManyRequests, Unauthenticated, to_data
 from tidemill.service.cause import Cause, current_actor
 from tidemill.service.server.control import ControlPlane
 from tidemill.service.server.tokens import Principal, Role, Tokens
 from tidemill.telemetry import events
 
 ERROR_METADATA = "tidemill-error"
+REQUEST_SECONDS = 30.0
+"""How long a call may take to send its request."""
+_LONGEST_NAME, _LONGEST_REASON = 100, 500
+_LONGEST_METADATA = 1500  # each of its parts, as written
 _HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 _STATUS = {
     400: grpc.StatusCode.INVALID_ARGUMENT, 401: grpc.StatusCode.UNAUTHENTICATED,
@@ -41,11 +52,13 @@ _STATUS = {
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
-def needs(role: Role, *, server: bool = False) -> Callable[[Handler], Handler]:
-    """`server`: for what is about the server as a whole, a token for one tenant or pipeline is not enough."""
+def needs(role: Role, *, server: bool = False, pool: str = "") -> Callable[[Handler], Handler]:
+    """`server`: for what is about the server as a whole, a token for one tenant or pipeline is not enough. `pool`: the
+    threads that it runs in; without a name those of looks for a viewer, and of changes for others."""
 
     def mark(handler: Handler) -> Handler:
         handler.needed_role, handler.needs_server = role, server  # type: ignore[attr-defined]
+        handler.pool = pool or ("looks" if role is Role.VIEWER else "changes")  # type: ignore[attr-defined]
         return handler
 
     return mark
@@ -53,13 +66,14 @@ def needs(role: Role, *, server: bool = False) -> Callable[[Handler], Handler]:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and the token that said so."""
+    """Who asks, and the token that said so. `gone` is set when nobody waits for the reply any more."""
 
     principal: Principal
     token: str
+    gone: threading.Event = field(default_factory=threading.Event)
 
     def cause(self, reason: str) -> Cause:
-        return Cause(self.principal.actor, reason)
+        return Cause(self.principal.actor, check_text(reason, "reason", longest=_LONGEST_REASON))
 
 
 class Door:
@@ -74,7 +88,7 @@ class Door:
         role: Role = handler.needed_role
         token = _token(context)
         principal = await self.identify(token)
-        self.count(principal.id if principal is not None else _address(context))
+        self.count(principal.id if principal is not None else address_of(context))
         if principal is None:
             raise Unauthenticated(
                 "this needs a valid token",
@@ -108,7 +122,7 @@ class Door:
         return await loop.run_in_executor(self._threads, self._tokens.authenticate, token)
 
 
-def handlers(name: str, implementation: Any, door: Door, threads: Executor) -> grpc.GenericRpcHandler:
+def handlers(name: str, implementation: Any, door: Door, pools: Mapping[str, Executor]) -> grpc.GenericRpcHandler:
     """Of one service of proto/."""
     descriptor = service(name)
     bound = {}
@@ -117,36 +131,58 @@ def handlers(name: str, implementation: Any, door: Door, threads: Executor) -> g
         reads = message_factory.GetMessageClass(method.input_type).FromString
         writes = message_factory.GetMessageClass(method.output_type).SerializeToString
         if method.server_streaming:
-            bound[method.name] = grpc.unary_stream_rpc_method_handler(_stream(handler, door), reads, writes)
+            call = _stream(handler, door, reads)
+            bound[method.name] = grpc.stream_stream_rpc_method_handler(call, None, writes)
         else:
-            bound[method.name] = grpc.unary_unary_rpc_method_handler(_unary(handler, door, threads), reads, writes)
+            call = _unary(handler, door, pools[handler.pool], reads)
+            bound[method.name] = grpc.stream_unary_rpc_method_handler(call, None, writes)
     return grpc.method_handlers_generic_handler(descriptor.full_name, bound)
 
 
-def _unary(handler: Callable[..., Any], door: Door, threads: Executor) -> Callable[[Any, Any], Any]:
-    async def call(request: Any, context: Any) -> Any:
+async def read_request(requests: AsyncIterator[bytes], reads: Callable[[bytes], Any]) -> Any:
+    """The one request of a call. `ConfigError` if there is none in time, or if it is none of ours."""
+    try:
+        return reads(await asyncio.wait_for(anext(requests), REQUEST_SECONDS))
+    except (StopAsyncIteration, TimeoutError) as error:
+        raise ConfigError("the call has no request", fix="Send it with the call.") from error
+    except DecodeError as error:
+        raise ConfigError(
+            "the request cannot be read", fix="Compile operations.proto and flows.proto of this version."
+        ) from error
+
+
+def _unary(
+    handler: Callable[..., Any], door: Door, threads: Executor, reads: Callable[[bytes], Any]
+) -> Callable[[Any, Any], Any]:
+    async def call(requests: AsyncIterator[bytes], context: Any) -> Any:
         try:
             caller = await door.admit(context, handler)
-            return await asyncio.get_running_loop().run_in_executor(threads, handler, request, caller)
+            request = await read_request(requests, reads)
+            try:
+                return await asyncio.get_running_loop().run_in_executor(threads, handler, request, caller)
+            finally:
+                caller.gone.set()
         except Exception as error:  # noqa: BLE001  every failure becomes a status
-            await _abort(context, error, handler.__qualname__)
+            await abort(context, error, handler.__qualname__)
 
     return call
 
 
-def _stream(handler: Callable[..., AsyncIterator[Any]], door: Door) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+def _stream(
+    handler: Callable[..., AsyncIterator[Any]], door: Door, reads: Callable[[bytes], Any]
+) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    async def call(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         try:
             caller = await door.admit(context, handler)
-            async for reply in handler(request, caller):
+            async for reply in handler(await read_request(requests, reads), caller):
                 yield reply
         except Exception as error:  # noqa: BLE001  as above
-            await _abort(context, error, handler.__qualname__)
+            await abort(context, error, handler.__qualname__)
 
     return call
 
 
-async def _abort(context: Any, error: Exception, method: str) -> None:
+async def abort(context: Any, error: Exception, method: str) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
     if not isinstance(error, TidemillError):
@@ -156,10 +192,18 @@ async def _abort(context: Any, error: Exception, method: str) -> None:
         )
     assert isinstance(error, TidemillError)
     data = to_data(error)
+    told = {name: _shorten(str(data.get(name, ""))) for name in ("code", "what", "where", "fix")}
     # The standard library's encoder writes ASCII only, as metadata must be.
-    text = json.dumps({name: data.get(name, "") for name in ("code", "what", "where", "fix")})
-    context.set_trailing_metadata(((ERROR_METADATA, text),))
-    await context.abort(_STATUS[problems.status_of(error)], f"{error.what}. {error.fix}".strip())
+    context.set_trailing_metadata(((ERROR_METADATA, json.dumps(told)),))
+    await context.abort(_STATUS[problems.status_of(error)], _shorten(f"{error.what}. {error.fix}".strip()))
+
+
+def _shorten(text: str) -> str:
+    """Clients refuse a call with more than 8 KiB of metadata, and say nothing of what was wrong."""
+    written = json.dumps(text)
+    if len(written) <= _LONGEST_METADATA:
+        return text
+    return text[: len(text) * _LONGEST_METADATA // len(written) // 2] + "…"
 
 
 def _token(context: Any) -> str:
@@ -169,13 +213,14 @@ def _token(context: Any) -> str:
     return ""
 
 
-def _address(context: Any) -> str:
+def address_of(context: Any) -> str:
     """Without the port: `ipv4:127.0.0.1:4711`."""
     return str(context.peer()).rpartition(":")[0]
 
 
 def find_name(control: ControlPlane, name: str, caller: Caller) -> str:
     """An empty name means the only pipeline there is, for this caller."""
+    check_text(name, "pipeline", longest=_LONGEST_NAME)
     scope = caller.principal.scope
     there = [each for each in control.names if control.covers(scope, each)]
     if not name and len(there) == 1:

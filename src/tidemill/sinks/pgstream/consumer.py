@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
@@ -203,12 +203,15 @@ class Group:
         visibility_seconds: float | None = None,
         wait_seconds: float = 0.0,
         consumer: str | None = None,
+        hung_up: Callable[[], bool] = lambda: False,
     ) -> list[Message]:
         """Messages that are nobody else's for `visibility_seconds`; then they are given again. Empty if none came
-        within `wait_seconds`."""
+        within `wait_seconds`, or if who waits for them has `hung_up`."""
         visibility = None if visibility_seconds is None else datetime.timedelta(seconds=visibility_seconds)
         deadline = time.monotonic() + wait_seconds
         while True:
+            if hung_up():
+                return []
             messages = self.client.messages([self.stream, self.name, limit, visibility, consumer])
             left = deadline - time.monotonic()
             if messages or left <= 0:
