@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
-from tests.api.conftest import Harness, Serve, document
+from tests.api.conftest import Harness, Serve, document, raw
 from tests.crash.actors import wait_for
 from tests.service.lease.test_leases import Keepers
 from tidemill.api.client import ServerClient
+from tidemill.contracts.installation import StoredAnswer
 from tidemill.errors import ChangedMeanwhile, LifecycleError, UnknownPipeline
 from tidemill.service.lease.leases import keeping_leases
 from tidemill.service.server import elsewhere
@@ -98,6 +103,64 @@ def test_a_pipeline_that_another_server_removed_leaves_no_status(servers: tuple[
     second.store.remove_document("orders")
     wait_for(lambda: list(first.client().pipelines()) == [], 30, "it was not forgotten")
     assert second.store.statuses() == {}
+
+
+def test_a_pipeline_that_is_deleted_is_not_started_elsewhere_on_its_way_out(servers: tuple[Harness, Harness]) -> None:
+    """Its lease is free when it has stopped: another server must find no document to start it by."""
+    first, second = servers
+    first.client().create(document("orders"))
+    wait_for(shows(second, "standby"), 30, "the second server does not know the pipeline")
+    taken = []
+    removes = first.control.runtime.remove
+
+    def remove_slowly(name: str, **given: Any) -> None:
+        removes(name, **given)
+        for _ in range(20):  # the other one looks at what may be started many times
+            time.sleep(0.1)
+            lease = second.control.lease_of(name)
+            taken.append(lease is not None and lease.epoch > 1)
+
+    first.control.runtime.remove = remove_slowly  # type: ignore[method-assign]
+    second.client().delete("orders")
+    assert not any(taken), "it ran again between its stop and its removal"
+    wait_for(lambda: list(second.client().pipelines()) == [], 30, "it was not forgotten")
+
+
+def test_a_key_that_two_servers_get_at_once_is_carried_out_once(
+    servers: tuple[Harness, Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = servers
+    key = {"Authorization": f"Bearer {first.admin}", "Idempotency-Key": "once"}
+    began, goes_on = threading.Event(), threading.Event()
+    creates = first.control.create
+
+    def create_slowly(*given: Any, **more: Any) -> Any:
+        began.set()
+        assert goes_on.wait(30)
+        return creates(*given, **more)
+
+    monkeypatch.setattr(first.control, "create", create_slowly)
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(raw, first, "POST", "/pipelines", document("orders"), key)
+        assert began.wait(30)
+        status, problem, headers = raw(second, "POST", "/pipelines", document("orders"), key)
+        assert (status, problem["code"], headers["retry-after"]) == (409, "request-under-way", "1")
+        assert second.control.names == [], "the second one has not begun it"
+        goes_on.set()
+        assert slow.result()[0] == 201
+    status, made, headers = raw(second, "POST", "/pipelines", document("orders"), key)
+    assert (status, made["name"], headers["idempotent-replayed"]) == (201, "orders", "true")
+
+
+def test_a_key_of_a_server_that_is_gone_or_refused_can_be_used_again(servers: tuple[Harness, Harness]) -> None:
+    first, second = servers
+    gone = StoredAnswer("digest", 0, "", "a server that never was", "2026-01-02T00:00:00+00:00")
+    principal = first.tokens.authenticate(first.admin)
+    assert principal is not None
+    assert first.store.claim_key(principal.id, "once", gone) is None
+    key = {"Authorization": f"Bearer {first.admin}", "Idempotency-Key": "once"}
+    assert raw(second, "POST", "/pipelines/nothing/start", None, key)[0] == 404
+    assert raw(first, "POST", "/pipelines", document("orders"), key)[0] == 201
 
 
 def test_a_process_that_has_a_pipeline_and_does_not_hear_is_named(

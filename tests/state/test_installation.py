@@ -61,10 +61,28 @@ def test_the_first_answer_to_a_key_stays_until_it_is_old(store: InstallationStor
     answer = StoredAnswer("digest", 201, "{}", '{"name": "orders"}', "2026-01-02")
     store.keep_answer("a1", "key", answer, forget_before="2026-01-01")
     store.keep_answer("a1", "key", replace(answer, status=409), forget_before="2026-01-01")
-    assert store.answer("a1", "key") == answer
-    assert store.answer("a2", "key") is None
+    claim = StoredAnswer("digest", 0, "", "one", "2026-01-02")
+    assert store.claim_key("a1", "key", claim) == answer
+    assert store.claim_key("a2", "key", claim) is None
     store.keep_answer("a2", "key", replace(answer, at="2026-01-03"), forget_before="2026-01-03")
-    assert store.answer("a1", "key") is None
+    assert store.claim_key("a2", "key", claim) == replace(answer, at="2026-01-03")
+    assert store.claim_key("a1", "key", claim) is None
+
+
+def test_one_server_has_a_key_until_it_answers_or_is_gone(store: InstallationStore) -> None:
+    one, other = (StoredAnswer("digest", 0, "", name, "2026-01-02") for name in ("one", "other"))
+    assert store.claim_key("a1", "key", one) is None
+    assert store.claim_key("a1", "key", other) == one
+    store.release_key("a1", "key", "other")
+    assert store.claim_key("a1", "key", other) == one, "it is not the other one's to release"
+    assert store.claim_key("a1", "key", other, instead_of="one") is None
+    assert store.claim_key("a1", "key", one, instead_of="one") == other
+    store.release_key("a1", "key", "other")
+    assert store.claim_key("a1", "key", one) is None
+    answer = StoredAnswer("digest", 201, "{}", "one", "2026-01-02")
+    store.keep_answer("a1", "key", answer, forget_before="2026-01-01")
+    store.release_key("a1", "key", "one")
+    assert store.claim_key("a1", "key", other, instead_of="one") == answer, "an answer stays, whatever it says"
 
 
 def test_the_audit_trail_is_newest_first_and_bounded(store: InstallationStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def create_app(
         return await anyio.to_thread.run_sync(tokens.authenticate, token) is not None
 
     app.state.still_valid = still_valid
-    app.add_middleware(Idempotency, store=control.store)
+    app.add_middleware(Idempotency, store=control.store, leases=control.runtime.leases)
     app.add_middleware(RequestGuard, tokens=tokens, max_body=max_body, rate=rate)
     _describe(app)
     return app

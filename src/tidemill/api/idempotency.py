@@ -1,12 +1,14 @@
 """The answer to a POST that is repeated: `Idempotency-Key` names the request, and its first answer is given again.
 
-For a day, per token, also by another server of the same state store. A refusal or a failure is not kept, because it
-changed nothing: the request may be sent again with the same key.
+For a day, per token, also by another server of the same state store. While it is under way the key is claimed in the
+store, so that another server does not run it too; the claim of a server that is gone counts no more. A refusal or a
+failure is not kept, because it changed nothing: the request may be sent again with the same key.
 """
 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import anyio.to_thread
@@ -17,7 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemill.api import problems
 from tidemill.contracts.installation import StoredAnswer
-from tidemill.errors import TidemillError
+from tidemill.errors import StateError, TidemillError
+from tidemill.service.lease.leases import LeaseKeeper
 from tidemill.state.installation import InstallationStore
 
 _KEPT = timedelta(days=1)
@@ -26,8 +29,10 @@ _SHOWN = ("content-type", "etag", "location")
 
 
 class Idempotency:
-    def __init__(self, app: ASGIApp, *, store: InstallationStore) -> None:
-        self._app, self._store = app, store
+    def __init__(self, app: ASGIApp, *, store: InstallationStore, leases: LeaseKeeper | None) -> None:
+        """`leases` None: there is no other server of this store."""
+        self._app, self._store, self._leases = app, store, leases
+        self._us = leases.holder if leases is not None else "this server"
         self._under_way: set[tuple[str, str]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,18 +43,19 @@ class Idempotency:
         principal = scope["state"]["principal"]
         caller = principal.id if principal else ""
         if (caller, key) in self._under_way:
-            await problems.problem(
-                409, "request-under-way", "a request with this key is under way", where="Idempotency-Key",
-                fix="Wait for its answer, or ask again a little later.", headers={"Retry-After": "1"},
-            )(scope, receive, send)  # fmt: skip
+            await _is_under_way()(scope, receive, send)
             return
         self._under_way.add((caller, key))
         try:
             answer = await self._recall(scope, caller, key)
             if answer is not None:
                 await answer(scope, receive, send)
-            else:
+                return
+            try:
                 await self._run(scope, receive, send, caller, key)
+            finally:
+                with suppress(StateError):  # the next request with this key takes what is ours
+                    await anyio.to_thread.run_sync(self._store.release_key, caller, key, self._us)
         except TidemillError as error:
             await problems.render(error)(scope, receive, send)
         finally:
@@ -61,9 +67,11 @@ class Idempotency:
                 422, "idempotency-key-invalid", "the idempotency key is no key",
                 where="Idempotency-Key", fix=f"Send 1 to {_LONGEST} printable ASCII characters.",
             )  # fmt: skip
-        known = await anyio.to_thread.run_sync(self._store.answer, caller, key)
+        known = await anyio.to_thread.run_sync(self._claim, caller, key, _digest(scope))
         if known is None:
             return None
+        if known.is_claim:
+            return _is_under_way()
         if known.request != _digest(scope):
             return problems.problem(
                 422, "idempotency-key-reused", "this key was used for another request", where="Idempotency-Key",
@@ -71,6 +79,18 @@ class Idempotency:
             )  # fmt: skip
         headers = {**orjson.loads(known.headers), "Idempotent-Replayed": "true"}
         return Response(known.body.encode(), known.status, headers)
+
+    def _claim(self, caller: str, key: str, request: str) -> StoredAnswer | None:
+        """None: the key is ours. A claim of our own is from a request whose end the store did not hear of."""
+        if self._leases is not None:
+            self._leases.announce()  # so that others can tell that we are there
+        ours = StoredAnswer(request, 0, "", self._us, datetime.now(UTC).isoformat(timespec="seconds"))
+        known = self._store.claim_key(caller, key, ours, instead_of=self._us)
+        if known is None or not known.is_claim:
+            return known
+        if self._leases is not None and self._leases.is_there(known.claimant):
+            return known
+        return self._store.claim_key(caller, key, ours, instead_of=known.claimant)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send, caller: str, key: str) -> None:
         """The answer goes out after it was kept: who has it can rely on its repetition."""
@@ -93,6 +113,13 @@ class Idempotency:
             await anyio.to_thread.run_sync(lambda: self._store.keep_answer(caller, key, answer, forget_before=forget))
         for message in messages:
             await send(message)
+
+
+def _is_under_way() -> Response:
+    return problems.problem(
+        409, "request-under-way", "a request with this key is under way", where="Idempotency-Key",
+        fix="Wait for its answer, or ask again a little later.", headers={"Retry-After": "1"},
+    )  # fmt: skip
 
 
 def _digest(scope: Scope) -> str:

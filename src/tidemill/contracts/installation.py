@@ -38,13 +38,22 @@ class StoredToken:
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """What a request with an idempotency key was answered. `request` is the digest of its method, path and body."""
+    """What a request with an idempotency key was answered. `request` is the digest of its method, path and body. While
+    it is under way, its server has claimed the key: the status is 0 then, and the body names that server."""
 
     request: str
     status: int
     headers: str
     body: str
     at: str
+
+    @property
+    def is_claim(self) -> bool:
+        return self.status == 0
+
+    @property
+    def claimant(self) -> str:
+        return self.body if self.is_claim else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,22 +113,34 @@ class InstallationStore(SharedRequests):
 
     # ---------------------------------------------------------------- answers to idempotency keys
 
-    def answer(self, caller: str, key: str) -> StoredAnswer | None:
-        found = self._read(
-            "SELECT request, status, headers, body, at FROM answers WHERE caller = ? AND idempotency_key = ?",
-            caller, key,
+    def claim_key(
+        self, caller: str, key: str, claim: StoredAnswer, *, instead_of: str | None = None
+    ) -> StoredAnswer | None:
+        """None: the key is the claimant's now; of servers that claim it at once, one gets it. Else what is there: an
+        answer, or the claim of somebody else than `instead_of`, who is gone."""
+        with self._database.writing(INSTALLATION) as run:
+            found = run(f"SELECT {_ANSWER} FROM answers WHERE caller = ? AND idempotency_key = ?", caller, key)
+            there = StoredAnswer(*found[0]) if found else None
+            if there is not None and (not there.is_claim or there.claimant != instead_of):
+                return there
+            run("DELETE FROM answers WHERE caller = ? AND idempotency_key = ?", caller, key)
+            run(_KEEP_ANSWER, caller, key, *astuple(claim))
+            return None
+
+    def release_key(self, caller: str, key: str, claimant: str) -> None:
+        """Nothing was changed: the request may be sent again. An answer that was kept stays."""
+        self._write(
+            INSTALLATION,
+            "DELETE FROM answers WHERE caller = ? AND idempotency_key = ? AND status = 0 AND body = ?",
+            caller, key, claimant,
         )  # fmt: skip
-        return StoredAnswer(*found[0]) if found else None
 
     def keep_answer(self, caller: str, key: str, answer: StoredAnswer, *, forget_before: str) -> None:
-        """The first answer to a key stays. Answers from before `forget_before` are removed."""
+        """In place of the claim. The first answer to a key stays. Those from before `forget_before` are removed."""
         with self._database.writing(INSTALLATION) as run:
             run("DELETE FROM answers WHERE at < ?", forget_before)
-            run(
-                "INSERT INTO answers (caller, idempotency_key, request, status, headers, body, at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (caller, idempotency_key) DO NOTHING",
-                caller, key, *astuple(answer),
-            )  # fmt: skip
+            run("DELETE FROM answers WHERE caller = ? AND idempotency_key = ? AND status = 0", caller, key)
+            run(f"{_KEEP_ANSWER} ON CONFLICT (caller, idempotency_key) DO NOTHING", caller, key, *astuple(answer))
 
     # ---------------------------------------------------------------- audit trail
 
@@ -163,5 +175,7 @@ class InstallationStore(SharedRequests):
 
 
 _DOCUMENT = "pipeline, origin, document, version, desired, changed_by, changed_at"
+_ANSWER = "request, status, headers, body, at"
+_KEEP_ANSWER = f"INSERT INTO answers (caller, idempotency_key, {_ANSWER}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _TOKEN = "id, name, role, digest, created_at, expires_at, revoked_at, tenant, pipeline"
 _MARKS = ", ".join("?" * len(_TOKEN.split(",")))

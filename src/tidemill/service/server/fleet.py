@@ -212,9 +212,11 @@ class Fleet:
         return [list((now | version).values()) for version in versions]
 
     def _remove(self, each: Managed, cause: Cause) -> None:
+        """The document goes first: when the lease is free, no other server finds one to start the pipeline by. A server
+        that is killed on the way leaves nothing that runs."""
+        self.store.remove_document(each.name)
         if each.pipeline is not None:
             self.runtime.remove(each.name, cause=cause)
-        self.store.remove_document(each.name)
         self._forget_status(each.name)
         with self._changing:
             del self._managed[each.name]
