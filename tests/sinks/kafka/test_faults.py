@@ -145,8 +145,9 @@ class TestDoctor:
     def test_fails_once_when_nobody_is_there(
         self, sinks: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """librdkafka calls each of its hundred attempts an error; a log that nobody set up prints such lines."""
-        monkeypatch.setattr("tidemill.sinks.kafka.checks._TIMEOUT", 2.0)
+        """librdkafka calls each of its hundred attempts an error; a log that nobody set up prints such lines. It is
+        asked once: what the connections complain of ends the wait."""
+        monkeypatch.setattr("tidemill.sinks.kafka.checks._LOOKS", (1.0, 3600.0))
         config = KafkaConfig(id="k", brokers="127.0.0.1:1", topic="t")
         with caplog.at_level(logging.DEBUG, "tidemill.sinks.kafka"):
             (check,) = KafkaSink(config).doctor()

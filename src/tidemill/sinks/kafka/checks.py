@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidemill.sinks.kafka import KafkaConfig
 
 _TIMEOUT = 10.0
+_LOOKS = (1.0, 2.0, 7.0)  # seconds; between them what connections complain of may end the wait
 
 
 def run_checks(config: KafkaConfig, topic: Template) -> Iterator[Check]:
@@ -27,18 +28,17 @@ def run_checks(config: KafkaConfig, topic: Template) -> Iterator[Check]:
     except ImportError:
         yield Check("client", Outcome.FAIL, "confluent-kafka is not installed", "pip install 'tidemill[kafka]'")
         return
-    complaints: list[str] = []
-    settings = {**config.connection_settings(), "error_cb": lambda error: complaints.append(error.str())}
+    complaints: list[Any] = []
+    settings = {**config.connection_settings(), "error_cb": complaints.append}
     try:
         admin = AdminClient(settings, logger=ClientLog())
     except KafkaException as error:
         yield Check("client_conf", Outcome.FAIL, error.args[0].str(), "Mend client_conf.")
         return
     try:
-        cluster = admin.list_topics(timeout=_TIMEOUT)
+        cluster = _ask_for_topics(admin, complaints)
     except KafkaException as error:
-        admin.poll(0.1)  # brings what the connections complained of
-        reason = complaints[0] if complaints else error.args[0].str()
+        reason = (complaints[0] if complaints else error.args[0]).str()
         fix = "Are the brokers up, and do security.protocol, sasl.* and ssl.* fit?"
         yield Check("brokers", Outcome.FAIL, f"{config.brokers}: {reason}", fix)
         return
@@ -53,6 +53,21 @@ def run_checks(config: KafkaConfig, topic: Template) -> Iterator[Check]:
         yield Check(
             "positions topic", Outcome.PASS, f'"{config.positions_topic}" ' + ("exists" if there else "will be made")
         )
+
+
+def _ask_for_topics(admin: Any, complaints: list[Any]) -> Any:
+    """librdkafka would try until the time is over, also where a login was refused or no broker is there."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    final = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._ALL_BROKERS_DOWN}
+    for seconds in _LOOKS:
+        try:
+            return admin.list_topics(timeout=seconds)
+        except KafkaException:
+            admin.poll(0.1)  # brings what the connections complained of
+            if seconds == _LOOKS[-1] or any(each.code() in final for each in complaints):
+                raise
+    raise AssertionError("the last look returns or raises")
 
 
 def _way() -> Check:
