@@ -24,6 +24,7 @@ from tidemill.errors import (
     ConfigError,
     EnvironmentProblem,
     ErrorData,
+    LeaseHeld,
     LifecycleError,
     TidemillError,
     UnknownPipeline,
@@ -241,7 +242,7 @@ def _of_file(name: str) -> ConfigError:
     return ConfigError(f'pipeline "{name}" comes from a file of a server', fix="Change the file; the server reads it.")
 
 
-def _nobody() -> TidemillError:
-    return TidemillError(
+def _nobody() -> LeaseHeld:
+    return LeaseHeld(
         "no server and no worker of this state store runs it", fix="Start one: tidemill serve, with this state store."
     )
