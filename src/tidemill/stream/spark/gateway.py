@@ -12,7 +12,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,15 @@ from tidemill.disk.private import make_directory, open_file
 _SUBMIT = "PYSPARK_SUBMIT_ARGS"
 # Spark's scripts start a Java process that only prints the command line of the real one.
 _LAUNCHER, _LIGHT = "SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1"
+# Spark asks for the address of the machine's own name whatever else it is told, and ends where nobody knows that name:
+# in a container that is being built, or has no network.
+_OWN_ADDRESS, _LOOPBACK = "SPARK_LOCAL_IP", "127.0.0.1"
 _LARGE_LOG = 16 << 20
 
 
-def ensure_java(settings: Mapping[str, str], said: Path | None = None) -> None:
-    """Starts Java, if this process has none yet. `said` is the file for what it writes; by default our own streams."""
+def ensure_java(settings: Mapping[str, str], said: Path | None = None, *, alone: bool = False) -> None:
+    """Starts Java, if this process has none yet. `said` is the file for what it writes; by default our own streams.
+    `alone`: no other machine has to reach it."""
     from pyspark import SparkContext
 
     if SparkContext._gateway is not None:
@@ -37,7 +41,8 @@ def ensure_java(settings: Mapping[str, str], said: Path | None = None) -> None:
         # The settings of an installation (spark-defaults.conf) still count; ours win over them.
         arguments = f"--properties-file {shlex.quote(file)} --load-spark-defaults"
         submit = f"{arguments} {os.environ.get(_SUBMIT, 'pyspark-shell')}"
-        with _environment(_SUBMIT, submit), _environment(_LAUNCHER, os.environ.get(_LAUNCHER, _LIGHT)):
+        address = _environment(_OWN_ADDRESS, os.environ.get(_OWN_ADDRESS, _LOOPBACK)) if alone else nullcontext()
+        with _environment(_SUBMIT, submit), _environment(_LAUNCHER, os.environ.get(_LAUNCHER, _LIGHT)), address:
             gateway = launch_gateway(popen_kwargs=options)
     SparkContext._ensure_initialized(gateway=gateway)
 

@@ -75,6 +75,9 @@ _JAVA_READS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 # Of a session on this machine whose size nobody chose: more than lanes can ever stand. A slot costs nothing there.
 AMPLE_SLOTS = 4096
 
+_LAST_LINES = 50
+_TELLING = re.compile(r"(Exception|Error|[Ee]rror)\b|not found|[Cc]ould not")
+
 _EARLY = str(Path(__file__).with_name("early"))
 
 _LOCAL = {
@@ -123,14 +126,15 @@ def create_session(
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
         began = time.monotonic()
-        ensure_java({"spark.master": master, "spark.app.name": name, **settings}, said)
+        ensure_java({"spark.master": master, "spark.app.name": name, **settings}, said, alone=runs_here(master))
         java = time.monotonic() - began
         for key, value in settings.items():  # Java is there: they do not pass by its command line
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
     except (PySparkRuntimeError, Py4JError) as error:
+        reason = _java_reason(error, said)
         raise EnvironmentProblem(
-            "Spark did not start",
+            f"Spark did not start: {reason}" if reason else "Spark did not start",
             where=f"master {master}",
             fix="The master must be there, and Java 17 or newer on the PATH or in JAVA_HOME; its own words stand "
             + (f"in {said}." if said else "above.")
@@ -146,6 +150,17 @@ def create_session(
     session = time.monotonic() - began - java
     events.emit("stream.spark_started", java_seconds=round(java, 2), session_seconds=round(session, 2))
     return spark
+
+
+def _java_reason(error: Exception, said: Path | None) -> str:
+    """What Java itself says was wrong, as far as one line has it; who reads this may have no access to the file, or the
+    file may be gone with its directory."""
+    raised = [line.removeprefix(":").strip() for line in str(error).splitlines() if line.startswith(":")]
+    if raised:  # Java runs, and the session was refused: py4j gives the stack after what it called
+        return raised[0]
+    written = said.read_text(errors="replace").splitlines()[-_LAST_LINES:] if said and said.exists() else []
+    lines = [line.strip().removeprefix("Caused by: ") for line in written if not line.lstrip().startswith("at ")]
+    return ([line for line in lines if _TELLING.search(line)] or [line for line in lines if line] or [""])[-1]
 
 
 def java_options(settings: Mapping[str, str]) -> str:
