@@ -105,7 +105,9 @@ def test_a_pipeline_that_another_server_removed_leaves_no_status(servers: tuple[
     assert second.store.statuses() == {}
 
 
-def test_a_pipeline_that_is_deleted_is_not_started_elsewhere_on_its_way_out(servers: tuple[Harness, Harness]) -> None:
+def test_a_pipeline_that_is_deleted_is_not_started_elsewhere_on_its_way_out(
+    servers: tuple[Harness, Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its lease is free when it has stopped: another server must find no document to start it by."""
     first, second = servers
     first.client().create(document("orders"))
@@ -120,7 +122,7 @@ def test_a_pipeline_that_is_deleted_is_not_started_elsewhere_on_its_way_out(serv
             lease = second.control.lease_of(name)
             taken.append(lease is not None and lease.epoch > 1)
 
-    first.control.runtime.remove = remove_slowly  # type: ignore[method-assign]
+    monkeypatch.setattr(first.control.runtime, "remove", remove_slowly)
     second.client().delete("orders")
     assert not any(taken), "it ran again between its stop and its removal"
     wait_for(lambda: list(second.client().pipelines()) == [], 30, "it was not forgotten")
