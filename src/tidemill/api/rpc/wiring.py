@@ -192,9 +192,9 @@ async def abort(context: Any, error: Exception, method: str) -> None:
         )
     assert isinstance(error, TidemillError)
     data = to_data(error)
-    told = {name: _shorten(str(data.get(name, ""))) for name in ("code", "what", "where", "fix")}
+    parts = {name: _shorten(str(data.get(name, ""))) for name in ("code", "what", "where", "fix")}
     # The standard library's encoder writes ASCII only, as metadata must be.
-    context.set_trailing_metadata(((ERROR_METADATA, json.dumps(told)),))
+    context.set_trailing_metadata(((ERROR_METADATA, json.dumps(parts)),))
     await context.abort(_STATUS[problems.status_of(error)], _shorten(f"{error.what}. {error.fix}".strip()))
 
 
