@@ -39,7 +39,7 @@ class Stage:
     def stand(self, lanes: int, *, epoch: int = 1) -> StandingLanes:
         place = self.server.place(lanes)
         for lane in range(lanes):
-            task = threading.Thread(target=lambda lane=lane: list(stand(place, PLAN, epoch, lane, self._deliver)))
+            task = threading.Thread(target=stand, args=(place, PLAN, epoch, lane, self._deliver))
             task.start()
             self.tasks.append(task)
         return StandingLanes(self.server.gather(lanes, 10, self.over), self.over)
@@ -179,7 +179,7 @@ def test_a_spark_job_that_ended_ends_the_epoch(stage: Stage) -> None:
 def test_a_task_of_an_epoch_that_is_over_is_sent_home(stage: Stage) -> None:
     stage.server.expect(2)
     place = stage.server.place(1)
-    late = threading.Thread(target=lambda: list(stand(place, PLAN, 1, 0, stage._deliver)))
+    late = threading.Thread(target=stand, args=(place, PLAN, 1, 0, stage._deliver))
     late.start()
     late.join(10)
     assert not late.is_alive()

@@ -7,7 +7,7 @@ over, or when the driver is gone; a write that is under way is finished first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,8 +36,8 @@ class StandingPlace:
     lanes: int
 
 
-def stand(place: StandingPlace, plan: Plan, epoch: int, lane: int, deliver: Deliver) -> Iterator[pa.RecordBatch]:
-    """Yields nothing: receipts go straight to the driver."""
+def stand(place: StandingPlace, plan: Plan, epoch: int, lane: int, deliver: Deliver) -> None:
+    """Receipts go straight to the driver."""
     try:
         channel = call((place.host, place.port), bytes.fromhex(place.token), {"epoch": epoch, "lane": lane})
     except OSError:
@@ -49,7 +49,6 @@ def stand(place: StandingPlace, plan: Plan, epoch: int, lane: int, deliver: Deli
         return  # the driver hung up: the next epoch begins at its checkpoint
     finally:
         channel.close()
-    yield from ()
 
 
 def _serve(channel: Channel, plan: Plan, deliver: Deliver) -> None:

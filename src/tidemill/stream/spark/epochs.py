@@ -1,22 +1,19 @@
-"""Epochs of real time as Spark sees them: a stream that always has a next batch, and a stage whose tasks stand in it.
+"""Epochs of real time as Spark sees them: a stream that always has a next batch, and a job whose tasks stand in it.
 
 Spark's own source `rate-micro-batch` counts epochs, inside the JVM. A source in Python would need a planning process
 for each stream and three daemons with their workers beside it, all with PySpark in memory, for nothing that an epoch
-needs: the lanes are handed to the tasks with the function that they run (ADR 57).
+needs: the lanes are handed to the tasks with the function that they run (ADR 57). The job is a plain one, of an RDD:
+a frame with a function in Python would have Spark plan a query, and PySpark import pandas, for rows that nobody reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from tidemill.stream.batch.plan import Plan
 from tidemill.stream.lane.standing import StandingPlace, stand
-
-_NOTHING = "lane int"
 
 
 def read_epochs(spark: Any) -> Any:
@@ -25,38 +22,35 @@ def read_epochs(spark: Any) -> Any:
     return spark.readStream.format("rate-micro-batch").options(**counted).load()
 
 
-def stand_through(frame: Any, plan: Plan, place: StandingPlace, epoch: int) -> None:
-    """Returns when every lane of this epoch has returned. `frame` is a batch of `read_epochs`: its job is one of that
-    query, with as many tasks as this epoch has lanes."""
-    task = partial(_stand, plan.to_json(), place, epoch)
-    frame.sparkSession.range(0, place.lanes, 1, place.lanes).mapInArrow(task, _NOTHING).toArrow()
+def stand_through(spark: Any, plan: Plan, place: StandingPlace, epoch: int) -> None:
+    """Returns when every lane of this epoch has returned. Called where a stream's batch is handed out, so that the job
+    belongs to the stream."""
+    _run_tasks(spark, place.lanes, partial(_stand, plan.to_json(), place, epoch))
 
 
 def warm_workers(spark: Any, count: int) -> None:
     """A task per core, each long enough that no worker can take two."""
-    spark.range(0, count, 1, count).mapInArrow(_warm, _NOTHING).toArrow()
+    _run_tasks(spark, count, _warm)
 
 
-def _stand(plan: str, place: StandingPlace, epoch: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker: a partition is a lane."""
-    from pyspark import TaskContext
+def _run_tasks(spark: Any, count: int, task: Callable[[int], list[None]]) -> None:
+    """Tasks that return nothing; each is called with its number."""
+    spark.sparkContext.parallelize(range(count), count).flatMap(task).collect()
 
+
+def _stand(plan: str, place: StandingPlace, epoch: int, lane: int) -> list[None]:
+    """In a worker."""
     from tidemill.stream.spark.source import deliver_lane
 
-    for _ in batches:
-        pass  # what Spark counts
-    task = TaskContext.get()
-    assert task is not None
-    yield from stand(place, Plan.from_json(plan), epoch, task.partitionId(), deliver_lane)
+    stand(place, Plan.from_json(plan), epoch, lane, deliver_lane)
+    return []
 
 
-def _warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _warm(number: int) -> list[None]:
     import time
 
     from tidemill.stream.spark.daemon import preload
 
-    for _ in batches:
-        pass
     preload()
     time.sleep(0.1)
-    yield from ()
+    return []

@@ -123,14 +123,14 @@ class RealTime:
         self._idle.clear()
         try:
             with self._context():
-                self._stand_through(StandingEpoch(number + 1), frame)
+                self._stand_through(StandingEpoch(number + 1))
         except BaseException:
             self.close()
             raise
         finally:
             self._idle.set()
 
-    def _stand_through(self, epoch: StandingEpoch, frame: Any) -> None:
+    def _stand_through(self, epoch: StandingEpoch) -> None:
         assert self._server is not None
         if self._stopping.is_set():
             raise Stopping
@@ -144,7 +144,7 @@ class RealTime:
         feeder.start()
         problem: TidemillError | None = None
         try:
-            epochs.stand_through(frame, self._plan, self._server.place(self._lanes.count), epoch.number)
+            epochs.stand_through(self._spark, self._plan, self._server.place(self._lanes.count), epoch.number)
         except Exception as error:  # noqa: BLE001  whatever Spark says of a job that it lost
             problem = failures.job_error(error, self._plan.pipeline, self._offset())
         finally:
