@@ -33,6 +33,7 @@ from tidemill.disk.private import make_directory
 from tidemill.errors import PositionLost, TidemillError, is_retryable
 from tidemill.log.reader import LogReader
 from tidemill.log.writer import LogWriter
+from tidemill.model.columns import leave_out_pandas
 from tidemill.model.position import Offset, Position
 from tidemill.model.snapshot import SnapshotMode
 from tidemill.retry import RetryPolicy
@@ -45,6 +46,7 @@ Result = TypeVar("Result")
 
 
 def main() -> int:
+    leave_out_pandas()
     events.configure()
     stop = threading.Event()
     with call_on_signal(stop.set):
