@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = terminal.commands()
 
-_STARTING = "Spark is starting (about ten seconds; longer the first time on a machine, when kernels are compiled)"
+_STARTING = "Spark is starting (some seconds; longer the first time on a machine, when kernels are compiled)"
 _CONNECTING = "Spark is up, capture connects to the source"
 _DELIVERING = "What the source had is captured; the rest of it is delivered now"
 _REFRESH_SECONDS = 0.1
@@ -44,20 +44,27 @@ def run(
     """Run the pipelines of one or more files until stopped.
 
     Ctrl-C delivers what was captured and ends; pressed twice it ends at once. Nothing is lost either way."""
+    from tidemill.model.columns import leave_out_pandas
+
+    leave_out_pandas()
     pipelines = load_pipelines(files or [], "run", env=env)
 
-    from tidemill.cli.run_view import LineView, LiveTable
-    from tidemill.service.run import interrupts
     from tidemill.service.run.once import check_ends, find_undelivered, refuse_schedules
+    from tidemill.service.run.spark_session import begin_java
     from tidemill.service.run.start_profile import StartProfile
-    from tidemill.service.runtime import Runtime
-    from tidemill.telemetry import events
 
     profile = StartProfile()
     profile.note("Python, imports, documents")
     if not once:
         refuse_schedules(pipelines)
     check_ends(pipelines, once=once)
+    java = begin_java(pipelines)  # while the rest is imported
+
+    from tidemill.cli.run_view import LineView, LiveTable
+    from tidemill.service.run import interrupts
+    from tidemill.service.runtime import Runtime
+    from tidemill.telemetry import events
+
     ending = {pipeline.name for pipeline in pipelines if once or pipeline.spec.trigger.once}
     live = sys.stdout.isatty() and not as_json
     events.configure()
@@ -65,7 +72,8 @@ def run(
         stop, hurry = stack.enter_context(interrupts.listen())
         view = stack.enter_context(LiveTable()) if live else LineView(interval, as_json=as_json)
         # A live table must not be torn apart by what is logged.
-        runtime = stack.enter_context(Runtime(said=pipelines[0].state_path / "events.log" if live else None))
+        said = pipelines[0].state_path / "events.log" if live else None
+        runtime = stack.enter_context(Runtime(said=said, java=java))
         names = [runtime.add(pipeline) for pipeline in pipelines]
         view.say(_STARTING)
         if profile_start:

@@ -28,7 +28,7 @@ from tidemill.disk.private import open_file
 from tidemill.errors import LifecycleError, TidemillError, UnknownPipeline
 from tidemill.service.cause import Cause
 from tidemill.service.lease.leases import LeaseKeeper
-from tidemill.service.run.spark_session import check_agreement, check_slots, open_session
+from tidemill.service.run.spark_session import check_agreement, check_slots, log_of, open_session
 from tidemill.service.run.status import PipelineStatus, State
 from tidemill.service.run.subscribers import Subscribers
 from tidemill.service.run.supervisor import STOP_SECONDS, Ending, Supervisor
@@ -39,6 +39,8 @@ from tidemill.telemetry.tracer import open_tracer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tidemill.stream.spark.gateway import StartedJava
 
 DRAIN_SECONDS = 30.0
 
@@ -59,6 +61,7 @@ class Runtime:
         metrics: Metrics | None = None,
         leases: LeaseKeeper | None = None,
         runs: Collection[str] | None = None,
+        java: StartedJava | None = None,
     ) -> None:
         """`spark` is a session that belongs to somebody else; by default the first start makes one, from what the
         documents added so far ask for, and `close` ends it. `said` is the file for our events and for what capture
@@ -66,11 +69,13 @@ class Runtime:
         are those that all pipelines feed. With `leases`, which stay their maker's, a pipeline runs only while this
         process has its lease: `start` raises `LeaseHeld` if another server has it, and one whose lease is lost fails
         with `LeaseLost`. `runs`: the pipelines that may ever start here, which alone must agree on Spark; None for all.
-        Traces go where OTEL_* variables say, if they do."""
+        `java` was begun for the pipelines that will be added, and becomes this runtime's. Traces go where OTEL_*
+        variables say, if they do."""
         self.metrics = metrics or Metrics()
         self._tracer = open_tracer()
         self._given = self._spark = spark
         self._said, self._logs, self.leases, self._runs = said, False, leases, runs
+        self._java = java
         self._changing = threading.Lock()  # guards what is below
         self._supervisors: dict[str, Supervisor] = {}
         self._closed = False
@@ -301,6 +306,9 @@ class Runtime:
 
                 close_session(self._spark)
                 self._spark = None
+            if self._java is not None:
+                self._java.close()
+                self._java = None
 
     # ---------------------------------------------------------------- how
 
@@ -347,7 +355,8 @@ class Runtime:
                 self._spark = None
             if self._spark is None:
                 pipelines = self._runnable([each.pipeline for each in self._supervisors.values()])
-                self._spark = open_session(pipelines, first.state_path / "spark.log")
+                java, self._java = self._java, None
+                self._spark = open_session(pipelines, log_of(first), java)
             return self._spark
 
     def _runnable(self, pipelines: Sequence[Pipeline]) -> list[Pipeline]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.stream.spark.session import java_options
+from tidemill.stream.spark.settings import java_options
 
 ASKED = "spark.driver.extraJavaOptions"
 

@@ -13,25 +13,57 @@ from tidemill.config import Pipeline
 from tidemill.config.spec import Spark
 from tidemill.errors import ConfigError, EnvironmentProblem
 from tidemill.stream.position.commit_policy import policy_of
+from tidemill.stream.spark.gateway import JAVA_PORT
+from tidemill.stream.spark.settings import session_settings
 from tidemill.telemetry import events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidemill.stream.spark.gateway import StartedJava
 
-def open_session(pipelines: Sequence[Pipeline], said: Path) -> SparkSession:
-    """Returns when Spark is there; its workers get warm beside. `said` is the file for what Java writes."""
+_NAME = "tidemill"
+
+
+def begin_java(pipelines: Sequence[Pipeline]) -> StartedJava | None:
+    """Starts Spark's Java process for pipelines that are all there will be, while the rest is imported and checked.
+    None where there is one already. `ConfigError` as `check_agreement`."""
+    from tidemill.stream.spark.gateway import StartedJava
+
+    if JAVA_PORT in os.environ:
+        return None
+    check_agreement(pipelines)
+    plans = any(not pipeline.spec.trigger.real_time for pipeline in pipelines)
+    return StartedJava(
+        session_settings(_NAME, *choose_master(pipelines), plans=plans), log_of(pipelines[0])
+    )
+
+
+def open_session(pipelines: Sequence[Pipeline], said: Path, java: StartedJava | None = None) -> SparkSession:
+    """Returns when Spark is there; its workers get warm beside. `said` is the file for what Java writes. `java` is of
+    `begin_java` for the same pipelines."""
     from tidemill.sinks import stdout
     from tidemill.stream.spark.session import create_session
 
     check_agreement(pipelines)
-    conf = {key: value for pipeline in pipelines for key, value in pipeline.spec.spark.conf.items()}
-    master, more = slots(next(iter(_masters(pipelines)), Spark().master))
+    master, conf = choose_master(pipelines)
     stdout.announce()
-    spark = create_session("tidemill", master=master, conf=more | conf, said=said)
+    spark = create_session(_NAME, master=master, conf=conf, said=said, java=java)
     # While capture connects and the queries start; a stop must not have to wait for it.
     threading.Thread(target=_warm, args=(spark,), name="warm-up").start()
     return spark
+
+
+def log_of(first: Pipeline) -> Path:
+    """What Spark's Java and the Python processes under it say."""
+    return first.state_path / "spark.log"
+
+
+def choose_master(pipelines: Sequence[Pipeline]) -> tuple[str, dict[str, str]]:
+    """The master, and settings."""
+    conf = {key: value for pipeline in pipelines for key, value in pipeline.spec.spark.conf.items()}
+    master, more = slots(next(iter(_masters(pipelines)), Spark().master))
+    return master, more | conf
 
 
 def check_agreement(pipelines: Sequence[Pipeline]) -> None:

@@ -17,60 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tidemill.disk.private import make_directory
 from tidemill.errors import EnvironmentProblem, SparkLost
+from tidemill.stream.spark.class_archive import begin_archive
 from tidemill.stream.spark.epochs import warm_workers
-from tidemill.stream.spark.gateway import ensure_java
+from tidemill.stream.spark.gateway import StartedJava, ensure_java
+from tidemill.stream.spark.settings import session_settings
 from tidemill.stream.spark.source import BlockSource
 from tidemill.telemetry import events
-
-_FILE_MANAGER = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"  # see _CHEAP
-)
-
-_QUIET = {
-    "spark.ui.enabled": "false",
-    "spark.eventLog.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.streaming.metricsEnabled": "false",
-    "spark.sql.streaming.numRecentProgressUpdates": "10",
-    "spark.sql.catalogImplementation": "in-memory",
-    # What Spark shows of its settings (UI, event log). Its own list leaves out `credential`, `private`, `passphrase`.
-    "spark.redaction.regex": "(?i)secret|pass(word|wd|phrase)|token|credential|private|(access|api|account)[._-]?key",
-}
-
-# Measured in ADR 0010: together they take a tiny batch from about 280 ms to about 100 ms.
-_CHEAP = {
-    # Spark writes two small files per batch. The default manager starts some twenty child processes for them.
-    "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.sql.streaming.minBatchesToRetain": "10",
-    # Half the time of a small Python stage was the exchange over TCP; why it is slow we did not find out.
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "tidemill.stream.spark.daemon",
-    "spark.sql.streaming.pollingDelay": "1ms",  # `latestOffset` itself waits for the log
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    # A batch's plan is one scan: nothing to adapt, no code worth generating. It made no measurable difference.
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.locality.wait": "0",
-}
-
-# Hadoop gives every file that Spark writes a mode, whatever the umask. They are as private as ours.
-_PRIVATE = {"spark.hadoop.fs.permissions.umask-mode": "077"}
-
-# Spark would wait for ever for the thread of a query that is to end; that may wait for a disk that does not answer.
-_IMPATIENT = {"spark.sql.streaming.stopTimeout": "30s"}
-
-# Rows do not come through Java, which only plans: the heap begins small, and one thread tidies it up. The compiler that
-# optimises waits until code is really hot; it took a fifth of the CPU of Spark's start (ADR 57).
-_SMALL_HEAP = (
-    "-XX:+UseSerialGC -Xms64m -XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=5000 "
-    "-XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=200000"
-)
-_JAVA_READS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 # Of a session on this machine whose size nobody chose: more than lanes can ever stand. A slot costs nothing there.
 AMPLE_SLOTS = 4096
@@ -80,13 +33,6 @@ _TELLING = re.compile(r"(Exception|Error|[Ee]rror)\b|not found|[Cc]ould not")
 
 _EARLY = str(Path(__file__).with_name("early"))
 
-_LOCAL = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    # Without it every small file is followed by a .crc file of its own.
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-}
-
 
 def create_session(
     name: str,
@@ -95,39 +41,30 @@ def create_session(
     conf: Mapping[str, str] | None = None,
     scratch: Path | None = None,
     said: Path | None = None,
+    java: StartedJava | None = None,
 ) -> Any:
     """The process's session, made on the first call. `conf` wins over our settings.
 
     `scratch` is where Spark spills and keeps temporary files; by default a temporary directory of its own. `said` is
-    the file for what Java and the Python processes under it write; by default our own standard output and error.
+    the file for what Java and the Python processes under it write; by default our own standard output and error. `java`
+    was started for this session before, with the same settings but for its own options.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    settings = {
-        "spark.pyspark.python": sys.executable,
-        "spark.pyspark.driver.python": sys.executable,
-        **_QUIET,
-        **_CHEAP,
-        **_PRIVATE,
-        **_IMPATIENT,
-        **(_LOCAL if runs_here(master) else {}),
-        **_places(scratch),
-        **(conf or {}),
-    }
+    settings = java.settings if java is not None else session_settings(name, master, conf, scratch)
     # spark.pyspark.python reaches tasks, but the streaming source's own process follows the environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name).master(master)
-    settings["spark.driver.extraJavaOptions"] = java_options(settings)
     # py4j prints a traceback of everything that it also raises; the loop and `reach_spark` say what that means.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     _hush_accumulators()
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
         began = time.monotonic()
-        ensure_java({"spark.master": master, "spark.app.name": name, **settings}, said, alone=runs_here(master))
-        java = time.monotonic() - began
+        ensure_java(settings, said, java)
+        java_seconds = time.monotonic() - began
+        builder = SparkSession.builder
         for key, value in settings.items():  # Java is there: they do not pass by its command line
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
@@ -147,8 +84,9 @@ def create_session(
     register_source(spark)
     # Workers are shared by who has the same environment: standing lanes, micro-batches and snapshots.
     spark.sparkContext.environment["PYTHONPATH"] = _early_path(spark.sparkContext.environment)
-    session = time.monotonic() - began - java
-    events.emit("stream.spark_started", java_seconds=round(java, 2), session_seconds=round(session, 2))
+    begin_archive(spark, settings["spark.driver.extraJavaOptions"])
+    session = time.monotonic() - began - java_seconds
+    events.emit("stream.spark_started", java_seconds=round(java_seconds, 2), session_seconds=round(session, 2))
     return spark
 
 
@@ -161,19 +99,6 @@ def _java_reason(error: Exception, said: Path | None) -> str:
     written = said.read_text(errors="replace").splitlines()[-_LAST_LINES:] if said and said.exists() else []
     lines = [line.strip().removeprefix("Caused by: ") for line in written if not line.lstrip().startswith("at ")]
     return ([line for line in lines if _TELLING.search(line)] or [line for line in lines if line] or [""])[-1]
-
-
-def java_options(settings: Mapping[str, str]) -> str:
-    """For the driver's Java; what a document asks for comes last and wins."""
-    quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-    # Java goes on without the thread that found no memory, and whoever waits for that thread waits for ever.
-    honest = "-XX:+ExitOnOutOfMemoryError"
-    asked = settings.get("spark.driver.extraJavaOptions", "")
-    # Who asks for more memory has a use for it. Java takes one collector, and does not start with two.
-    others = " ".join([asked, *(os.environ.get(name, "") for name in _JAVA_READS)])
-    chosen = "spark.driver.memory" in settings or re.search(r"-XX:\+Use\w+GC\b", others)
-    small = [] if chosen else [_SMALL_HEAP]
-    return " ".join([quiet, honest, *small, *filter(None, [asked])])
 
 
 def _hush_accumulators() -> None:
@@ -262,11 +187,6 @@ def reach_spark() -> Iterator[None]:
         ) from error
 
 
-def runs_here(master: str) -> bool:
-    """Executors are threads of this process, or a test cluster on this machine."""
-    return master.startswith("local") or "//127.0.0.1" in master
-
-
 def cores(spark: Any) -> int:
     """Tasks that run at the same time."""
     return int(spark.sparkContext.defaultParallelism)
@@ -287,10 +207,3 @@ def lane_addresses(spark: Any) -> tuple[str, str]:
 def warm_up(spark: Any) -> None:
     """Starts a Python worker per core and loads the kernels in it. Takes seconds once, then milliseconds."""
     warm_workers(spark, cores(spark))
-
-
-def _places(scratch: Path | None) -> dict[str, str]:
-    if scratch is None:
-        return {}
-    make_directory(scratch)
-    return {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}

@@ -1,0 +1,94 @@
+"""The archive of Java's classes: found, made beside a run, and never half made."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from tidemill.stream.spark.class_archive import archive_options, find_place, make_archive
+
+JAVA = """#!/bin/sh
+for each; do case "$each" in
+  -XX:SharedArchiveFile=*) archive="${{each#*=}}";;
+  -XX:SharedClassListFile=*) names="${{each#*=}}";;
+esac; done
+cp "$names" "$archive"
+exit {code}
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache" / "kernels-0"))
+    (tmp_path / "cache").mkdir()
+    found = find_place()
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Path:
+    file = tmp_path / "cache" / "spark-0.1073741824.classes"
+    file.write_text("java/lang/Object\njava/lang/String\njava/la")
+    return file
+
+
+def archiver(directory: Path, code: int = 0, name: str = "sh") -> str:
+    """Stands in for Java."""
+    script = directory / name
+    script.write_text(JAVA.format(code=code))
+    script.chmod(0o700)
+    return str(script)
+
+
+def test_java_writes_down_its_classes_until_there_is_an_archive(place: Path, names: Path) -> None:
+    assert archive_options("") == f"-XX:DumpLoadedClassList={place.with_suffix(f'.{os.getpid()}.classes')}"
+    assert not names.exists()  # of a run that has ended
+    place.write_bytes(b"classes")
+    assert archive_options("").startswith(f"-XX:SharedArchiveFile={place} ")
+
+
+@pytest.mark.parametrize("asked", ["-Xshare:off", "-XX:SharedArchiveFile=/x.jsa", "-XX:ArchiveClassesAtExit=/x"])
+def test_who_asks_for_an_archive_gets_no_other(place: Path, asked: str) -> None:
+    assert archive_options(f"-Xmx1g {asked}") == ""
+
+
+def test_a_path_that_javas_options_cannot_hold_is_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a cache").mkdir()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "a cache" / "kernels-0"))
+    assert find_place() is None
+    assert archive_options("") == ""
+
+
+def test_another_java_has_another_archive(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home" / "bin").mkdir(parents=True)
+    archiver(tmp_path / "home" / "bin", name="java")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    assert find_place() not in (place, None)
+
+
+def test_an_archive_holds_the_names_that_were_whole_and_older_ones_go(place: Path, names: Path, tmp_path: Path) -> None:
+    for number in range(3):
+        older = place.with_name(f"spark-{number}.jsa")
+        older.write_bytes(b"old")
+        os.utime(older, (number, number))
+    assert make_archive(place, names, archiver(tmp_path), "a.jar")
+    assert place.read_text() == "java/lang/Object\njava/lang/String\n"
+    assert place.stat().st_mode & 0o777 == 0o600
+    assert {each.name for each in place.parent.iterdir()} == {place.name, place.stem + ".lock", "spark-2.jsa"}
+
+
+def test_a_java_that_fails_leaves_no_archive(place: Path, names: Path, tmp_path: Path) -> None:
+    assert not make_archive(place, names, archiver(tmp_path, code=1), "a.jar")
+    assert not place.exists()
+
+
+def test_one_process_makes_it(place: Path, names: Path, tmp_path: Path) -> None:
+    with place.with_suffix(".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert not make_archive(place, names, archiver(tmp_path), "a.jar")
+    assert not place.exists()
+    assert make_archive(place, names, archiver(tmp_path), "a.jar")
