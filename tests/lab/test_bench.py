@@ -16,7 +16,7 @@ from tidemill.lab.bench.filtered import FilterBench
 from tidemill.lab.bench.formats import FormatsBench
 from tidemill.lab.bench.latency import HOPS, LatencyBench, summary
 from tidemill.lab.bench.material import TABLE, Material
-from tidemill.lab.bench.plots import save_latency
+from tidemill.lab.bench.plots import save_latency, save_throughput
 from tidemill.lab.bench.processors import ProcessorsBench
 from tidemill.lab.bench.sensing import SensingBench
 from tidemill.lab.bench.sinks import SinksBench
@@ -143,6 +143,19 @@ def test_a_picture_of_latency_names_every_sink_and_stage(tmp_path: Path) -> None
     words = (tmp_path / "latency.svg").read_text()
     for word in ("kafka", "redis", "checkpoint", "at 1,000 events a second"):
         assert word in words
+
+
+@pytest.mark.parametrize("kafka", [True, False])
+def test_a_picture_of_throughput_shows_the_cpu_of_every_process_by_destination(tmp_path: Path, kafka: bool) -> None:
+    kinds = ["baseline", "blackhole", *(["kafka"] if kafka else [])]
+    parts = {"capture": 0.9, "workers": 3.9, "jvm": 0.1, "driver": 0.1, "broker": 4.0}
+    result = {"rows": 1000, "mode": "real_time", "seconds": {kind: [0.5, 0.6] for kind in kinds}}
+    result |= {f"{kind}_rows_per_s": 2000 for kind in kinds} | {"kafka_us_per_row": parts if kafka else None}
+    result |= {f"{part}_us_per_row": 0.5 for part in ("capture", "worker", "jvm", "driver")}
+    save_throughput(result, tmp_path / "throughput.svg")
+    words = (tmp_path / "throughput.svg").read_text()
+    assert all(word in words for word in ("pg_recvlogical", "real_time", "JVM", "driver", "to blackhole"))
+    assert ("to kafka" in words) == kafka
 
 
 @pytest.mark.parametrize("mode", MODES)

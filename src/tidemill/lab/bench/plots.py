@@ -9,6 +9,7 @@ from typing import Any
 
 _GREY, _TEAL, _ORANGE = "#8d99ae", "#1f7a8c", "#bf5700"
 _SINKS = {"blackhole": _GREY, "kafka": _ORANGE, "postgres": _TEAL, "redis": "#7b4b94"}
+_PARTS = {"capture": "capture", "workers": "worker", "jvm": "jvm", "driver": "driver"}
 _HOPS = {
     "commit_to_logged": ("server, decoding, log", _GREY),
     "logged_to_taken": ("noticed, pinned", "#e0b252"),
@@ -36,7 +37,7 @@ def _figure(path: Path, columns: int, **options: Any) -> Iterator[Any]:
 
 
 def save_throughput(result: dict[str, Any], path: Path) -> None:
-    """Rows a second per destination with every run as a dot, and CPU a row by process."""
+    """Rows a second per destination with every run as a dot, and CPU a row by process and destination."""
     names = {
         "baseline": "pg_recvlogical\n→ /dev/null",
         "blackhole": "tidemill\n→ blackhole",
@@ -50,11 +51,21 @@ def save_throughput(result: dict[str, Any], path: Path) -> None:
             seconds = result["seconds"][kind]
             left.scatter([x] * len(seconds), [result["rows"] / s for s in seconds], color="black", s=12, zorder=3)
         left.set_ylabel("row changes a second")
-        left.set_title("Same WAL, same run; bars are medians", fontsize=10)
-        parts = {"capture": "capture_us_per_row", "workers": "worker_us_per_row", "JVM": "jvm_us_per_row"}
-        right.barh(list(parts), [result[key] for key in parts.values()], color=_TEAL, height=0.5)
-        right.set_xlabel("CPU µs a row (to blackhole)")
+        left.yaxis.set_major_formatter("{x:,.0f}")
+        left.set_title(f"Same WAL, same run, {result['mode']}; bars are medians", fontsize=10)
+        own = {part: result[f"{key}_us_per_row"] for part, key in _PARTS.items()}
+        by_kind = {"blackhole": own, "kafka": result["kafka_us_per_row"] if "kafka" in kinds else None}
+        shown = {kind: parts for kind, parts in by_kind.items() if parts}
+        height = 0.7 / len(shown)
+        for number, (kind, parts) in enumerate(shown.items()):
+            places = [at + height * (number - (len(shown) - 1) / 2) for at in range(len(_PARTS))]
+            values = [parts[part] for part in _PARTS]
+            right.barh(places, values, height, color=_TEAL if kind == "blackhole" else _ORANGE, label=f"to {kind}")
+        right.set_yticks(range(len(_PARTS)), ["JVM" if part == "jvm" else part for part in _PARTS])
+        right.invert_yaxis()
+        right.set_xlabel("CPU µs a row")
         right.set_title("Where the CPU goes", fontsize=10)
+        right.legend(fontsize=8, frameon=False)
 
 
 def save_scale(result: dict[str, Any], path: Path) -> None:
@@ -91,6 +102,9 @@ def save_latency(result: dict[str, Any], path: Path) -> None:
                 label = sink if percentile == "p50" else None
                 left.plot(rates, values, line, color=_SINKS.get(sink, "black"), label=label, markersize=4)
         left.set_xscale("log")
+        left.set_xticks(sorted({one["rate"] for one in measured}))
+        left.xaxis.set_major_formatter("{x:,.0f}")
+        left.minorticks_off()
         left.set_ylim(bottom=0)
         left.set_xlabel("events a second")
         left.set_ylabel("ms from commit to checkpoint")
