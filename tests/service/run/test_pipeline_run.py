@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -23,9 +22,7 @@ from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.block import COMMIT_TIME, META, Block
 from tidemill.service.run import stream_group
 from tidemill.service.run.lag import Lag
-from tidemill.service.run.spark_session import slots
 from tidemill.service.run.status import PipelineStatus, SinkStatus, State
-from tidemill.stream.spark.session import AMPLE_SLOTS
 
 
 def test_metrics_follow_the_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,17 +234,6 @@ def test_the_line_of_a_run_shows_a_sink_that_is_behind(
     assert "a:ok b:failing(-10ev) c:ok" in capsys.readouterr().out
     run.stop()
     works.log.close()
-
-
-@pytest.mark.parametrize("master", ["local[2]", "spark://h:1"])
-def test_a_master_that_somebody_chose_stays_as_it_is(master: str) -> None:
-    assert slots(master) == (master, {})
-
-
-def test_a_session_whose_size_nobody_chose_has_a_slot_for_whoever_waits() -> None:
-    master, conf = slots("local[*]")
-    assert master == f"local[{AMPLE_SLOTS}]"
-    assert conf == {"spark.default.parallelism": str(len(os.sched_getaffinity(0)))}, "lanes follow the cores"
 
 
 def test_letters_are_followed_also_after_dead_letters_were_switched_off(

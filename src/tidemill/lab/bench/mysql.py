@@ -129,7 +129,7 @@ class MysqlBench(ScratchBench):
         if self.kafka:
             self._broker = local_kafka(self._scratch / "kafka", (_SERVICES / "kafka").absolute())
             self._stack.callback(self._broker.stop)
-        master, conf = slots("local[*]")
+        master, conf = slots("local[*]", ample=True)
         self._spark = create_session("tidemill bench", master=master, conf=conf)
         self._stack.callback(self._spark.stop)
         warm_up(self._spark)

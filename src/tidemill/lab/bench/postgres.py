@@ -45,7 +45,7 @@ class Bench(ScratchBench):
         if self.kafka:
             self._broker = local_kafka(self._scratch / "kafka", Path(".services/kafka").absolute())
             self._stack.callback(self._broker.stop)
-        master, conf = slots("local[*]")
+        master, conf = slots("local[*]", ample=True)
         self._spark = create_session("tidemill bench", master=master, conf=conf)
         self._stack.callback(self._spark.stop)
         warm_up(self._spark)

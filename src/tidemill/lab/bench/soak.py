@@ -19,6 +19,7 @@ from tidemill import config
 from tidemill.errors import DeliveryError
 from tidemill.lab.bench.processes import cpu_seconds, sizes
 from tidemill.lab.servers.kafka import local_kafka
+from tidemill.service.run.capture_fork_server import keep_fork_server
 from tidemill.service.run.status import State
 from tidemill.service.runtime import Runtime
 from tidemill.telemetry import events
@@ -52,6 +53,8 @@ class SoakBench:
             if spark is None:
                 events.configure(stream=stack.enter_context((self._folder / "events.log").open("w")))
             loaded = self._documents(stack)
+            if self._pipelines > 1:
+                stack.enter_context(keep_fork_server())  # as `serve`, where many pipelines run
             self._runtime = stack.enter_context(Runtime(spark=spark))
             self._names = [self._runtime.add(pipeline) for pipeline in loaded]
             self._begin = time.monotonic()

@@ -14,7 +14,7 @@ from tidemill.config.spec import Spark
 from tidemill.errors import ConfigError, EnvironmentProblem
 from tidemill.stream.position.commit_policy import policy_of
 from tidemill.stream.spark.gateway import JAVA_PORT
-from tidemill.stream.spark.settings import session_settings
+from tidemill.stream.spark.settings import AMPLE_SLOTS, session_settings
 from tidemill.telemetry import events
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ def begin_java(pipelines: Sequence[Pipeline]) -> StartedJava | None:
         return None
     check_agreement(pipelines)
     plans = any(not pipeline.spec.trigger.real_time for pipeline in pipelines)
-    return StartedJava(
-        session_settings(_NAME, *choose_master(pipelines), plans=plans), log_of(pipelines[0])
-    )
+    return StartedJava(session_settings(_NAME, *choose_master(pipelines), plans=plans), log_of(pipelines[0]))
 
 
 def open_session(pipelines: Sequence[Pipeline], said: Path, java: StartedJava | None = None) -> SparkSession:
@@ -62,7 +60,9 @@ def log_of(first: Pipeline) -> Path:
 def choose_master(pipelines: Sequence[Pipeline]) -> tuple[str, dict[str, str]]:
     """The master, and settings."""
     conf = {key: value for pipeline in pipelines for key, value in pipeline.spec.spark.conf.items()}
-    master, more = slots(next(iter(_masters(pipelines)), Spark().master))
+    beside = sum(len(policy_of(pipeline).groups) - 1 for pipeline in pipelines)
+    ample = any(pipeline.spec.trigger.real_time for pipeline in pipelines)
+    master, more = slots(next(iter(_masters(pipelines)), Spark().master), beside, ample=ample)
     return master, more | conf
 
 
@@ -91,14 +91,14 @@ def _masters(pipelines: Sequence[Pipeline]) -> list[str]:
     return sorted({spark.master for spark in chosen if "master" in spark.model_fields_set})
 
 
-def slots(master: str) -> tuple[str, dict[str, str]]:
-    """The default master with ample slots: lanes that stand wait for changes, and sinks that move by themselves for
-    their destinations; none of them may keep another from running. A master that somebody chose stays as it is."""
-    from tidemill.stream.spark.session import AMPLE_SLOTS
-
-    if master != Spark().master:
+def slots(master: str, beside: int = 0, *, ample: bool = False) -> tuple[str, dict[str, str]]:
+    """The default master, with slots for whoever mostly waits: for the `beside` sinks that move by themselves, or,
+    `ample`, for every lane that will ever stand. They are but a number here; of micro-batches alone more would run at
+    once, each in a Python worker of its own. A master that somebody chose stays as it is."""
+    if master != Spark().master or not (beside or ample):
         return master, {}
-    return f"local[{AMPLE_SLOTS}]", {"spark.default.parallelism": str(len(os.sched_getaffinity(0)))}
+    cores = len(os.sched_getaffinity(0))
+    return f"local[{AMPLE_SLOTS if ample else cores + beside}]", {"spark.default.parallelism": str(cores)}
 
 
 def standing_lanes(pipeline: Pipeline) -> int:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.disk.private import make_directory, open_file
-from tidemill.stream.spark.settings import runs_here
 
 _SUBMIT = "PYSPARK_SUBMIT_ARGS"
 # Where PySpark finds a Java that runs already (java_gateway.py); set by who starts Python from Java, too.
@@ -102,6 +101,11 @@ def ensure_java(settings: Mapping[str, str], said: Path | None = None, started: 
         SparkContext._ensure_initialized()
         return
     SparkContext._ensure_initialized(gateway=(started or StartedJava(settings, said)).connect())
+
+
+def runs_here(master: str) -> bool:
+    """Executors are threads of this process, or a test cluster on this machine."""
+    return master.startswith("local") or "//127.0.0.1" in master
 
 
 def spark_home() -> Path:

@@ -21,12 +21,9 @@ from tidemill.errors import EnvironmentProblem, SparkLost
 from tidemill.stream.spark.class_archive import begin_archive
 from tidemill.stream.spark.epochs import warm_workers
 from tidemill.stream.spark.gateway import StartedJava, ensure_java
-from tidemill.stream.spark.settings import session_settings
+from tidemill.stream.spark.settings import AMPLE_SLOTS, session_settings
 from tidemill.stream.spark.source import BlockSource
 from tidemill.telemetry import events
-
-# Of a session on this machine whose size nobody chose: more than lanes can ever stand. A slot costs nothing there.
-AMPLE_SLOTS = 4096
 
 _LAST_LINES = 50
 _TELLING = re.compile(r"(Exception|Error|[Ee]rror)\b|not found|[Cc]ould not")

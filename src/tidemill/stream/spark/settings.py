@@ -11,6 +11,10 @@ from pathlib import Path
 
 from tidemill.disk.private import make_directory
 from tidemill.stream.spark.class_archive import archive_options
+from tidemill.stream.spark.gateway import runs_here
+
+# Of a session on this machine whose size nobody chose: more than lanes can ever stand. A slot costs nothing there.
+AMPLE_SLOTS = 4096
 
 _FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"  # see _CHEAP
@@ -106,11 +110,6 @@ def java_options(settings: Mapping[str, str], *, plans: bool = True) -> str:
     small = [] if chosen else [_SMALL_HEAP if plans else f"{_SMALL_HEAP} {_SHORT_PLANS}"]
     archive = archive_options(f"{others} {os.environ.get(_SUBMIT_OPTIONS, '')}")
     return " ".join([quiet, honest, *small, *filter(None, [archive, asked])])
-
-
-def runs_here(master: str) -> bool:
-    """Executors are threads of this process, or a test cluster on this machine."""
-    return master.startswith("local") or "//127.0.0.1" in master
 
 
 def _places(scratch: Path | None) -> dict[str, str]:
