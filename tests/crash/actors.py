@@ -268,7 +268,7 @@ class RunActor(_Actor):
             case "worker":
                 # Lanes, the source's planner, and the parent that lanes are forked from: it may have gone before them.
                 return [
-                    pid for pid in _session_of(self.pid)
+                    pid for pid in session_of(self.pid)
                     if _program(pid).startswith("python") and "pyspark" in command_of(pid)
                 ]  # fmt: skip
             case _:
@@ -313,7 +313,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def _session_of(leader: int) -> list[int]:
+def session_of(leader: int) -> list[int]:
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(ProcessLookupError):

@@ -43,6 +43,8 @@ class LocalSpark:
     def getConf(self) -> dict[str, str]:
         return {}
 
+    def setJobGroup(self, group: str, description: str, *, interruptOnCancel: bool) -> None: ...
+
     def parallelize(self, tasks: Iterable[Any], count: int) -> LocalSpark:
         made = LocalSpark()
         made._tasks = list(tasks)

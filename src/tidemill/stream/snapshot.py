@@ -89,9 +89,11 @@ def _unpack_tasks(data: bytes) -> Iterator[tuple[ChunkTask, Sequence[str]]]:
         yield ChunkTask(Chunk.from_json(chunk), SnapshotTable.from_json(table), *rest), observations
 
 
-def stand_readers(spark: Any, reader: SnapshotReader, log: str, place: StandingPlace, shift: int) -> None:
-    """One job, a task on a connection of its own for each of the place's lanes; returns when all have returned."""
+def stand_readers(spark: Any, reader: SnapshotReader, log: str, place: StandingPlace, shift: int, group: str) -> None:
+    """One job, a task on a connection of its own for each of the place's lanes; returns when all have returned. Who
+    cancels the job group has workers killed that do not."""
     work, count = partial(_stand, reader, log, place, shift), place.lanes
+    spark.sparkContext.setJobGroup(group, "reads chunks of a snapshot", interruptOnCancel=True)
     spark.sparkContext.parallelize(range(count), count).flatMap(work).collect()
 
 

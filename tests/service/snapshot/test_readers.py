@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +27,7 @@ from tidemill.model.position import Position
 from tidemill.model.snapshot import Chunk, SnapshotState, SnapshotTable, TableState
 from tidemill.service.snapshot import readers as module
 from tidemill.service.snapshot.readers import Assignment, ChunkReaders, Finding
+from tidemill.stream import snapshot as worker
 
 PATIENCE = 60.0
 RECORD = SnapshotRecord(1, "a test", SnapshotState.RUNNING, "")
@@ -39,9 +40,17 @@ class ThreadedSpark:
     def __init__(self) -> None:
         self.sparkContext = self
         self.jobs = 0
+        self.group, self.cancelled = "", threading.Event()
 
     def getConf(self) -> dict[str, str]:
         return {}
+
+    def setJobGroup(self, group: str, description: str, *, interruptOnCancel: bool) -> None:
+        self.group = group
+
+    def cancelJobGroup(self, group: str) -> None:
+        assert group == self.group
+        self.cancelled.set()
 
     def parallelize(self, tasks: Iterable[int], count: int) -> ThreadedSpark:
         self._tasks = list(tasks)
@@ -294,6 +303,45 @@ def test_a_connection_that_breaks_ends_the_shift(crew_of: Callable[[ListReader],
     with pytest.raises(StreamError, match="a reader of chunks is gone"):
         crew.take(3)
     assert not crew.readers.standing
+
+
+def test_a_reader_that_is_stopped_is_killed_and_what_it_had_is_read_by_others(
+    crew_of: Callable[[ListReader], Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in of a stopped process: it neither beats nor returns, until Spark kills it."""
+    monkeypatch.setattr(module, "_RETURN_SECONDS", 0.1)
+    monkeypatch.setattr(module, "DEAD_SECONDS", 0.5)
+    monkeypatch.setattr(worker, "heartbeat", nullcontext)
+
+    def stop(chunk: Chunk) -> None:
+        assert crew.spark.cancelled.wait(PATIENCE)
+        raise ZeroDivisionError
+
+    crew = crew_of(ListReader(stop))
+    crew.readers.begin(1, crew.reader)
+    crew.give(1)
+    with pytest.raises(StreamError, match="silent"):
+        crew.take(1)
+    assert crew.spark.cancelled.is_set()
+    assert not list(crew.readers.assignments())
+
+
+def test_a_reader_that_is_long_at_its_chunk_is_waited_for(
+    crew_of: Callable[[ListReader], Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RETURN_SECONDS", 0.0)
+    begun = threading.Event()
+
+    def take_long(chunk: Chunk) -> None:
+        begun.set()
+        assert not crew.spark.cancelled.wait(0.5)
+
+    crew = crew_of(ListReader(take_long))
+    crew.readers.begin(1, crew.reader)
+    crew.give(0)
+    crew.readers.wait(PATIENCE, hungry=True)
+    assert begun.wait(PATIENCE)
+    assert [number_of(each) for each in crew.readers.end()] == [0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")

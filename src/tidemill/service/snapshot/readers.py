@@ -29,7 +29,7 @@ from tidemill.stream.trigger.standing import LaneServer
 
 _SHIFT_SECONDS, _IDLE_SECONDS = 10.0, 1.0
 _FIRST_SHARE, _SHARE, _LARGEST_SHARE = 2, 6, 24  # assignments that a reader has at a time, at first only few
-_ARRIVAL_SECONDS, _END_MILLISECONDS = 0.01, 50
+_ARRIVAL_SECONDS, _END_MILLISECONDS, _RETURN_SECONDS = 0.01, 50, 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +87,7 @@ class ChunkReaders:
         self._began = self._worked_at = 0.0
         self._lost = ""
         self._channels: list[Channel] = []
+        self._silent: set[Channel] = set()  # nothing more is to be heard from these
         self._reading: list[list[Assignment]] = []  # of each channel, in the order in which they were sent
         self._unsent: deque[Assignment] = deque()
         self._found: list[Finding] = []
@@ -132,7 +133,7 @@ class ChunkReaders:
         self._began = self._worked_at = time.monotonic()
         self._server.expect(self._shift)
         place, shift = self._server.place(count), self._shift
-        self._job = self._beside.submit(stand_readers, self._spark, reader, self._log, place, shift)
+        self._job = self._beside.submit(stand_readers, self._spark, reader, self._log, place, shift, self._group)
 
     def give(self, assignments: Sequence[Assignment]) -> None:
         """A reader that had nothing left meanwhile gets more at a time from now on."""
@@ -174,10 +175,12 @@ class ChunkReaders:
 
     def end(self) -> list[Finding]:
         """Lets readers return when they are through with their chunk, waits for them, and answers what was read since.
-        What else they were sent is not read. Raises what the job raises."""
+        What else they were sent is not read. A reader that does not even say that it lives is killed. Raises what the
+        job raises."""
         if self._job is None:
             return []
         assert self._server is not None
+        deadline, cancelled = time.monotonic() + _RETURN_SECONDS, False
         try:
             self._server.expect(-1)
             for channel in self._channels:
@@ -186,12 +189,18 @@ class ChunkReaders:
             while not self._job.done():
                 self._ready.poll(_END_MILLISECONDS)
                 self._hear()
+                if not cancelled and time.monotonic() > deadline and self._silent.issuperset(self._channels):
+                    cancelled = True
+                    with reach_spark():
+                        self._spark.sparkContext.cancelJobGroup(self._group)
             self._hear()
             with reach_spark():
-                self._job.result()
+                if not (cancelled and self._job.exception()):
+                    self._job.result()
             return self._found
         finally:
             self._job = None
+            self._silent.clear()
             self._beats.close()
             for channel in self._channels:
                 channel.close()
@@ -207,6 +216,11 @@ class ChunkReaders:
             self._beside.shutdown()
             if self._server is not None:
                 self._server.close()
+
+    @property
+    def _group(self) -> str:
+        """Spark's name for this shift's job."""
+        return f"chunks {self._log} {self._shift}"
 
     @property
     def _is_late(self) -> bool:
@@ -242,11 +256,13 @@ class ChunkReaders:
                         self._note(ChunkResult.from_json(payload), reading)
             except OSError as error:
                 self._lost = self._lost or f"a reader of chunks is gone: {error}"
+                self._silent.add(channel)
                 with suppress(KeyError):  # it would be found ready for ever
                     self._ready.unregister(channel)
                 continue
             if time.monotonic() - channel.last_heard > DEAD_SECONDS:
                 self._lost = self._lost or f"a reader of chunks has been silent for {DEAD_SECONDS:.0f} seconds"
+                self._silent.add(channel)
 
     def _note(self, result: ChunkResult, reading: list[Assignment]) -> None:
         self._worked_at = time.monotonic()

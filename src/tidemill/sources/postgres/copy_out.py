@@ -57,8 +57,11 @@ class CopyOut:
         """The rows of the COPY, in blocks of at most the buffer's size (a larger row makes it grow)."""
         self.idle = False
         text = command.encode() + b"\0"
-        self._sock.sendall(b"Q" + struct.pack(">I", len(text) + 4) + text)
-        self._wait_for(_WAKE_BYTES)
+        try:
+            self._sock.sendall(b"Q" + struct.pack(">I", len(text) + 4) + text)
+            self._wait_for(_WAKE_BYTES)
+        except OSError as error:
+            raise ConnectionLost(f"the connection broke before a chunk was read: {error}", where=self._where) from error
         self._sock.setblocking(False)
         decoder = CopyTextDecoder(table, self._memory.rows)
         self._memory.rows = decoder.memory
