@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill import config
+from tidemill.capture.status import read_status
 from tidemill.errors import DeliveryError
 from tidemill.lab.bench import load
 from tidemill.lab.bench.drain import LIMIT_SECONDS, Observed, prime
@@ -33,6 +34,7 @@ def measure_latency(
         run.start_stream()
         _await(run, lambda: bool(reports))
         run.start()
+        _await(run, lambda: (seen := read_status(pipeline.state_path)) is not None and seen.streaming_since > 0)
         _offer(run, database, _WARM_SECONDS, lambda: True)
         reports.clear()
         _offer(run, database, seconds, lambda: True)
