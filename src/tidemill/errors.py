@@ -19,6 +19,7 @@
     ├── SourceError          the source stream failed
     │   ├── ConnectionLost   the peer went away; connect again
     │   ├── StructureChanged a table that is copied has another structure by now; read the chunk again
+    │   ├── TableLocked      somebody keeps a table that is copied from being read; try again
     │   └── PositionLost     what we need is gone at the source; never jump
     ├── DecodeError          bytes that do not follow the protocol
     ├── RegistryError        the schema registry
@@ -225,6 +226,11 @@ SKIP = (
 class StructureChanged(SourceError):
     code = "structure-changed"
     default_fix = "The chunk is read again with the structure that the table has now."
+
+
+class TableLocked(SourceError):
+    code = "table-locked"
+    default_fix = "The copy of the table goes on when the lock is gone. The server tells who holds it (pg_locks)."
 
 
 class DecodeError(TidemillError):

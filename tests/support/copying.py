@@ -6,7 +6,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,9 +116,11 @@ class Copying:
 
 @contextmanager
 def copying(
-    dsn: str, directory: Path, /, *tables: str, sinks: list[dict[str, Any]] | None = None, **snapshot: Any
-) -> Iterator[Copying]:
-    """A pipeline that runs, as far as a snapshot is concerned; again with the same directory it goes on."""
+    dsn: str, directory: Path, /, *tables: str, sinks: list[dict[str, Any]] | None = None,
+    settings: Mapping[str, Any] | None = None, **snapshot: Any,
+) -> Iterator[Copying]:  # fmt: skip
+    """A pipeline that runs, as far as a snapshot is concerned; again with the same directory it goes on. `settings` are
+    further ones of the source."""
     database = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
     document = {
         "metadata": {"name": "copied"},
@@ -126,7 +128,8 @@ def copying(
             "state_dir": str(directory / "state"),
             "source": {
                 "type": "postgres",
-                "config": {"id": f"src-{database}", "dsn": dsn, "tables": list(tables), "snapshot": snapshot},
+                "config": {"id": f"src-{database}", "dsn": dsn, "tables": list(tables), "snapshot": snapshot}
+                | dict(settings or {}),
             },
             "sinks": sinks or [{"type": "blackhole", "config": {"id": "none"}}],
             "log": {"fsync": False},

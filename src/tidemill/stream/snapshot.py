@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,7 +25,7 @@ import orjson
 import pyarrow as pa
 
 from tidemill.contracts import SnapshotReader
-from tidemill.errors import ErrorData, TidemillError, to_data
+from tidemill.errors import ErrorData, TableLocked, TidemillError, to_data
 from tidemill.log.staging import Manifest, Part, Staging
 from tidemill.model.block import Block
 from tidemill.model.columns import column
@@ -36,6 +37,7 @@ from tidemill.telemetry.failpoints import failpoint
 
 _PART_BYTES = 32 << 20  # held in a worker's memory at a time
 _NICENESS = 5
+_LOCKED_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ def _stand(reader: SnapshotReader, log: str, place: StandingPlace, shift: int, n
 def _serve(channel: Channel, reader: SnapshotReader, log: str) -> None:
     """Chunks that were sent and not begun when the driver says `END` are not read."""
     waiting: deque[tuple[ChunkTask, Sequence[str]]] = deque()
+    locked: dict[str, tuple[float, ErrorData]] = {}  # tables, when they were found so, and what was said
     with closing(reader), _StagingThread() as thread:
         while True:
             while (frame := channel.receive(0 if waiting else DEAD_SECONDS)) is not None:
@@ -129,7 +132,7 @@ def _serve(channel: Channel, reader: SnapshotReader, log: str) -> None:
                 return  # not even a heartbeat
             task, observations = waiting.popleft()
             with _not_of_the_channel():
-                finish = _read_one(reader, log, observations, task, thread)
+                finish = _read_one(reader, log, observations, task, thread, locked)
             thread.then(partial(_send_result, channel, finish))
 
 
@@ -157,11 +160,16 @@ def _give_way() -> None:
 
 
 def _read_one(
-    reader: SnapshotReader, log: str, observations: Sequence[str], task: ChunkTask, thread: _StagingThread
-) -> Callable[[], ChunkResult]:
-    """What answers when the chunk's last part is on disk. An error of one chunk leaves the others."""
+    reader: SnapshotReader, log: str, observations: Sequence[str], task: ChunkTask, thread: _StagingThread,
+    locked: dict[str, tuple[float, ErrorData]],
+) -> Callable[[], ChunkResult]:  # fmt: skip
+    """What answers when the chunk's last part is on disk. An error of one chunk leaves the others; but who has waited
+    for a lock does not wait again at once, for the next chunk of the table."""
     result = ChunkResult(task.staging)
     written: list[Future[Part]] = []
+    found_at, said = locked.get(task.chunk.table, (-_LOCKED_SECONDS, ErrorData()))
+    if time.monotonic() - found_at < _LOCKED_SECONDS:
+        return lambda: replace(result, error=said)
     try:
         with reader.read(task.chunk, task.table, observations) as reading:
             if (-1 if reading.observation is None else reading.observation) < task.first:
@@ -174,6 +182,8 @@ def _read_one(
             )  # fmt: skip
     except TidemillError as error:
         result = ChunkResult(task.staging, error=to_data(error))
+        if isinstance(error, TableLocked):
+            locked[task.chunk.table] = time.monotonic(), result.error
 
     def finish() -> ChunkResult:
         try:

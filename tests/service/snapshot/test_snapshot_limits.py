@@ -20,13 +20,16 @@ from tests.sources.support import execute, query
 from tests.support.copying import LocalSpark, copying
 from tests.support.seed import WHOLE
 from tidemill.disk.sqlite import SqliteFile
+from tidemill.errors import TableLocked
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.log.copying import find_excused
 from tidemill.log.staging import Manifest, Part, Staging
 from tidemill.model.block import Op
 from tidemill.model.snapshot import SnapshotState, TableState
+from tidemill.service.snapshot import refusals
 from tidemill.service.snapshot import requests as snapshot_requests
 from tidemill.service.snapshot.observations import _MOST
+from tidemill.service.snapshot.refusals import Refusals
 
 _MEMORY = 400 << 20
 _TABLES = 1000 if WHOLE else 200  # `make crash` has all of them
@@ -110,6 +113,40 @@ def test_a_chunk_whose_manifest_a_power_cut_took_or_tore_is_read_again(
         assert copy.equals("t")
         assert copy.log.tail().offset == 400
     assert not left
+
+
+def test_a_table_that_somebody_locks_for_long_is_neither_given_up_nor_begun_anew_and_others_are_copied(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for table in ("t", "other"):
+        execute(
+            database, f"CREATE TABLE {table} (id int PRIMARY KEY)",
+            f"INSERT INTO {table} SELECT generate_series(1, 1000)",
+        )  # fmt: skip
+    execute(database, "ANALYZE")
+    waits, note = [], Refusals.note_lock
+
+    def note_lock(known: Refusals, table: str, error: TableLocked) -> None:
+        waits.append(table)
+        note(known, table, error)
+
+    monkeypatch.setattr(Refusals, "note_lock", note_lock)
+    monkeypatch.setattr(refusals, "_LOCKED_SECONDS", 1.0)
+    tables, limits = ("public.t", "public.other"), {"chunk_rows": 25, "max_rows_per_second": 600}
+    with (
+        copying(database, tmp_path, *tables, settings={"lock_timeout_seconds": 0.05}, **limits) as copy,
+        psycopg.connect(database) as locker,
+    ):
+        copy.until(lambda: copy.tables() and copy.tables()["public.t"].adopted > 1)
+        locker.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        copy.until(lambda: copy.tables()["public.other"].state is TableState.READY)
+        copy.until(lambda: len(waits) > refusals._MOST)
+        assert copy.tables()["public.t"].state is TableState.COPYING
+        locker.rollback()
+        copy.until_done()
+        assert copy.equals("t")
+        assert copy.log.tail().offset == 2000
+    assert set(waits) == {"public.t"}
 
 
 def test_the_observations_of_a_transaction_that_stays_open_are_bounded(database: str, tmp_path: Path) -> None:

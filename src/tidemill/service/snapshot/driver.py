@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.config.pipeline import Pipeline
 from tidemill.contracts import ChunkCopy, SnapshotReader, SnapshotRecord, SnapshotSource, StateStore, TableCopy
-from tidemill.errors import ConnectionLost, StructureChanged, TidemillError, from_data, is_retryable
+from tidemill.errors import ConnectionLost, StructureChanged, TableLocked, TidemillError, from_data, is_retryable
 from tidemill.log.reader import LogReader
 from tidemill.log.staging import Staging
 from tidemill.model.position import Offset
@@ -36,6 +36,7 @@ from tidemill.service.snapshot.plan import (
     state_of,
 )
 from tidemill.service.snapshot.readers import Assignment, ChunkReaders, Finding
+from tidemill.service.snapshot.refusals import Refusals
 from tidemill.stream.batch.failures import explain
 from tidemill.stream.spark.session import cores
 from tidemill.telemetry import events
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS, _BUSY_SECONDS, _UNPROVEN_SECONDS = 0.5, 0.05, 0.2
 _STAGED_CHUNKS = 16  # of each reader that may wait for adoption
-_REFUSALS = 5
 _RUNNING = SnapshotState.RUNNING
 _SMALL_TABLES = 50  # of an assignment
 _AGAIN = RetryPolicy(first=0.2, most=5.0, jitter=0.0)  # of a chunk that was thrown away
@@ -77,7 +77,7 @@ class SnapshotDriver:
         self._count = 0  # of readers, once it is known; one of Spark's slots is the stream's
         self._next_read = 0.0  # nothing is given to readers before
         self._thrown_away: dict[str, float] = {}  # when a chunk that is to be read again was first seen, by staging id
-        self._refused: dict[str, int] = {}  # reads of each table that the server answered with an error
+        self._refusals = Refusals()
         self.floor: Offset | None = None
         """From here on the log must stay; None: no snapshot needs it."""
         self.tables: tuple[TableCopy, ...] = ()
@@ -260,7 +260,9 @@ class SnapshotDriver:
             staging = chunk.staging_id(record.identity)
             wait = _AGAIN.wait_after(chunk.tries - 1) if chunk.tries else 0.0
             since = self._thrown_away.setdefault(staging, now) if wait else now
-            if chunk.table in tables and now - since >= wait and staging not in reading:
+            if chunk.table not in tables or self._refusals.is_locked(tables[chunk.table].name):
+                continue
+            if now - since >= wait and staging not in reading:
                 found.append(chunk)
         return found
 
@@ -273,10 +275,14 @@ class SnapshotDriver:
             chunks: list[Chunk] = []
             known = table
             while wanted > 0 and (table.points or not table.planned) and not self._stop.is_set():
+                if self._refusals.is_locked(table.name):
+                    break
                 try:
                     table, more = plan_chunks(reader, table, self._config.chunk_rows, where, logged)
                 except ConnectionLost:
                     raise
+                except TableLocked as error:
+                    self._refusals.note_lock(table.name, error)
                 except TidemillError as error:
                     refused[table.name] = error
                     break
@@ -291,7 +297,7 @@ class SnapshotDriver:
 
     def _refuse(self, record: SnapshotRecord, name: str, error: TidemillError, reader: SnapshotReader) -> None:
         """The server does not let the table be walked: it may be another one by now, or gone."""
-        if self._is_hopeless(name, error):
+        if self._refusals.is_hopeless(name, error):
             self._fail(record, name, error)
         else:
             self._describe_again(record, name, reader)
@@ -311,7 +317,9 @@ class SnapshotDriver:
                 error = from_data(result.error)
                 if isinstance(error, StructureChanged):
                     changed[table.name] = error
-                elif not is_retryable(error) or self._is_hopeless(table.name, error):
+                elif isinstance(error, TableLocked):
+                    self._refusals.note_lock(table.name, error)
+                elif not is_retryable(error) or self._refusals.is_hopeless(table.name, error):
                     self._fail(record, table.name, error)
                     changed[table.name] = error
                 else:
@@ -319,6 +327,8 @@ class SnapshotDriver:
             elif result.proven:
                 staged.append((assignment, result, table.name))
         staged = [each for each in staged if each[2] not in changed]
+        for _, _, name in staged:
+            self._refusals.note_read(name)
         for _, result, _ in staged:
             if result.rows:
                 Staging(self._pipeline.log_uri, result.staging).seal(result.parts)
@@ -340,13 +350,6 @@ class SnapshotDriver:
                 self._next_read = max(self._next_read, assignment.sent_at) + result.rows / limit
         if not any(result.proven for _, result in found):
             self._next_read = max(self._next_read, time.monotonic() + _UNPROVEN_SECONDS)
-
-    def _is_hopeless(self, table: str, error: TidemillError) -> bool:
-        """A server that is away comes back; one that says no again and again does not change its mind."""
-        if isinstance(error, ConnectionLost):
-            return False
-        self._refused[table] = self._refused.get(table, 0) + 1
-        return self._refused[table] >= _REFUSALS
 
     def _describe_again(self, record: SnapshotRecord, name: str, reader: SnapshotReader) -> None:
         found = find_tables(reader, [name])

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TidemillError
+from tidemill.errors import ConnectionLost, PositionLost, SetupError, SourceError, TableLocked, TidemillError
 from tidemill.sources._shared.errors import RECOVER, LoginRefused, ServerTooOld, TableRedefined, TlsFailed
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ def from_server(sqlstate: str, message: str, where: str) -> TidemillError:
         return SetupError(message, where=where, fix=_remedy(message))
     if not sqlstate or sqlstate[:2] in ("08", "57"):  # connection exceptions; operator intervention (shutdown, kill)
         return ConnectionLost(message, where=where, fix="The connection is made again.")
+    if sqlstate == "55P03":
+        return TableLocked(message, where=where)
     if sqlstate == "42P01":
         return TableRedefined(f"{message} (SQLSTATE {sqlstate})", where=where)
     kind = DecodingFailed if sqlstate == "XX000" else SourceError

@@ -19,7 +19,7 @@ import orjson
 import psycopg
 
 from tidemill.contracts.catalog_scan import CatalogScan
-from tidemill.errors import ConnectionLost, StructureChanged
+from tidemill.errors import ConnectionLost, StructureChanged, TableLocked
 from tidemill.model.block import Block
 from tidemill.model.position import Position
 from tidemill.model.snapshot import Bound, Chunk, SnapshotTable
@@ -29,7 +29,7 @@ from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.client import SESSION, CopySession, Endpoint, connect
 from tidemill.sources.postgres.config import PostgresConfig
 from tidemill.sources.postgres.copy_out import CopyMemory, CopyOut
-from tidemill.sources.postgres.errors import PublicationProblem, TableRedefined, translate
+from tidemill.sources.postgres.errors import PublicationProblem, ServerBusy, TableRedefined, translate
 from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.pages import Pages, check_file, file_query, measure_pages, next_bound, page_conditions
 from tidemill.sources.postgres.publication.published import (
@@ -169,8 +169,16 @@ class PostgresSnapshotReader:
         token = _Token.from_json(table.token)
         if after is None and 0 <= token.most <= rows:
             return None  # of many small tables the server is not asked for each
-        if not table.key:
-            return self._plan_pages(table, part, after, rows) if token.pages else None
+        try:
+            if not table.key:
+                return self._plan_pages(table, part, after, rows) if token.pages else None
+            return self._plan_keys(table, token, part, after, rows)
+        except ServerBusy as error:
+            raise TableLocked(error.what, where=error.where) from error
+
+    def _plan_keys(
+        self, table: SnapshotTable, token: _Token, part: str, after: Bound | None, rows: int
+    ) -> Bound | None:
         key = ", ".join(identifier(name) for name in table.key)
         # Under names of their own: ORDER BY would take a column of the answer, which is text.
         shown = ", ".join(f"{identifier(name)}::text AS tidemill_{n}" for n, name in enumerate(table.key))
@@ -282,9 +290,10 @@ class PostgresSnapshotReader:
         with translate(self._config.where):
             if self._db is None or self._db.closed or self._db.broken:
                 self._db = connect(self._config)
+                settings = SESSION | {"lock_timeout": str(int(self._config.lock_timeout_seconds * 1000))}
                 self._db.execute(
                     "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)",
-                    [list(SESSION), list(SESSION.values())],
+                    [list(settings), list(settings.values())],
                 )
                 self._db.execute("SET row_security = off")
             yield self._db
