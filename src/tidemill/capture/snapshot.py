@@ -80,6 +80,7 @@ class ChunkAdopter:
         self._next = 0.0
         self._copying: dict[str, Offset | None] | None = None  # as it stands in the log
         self._structures: dict[str, str] = {}  # of each table the last one that a chunk brought
+        self._shared: tuple[tuple[str, str, Offset], ChunkWindow] | None = None  # of one table, for the turn's chunks
         self._copied = Backlog(_GRAIN_BYTES)  # of this process's chunks
         self._seen = log.tail.offset  # where the log ended after the last look
         self._adopted_at = self._rests_until = 0.0  # since when copied rows wait for delivery; when more of them may
@@ -125,6 +126,11 @@ class ChunkAdopter:
         by_number = {table.number: table for table in tables}
         chunks = self._store.chunks(self._pipeline, record.id, ChunkState.STAGED, _CHUNKS)
         known = self._log.find_adopted([chunk.staging_id(record.identity) for chunk in chunks]) if chunks else {}
+        oldest = max(self._reader.head(), self._reader.gap().offset)
+        starts: dict[int, Offset] = {}
+        for chunk in chunks:
+            if oldest <= chunk.since < starts.get(chunk.table, 1 << 62) and chunk.chunk.seen < 0:
+                starts[chunk.table] = chunk.since
         done: list[tuple[ChunkCopy, int]] = []
         ready: list[_Ready] = []
         for chunk in chunks:
@@ -132,8 +138,10 @@ class ChunkAdopter:
                 break
             if not self._has(chunk.high):
                 continue
-            if (rows := self._prepare(record, by_number[chunk.table], chunk, known, ready)) is not None:
+            start = min(starts.get(chunk.table, chunk.since), chunk.since)
+            if (rows := self._prepare(record, by_number[chunk.table], chunk, known, ready, start)) is not None:
                 done.append((chunk, rows))
+        self._shared = None
         visible = self._append(record, ready)
         if done or visible:
             failpoint("snapshot.adopted")
@@ -239,10 +247,11 @@ class ChunkAdopter:
             failpoint("snapshot.registered")
 
     def _prepare(
-        self, record: SnapshotRecord, table: TableCopy, chunk: ChunkCopy, known: dict[str, int], ready: list[_Ready]
-    ) -> int | None:
+        self, record: SnapshotRecord, table: TableCopy, chunk: ChunkCopy, known: dict[str, int], ready: list[_Ready],
+        start: Offset,
+    ) -> int | None:  # fmt: skip
         """Decides on a chunk: it is in the log, or has nothing for it (the answer is its rows), or it is `ready` to be
-        appended, or planned once more."""
+        appended, or planned once more. `start`: where the first window of the table's chunks begins."""
         staging = Staging(self._log.store, chunk.staging_id(record.identity))
         try:
             manifest = staging.manifest()
@@ -261,7 +270,7 @@ class ChunkAdopter:
         ):
             self._again(record, chunk, staging, "the table's structure changed, or its window is gone")
             return None
-        window = ChunkWindow(self._window(chunk, structure.full_name), structure)
+        window = self._window_of(chunk, structure, start)
         if window.verdict is Verdict.AGAIN and (structure.key or chunk.tries < KEYLESS_TRIES):
             self._again(record, chunk, staging, window.why)
             return None
@@ -328,8 +337,22 @@ class ChunkAdopter:
             return part
         return staging.write(f"filtered{number}", found.blocks) if found.blocks else None
 
-    def _window(self, chunk: ChunkCopy, table: str) -> Iterator[Block]:
-        for entry in self._reader.entries(chunk.since):
+    def _window_of(self, chunk: ChunkCopy, structure: Table, start: Offset) -> ChunkWindow:
+        """Read once for all chunks of a table that wait: if each read its own, chunks would wait longer for it, have
+        more changes in it, and wait even longer. It may begin too early (ADR 28), unless that sends a chunk back.
+        Points are read after the event that they are read for, and must not meet it."""
+        if chunk.chunk.seen >= 0:
+            return ChunkWindow(self._events(chunk.since, structure.full_name), structure)
+        key = (structure.full_name, structure.fingerprint, start)
+        if self._shared is None or self._shared[0] != key:
+            self._shared = key, ChunkWindow(self._events(start, structure.full_name), structure)
+        window = self._shared[1]
+        if window.verdict is Verdict.AGAIN and start < chunk.since:
+            return ChunkWindow(self._events(chunk.since, structure.full_name), structure)
+        return window
+
+    def _events(self, start: Offset, table: str) -> Iterator[Block]:
+        for entry in self._reader.entries(start):
             for ref in entry.blocks:
                 # What waited in quarantine is older than where it stands now; the window has it where it came first.
                 if ref.table == table and not ((ref.position or "").startswith("snapshot:") or requeued_for(ref)):

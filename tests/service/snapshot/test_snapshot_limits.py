@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -19,13 +20,17 @@ from tests.sources.postgres.histories import standby_of
 from tests.sources.support import execute, query
 from tests.support.copying import LocalSpark, copying
 from tests.support.seed import WHOLE
+from tidemill.capture import snapshot as adopting
+from tidemill.capture.snapshot import ChunkAdopter
+from tidemill.capture.window import ChunkWindow
 from tidemill.disk.sqlite import SqliteFile
 from tidemill.errors import TableLocked
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.log.copying import find_excused
 from tidemill.log.staging import Manifest, Part, Staging
-from tidemill.model.block import Op
-from tidemill.model.snapshot import SnapshotState, TableState
+from tidemill.model.block import Block, Op
+from tidemill.model.snapshot import ChunkState, SnapshotState, TableState
+from tidemill.model.table import Table
 from tidemill.service.snapshot import refusals
 from tidemill.service.snapshot import requests as snapshot_requests
 from tidemill.service.snapshot.observations import _MOST
@@ -113,6 +118,32 @@ def test_a_chunk_whose_manifest_a_power_cut_took_or_tore_is_read_again(
         assert copy.equals("t")
         assert copy.log.tail().offset == 400
     assert not left
+
+
+def test_changes_beside_chunks_that_wait_are_read_once_for_all_of_them(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(
+        database, "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 1000) n",
+    )  # fmt: skip
+    windows: list[str] = []
+    go_on, is_full, make_window = threading.Event(), ChunkAdopter._is_full, adopting.ChunkWindow
+
+    def count(events: Iterable[Block], table: Table) -> ChunkWindow:
+        windows.append(table.full_name)
+        return make_window(events, table)
+
+    monkeypatch.setattr(adopting, "ChunkWindow", count)
+    monkeypatch.setattr(ChunkAdopter, "_is_full", lambda self, ready: not go_on.is_set() or is_full(self, ready))
+    with copying(database, tmp_path, "public.t", chunk_rows=50) as copy, closing(copy.pipeline.build_state()) as state:
+        copy.until(lambda: len(state.snapshots.chunks("copied", 1, ChunkState.STAGED)) >= 16)
+        execute(database, "UPDATE t SET v = 'new' WHERE id % 50 = 7", "DELETE FROM t WHERE id = 8")
+        copy.until(lambda: copy.log.tail().offset == 21)
+        go_on.set()
+        copy.until_done()
+        assert copy.equals("t")
+    assert len(windows) < 10, "one for the chunks that waited, and few for those that came later"
 
 
 def test_a_table_that_somebody_locks_for_long_is_neither_given_up_nor_begun_anew_and_others_are_copied(
