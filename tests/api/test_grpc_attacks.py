@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.api.conftest import Harness, document
-from tests.api.test_grpc import Rpc, create, reach, until
+from tests.api.test_grpc import Rpc, create, reach
 from tests.support.deliveries import make_deliveries, make_events
+from tests.support.waiting import until
 from tidemill.api.proto import PACKAGE, SERVICES, service
 from tidemill.api.proto import flows_pb2 as flows
 from tidemill.api.proto import operations_pb2 as operations

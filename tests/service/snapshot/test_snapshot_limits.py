@@ -128,11 +128,11 @@ def test_changes_beside_chunks_that_wait_are_read_once_for_all_of_them(
         "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 1000) n",
     )  # fmt: skip
     windows: list[str] = []
-    go_on, is_full, make_window = threading.Event(), ChunkAdopter._is_full, adopting.ChunkWindow
+    go_on, is_full = threading.Event(), ChunkAdopter._is_full
 
     def count(events: Iterable[Block], table: Table) -> ChunkWindow:
         windows.append(table.full_name)
-        return make_window(events, table)
+        return ChunkWindow(events, table)
 
     monkeypatch.setattr(adopting, "ChunkWindow", count)
     monkeypatch.setattr(ChunkAdopter, "_is_full", lambda self, ready: not go_on.is_set() or is_full(self, ready))
@@ -163,9 +163,16 @@ def test_a_table_that_somebody_locks_for_long_is_neither_given_up_nor_begun_anew
 
     monkeypatch.setattr(Refusals, "note_lock", note_lock)
     monkeypatch.setattr(refusals, "_LOCKED_SECONDS", 1.0)
-    tables, limits = ("public.t", "public.other"), {"chunk_rows": 25, "max_rows_per_second": 600}
     with (
-        copying(database, tmp_path, *tables, settings={"lock_timeout_seconds": 0.05}, **limits) as copy,
+        copying(
+            database,
+            tmp_path,
+            "public.t",
+            "public.other",
+            settings={"lock_timeout_seconds": 0.05},
+            chunk_rows=25,
+            max_rows_per_second=600,
+        ) as copy,
         psycopg.connect(database) as locker,
     ):
         copy.until(lambda: copy.tables() and copy.tables()["public.t"].adopted > 1)
