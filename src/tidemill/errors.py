@@ -383,21 +383,11 @@ _RETRYABLE: dict[type[BaseException], bool] = {
     SpillLost: True,  # by a new connection; the same call again would find the same
     BadAppend: False,
     LogError: True,  # an I/O error of the log's storage: a full disk is freed, a mount comes back
-    CheckpointConflict: False,
-    CheckpointError: True,
-    StateTooNew: False,
-    StateError: True,
+    CheckpointConflict: False, CheckpointError: True, StateTooNew: False, StateError: True,
     SparkLost: False,  # the session died with it; a new process has a new one
-    StreamError: True,
-    SchemaChangeHalted: False,
-    SchemaChangeNotApplied: False,
-    BarrierNotReached: False,
-    ProcessingError: False,
-    Refused: False,
-    DeliveryError: True,
-    ConnectionError: True,
-    TimeoutError: True,
-    OSError: True,
+    StreamError: True, SchemaChangeHalted: False, SchemaChangeNotApplied: False, BarrierNotReached: False,
+    ProcessingError: False, Refused: False, DeliveryError: True,
+    ConnectionError: True, TimeoutError: True, OSError: True,
 }  # fmt: skip
 
 
