@@ -300,10 +300,13 @@ def test_a_corrupt_block_stops_the_pipeline_before_anything_of_it_is_delivered(m
     assert mill.notes() == []
 
 
-def test_a_log_that_cannot_be_read_while_a_batch_is_planned_is_an_error_that_says_so(mill: Mill) -> None:
+@pytest.mark.parametrize("mode", ["micro_batch", "real_time"])
+def test_a_log_that_cannot_be_read_while_a_batch_is_planned_is_an_error_that_says_so(
+    mill: Mill, mode: Literal["micro_batch", "real_time"]
+) -> None:
     mill.log.append(make_change(5))
     mill.store.save("mill", Checkpoint(4, position(1)), expect=0)
-    loop = mill.loop()
+    loop = mill.loop(trigger=Trigger(mode=mode))
     loop._ledger.open()
     segment = next(Path(mill.log_uri).glob("*.idx"))
     segment.rename(segment.with_name(f"{4:020d}.idx"))

@@ -135,11 +135,7 @@ class RealTime:
         if self._stopping.is_set():
             raise Stopping
         self._server.expect(epoch.number)
-        try:
-            self._lanes.begin(LogReader(self._plan.log).tail().offset - self._offset())
-        except TidemillError as error:
-            self._on_failure(error)
-            raise
+        self._lanes.begin(self._backlog())
         feeder = threading.Thread(target=self._feed, args=(epoch,), name="real-time")
         feeder.start()
         problem: TidemillError | None = None
@@ -164,6 +160,14 @@ class RealTime:
             )
         if problem is not None:
             self._recover(problem, epoch.lost)
+
+    def _backlog(self) -> int:
+        try:
+            return LogReader(self._plan.log).tail().offset - self._offset()
+        except TidemillError as error:
+            problem = failures.outside_a_batch(failures.Carried(error), self._plan.pipeline)
+            self._on_failure(problem)
+            raise problem from error
 
     def _recover(self, problem: TidemillError, lost: str) -> None:
         """The next epoch follows when this returns."""
