@@ -59,6 +59,7 @@ TOUCHED = {
     "sinks/redis/client.py": {"_sock"},
     "sinks/nats/client.py": {"_transport"},
     "sinks/pgstream/consumer.py": {"_make"},  # documented, of a named tuple
+    "stream/spark/class_archive.py": {"_jvm"},
     "stream/spark/daemon.py": {"_exit"},  # documented, of os
     "stream/spark/gateway.py": {"_gateway", "_ensure_initialized"},
     "stream/spark/session.py": {"_active_spark_context", "_gateway", "_instantiatedSession", "_jsc", "_jvm"},
