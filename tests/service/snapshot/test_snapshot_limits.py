@@ -313,7 +313,7 @@ import sys, pickle
 from tidemill.stream.snapshot import ChunkTask, _read_one, _StagingThread
 reader, chunk, table, log = pickle.load(sys.stdin.buffer)
 with _StagingThread() as thread:
-    result = _read_one(reader, log, (), ChunkTask(chunk, table, "large", -1), thread)()
+    result = _read_one(reader, log, (), ChunkTask(chunk, table, "large", -1), thread, {})()
 assert not result.error, result.error
 status = open("/proc/self/status").read()  # of this process alone: ru_maxrss begins with what the parent had
 print(result.rows, len(result.parts), int(status.partition("VmHWM:")[2].split()[0]) << 10)
