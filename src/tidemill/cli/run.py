@@ -44,10 +44,11 @@ def run(
     """Run the pipelines of one or more files until stopped.
 
     Ctrl-C delivers what was captured and ends; pressed twice it ends at once. Nothing is lost either way."""
+    pipelines = load_pipelines(files or [], "run", env=env)
+
     from tidemill.model.columns import leave_out_pandas
 
     leave_out_pandas()
-    pipelines = load_pipelines(files or [], "run", env=env)
 
     from tidemill.service.run.once import check_ends, find_undelivered, refuse_schedules
     from tidemill.service.run.spark_session import begin_java

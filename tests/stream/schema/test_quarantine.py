@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -254,7 +253,7 @@ def test_a_chunk_of_a_snapshot_is_compared_with_what_came_and_not_with_what_come
     mill.requeue()
     nobody = cast(Any, None)
     adopter: Any = ChunkAdopter(nobody, mill.writer, mill.log, nobody, nobody, "mill")
-    window = adopter._window(SimpleNamespace(since=3), "public.items")
+    window = adopter._events(3, "public.items")
     assert [int(block.offsets()[0]) for block in window] == [2, 4]  # the append that holds the place counts
 
 
