@@ -101,7 +101,7 @@ def test_a_state_directory_from_before_there_was_a_watch_is_taken_as_it_is(watch
     schemas.close()
     it.execute("CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)")
     with it.running():
-        it.looked()
+        it.notice("table-incomplete", "public.u")
         assert [(n.code, n.subject) for n in it.notices()] == [("table-incomplete", "public.u")]
 
 
