@@ -14,6 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 import grpc
+import orjson
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from starlette.responses import Response
@@ -27,6 +28,7 @@ from tidemill.api import serve as serve_module
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
 from tidemill.api.ports import Address, serve_metrics
+from tidemill.api.proto import flows_pb2 as flows
 from tidemill.api.routes import events
 from tidemill.api.rpc import server as grpc_server
 from tidemill.api.rpc.server import GrpcSettings, serve_grpc
@@ -311,6 +313,22 @@ def test_no_patch_reaches_further_than_a_new_document_may(server: Harness, body:
         client.patch("orders", body)
     assert client.pipeline("orders").version == before
     assert client.pipeline("orders").status == "running"
+
+
+@pytest.mark.parametrize("written", ["\0", '"\\0"'], ids=["as it is", "escaped"])
+def test_a_document_with_the_character_nul_is_refused_and_breaks_nothing(server: Harness, written: str) -> None:
+    text = f"metadata: {{name: orders, labels: {{team: {written}}}}}\nspec: {{}}\n"
+    status, body, _ = raw(server, "POST", "/pipelines", text.encode(), {"Content-Type": "application/yaml"})
+    assert (status, body["code"]) == (422, "document-invalid")
+    spoilt = document("orders", state_dir="a\0b")
+    assert raw(server, "POST", "/pipelines", spoilt)[0] == 422
+    with reach(server) as channel:
+        for sent in (text, orjson.dumps(spoilt).decode()):
+            code, error = Rpc(channel, server.admin).refusal("Flows.Create", flows.CreateFlowRequest(document=sent))
+            assert (code, error["code"]) == (grpc.StatusCode.INVALID_ARGUMENT, "document-invalid")
+    made = server.client().create(document("orders")).version
+    assert raw(server, "PATCH", "/pipelines/orders", {"metadata": {"labels": {"team": "a\0b"}}})[0] == 422
+    assert server.client().pipeline("orders").version == made
 
 
 def test_a_client_of_the_server_needs_no_more_than_its_token(server: Harness) -> None:

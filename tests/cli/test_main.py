@@ -98,6 +98,15 @@ def test_a_list_of_commands_shows_each_in_one_line(
     assert "..." not in listed
 
 
+def test_a_file_with_the_character_nul_is_a_mistake_in_its_line(tidemill: Terminal, tmp_path: Path) -> None:
+    file = tmp_path / "orders.yaml"
+    for written in (b"\0", rb'"\0"'):
+        file.write_bytes(b"metadata: {name: orders}\nspec: {state_dir: " + written + b"}\n")
+        done = tidemill("validate", file)
+        assert done.code == 2
+        assert f"at {file}:2" in done.err
+
+
 def test_version_and_usage_errors(tidemill: Terminal) -> None:
     assert tidemill("--version").out == f"tidemill {__version__}\n"
     wrong = tidemill("validat")

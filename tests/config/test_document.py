@@ -68,12 +68,23 @@ def test_anchors_and_merges_work_and_written_keys_win() -> None:
         "\ta: 1",
         "a: *nothing",
         "<<: 3",
+        "a: \0",
+        "a: \x07",
+        "# \x7f",
+        "a: \ud800",
     ],
 )
 def test_bad_text_is_a_config_error_with_its_line(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(f"\n{text}\n", "f.yaml", {})
     assert "f.yaml:" in caught.value.where
+
+
+def test_a_character_that_yaml_does_not_take_is_told_with_its_line_and_its_number() -> None:
+    with pytest.raises(DocumentError, match=r"U\+0000") as caught:
+        parse("a: 1\nb: ${B}\nc: x\0y\n", "f.yaml", {"B": "'one\n\n  two'"})
+    assert caught.value.where == "f.yaml:3"
+    assert caught.value.fix == "Remove it."
 
 
 def test_aliases_that_multiply_are_stopped() -> None:

@@ -294,3 +294,12 @@ def test_real_time_is_refused_where_the_chosen_master_has_no_slot_left_for_other
 )
 def test_a_fix_says_what_to_write(write: Write, extra: str, fix: str) -> None:
     assert only(write(extra + "\n")).fix.startswith(fix)
+
+
+def test_text_with_the_character_nul_is_refused_where_it_stands(write: Write) -> None:
+    """YAML can write one, and no path, name or database keeps it."""
+    text = PIPELINE.replace("id: p,", 'id: "p\\0",').replace("tenant: acme", 'tenant: "ac\\x00me"')
+    assert text.count("\\") == 2
+    found = problems(write(base=text))
+    assert {p.what for p in found} == {"the text has the character NUL"}
+    assert [p.path for p in found] == [("metadata", "tenant"), ("spec", "source", "config", "id")]

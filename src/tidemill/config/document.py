@@ -14,6 +14,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 from tidemill.config.expand import Expanded, expand
 from tidemill.config.problem import DocumentError, Path, Problem, dotted_path
@@ -90,15 +91,10 @@ def parse(text: str, file: str, environment: Mapping[str, str]) -> list[Document
     expanded = expand(text, environment, file)
     if expanded.problems:
         raise DocumentError.of(expanded.problems)
-    loader = _Loader(expanded.text)
     try:
-        documents = [
-            document for node in _compose(loader) if (document := _Builder(file, expanded, loader).document(node))
-        ]
+        documents = list(_build(expanded, file))
     except yaml.YAMLError as error:
         raise DocumentError.of([_syntax(error, expanded, file)]) from error
-    finally:
-        loader.dispose()
     if not documents:
         raise ConfigError("the file holds no pipeline", where=file, fix="It needs `metadata:` and `spec:`.")
     return documents
@@ -122,11 +118,16 @@ def _leaves(data: Any, path: Path) -> Iterator[Path]:
         yield from _leaves(value, (*path, step))
 
 
-def _compose(loader: _Loader) -> Iterator[yaml.Node]:
-    while loader.check_node():
-        node = loader.get_node()
-        if node is not None:
-            yield node
+def _build(expanded: Expanded, file: str) -> Iterator[Document]:
+    """A loader looks at every character when it is made, and may raise then already."""
+    loader = _Loader(expanded.text)
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            if node is not None and (document := _Builder(file, expanded, loader).document(node)):
+                yield document
+    finally:
+        loader.dispose()
 
 
 class _Loader(yaml.SafeLoader):
@@ -246,6 +247,10 @@ class _Builder:
 
 
 def _syntax(error: yaml.YAMLError, expanded: Expanded, file: str) -> Problem:
+    if isinstance(error, ReaderError):
+        line = expanded.line(expanded.text.count("\n", 0, error.position))
+        what = f"this is not YAML: a character that cannot be shown, U+{error.character:04X}"
+        return Problem(file, line, (), what, "Remove it.")
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line = expanded.line(mark.line) if mark else 0
     what = getattr(error, "problem", None) or str(error)

@@ -8,6 +8,7 @@ data and goes on after a failure, so that a user sees all mistakes at once.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -40,7 +41,12 @@ def resolve(document: Document) -> tuple[PipelineDocument | None, list[Problem]]
     data = document.data
     if not isinstance(data, dict):
         return None, [document.problem((), "a pipeline is a mapping", "It needs `metadata:` and `spec:`.")]
-    problems: list[Problem] = []
+    problems = [
+        document.problem(path, "the text has the character NUL", "Remove it: no path, name or database keeps one.")
+        for path in _find_nul(data, ())
+    ]
+    if problems:
+        return None, problems
     spec = data.get("spec")
     if isinstance(spec, dict):
         spec = _resolve_components(spec, document, problems)
@@ -54,6 +60,18 @@ def resolve(document: Document) -> tuple[PipelineDocument | None, list[Problem]]
         problems += explain(error, PipelineDocument, document, ())
         return None, problems
     return (None if problems else result), problems
+
+
+def _find_nul(value: Any, path: Path) -> Iterator[Path]:
+    match value:
+        case str() if "\0" in value:
+            yield path
+        case dict():
+            for key, item in value.items():
+                yield from [path] if "\0" in key else _find_nul(item, (*path, key))
+        case list():
+            for index, item in enumerate(value):
+                yield from _find_nul(item, (*path, index))
 
 
 def _resolve_components(spec: dict[str, Any], document: Document, problems: list[Problem]) -> dict[str, Any]:
