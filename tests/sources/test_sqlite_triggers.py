@@ -127,23 +127,27 @@ def random_statement(db: sqlite3.Connection, schema: RandomSchema, dice: Random)
     return "VACUUM" if kind < 0.115 and not db.in_transaction else schema.statement()
 
 
+def attack(seed: int, triggers: int) -> int:
+    """Random statements in a random schema, compared after each. How many changes were recorded."""
+    dice = Random(f"{seed}/{triggers}")
+    db, schema = made_schema(dice, triggers)
+    changes = 0
+    with closing(db):
+        set_up(db)
+        log = list(schema.statements)
+        for _ in range(dice.choice((5, 15, 30))):
+            log.append(random_statement(db, schema, dice))
+            log[-1] += f"  -- {run(db, log[-1])}"
+            assert_copied(db, f"seed {seed}/{triggers}:\n" + "\n".join(log))
+            (changes,) = db.execute(f"SELECT count(*) FROM {CHANGES}").fetchone()
+            if changes > _MOST_CHANGES:
+                break
+    return changes
+
+
 @pytest.mark.parametrize("triggers", [0, 3])
 def test_changes_of_random_statements_in_random_schemas_make_the_tables(triggers: int) -> None:
-    written = 0
-    for seed in (run_seed() + number for number in range(_CASES)):
-        dice = Random(f"{seed}/{triggers}")
-        db, schema = made_schema(dice, triggers)
-        with closing(db):
-            set_up(db)
-            log = list(schema.statements)
-            for _ in range(dice.choice((5, 15, 30))):
-                log.append(random_statement(db, schema, dice))
-                log[-1] += f"  -- {run(db, log[-1])}"
-                assert_copied(db, f"seed {seed}/{triggers}:\n" + "\n".join(log))
-                (changes,) = db.execute(f"SELECT count(*) FROM {CHANGES}").fetchone()
-                if changes > _MOST_CHANGES:
-                    break
-            written += changes
+    written = sum(attack(run_seed() + number, triggers) for number in range(_CASES))
     assert written > _CASES, "too little happened to prove anything"
 
 
@@ -168,6 +172,37 @@ def test_a_row_that_comes_back_while_it_is_being_deleted_is_there(recursive: str
             db.execute("INSERT INTO c VALUES (1, 1)")
             run(db, statement)
             assert_copied(db, (timing, returns, statement))
+
+
+@pytest.mark.parametrize("kept", ["", "WITHOUT ROWID"])
+@pytest.mark.parametrize("child", ["z", "t"])
+def test_a_text_key_that_a_column_of_numbers_refers_to_stays_a_text(child: str, kept: str) -> None:
+    """To look for children, SQLite makes the key in OLD a number, and leaves it so."""
+    statements = (
+        "UPDATE t SET n = 1",
+        "UPDATE t SET id = '008' WHERE id = '07'",
+        "UPDATE t SET id = '08', u = NULL WHERE typeof(id) = 'text'",
+        "REPLACE INTO t (id, n) VALUES ('07', 1)",
+        "UPDATE OR REPLACE t SET id = '7'",
+        "DELETE FROM t WHERE typeof(id) = 'text'",
+        "DELETE FROM t",
+    )
+    for parent, referring, action in product(("TEXT", ""), ("INT", "REAL", "UUID"), ("CASCADE", "SET NULL")):
+        key = f"u {referring} UNIQUE REFERENCES t ON DELETE {action} ON UPDATE {action}"
+        tables = (
+            (
+                f"CREATE TABLE t (id {parent} PRIMARY KEY, n, u) {kept}",
+                f"CREATE TABLE z (id INTEGER PRIMARY KEY, {key})",
+            )
+            if child == "z"
+            else (f"CREATE TABLE t (id {parent} PRIMARY KEY, n, {key}) {kept}",)
+        )
+        with recorded("PRAGMA foreign_keys = ON", *tables) as db:
+            for statement in statements:
+                run(db, "INSERT OR IGNORE INTO t (id) VALUES ('07'), ('7'), (7), ('x'), (1.0)")
+                run(db, f"INSERT OR IGNORE INTO {child} (id, u) VALUES (1, '07'), (2, 7)")
+                run(db, statement)
+                assert_copied(db, (tables, statement))
 
 
 @pytest.mark.parametrize("recursive", ["ON", "OFF"])

@@ -20,7 +20,7 @@ from tidemill.decoders.sqlite.cells import (
 from tidemill.decoders.sqlite.columns import shows_number, to_arrow
 from tidemill.decoders.sqlite.records import JoinedRecords, read_records, write_record
 from tidemill.decoders.sqlite.structure import SCHEMA, SqliteColumn, SqliteTable, column_changes
-from tidemill.decoders.sqlite.types import BUILT_IN, RULES, data_type
+from tidemill.decoders.sqlite.types import BUILT_IN, RULES, SqliteKind, data_type, kind_of
 
 __all__ = [
     "ABSENT",
@@ -37,6 +37,7 @@ __all__ = [
     "SchemaStatement",
     "SqliteCells",
     "SqliteColumn",
+    "SqliteKind",
     "SqliteTable",
     "TextBytes",
     "block_of",
@@ -45,6 +46,7 @@ __all__ = [
     "data_type",
     "ddl_block",
     "differs",
+    "kind_of",
     "read_records",
     "shows_number",
     "table_runs",

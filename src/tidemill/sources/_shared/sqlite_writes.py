@@ -13,10 +13,16 @@ _NO_ACTIONS = {"NO ACTION", "RESTRICT"}
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
+    """One column of it. `column` is the parent's; where it is not named, the one at this place of the primary key.
+    `declared` is the type of the child's."""
+
     child: str
     parent: str
     on_update: str
     on_delete: str
+    place: int = 0
+    column: str | None = None
+    declared: str = ""
 
     @property
     def acts(self) -> bool:
@@ -29,15 +35,18 @@ class WriteGraph:
     def __init__(self, triggers: Iterable[TriggerStatement], references: Iterable[ForeignKey]) -> None:
         """`triggers` are the application's, in the order in which they were made."""
         self._triggers: dict[str, list[TriggerStatement]] = defaultdict(list)
-        self._children: dict[str, list[ForeignKey]] = defaultdict(list)
+        self._references: dict[str, list[ForeignKey]] = defaultdict(list)
         for trigger in triggers:
             self._triggers[trigger.table.lower()].append(trigger)
         for key in references:
-            if key.acts:
-                self._children[key.parent.lower()].append(key)
+            self._references[key.parent.lower()].append(key)
 
     def triggers(self, table: str) -> Sequence[TriggerStatement]:
         return self._triggers[table.lower()]
+
+    def references(self, table: str) -> Sequence[ForeignKey]:
+        """Foreign keys to the table."""
+        return self._references[table.lower()]
 
     def returns(self, trigger: TriggerStatement) -> bool:
         """Whether what it writes may come to its own table."""
@@ -58,7 +67,7 @@ class WriteGraph:
         return [trigger for name in reached for trigger in self.triggers(name) if trigger.fails]
 
     def _acted_on(self, table: str) -> list[str]:
-        return [key.child for key in self._children[table.lower()]]
+        return [key.child for key in self.references(table) if key.acts]
 
     def _reached(self, written: Iterable[str]) -> set[str]:
         """Tables and views that statements on these may write to, and these."""

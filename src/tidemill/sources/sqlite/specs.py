@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from tidemill.decoders.sqlite import SqliteTable, data_type
+from tidemill.decoders.sqlite import SqliteKind, SqliteTable, kind_of
 from tidemill.sources._shared.sqlite_catalog import OWN, default_literal, read_table, unique_indexes, why_unreadable
 from tidemill.sources._shared.sqlite_statements import TriggerStatement, generated_expressions
 from tidemill.sources._shared.sqlite_writes import ForeignKey, WriteGraph
@@ -20,8 +20,9 @@ def read_writes(db: sqlite3.Connection) -> WriteGraph:
         [f"{OWN}*"],
     ).fetchall()
     references = db.execute(
-        'SELECT DISTINCT s.name, f."table", f.on_update, f.on_delete FROM sqlite_schema AS s,'
-        " pragma_foreign_key_list(s.name) AS f WHERE s.type = 'table'"
+        'SELECT DISTINCT s.name, f."table", f.on_update, f.on_delete, f.seq, f."to", c.type FROM sqlite_schema AS s,'
+        ' pragma_foreign_key_list(s.name) AS f JOIN pragma_table_xinfo(s.name) AS c ON c.name = f."from" COLLATE NOCASE'
+        " WHERE s.type = 'table'"
     ).fetchall()
     return WriteGraph((TriggerStatement.parse(*row) for row in triggers), (ForeignKey(*row) for row in references))
 
@@ -32,7 +33,7 @@ def read_spec(db: sqlite3.Connection, name: str, sql: str, writes: WriteGraph) -
     hidden = db.execute("SELECT 1 FROM pragma_table_xinfo(?) WHERE hidden IN (2, 3)", [name]).fetchone()
     generated = generated_expressions(sql) if hidden else {}
     return TriggerSpec(
-        table, names, generated, _defaults(db, table), uniques, writes.is_nested(name), _is_mixed(db, table)
+        table, names, generated, _defaults(db, table), uniques, writes.is_nested(name), _is_mixed(table, writes)
     )
 
 
@@ -44,13 +45,21 @@ def _defaults(db: sqlite3.Connection, table: SqliteTable) -> dict[str, str]:
     return {name: text for name, text in strings.items() if not why_unreadable(db, table.name, text)}
 
 
-def _is_mixed(db: sqlite3.Connection, table: SqliteTable) -> bool:
-    rows = db.execute(
-        'SELECT "from", "to" FROM pragma_foreign_key_list(?1) WHERE "table" = ?1 COLLATE NOCASE', [table.name]
-    ).fetchall()
-    kinds = {c.name.lower(): data_type(c.declared).arrow for c in table.columns}
-    keys = [(child, parent or (table.key[0] if table.key else "")) for child, parent in rows]
-    return any(kinds.get(child.lower()) != kinds.get(parent.lower()) for child, parent in keys)
+def _is_mixed(table: SqliteTable, writes: WriteGraph) -> bool:
+    classes = {c.name.lower(): _affinity(c.declared) for c in table.columns}
+    places = dict(enumerate(table.key))
+    return any(
+        _affinity(key.declared) != classes.get((key.column or places.get(key.place, "")).lower())
+        for key in writes.references(table.name)
+    )
+
+
+def _affinity(declared: str) -> str:
+    """As far as comparisons differ by it. ANY is one of two, by the table."""
+    kind = kind_of(declared)
+    if kind in (SqliteKind.TEXT, SqliteKind.BLOB):
+        return kind.value
+    return {"": "blob", "ANY": "any"}.get(declared.strip().upper(), "numeric")
 
 
 @dataclass(frozen=True, slots=True)

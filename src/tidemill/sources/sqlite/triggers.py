@@ -55,7 +55,10 @@ def row_list(table: SqliteTable, row: str) -> str:
 def create_triggers(shape: int, spec: TriggerSpec) -> dict[str, str]:
     """By name. Texts stand in the file as they are here, until a column or the table is renamed: then SQLite puts the
     new name into them."""
-    bodies = (_NestedTriggers if spec.nested or spec.mixed else _Triggers)(shape, spec).bodies()
+    kind = _Triggers if not (spec.nested or spec.mixed) else _NestedTriggers
+    if spec.mixed and spec.table.without_rowid:
+        kind = _MixedKeyTriggers
+    bodies = kind(shape, spec).bodies()
     return {
         trigger_name(shape, kind): f"CREATE TRIGGER {quote(trigger_name(shape, kind))} {body}"
         for kind, body in bodies.items()
@@ -64,8 +67,7 @@ def create_triggers(shape: int, spec: TriggerSpec) -> dict[str, str]:
 
 def recorded_names(after_insert: str, count: int) -> tuple[str, ...]:
     """The columns that a trigger records, by the names that they have now."""
-    record = after_insert.rpartition(f"VALUES ({_INSERTED}")[2]
-    names = re.findall(r'NEW\."((?:[^"]|"")+)"', record)
+    names = re.findall(r'(?:NEW|x)\."((?:[^"]|"")+)"', after_insert.rpartition(_INSERTED)[2])
     return tuple(name.replace('""', '"') for name in names[:count])
 
 
@@ -118,7 +120,7 @@ class _Triggers:
     def find_gone(self, *, updated: bool = False) -> str:
         """Notes of rows that are not there any more, or whose place the new row has. `updated`: the note of the row
         that was changed, if another statement has made one, is not of these."""
-        kept = f" AND NOT ({self.of('OLD')})" if updated else ""
+        kept = f" AND NOT ({self.of_updated()})" if updated else ""
         return f"{self.noted} AND at = {NOW}{kept} AND (({self.of('NEW')}) OR {self.absent()})"
 
     def absent(self, note: str = REPLACED) -> str:
@@ -147,19 +149,25 @@ class _Triggers:
         """The note is of this row."""
         return " AND ".join(f"{REPLACED}.{v} IS {row}.{k} COLLATE BINARY" for k, v in self.keys())
 
+    def of_updated(self) -> str:
+        """The note is of the row that was updated."""
+        return self.of("OLD")
+
     def same(self, a: str, b: str) -> str:
         return " AND ".join(f"{a}.{k} IS {b}.{k} COLLATE BINARY" for k, _ in self.keys())
 
 
 class _NestedTriggers(_Triggers):
-    """Of a table whose statements may meet each other. The row that a statement is about is noted, too: one that it
-    updates, to know how it was at last, and one that it deletes, because it is gone before the statement's own AFTER
-    trigger runs. Whichever trigger runs first while a noted row is gone records that, so it comes before whatever takes
-    its place."""
+    """Of a table whose statements may meet each other, or where OLD and NEW may not be what is stored (`mixed`). The
+    row that a statement is about is noted, too: one that it updates, to know how it was at last, and one that it
+    deletes, because it is gone before the statement's own AFTER trigger runs. Whichever trigger runs first while a
+    noted row is gone records that, so it comes before whatever takes its place. A new row is recorded as it stands in
+    the table: what changed it before its trigger could record it was recorded before it."""
 
     def __init__(self, shape: int, spec: TriggerSpec) -> None:
         super().__init__(shape, spec)
         self.noted = f"{REPLACED}.shape = {shape} AND {REPLACED}.own <> {_UPDATED}"
+        self.new = f"FROM {self.name} AS x WHERE {self.same('x', 'NEW')}"
 
     def bodies(self) -> dict[str, str]:
         table, name, here = self.table, self.name, f"SELECT 1 FROM {self.name} AS x WHERE"
@@ -173,13 +181,6 @@ class _NestedTriggers(_Triggers):
         updated, deleted = (self.note(self.same("x", "OLD"), own) for own in (_UPDATED, _DELETED))
         gone, replaced = self.find_gone(), self.find_gone(updated=True)
         absent = f"{self.noted} AND at = {NOW} AND {self.absent()}"
-        last = (
-            f"(SELECT max(rowid) FROM {REPLACED} WHERE shape = {self.shape} AND own = {_UPDATED} AND {self.of('OLD')})"
-        )
-        old = (
-            f"(SELECT {values(self.count)} FROM {REPLACED} WHERE rowid = {last}"
-            f" UNION ALL SELECT {row_list(table, 'OLD')} WHERE {last} IS NULL)"
-        )
         return {
             "before_insert": f"BEFORE INSERT ON {name} WHEN EXISTS ({here} {inserts})"
             f" BEGIN {sql.marks()} {clear} {self.note(inserts)} END",
@@ -187,26 +188,76 @@ class _NestedTriggers(_Triggers):
             " END",
             "before_delete": f"BEFORE DELETE ON {name} BEGIN {stale} {self.forget()} {deleted} END",
             "after_insert": f"AFTER INSERT ON {name} BEGIN {self.emit(gone)} DELETE FROM {REPLACED} WHERE {gone};"
-            f" {self.record_insert()}{self.follow_overtaken() if self.spec.mixed else ''} END",
+            f" {self.record_insert()} END",
             "after_update": f"AFTER UPDATE ON {name} BEGIN {self.emit(replaced)}"
-            f" DELETE FROM {REPLACED} WHERE {replaced}; {self.follow()}"
-            f" {self.into_both} SELECT {self.shape}, {UPDATE}, {NOW}, o.*, {row_list(table, 'NEW')} FROM {old} AS o;"
-            f" DELETE FROM {REPLACED} WHERE rowid = {last};{self.follow_overtaken()} END",
+            f" DELETE FROM {REPLACED} WHERE {replaced}; {self.follow()} {self.record_update()} END",
             "after_delete": f"AFTER DELETE ON {name} BEGIN {self.emit(absent)} DELETE FROM {REPLACED} WHERE {absent};"
             " END",
         }
 
-    def follow_overtaken(self) -> str:
-        """What changed or deleted the new row before this trigger could record it was recorded before it: it follows
-        again."""
-        names = [quote(c.name) for c in self.table.columns]
-        differs = [f"x.{n} IS NOT NEW.{n} COLLATE BINARY" for n in names]
-        if self.spec.mixed:
-            differs += [f"typeof(x.{n}) <> typeof(NEW.{n})" for n in names]
+    def record_insert(self) -> str:
+        return f"{self.into} SELECT {_INSERTED} {self.shape}, {INSERT}, {NOW}, {row_list(self.table, 'x')} {self.new};"
+
+    def record_update(self) -> str:
+        """A delete, where the row is gone again."""
         return (
-            f" {self.into_both} SELECT {self.shape}, {UPDATE}, {NOW}, {row_list(self.table, 'NEW')},"
-            f" {row_list(self.table, 'x')} FROM {self.name} AS x WHERE {self.same('x', 'NEW')}"
-            f" AND ({' OR '.join(differs)});"
-            f" {self.into} SELECT {self.shape}, {DELETE}, {NOW}, {row_list(self.table, 'NEW')}"
-            f" WHERE NOT EXISTS (SELECT 1 FROM {self.name} AS x WHERE {self.same('x', 'NEW')});"
+            f"{self.into_both} SELECT {self.shape}, {UPDATE}, {NOW}, o.*, {row_list(self.table, 'x')}"
+            f" FROM {self.old()} AS o, {self.name} AS x WHERE {self.same('x', 'NEW')};"
+            f" {self.into} SELECT {self.shape}, {DELETE}, {NOW}, o.* FROM {self.old()} AS o"
+            f" WHERE NOT EXISTS (SELECT 1 {self.new}); DELETE FROM {REPLACED} WHERE rowid = {self.last()};"
         )
+
+    def old(self) -> str:
+        """The row that was updated, as it was at last."""
+        return (
+            f"(SELECT {values(self.count)} FROM {REPLACED} WHERE rowid = {self.last()}"
+            f" UNION ALL SELECT {row_list(self.table, 'OLD')} WHERE {self.last()} IS NULL)"
+        )
+
+    def last(self) -> str:
+        """Its note: of nested statements on one row, the inner one ends first."""
+        return (
+            f"(SELECT max(rowid) FROM {REPLACED} WHERE shape = {self.shape} AND own = {_UPDATED} AND {self.of('OLD')})"
+        )
+
+    def follow(self) -> str:
+        return (
+            f"UPDATE {REPLACED} SET (rid, {values(self.count)}) ="
+            f" (SELECT {self.rid('x')}, {row_list(self.table, 'x')} {self.new})"
+            f" WHERE {self.notes} AND {self.of_updated()} AND EXISTS (SELECT 1 {self.new});"
+        )
+
+
+class _MixedKeyTriggers(_NestedTriggers):
+    """Of a table without a rowid, where keys in OLD and NEW may be numbers though they are stored as texts. The old key
+    is taken from the note that was made of it; rows whose text is the new number are recorded as they stand."""
+
+    def __init__(self, shape: int, spec: TriggerSpec) -> None:
+        super().__init__(shape, spec)
+        found = " AND ".join(self.equal(f"x.{k}", f"NEW.{k}") for k, _ in self.keys())
+        self.new = f"FROM {self.name} AS x WHERE {found}"
+
+    def record_update(self) -> str:
+        return (
+            f"{self.into} SELECT {self.shape}, {DELETE}, {NOW}, o.* FROM {self.old()} AS o; {self.record_insert()}"
+            f" DELETE FROM {REPLACED} WHERE rowid = {self.last()};"
+        )
+
+    def last(self) -> str:
+        found = " AND ".join(self.equal(f"n.{v}", f"OLD.{k}") for k, v in self.keys())
+        exact = " AND ".join(f"n.{v} IS OLD.{k} COLLATE BINARY" for k, v in self.keys())
+        return (
+            f"(SELECT rowid FROM {REPLACED} AS n WHERE shape = {self.shape} AND own = {_UPDATED} AND {found}"
+            f" ORDER BY {exact} DESC, rowid DESC LIMIT 1)"
+        )
+
+    def of_updated(self) -> str:
+        return " AND ".join(
+            f"{REPLACED}.{v} IS coalesce((SELECT m.{v} FROM {REPLACED} AS m WHERE m.rowid = {self.last()}), OLD.{k})"
+            " COLLATE BINARY"
+            for k, v in self.keys()
+        )
+
+    def equal(self, kept: str, given: str) -> str:
+        number = f"typeof({given}) IN ('integer', 'real') AND {kept} = CAST({given} AS NUMERIC)"
+        return f"({kept} IS {given} COLLATE BINARY OR (typeof({kept}) = 'text' AND {number}))"
