@@ -17,8 +17,8 @@ class TriggerSpec:
     """A table, and what its triggers depend on. `names` are all of its columns, also those that are not captured.
     `generated` and `defaults` are expressions by name, the latter of columns that may not be NULL. `nested`: its
     statements may meet each other (`WriteGraph.is_nested`). `mixed`: a foreign key to the table compares columns of two
-    affinities, and then SQLite (seen in 3.40 and 3.45) may leave a value in OLD or NEW as it was compared, and not as it is
-    stored: of a text key that an INT column refers to, '07', there is only the number 7."""
+    affinities, and then SQLite (seen in 3.40 and 3.45) may leave a value in OLD or NEW as it was compared, and not as
+    it is stored: of a text key that an INT column refers to, '07', there is only the number 7."""
 
     table: SqliteTable
     names: tuple[str, ...]

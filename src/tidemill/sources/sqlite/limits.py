@@ -55,7 +55,15 @@ def find_limits(db: sqlite3.Connection, patterns: Sequence[Pattern]) -> Iterator
                 f" key does next ends with RAISE(FAIL) ({shown}): SQLite keeps the change, and runs no trigger for it",
                 "Let that trigger RAISE(ABORT), which undoes the whole statement.",
             )  # fmt: skip
-        if doubtful := read_spec(db, name, sql, writes).doubtful:
+        spec = read_spec(db, name, sql, writes)
+        if spec.nested and not spec.table.key:
+            yield Notice(
+                "old-row-overtaken", full_name(name), f"an update of {full_name(name)} may be recorded with an older"
+                " row as its `before`: a trigger or foreign key may change the same row in the middle of it, and the"
+                " table has no primary key by which a destination would find the row",
+                "Give the table a primary key. With one the last event of a row is always the row as it is.",
+            )  # fmt: skip
+        if doubtful := spec.doubtful:
             yield Notice(
                 "replace-unrecorded", full_name(name), f"rows of {full_name(name)} that REPLACE deletes because of"
                 f" {', '.join(doubtful)} may be missed: the unique index compares values in an expression",
