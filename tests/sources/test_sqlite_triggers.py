@@ -4,7 +4,7 @@ were. SQLite itself is the judge."""
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import product
@@ -26,7 +26,7 @@ from tidemill.sources.sqlite.triggers import CHANGES, DDL, DELETE, INSERT, SHAPE
 Row = tuple[tuple[str, Any], ...]
 
 _CASES = 100
-_ADDED = defaultdict(lambda: None, {"5": "5", "'d'": "d"})  # what a TEXT column with such a default has in older rows
+_ADDED = {"5": "5", "'d'": "d"}  # what a TEXT column with such a default has in older rows
 _MOST_CHANGES = 600  # triggers that multiply rows make others wait
 
 
@@ -60,7 +60,7 @@ def copies(db: sqlite3.Connection) -> dict[str, Counter[Row]]:
             more.clear()
             continue
         if op == DDL:  # columns were added: rows that were there have their defaults
-            added = exact([_ADDED[column["default"]] for column in shape["columns"]])
+            added = exact([_ADDED.get(column["default"]) for column in shape["columns"]])
             for key, row in rows.items():
                 rows[key] = row + added[len(row) :]
             whole = Counter({row + added[len(row) :]: times for row, times in more.items()})
@@ -199,8 +199,8 @@ def test_changes_of_random_statements_in_random_schemas_make_the_tables(triggers
 @pytest.mark.parametrize("triggers", [0, 3])
 def test_schemas_that_change_under_random_statements_are_followed(triggers: int) -> None:
     """By triggers that are made again some statements later, as by a look of capture."""
-    written = sum(attack(run_seed() + number, triggers, changing=True) for number in range(_CASES // 2))
-    assert written > _CASES // 2, "too little happened to prove anything"
+    written = sum(attack(run_seed() + number, triggers, changing=True) for number in range(_CASES // 4))
+    assert written > _CASES // 4, "too little happened to prove anything"
 
 
 def test_a_program_that_attaches_the_file_beside_another_database_is_recorded(tmp_path: Path) -> None:
