@@ -103,12 +103,3 @@ def test_a_pipeline_that_ran_shows_what_its_events_are_like(
     log.with_name("away").rename(log)
     assert tidemill("drift", "accept", path, "public.orders", "--yes", "--json").json["accepted"] == 4
     assert tidemill("drift", "ls", path, "--json").json["drift"] == []
-
-
-def test_a_table_that_was_not_sensed_and_a_store_that_is_not_there_say_what_to_do(
-    tmp_path: Path, tidemill: Terminal
-) -> None:
-    path = document(tmp_path, "postgresql://u@127.0.0.1/db", "public.orders")
-    refused = tidemill("sensing", "ls", path)
-    assert refused.code == 2
-    assert "schema_sensing: {enabled: true}" in refused.err

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidemill.cli import target, terminal
 from tidemill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tidemill.config.pipeline import Pipeline
 
 app = terminal.commands("See where events are not what was declared, and accept it.", lists=True)
 
@@ -48,7 +51,7 @@ def ls(
             )
             for each in found
         ],
-        empty=f"{chosen.name} has no drift" + ("." if below else " above its thresholds; --below shows the rest."),
+        empty=_describe_none(chosen, below=below),
     )  # fmt: skip
     if values and found:
         terminal.show_table(
@@ -59,6 +62,12 @@ def ls(
                 for example in shown
             ],
         )
+
+
+def _describe_none(pipeline: Pipeline, *, below: bool) -> str:
+    if not pipeline.spec.schema_sensing.enabled:
+        return f"{pipeline.name} compares no events: its document does not have schema_sensing.enabled."
+    return f"{pipeline.name} has no drift" + ("." if below else " above its thresholds; --below shows the rest.")
 
 
 def _quote_values(example: dict[str, Any]) -> str:

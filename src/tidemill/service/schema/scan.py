@@ -13,7 +13,7 @@ from tidemill.contracts import SnapshotSource
 from tidemill.contracts.catalog_scan import CatalogReader
 from tidemill.errors import ConfigError
 from tidemill.schema.catalog_scan import BASELINE, CatalogBaseline, CatalogFinding
-from tidemill.schema.registry import missing_registry
+from tidemill.service.schema.versions import no_tables_yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class ScanReport:
 
 
 def scan_catalog(pipeline: Pipeline) -> ScanReport:
-    """Connects to the source and changes nothing. `RegistryError` if the pipeline has captured nothing yet."""
+    """Connects to the source and changes nothing. Where nothing has run yet there is nothing to compare."""
     found = pipeline.find_registry()
     if found is None:
-        raise missing_registry(str(pipeline.registry_path))
+        return ScanReport(0, ())
     with closing(found) as registry, _reader(pipeline) as reader:
         scan = reader.scan_catalog(pipeline.spec.catalog_scan.timeout_seconds)
         tables = registry.tables_in_force()
@@ -43,7 +43,7 @@ def scan_catalog(pipeline: Pipeline) -> ScanReport:
 def accept_catalog(pipeline: Pipeline, table: str) -> int:
     """The table is taken as the catalog has it now. How many findings that settles."""
     if (found := pipeline.find_registry()) is None:
-        raise missing_registry(str(pipeline.registry_path))
+        raise no_tables_yet(pipeline)
     found.close()
     with closing(pipeline.open_registry()) as registry, _reader(pipeline) as reader:
         scan = reader.scan_catalog(pipeline.spec.catalog_scan.timeout_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -86,9 +86,10 @@ def drift_notices(keeper: SensingKeeper | None) -> Iterator[dict[str, str]]:
 
 
 def inferred_schemas(pipeline: Pipeline) -> list[InferredSchema]:
-    """By name of the table."""
-    with _open(pipeline) as store:
-        return [InferredSchema(TableProfile.from_dict(t.document), t.version) for t in store.tables(pipeline.name)]
+    """By name of the table; none where nothing has run yet."""
+    with _find(pipeline) as store:
+        tables = store.tables(pipeline.name) if store else []
+    return [InferredSchema(TableProfile.from_dict(each.document), each.version) for each in tables]
 
 
 def inferred_schema(pipeline: Pipeline, table: str) -> InferredSchema:
@@ -109,10 +110,10 @@ def export_json_schema(pipeline: Pipeline, table: str) -> dict[str, Any]:
 
 
 def statistics(pipeline: Pipeline) -> dict[str, Any]:
-    """Of the pipeline, and of each table."""
-    with _open(pipeline) as store:
-        profiles = [TableProfile.from_dict(table.document) for table in store.tables(pipeline.name)]
-        offset = store.offset(pipeline.name)
+    """Of the pipeline, and of each table; zero where nothing has run yet."""
+    with _find(pipeline) as store:
+        profiles = [TableProfile.from_dict(each.document) for each in store.tables(pipeline.name)] if store else []
+        offset = store.offset(pipeline.name) if store else 0
     return {
         "pipeline": pipeline.name,
         "offset": offset,
@@ -132,9 +133,10 @@ def statistics(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def drifts(pipeline: Pipeline, *, below: bool = False) -> list[Finding]:
-    """By table, kind and subject; with `below` also those under their threshold."""
-    with _open(pipeline) as store:
-        found = [Finding.from_dict(f.table, f.kind, f.subject, f.document) for f in store.findings(pipeline.name)]
+    """By table, kind and subject; with `below` also those under their threshold. None where nothing has run yet."""
+    with _find(pipeline) as store:
+        kept = store.findings(pipeline.name) if store else []
+    found = [Finding.from_dict(each.table, each.kind, each.subject, each.document) for each in kept]
     return [finding for finding in found if below or finding.fired]
 
 
@@ -172,17 +174,25 @@ def accept_drift(pipeline: Pipeline, table: str) -> int:
 
 
 @contextmanager
-def _open(pipeline: Pipeline) -> Iterator[SensingStore]:
+def _find(pipeline: Pipeline) -> Iterator[SensingStore | None]:
     state = find_store(pipeline.state_uri)
     if state is None:
-        raise ConfigError(
-            "nothing has been sensed yet: there is no state store", where=pipeline.file,
-            fix="Set schema_sensing: {enabled: true} in its spec and run the pipeline.",
-        )  # fmt: skip
-    try:
+        yield None
+        return
+    with closing(state):
         yield state.sensing
-    finally:
-        state.close()
+
+
+@contextmanager
+def _open(pipeline: Pipeline) -> Iterator[SensingStore]:
+    """For who names a table: without a store there is none."""
+    with _find(pipeline) as store:
+        if store is None:
+            raise ConfigError(
+                "nothing has been sensed yet: there is no state store", where=pipeline.file,
+                fix="Set schema_sensing: {enabled: true} in its spec and run the pipeline.",
+            )  # fmt: skip
+        yield store
 
 
 def _unknown(pipeline: Pipeline, table: str, known: Any) -> ConfigError:

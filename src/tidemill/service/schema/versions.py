@@ -17,7 +17,7 @@ from tidemill.model.tablenames import find_name
 from tidemill.schema import compatibility
 from tidemill.schema.compatibility import VersionComparison
 from tidemill.schema.diff import Diff, diff
-from tidemill.schema.registry import Registration, SchemaRegistry, missing_registry
+from tidemill.schema.registry import Registration, SchemaRegistry
 
 __all__ = ["Diff", "Registration", "Table", "VersionComparison"]  # what callers are given
 
@@ -39,8 +39,11 @@ class VersionDiff:
 
 
 def newest_schemas(pipeline: Pipeline) -> list[Registration]:
-    """Of every table, by name."""
-    with _open(pipeline) as registry:
+    """Of every table, by name; none where nothing has run yet."""
+    registry = pipeline.find_registry()
+    if registry is None:
+        return []
+    with closing(registry):
         return registry.tables()
 
 
@@ -157,15 +160,18 @@ def _version_at(pipeline: Pipeline, table: str, offset: Offset) -> int | None:
     return found
 
 
+def no_tables_yet(pipeline: Pipeline) -> ConfigError:
+    """For who names a table of a pipeline that never ran."""
+    return ConfigError("no table is registered yet: there is no schema registry", where=pipeline.file, fix="Run it.")
+
+
 @contextmanager
 def _open(pipeline: Pipeline) -> Iterator[SchemaRegistry]:
     registry = pipeline.find_registry()
     if registry is None:
-        raise missing_registry(str(pipeline.registry_path))
-    try:
+        raise no_tables_yet(pipeline)
+    with closing(registry):
         yield registry
-    finally:
-        registry.close()
 
 
 def _find_name(registry: SchemaRegistry, table: str) -> str:
