@@ -1,163 +1,156 @@
-"""A hundred schema changes under load, to every sink that keeps tables; a sample of them in `make test`.
+"""A hundred schema changes under load, from each kind of source to every sink that keeps tables; a sample of them in
+`make test`.
 
 Columns come, go, get other names and wider types while rows are written in other sessions, before and after the change
-in its transaction, too. PostgreSQL is a real one, ClickHouse the engine behind our HTTP front, StarRocks the stand-in,
-which keeps types and columns.
+in its transaction, too. PostgreSQL and MySQL are real ones, ClickHouse the engine behind our HTTP front, StarRocks the
+stand-in, which keeps types and columns.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
+from tests.delivery.altered import Copy, History, MysqlOrigin, Origin, PostgresCopy, PostgresOrigin, open_copies
 from tests.support import seed
-from tests.support.mirror import Mirror, open_mirror, until
+from tests.support.waiting import until
+from tidemill import config
 from tidemill.contracts.schema_change_store import ChangeStatus
-from tidemill.lab.servers.clickhouse_standin import ClickHouse
 from tidemill.lab.servers.postgres import Postgres
-from tidemill.lab.servers.starrocks_standin import StarRocks
 from tidemill.service.run.status import State
+from tidemill.service.runtime import Runtime
 from tidemill.service.schema import changes as service
 
 COUNT = 100 if seed.WHOLE else 15
 SINKS = ("postgres", "clickhouse", "starrocks")
-TOGETHER = [(SINKS, "relation"), (SINKS, "trigger")]
-ALONE = [((sink,), "trigger") for sink in SINKS]
+ORIGINS = ("triggers", "relation", "mysql")
+MODES = ("micro_batch", "real_time")
+TOGETHER = [(origin, SINKS, MODES[at % 2]) for at, origin in enumerate(ORIGINS)]
+ALONE = [(origin, (sink,), MODES[at % 2]) for at, (origin, sink) in enumerate(itertools.product(ORIGINS, SINKS))]
 CASES = [*TOGETHER, *ALONE] if seed.WHOLE else seed.choose("schema changes under load", TOGETHER)
-DDL = "{policies: [{kinds: [change_type], action: try_evolve}], allow_destructive_ddl: true}"
-RECORDED = """
-CREATE SCHEMA IF NOT EXISTS recorded;
-CREATE TABLE recorded.{0} (number bigserial PRIMARY KEY, id int, name text);
-CREATE FUNCTION recorded.note_{0}() RETURNS trigger LANGUAGE plpgsql AS
-  $$ BEGIN INSERT INTO recorded.{0} (id, name) VALUES (NEW.id, NEW.name); RETURN NULL; END $$;
-CREATE TRIGGER noted AFTER INSERT OR UPDATE ON {0}.items FOR EACH ROW EXECUTE FUNCTION recorded.note_{0}();
-ALTER TABLE {0}.items ENABLE ALWAYS TRIGGER noted
+DOCUMENT = """
+metadata: {{name: {name}}}
+spec:
+  source: {source}
+  sinks: [{sinks}]
+  ddl: {{policies: [{{kinds: [change_type], action: try_evolve}}], allow_destructive_ddl: true}}
+  trigger: {{mode: {mode}}}
+  state_dir: {directory}/state
 """
+_names = itertools.count(1)
+_PATIENCE = 300.0
 
 
-class Copies:
-    """The destinations of a pipeline, and what each has of the table."""
+class Stage:
+    """A pipeline from the table to its copies."""
 
-    def __init__(self, stack: ExitStack, mirror: Mirror, sinks: tuple[str, ...]) -> None:
-        self.mirror, self.sinks = mirror, sinks
-        self.documents = ""
-        if "clickhouse" in sinks:
-            self.clickhouse = stack.enter_context(ClickHouse())
-            self.documents += f"""
-    - {{type: clickhouse, config: {{id: clickhouse, url: "{self.clickhouse.url}", database: copy}}}}"""
-        if "starrocks" in sinks:
-            self.starrocks = stack.enter_context(StarRocks())
-            where = f'url: "http://127.0.0.1:{self.starrocks.http_port}", mysql_port: {self.starrocks.mysql_port}'
-            self.documents += f"""
-    - {{type: starrocks, config: {{id: starrocks, {where}, database: copy}}}}"""
-        if "postgres" not in sinks:
-            mirror.elsewhere = lambda: [id for (id,) in self.rows(sinks[0], "id")]
+    def __init__(
+        self, directory: Path, runtime: Runtime, name: str, origin: Origin, copies: dict[str, Copy], mode: str
+    ) -> None:
+        self.name, self.runtime, self.origin, self.copies = name, runtime, origin, copies
+        path = directory / f"{name}.yaml"
+        sinks = ", ".join(each.document for each in copies.values())
+        path.write_text(DOCUMENT.format(name=name, source=origin.source, sinks=sinks, mode=mode, directory=directory))
+        (self.pipeline,) = config.load(path)
 
-    @property
-    def ids(self) -> set[str]:
-        return {"copy" if sink == "postgres" else sink for sink in self.sinks}
+    def begin(self) -> None:
+        self.runtime.add(self.pipeline)
+        self.runtime.start(self.name)
+        until(lambda: self.runtime.status(self.name).stage == "cdc", _PATIENCE)
+        self.insert(1, "a")
 
-    def rows(self, sink: str, names: str) -> list[tuple[Any, ...]]:
-        """In the order of their ids; none while the table is not there."""
-        match sink:
-            case "postgres":
-                return self.mirror.rows("copy", names)
-            case "clickhouse":
-                there = self.clickhouse.query(
-                    "SELECT name FROM system.tables WHERE database = 'copy' AND name = 'items'"
-                )
-                found = self.clickhouse.query(f"SELECT {names} FROM copy.items FINAL ORDER BY id") if there else []
-                return [tuple(row.values()) for row in found]
-            case _:
-                if not self.columns(sink):
-                    return []
-                found = self.starrocks.query(f"SELECT {names} FROM `copy`.`items`")
-                return sorted(
-                    tuple(value if key == "name" or value is None else int(value) for key, value in row.items())
-                    for row in found
-                )
+    def insert(self, id: int, name: str) -> None:
+        """A row that is waited for at every copy."""
+        with self.origin.session() as execute:
+            execute(f"INSERT INTO items (id, name) VALUES ({id}, '{name}')")
 
-    def columns(self, sink: str) -> set[str]:
-        match sink:
-            case "postgres":
-                found = self.mirror.columns()
-            case "clickhouse":
-                asked = "SELECT name FROM system.columns WHERE database = 'copy' AND table = 'items'"
-                found = [row["name"] for row in self.clickhouse.query(asked)]
-            case _:
-                asked = (
-                    "SELECT column_name, column_type, column_key FROM information_schema.columns"
-                    " WHERE table_schema = 'copy' AND table_name = 'items'"
-                )
-                found = [next(iter(row.values())) for row in self.starrocks.query(asked)]
-        return {name for name in found if not name.startswith(("_", "tidemill_"))}  # what the sink keeps for itself
+        def arrived() -> bool:
+            status = self.runtime.status(self.name)
+            assert status.state is State.RUNNING, status.error
+            return all((id,) in copy.rows("id") for copy in self.copies.values())
+
+        until(arrived, _PATIENCE)
 
 
-@pytest.fixture
-def mirror(tmp_path: Path, spark: Any, postgres18: Postgres) -> Iterator[Mirror]:
-    with open_mirror(tmp_path, spark, postgres18) as made:
-        yield made
-
-
-@pytest.mark.parametrize(
-    ("sinks", "capture"), CASES, ids=lambda case: case if isinstance(case, str) else "+".join(case)
-)
-def test_every_copy_equals_the_source_after_many_changes_under_load(
-    mirror: Mirror, sinks: tuple[str, ...], capture: str
-) -> None:
+@contextmanager
+def staged(
+    directory: Path,
+    spark: Any,
+    postgres: Postgres,
+    request: pytest.FixtureRequest,
+    case: tuple[str, Sequence[str], str],
+) -> Iterator[Stage]:
+    kind, sinks, mode = case
+    name = f"altered{next(_names)}"
     with ExitStack() as stack:
-        copies = Copies(stack, mirror, sinks)
-        mirror.begin(DDL, "", f"ddl: {{capture: {capture}}}", copies.documents)
-        recorded = ("public", "copy") if "postgres" in sinks else ("public",)
-        for schema in recorded:
-            mirror.db.execute(RECORDED.format(schema).encode())
-        columns, statements = change_under_load(mirror, COUNT, waits=capture == "relation")
-        mirror.db.execute("INSERT INTO items (id, name) VALUES (2, 'last')")
-        mirror.arrives(2)
-        until(lambda: mirror.runtime.status(mirror.name).lag_events == 0)  # by every sink
+        origin: Origin
+        if kind == "mysql":
+            origin = MysqlOrigin(request.getfixturevalue("mysql"))
+        else:
+            capture = "trigger" if kind == "triggers" else kind
+            origin = PostgresOrigin(stack.enter_context(postgres.database(name)), capture)
+        copies = open_copies(stack, sinks, postgres, name)
+        with Runtime(spark=spark) as runtime:
+            yield Stage(directory, runtime, name, origin, copies, mode)
+            runtime.close()  # before its slots go with the database
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join([case[0], "+".join(case[1]), case[2]]))
+def test_every_copy_equals_the_source_after_many_changes_under_load(
+    case: tuple[str, Sequence[str], str],
+    tmp_path: Path,
+    spark: Any,
+    postgres18: Postgres,
+    request: pytest.FixtureRequest,
+) -> None:
+    with staged(tmp_path, spark, postgres18, request, case) as stage:
+        origin, copies = stage.origin, stage.copies
+        stage.begin()
+        recorded = copies.get("postgres")
+        if isinstance(recorded, PostgresCopy):
+            recorded.record()
+        columns, statements = change_under_load(stage, COUNT)
+        stage.insert(2, "last")
+        until(lambda: stage.runtime.status(stage.name).lag_events == 0, _PATIENCE)
         names = ", ".join(["id", "name", *columns])
-        expected = mirror.rows("public", names)
-        for sink in sinks:
-            assert copies.rows(sink, names) == expected, sink
-            if sink == "starrocks":  # it keeps columns that were dropped
-                assert copies.columns(sink) >= {"id", "name", *columns}
-            else:
-                assert copies.columns(sink) == {"id", "name", *columns}, sink
-        if "postgres" in sinks:
-            assert_order_kept(*(history(mirror, schema) for schema in recorded))
-    changes = list(reversed(service.list_changes(mirror.pipeline, 1000)))
-    assert [each.offset for each in changes] == sorted({each.offset for each in changes})
-    if capture == "trigger":
-        assert [each.text for each in changes] == statements
-    else:
-        assert len(changes) >= 5
-    assert all(each.outcomes.keys() == copies.ids for each in changes)
-    for sink in copies.ids:
-        made = [each.outcomes[sink].at for each in changes]
-        assert made == sorted(made), sink
-        left_out = [each.kinds for each in changes if each.outcomes[sink].status != ChangeStatus.APPLIED]
-        assert sink == "starrocks" or not left_out, left_out
-        assert all("change_type" in kinds for kinds in left_out), left_out  # it keeps its types
-    assert mirror.runtime.status(mirror.name).state is State.RUNNING
+        expected = origin.rows(names)
+        for sink, copy in copies.items():
+            assert copy.rows(names) == expected, sink
+            kept = copy.columns() - {"id", "name", *columns}
+            assert not (kept and copy.DROPS), sink
+        if isinstance(recorded, PostgresCopy):
+            assert_order_kept(origin.history(), recorded.history())
+        changes = list(reversed(service.list_changes(stage.pipeline, 1000)))
+        assert [each.offset for each in changes] == sorted({each.offset for each in changes})
+        if origin.TELLS:
+            assert [each.text for each in changes] == statements
+        else:
+            assert len(changes) >= 5
+        assert all(each.outcomes.keys() == copies.keys() for each in changes)
+        for sink, copy in copies.items():
+            made = [each.outcomes[sink].at for each in changes]
+            assert made == sorted(made), sink
+            left_out = [each.kinds for each in changes if each.outcomes[sink].status != ChangeStatus.APPLIED]
+            assert not (left_out and copy.RETYPES), left_out
+            assert all("change_type" in kinds for kinds in left_out), left_out
+        assert stage.runtime.status(stage.name).state is State.RUNNING
 
 
-def change_under_load(mirror: Mirror, count: int, *, waits: bool) -> tuple[list[str], list[str]]:
-    """The columns that are there in the end, and the statements. With `waits` the stream has come as far before each
-    rename, and after it: without triggers the catalog tells it only then."""
-    chance, stop, ids = seed.dice("schema changes"), threading.Event(), itertools.count(100)
+def change_under_load(stage: Stage, count: int) -> tuple[list[str], list[str]]:
+    """The columns that are there in the end, and the statements. Where the source does not tell them, the stream has
+    come as far before each rename, and after it: the catalog tells it only then."""
+    origin, chance, stop, ids = stage.origin, seed.dice("schema changes"), threading.Event(), itertools.count(100)
 
     def write() -> None:
-        with psycopg.connect(mirror.dsn, autocommit=True) as db:
+        with origin.session() as execute:
             while not stop.wait(0.01):
-                db.execute("INSERT INTO items (id, name) VALUES (%s, 'x')", [next(ids)])
+                execute(f"INSERT INTO items (id, name) VALUES ({next(ids)}, 'x')")
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -169,43 +162,33 @@ def change_under_load(mirror: Mirror, count: int, *, waits: bool) -> tuple[list[
             what = chance.choice(["add", "add", "rename", "drop", "widen"]) if columns else "add"
             column = f"c{number}"
             old = columns.pop(chance.randrange(len(columns))) if what != "add" else ""
-            if what == "rename" and waits:
-                mirror.db.execute("INSERT INTO items (id, name) VALUES (%s, 'here')", [-number])
-                mirror.arrives(-number)
-            change = {
-                "add": f"ADD {column} int", "rename": f"RENAME {old} TO {column}", "drop": f"DROP {old}",
-                "widen": f"ALTER {old} TYPE bigint",
-            }[what]  # fmt: skip
-            statement = f"ALTER TABLE items {change}"
+            waits = what == "rename" and not origin.TELLS
+            if waits:
+                stage.insert(-2 * number - 1, "before")
+            statement = f"ALTER TABLE items {origin.DDL[what].format(old=old, new=column)}"
             if what != "widen" or old not in wide:  # else nothing changes
                 statements.append(statement)
             wide |= {"widen": {old}, "rename": {column} if old in wide else set()}.get(what, set())
-            with mirror.db.transaction():
-                mirror.db.execute(f"UPDATE items SET name = 'before {number}' WHERE id % 5 = {number % 5}".encode())
-                mirror.db.execute(statement.encode())
-                columns += {"add": [column], "rename": [column], "widen": [old], "drop": []}[what]
-                assigned = "".join(f", {each} = {number}" for each in columns)
-                mirror.db.execute(f"UPDATE items SET name = 'n{number}'{assigned} WHERE id % 7 = {number % 7}".encode())
-            if what == "rename" and waits:
-                mirror.gets(column)
+            columns += {"add": [column], "rename": [column], "widen": [old], "drop": []}[what]
+            assigned = "".join(f", {each} = {number}" for each in columns)
+            origin.transaction([
+                f"UPDATE items SET name = 'before {number}' WHERE id % 5 = {number % 5}",
+                statement,
+                f"UPDATE items SET name = 'n{number}'{assigned} WHERE id % 7 = {number % 7}",
+            ])  # fmt: skip
+            if waits:
+                stage.insert(-2 * number - 2, "after")
     finally:
         stop.set()
         writer.join()
     return columns, statements
 
 
-def history(mirror: Mirror, schema: str) -> dict[int, list[str]]:
-    """By id, the names that a row of the table was given, in order."""
-    found = defaultdict(list)
-    for id, name in mirror.db.execute(f"SELECT id, name FROM recorded.{schema} ORDER BY number".encode()):
-        found[id].append(name)
-    return dict(found)
-
-
-def assert_order_kept(source: dict[int, list[str]], copy: dict[int, list[str]]) -> None:
+def assert_order_kept(source: History, copy: History) -> None:
     """A batch leaves out what it overwrites itself; what the copy was given stands in the source's order, the last one
     last."""
     for id, names in copy.items():
         rest = iter(source[id])
         assert all(name in rest for name in names), (id, names, source[id])
-    assert {id: names[-1] for id, names in source.items()} == {id: copy[id][-1] for id in source}
+    assert source.keys() - copy.keys() <= {1}  # it came before the record
+    assert {id: source[id][-1] for id in copy} == {id: names[-1] for id, names in copy.items()}

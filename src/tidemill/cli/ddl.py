@@ -182,4 +182,5 @@ def _tense(outcome: SinkOutcome, change: StoredChange) -> str:
 
 
 def _describe_outcome(outcome: SinkOutcome) -> str:
-    return "; ".join(outcome.statements) or outcome.error or "nothing"
+    """What a sink refused of a change stands after what it made of it."""
+    return "; ".join(filter(None, [*outcome.statements, outcome.error])) or "nothing"

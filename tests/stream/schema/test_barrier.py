@@ -303,6 +303,27 @@ def test_what_the_sink_refuses_stops_the_pipeline_unless_it_is_only_tried(bench:
     assert "became date at the source" in kept.outcomes["copy"].error
 
 
+def test_of_a_change_that_a_sink_refuses_in_part_the_rest_is_made_before_the_next_change(bench: Bench) -> None:
+    """Both stand in one transaction, so that no lane comes between them."""
+    bench.begin(policies=[{"kinds": ["change_type"], "action": "try_evolve"}])
+    day = column("n", "date", pa.date32())
+    bench.insert(structure("items", ID, column("n", "integer", pa.int32()), NOTE), 1, 7, "kept")
+    second = structure("items", ID, day, text("label"), version=2, renamed=[("note", "label")])
+    third = structure("items", ID, day, text("label"), text("extra"), version=3)
+    blocks = (
+        changes(second, (INSERT, None, {"id": 2, "n": None, "label": "b"})),
+        changes(third, (INSERT, None, {"id": 3, "n": None, "label": "c", "extra": "e"}), first=1),
+    )
+    bench.writer.append(Committed(blocks, 2, ((2, Position("0/FF")),), Barrier.SCHEMA_CHANGE))
+    bench.deliver()
+    assert bench.columns() == ["id", "n", "label", "extra"]
+    assert bench.rows() == [(1, 7, "kept", None), (2, None, "b", None), (3, None, "c", "e")]
+    first, _ = reversed(bench.store.changes("mill"))
+    made = first.outcomes["copy"]
+    assert (made.status, len(made.statements)) == (ChangeStatus.APPLIED, 1)
+    assert "became date at the source" in made.error
+
+
 def test_a_sink_that_is_away_at_a_change_is_waited_for_and_then_stops_the_pipeline(bench: Bench) -> None:
     bench.insert(OLD, 1, "a")
     bench.deliver()

@@ -284,9 +284,9 @@ class SchemaBarrier:
 
     def _make_at(
         self, stored: StoredChange, change: SchemaChange, seen: TableView, verdict: ChangeVerdict, kind: str,
-        config: dict[str, Any],
+        config: dict[str, Any], refused: str = "",
     ) -> TableView:  # fmt: skip
-        """The view that the sink has then."""
+        """The view that the sink has then. `refused`: it would not make kinds that were only tried, and why."""
         assert change.after is not None
         sink = str(config["id"])
         created = change.before is None  # by the first delivery: a table without rows is nobody's concern yet
@@ -295,7 +295,7 @@ class SchemaBarrier:
         if stored.decision is Decision.MADE or created or ignored or self._settings.processed:
             status = ChangeStatus.IGNORED if ignored else ChangeStatus.APPLIED
             planned = () if stored.decision is Decision.MADE else self._planned_statements(stored, sink)
-            self._note(stored, sink, SinkOutcome(planned, status, "", utc_now()))
+            self._note(stored, sink, SinkOutcome(planned, status, refused, utc_now()))
             return view
         statements: tuple[str, ...] = ()
         try:
@@ -315,9 +315,10 @@ class SchemaBarrier:
                     " the change was delivered. Or make it by hand, or set another policy under ddl.",
                 ) from error
             warn("ddl.not_evolved", number=stored.number, table=stored.table, sink=sink, error=error.what)
-            self._note(stored, sink, SinkOutcome(statements, ChangeStatus.IGNORED, error.what, utc_now()))
-            return seen.follow(change.after, verdict.ignored | verdict.tried)
-        self._note(stored, sink, SinkOutcome(statements, ChangeStatus.APPLIED, "", utc_now()))
+            # The other kinds of the change are made: the next change may come before a lane meets this structure.
+            rest = replace(verdict, ignored=verdict.ignored | verdict.tried, tried=frozenset())
+            return self._make_at(stored, change, seen, rest, kind, config, refused=error.what)
+        self._note(stored, sink, SinkOutcome(statements, ChangeStatus.APPLIED, refused, utc_now()))
         failpoint("ddl.noted_of_sink")
         return view
 
