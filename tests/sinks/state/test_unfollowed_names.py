@@ -59,6 +59,41 @@ def test_a_column_is_renamed_whatever_its_earlier_names_are_now(postgres_origin:
     assert same(origin, there, "id, title, note, remark")
 
 
+def test_a_column_that_is_added_filled_and_renamed_in_one_transaction_keeps_its_values(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    """When its first rows come the catalog has it under its last name only."""
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL), (3, 'c', NULL)")
+    write(there, *origin.blocks())
+    origin.do(
+        "ALTER TABLE t ADD COLUMN first int DEFAULT 5; UPDATE t SET first = 7 WHERE id = 1;"
+        "ALTER TABLE t RENAME COLUMN first TO second; ALTER TABLE t RENAME COLUMN name TO label;"
+        "UPDATE t SET note = 'later' WHERE id = 2; ALTER TABLE t RENAME COLUMN second TO third"
+    )
+    receipts = write(there, *origin.blocks())
+    assert same(origin, there, "id, label, note, third")
+    assert not any(said(receipts).values())
+
+
+def test_where_another_was_dropped_it_is_not_known_which_column_was_renamed_and_that_is_said(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    origin = postgres_origin
+    options = {} if isinstance(there.sink(), StarRocksSink) else {"allow_destructive_ddl": True}
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
+    write(there, *origin.blocks(), **options)
+    origin.do(
+        "ALTER TABLE t DROP COLUMN note; ALTER TABLE t ADD COLUMN first int DEFAULT 5;"
+        "UPDATE t SET first = 7 WHERE id = 1; ALTER TABLE t RENAME COLUMN first TO second;"
+        "UPDATE t SET name = 'later' WHERE id = 2"
+    )
+    receipts = write(there, *origin.blocks(), **options)
+    assert any(
+        'column "second"' in what and 'it may be "first", renamed' in what for what in said(receipts)["public.t"]
+    )
+
+
 def test_columns_that_exchange_their_names_are_followed_or_named(postgres_origin: Origin, there: Destination) -> None:
     origin = postgres_origin
     origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")

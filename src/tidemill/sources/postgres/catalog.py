@@ -20,6 +20,7 @@ from tidemill.model.table import Column, Table
 from tidemill.model.types import DataType
 from tidemill.sources.postgres.client import SESSION
 from tidemill.sources.postgres.errors import RECOVER, NoReplicaIdentity, translate
+from tidemill.sources.postgres.lineage import StoredAttribute
 from tidemill.sources.postgres.tables import PARTITIONS
 
 Answer = TypeVar("Answer")
@@ -223,6 +224,17 @@ class RelationCatalog:
         for relation, name, *rest in rows:
             found.setdefault(int(relation), {})[name] = RelationAttribute(*rest)
         return found
+
+    def stored_attributes(self, relation: int) -> list[StoredAttribute]:
+        """By their numbers, as they are now, with those that were dropped."""
+        assert self._db is not None
+        with translate(self._where):
+            rows = self._db.execute(
+                "SELECT attnum, attname, attisdropped, attgenerated <> '', format_type(atttypid, atttypmod)"
+                " FROM pg_attribute WHERE attrelid = %s AND attnum > 0 ORDER BY attnum",
+                [relation],
+            ).fetchall()
+        return [StoredAttribute(*row) for row in rows]
 
     def storage_then(self, relation: int) -> dict[int, int] | None:
         """`storage` as it was when the relation was described, if the catalog had its columns and no others: what they

@@ -8,8 +8,8 @@ anew since, changes nothing of what was found out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import orjson
@@ -19,6 +19,9 @@ from tidemill.decoders.pgoutput import value_of
 from tidemill.model.table import Column, Initial, Table
 
 _CATALOG_NEWER = "the catalog was ahead of the stream when the column was met"
+_PERHAPS_RENAMED = (
+    "it may be {}, renamed, whose values they keep: the catalog was ahead of the stream when that was met"
+)
 REWRITTEN = (
     "the table was written anew since, so that each row may have its own (a default that is computed for each row, an"
     " identity column), or the catalog no longer tells (VACUUM FULL, CLUSTER, another type)"
@@ -26,7 +29,20 @@ REWRITTEN = (
 GENERATED = "each row has its own, computed from its other columns"
 
 
+@dataclass(frozen=True, slots=True)
+class StoredAttribute:
+    """A column of a table as the catalog has it now, by its attribute number; one that was dropped keeps its number."""
+
+    number: int
+    name: str
+    dropped: bool
+    generated: bool
+    native_type: str
+
+
 class StorageCatalog(Protocol):
+    def stored_attributes(self, relation: int) -> list[StoredAttribute]: ...
+
     def storage_then(self, relation: int) -> dict[int, int] | None: ...
 
     def storage(self, relation: int) -> dict[int, int]: ...
@@ -53,8 +69,17 @@ def trace(
     if not versions:
         return table  # met for the first time: nothing to compare with
     latest = {c.name: c for c in versions[-1].columns}
-    columns = tuple(c if c.origin or c.name not in latest else replace(c, origin=latest[c.name].origin)
-                    for c in table.columns)  # fmt: skip
+    placed = {} if all(c.origin for c in table.columns) else _place(table, before, catalog.stored_attributes(relation))
+    columns = tuple(
+        c if c.origin
+        else replace(c, origin=f"{mine}{placed[c.name].number}") if c.name in placed
+        else replace(c, origin=latest[c.name].origin) if c.name in latest
+        else c
+        for c in table.columns
+    )  # fmt: skip
+    there = {c.name for c in table.columns}
+    # Of these it is not known which columns they were: one that comes now may be one of them.
+    lost = [name for name, c in latest.items() if not c.origin and name not in there]
     names: dict[str, dict[str, None]] = {}  # all that a column was called, in the order of the versions
     for column in (c for version in versions for c in version.columns if c.origin):
         names.setdefault(column.origin, {})[column.name] = None
@@ -63,7 +88,7 @@ def trace(
         columns=tuple(
             c
             if c.origin in names or not met
-            else replace(c, initial=initial(c) or _initial(c, relation, catalog, schemas))
+            else replace(c, initial=initial(c) or _initial(c, relation, catalog, schemas, lost, placed))
             for c in columns
         ),
         renamed=tuple((was, c.name) for c in columns for was in names.get(c.origin, {}) if was != c.name),
@@ -80,9 +105,41 @@ def remember(relation: int, catalog: StorageCatalog, schemas: Schemas) -> None:
         schemas.remember(_name(relation), document)
 
 
-def _initial(column: Column, relation: int, catalog: StorageCatalog, schemas: Schemas) -> Initial:
+def _place(table: Table, before: Table | None, attributes: Sequence[StoredAttribute]) -> dict[str, StoredAttribute]:
+    """Which columns of the catalog an announced table has, whatever they are called by now: empty where that is not
+    sure. `before` is how the table was until then.
+
+    Columns stand in the order of their numbers, and a new one gets the next. If none was dropped since `before`, those
+    that were there are still there, so that the table has the first of them all, as many as were announced.
+    """
+    known = [int(c.origin.partition(".")[2]) for c in before.columns if c.origin] if before is not None else []
+    if before is None or not known or len(known) < len(before.columns):
+        return {}
+    here = [each for each in attributes if not each.dropped]
+    names = {each.name: each.number for each in here}
+    found = dict(zip((c.name for c in table.columns), here, strict=False))
+    was_whole = known == [each.number for each in here if each.number <= max(known)]  # else some are not published
+    dropped = any(each.dropped and each.number > max(known) for each in attributes)
+    hidden = any(each.generated and each.name not in found for each in here)
+    if dropped or hidden or not was_whole or not len(known) <= len(table.columns) <= len(here):
+        return {}
+    # Not proof, but two more reasons for doubt: a name that is another column's now, and another type.
+    sure = all(
+        names.get(c.name, found[c.name].number) == found[c.name].number
+        and (c.name == found[c.name].name or c.type.native == found[c.name].native_type)
+        for c in table.columns
+    )
+    return found if sure else {}
+
+
+def _initial(
+    column: Column, relation: int, catalog: StorageCatalog, schemas: Schemas, lost: Sequence[str],
+    placed: Mapping[str, StoredAttribute],
+) -> Initial:  # fmt: skip
     if column.generated:
         return Initial(unknown=GENERATED)
+    if lost:
+        return Initial(unknown=_PERHAPS_RENAMED.format(" or ".join(f'"{name}"' for name in lost)))
     document = schemas.recall(_name(relation))
     if not column.origin or document is None:
         return Initial(unknown=_CATALOG_NEWER)
@@ -90,7 +147,7 @@ def _initial(column: Column, relation: int, catalog: StorageCatalog, schemas: Sc
     now = catalog.storage(relation)
     # Tables that were there before the column: partitions that came since brought it with them.
     shared = [oid for oid in before if oid in now]
-    missing = catalog.missing(shared, column.name)
+    missing = catalog.missing(shared, placed[column.name].name if column.name in placed else column.name)
     initials = {missing.get(oid) for oid in shared}
     if any(oid not in missing and before[oid] != now[oid] for oid in shared) or len(initials) != 1:
         return Initial(unknown=REWRITTEN)
