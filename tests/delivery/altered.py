@@ -131,7 +131,7 @@ class Copy(Protocol):
     RETYPES: bool
     document: str
 
-    def rows(self, names: str) -> list[tuple[Any, ...]]:
+    def rows(self, names: str, where: str = "") -> list[tuple[Any, ...]]:
         """In the order of their ids; none while the table is not there."""
 
     def columns(self) -> set[str]:
@@ -152,10 +152,10 @@ class PostgresCopy:
     def history(self) -> History:
         return by_id(self._db.execute("SELECT id, name FROM recorded.items ORDER BY number"))
 
-    def rows(self, names: str) -> list[tuple[Any, ...]]:
+    def rows(self, names: str, where: str = "") -> list[tuple[Any, ...]]:
         if not self.columns():
             return []
-        return self._db.execute(f"SELECT {names} FROM copy.items ORDER BY id".encode()).fetchall()
+        return self._db.execute(f"SELECT {names} FROM copy.items {where} ORDER BY id".encode()).fetchall()
 
     def columns(self) -> set[str]:
         found = self._db.execute("SELECT column_name FROM information_schema.columns WHERE table_schema = 'copy'")
@@ -169,10 +169,10 @@ class ClickHouseCopy:
         self._server = stack.enter_context(ClickHouse())
         self.document = f'{{type: clickhouse, config: {{id: clickhouse, url: "{self._server.url}", database: copy}}}}'
 
-    def rows(self, names: str) -> list[tuple[Any, ...]]:
+    def rows(self, names: str, where: str = "") -> list[tuple[Any, ...]]:
         if not self.columns():
             return []
-        found = self._server.query(f"SELECT {names} FROM copy.items FINAL ORDER BY id")
+        found = self._server.query(f"SELECT {names} FROM copy.items FINAL {where} ORDER BY id")
         return [tuple(row.values()) for row in found]
 
     def columns(self) -> set[str]:
@@ -190,12 +190,12 @@ class StarRocksCopy:
         where = f'url: "http://127.0.0.1:{self._server.http_port}", mysql_port: {self._server.mysql_port}'
         self.document = f"{{type: starrocks, config: {{id: starrocks, {where}, database: copy}}}}"
 
-    def rows(self, names: str) -> list[tuple[Any, ...]]:
+    def rows(self, names: str, where: str = "") -> list[tuple[Any, ...]]:
         if not self.columns():
             return []
         return sorted(
             tuple(value if key == "name" or value is None else int(value) for key, value in row.items())
-            for row in self._server.query(f"SELECT {names} FROM `copy`.`items`")
+            for row in self._server.query(f"SELECT {names} FROM `copy`.`items` {where}")
         )
 
     def columns(self) -> set[str]:

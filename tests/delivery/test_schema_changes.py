@@ -73,7 +73,7 @@ class Stage:
         def arrived() -> bool:
             status = self.runtime.status(self.name)
             assert status.state is State.RUNNING, status.error
-            return all((id,) in copy.rows("id") for copy in self.copies.values())
+            return all(copy.rows("id", f"WHERE id = {id}") for copy in self.copies.values())
 
         until(arrived, _PATIENCE)
 

@@ -79,7 +79,8 @@ class MysqlTables:
 
     `selected` says whether a table is captured. `fold`: the server compares names of tables in lower case. `identity`
     is what an UPDATE or DELETE brings of the old row (`model.table.Table`). `account` read the catalog, and is spelled
-    as a GRANT wants it; empty for one that sees every table.
+    as a GRANT wants it; empty for one that sees every table. `on_renamed` is called with the name that a captured table
+    has now, the one that it had, and where: rows that were there did not come under this name.
     """
 
     def __init__(
@@ -92,9 +93,10 @@ class MysqlTables:
         identity: str = "full",
         where: str = "",
         account: str = "the account",
+        on_renamed: Callable[[str, str, Position], None] = lambda table, was, position: None,
     ) -> None:
         self._schemas, self._selected, self._flavor = schemas, selected, flavor
-        self._identity, self._where, self._account = identity, where, account
+        self._identity, self._where, self._account, self._on_renamed = identity, where, account, on_renamed
         self._history = TableHistory(mariadb=flavor is Flavor.MARIADB, fold=fold)
         self._resolved: dict[TableMap, Table] = {}
         self._answered: tuple[Position, str, list[DdlChange]] = (Position(""), "", [])
@@ -201,7 +203,11 @@ class MysqlTables:
             self._schemas.keep_structures(position, changed)
             self._resolved.clear()
             self.statements += 1
-        return [self._change(effect, text, position) for effect in effects if self._selected(*effect.key)]
+        captured = [effect for effect in effects if self._selected(*effect.key)]
+        for effect in captured:
+            if effect.source is not None and effect.after is not None and not effect.copied:
+                self._on_renamed(".".join(effect.key), ".".join(effect.source), position)
+        return [self._change(effect, text, position) for effect in captured]
 
     def _not_understood(
         self, text: str, database: str, position: Position, session: StatementSession, why: str

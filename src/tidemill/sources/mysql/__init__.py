@@ -31,9 +31,9 @@ from tidemill.model.position import Ordering, Position
 from tidemill.model.table import Table
 from tidemill.sources._shared.errors import as_value_error
 from tidemill.sources._shared.patterns import Pattern, Unmatched
+from tidemill.sources.mysql import marks, setup, skip, tables
 from tidemill.sources.mysql import resume as position
 from tidemill.sources.mysql import server as facts
-from tidemill.sources.mysql import setup, skip, tables
 from tidemill.sources.mysql.checks import run_checks
 from tidemill.sources.mysql.client import Dsn, MysqlSession, connect
 from tidemill.sources.mysql.decode import StreamDecoder, decoder_of
@@ -169,6 +169,7 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
         self._absent: list[Unmatched] = []
         self._said: tuple[Notice, ...] = ()
         self._said_at: tuple[StreamDecoder | None, int] = (None, 0)
+        self._schemas: Schemas | None = None
         self._noted = ""
         self._noted_at = 0.0
         self._lag: tuple[float, int | None] = (-_LAG_SECONDS, None)
@@ -191,7 +192,7 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
             return position.other_server(db, after, self.config)
 
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
-        return ()
+        return marks.accept(schemas, subject)
 
     def renew(self, schemas: Schemas | None = None) -> Position:
         """The end of the binlog now. The server holds nothing for us, so there is nothing to forget there. How tables
@@ -202,6 +203,7 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
             begin = position.witness(position.now(db, server, self.config), server, self.config).text()
         if schemas is not None:
             history_of(schemas).forget_structures(0)
+            marks.forget(schemas)
         return begin
 
     def compare(self, a: Position, b: Position) -> Ordering | None:
@@ -215,6 +217,7 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
         stream has nothing to append to the log, and what lies between may be purged by now."""
         self.close()
         config = self.config
+        self._schemas = schemas
         with connect(config) as db:
             server = MysqlServerInfo.read(db)
             setup.check_flavor(server, config)
@@ -274,7 +277,8 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
     def notices(self) -> tuple[Notice, ...]:
         decoder = self._decoder
         if decoder is not None and self._said_at != (decoder, decoder.statements):
-            self._said = tuple(self._find_unmatched(list(decoder.known())))
+            assert self._schemas is not None
+            self._said = (*self._find_unmatched(list(decoder.known())), *marks.notices(self._schemas))
             self._said_at = (decoder, decoder.statements)
         return self._said
 

@@ -10,7 +10,7 @@ from tidemill.decoders.binlog import BinlogDecoder, BinlogPlace, BinlogRefused
 from tidemill.decoders.mysql_schema import MysqlTables
 from tidemill.errors import SourceError
 from tidemill.model.change import Change
-from tidemill.sources.mysql import catalog
+from tidemill.sources.mysql import catalog, marks
 from tidemill.sources.mysql.client import MysqlSession
 from tidemill.sources.mysql.errors import BinlogUnusable, from_stream
 from tidemill.sources.mysql.server import MysqlServerInfo
@@ -81,6 +81,7 @@ def decoder_of(
         history_of(schemas), config.selection(server), flavor=server.flavor, fold=server.ignores_case,
         identity="key" if server.setting("binlog_row_image").upper() == "MINIMAL" else "full", where=config.where,
         account="" if sees_all(db) else account(db),
+        on_renamed=lambda table, was, position: marks.note(schemas, table, was, position),
     )  # fmt: skip
     tables.begin(place, lambda: catalog.read(db, server, place, config), fresh=fresh)
     decoder = BinlogDecoder(

@@ -11,6 +11,7 @@ import orjson
 
 from tidemill.contracts import Notice, Schemas
 from tidemill.model.position import Position
+from tidemill.sources._shared.incomplete import incomplete_notice
 from tidemill.sources._shared.sqlite_names import full_name, is_selected, patterns_of
 
 _NAME = "sqlite marks"
@@ -27,14 +28,8 @@ def note(schemas: Schemas, gaps: Mapping[str, str], since: Position) -> None:
 
 def notices(schemas: Schemas) -> tuple[Notice, ...]:
     return tuple(
-        Notice(
-            "table-incomplete", full_name(table), f"changes of {full_name(table)} after {since} may be missing: {why}",
-            f'Copy the table again ("tidemill snapshot start FILE --table {full_name(table)}"; rows that were deleted'
-            " meanwhile you remove yourself), let the pipeline catch up and stop it, then accept the mark:"
-            f' "tidemill recover FILE --table {full_name(table)}".',
-        )
-        for table, (since, why) in sorted(_read(schemas).items())
-    )  # fmt: skip
+        incomplete_notice(full_name(table), since, why) for table, (since, why) in sorted(_read(schemas).items())
+    )
 
 
 def accept(schemas: Schemas, subject: str) -> tuple[Notice, ...]:
