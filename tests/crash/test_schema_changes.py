@@ -1,5 +1,8 @@
-"""Two tables that go into quarantine again and again, beside one that never does, while processes are killed around
-each step. Each event of each table arrives once, in the order of its table, and the copy is the source."""
+"""Schema changes that wait for an operator, in quarantine or at the gate, while processes are killed around each step.
+
+Two tables are altered again and again, beside one that never is. Each event of each table arrives once, in the order of
+its table, and the copy is the source.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +31,34 @@ Fact = tuple[str, int | None, int | None]
 
 WAITING, FREE = ("first", "second"), "third"
 TABLES = (*WAITING, FREE)
-POINTS = [
-    "ddl.recorded", "ddl.quarantined", "ddl.decided", "ddl.applied_at_sink", "ddl.kept", "requeue.staged",
-    "requeue.appended", "requeue.noted", "requeue.ended", "log.adopted", "stream.delivered:4",
-]  # fmt: skip
+STEPS = (
+    "ddl.recorded", "ddl.planned", "ddl.decided", "ddl.applied_at_sink", "ddl.noted_of_sink", "ddl.applied", "ddl.kept",
+)  # fmt: skip
+"""Of every change, in the driver."""
+REQUEUE = (
+    "ddl.quarantined", "requeue.staged", "requeue.appended", "requeue.noted", "requeue.ended", "log.adopted",
+    "stream.delivered:4",
+)  # fmt: skip
+WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "quarantine": (
+        (*STEPS, *REQUEUE),
+        {"policies": [{"tables": [f"public.{table}" for table in WAITING], "action": "quarantine"}]},
+    ),
+    "gate": ((*STEPS, "stream.delivered:4"), {"gate": True, "on_reject": "ignore"}),
+}
 MODES = ("micro_batch", "real_time")
 _ALTERATIONS = 10
 _names = itertools.count(1)
 _START_SECONDS, _CATCH_UP_SECONDS = 300, 300
 
 
-def batches() -> list[tuple[str, tuple[str, ...]]]:
+def batches() -> list[tuple[str, str, tuple[str, ...]]]:
     """The points of a run are come to in turn; only who ends there takes the time to start again."""
-    chance = dice("quarantine under kills")
+    chance = dice("schema changes under kills")
     if not WHOLE:
-        return [(chance.choice(MODES), tuple(chance.sample(POINTS, 3)))]
-    return [(mode, tuple(POINTS[at::2])) for mode in MODES for at in range(2)]
+        way = chance.choice(list(WAYS))
+        return [(way, chance.choice(MODES), tuple(chance.sample(WAYS[way][0], 3)))]
+    return [(way, mode, WAYS[way][0][at::2]) for way in WAYS for mode in MODES for at in range(2)]
 
 
 class Writer(threading.Thread):
@@ -102,7 +117,8 @@ class Writer(threading.Thread):
 class Stage:
     """The source under load, `tidemill run` with two sinks, and an operator."""
 
-    def __init__(self, directory: Path, dsn: str, chance: Random, mode: str, points: tuple[str, ...]) -> None:
+    def __init__(self, directory: Path, dsn: str, chance: Random, way: str, mode: str, points: tuple[str, ...]) -> None:
+        self.rejects = way == "gate"
         self.dsn, self.chance, self.files = dsn, chance, directory / "files"
         self.db = psycopg.connect(dsn, autocommit=True)
         for table in TABLES:
@@ -119,7 +135,7 @@ class Stage:
                 {"type": "postgres", "config": {"id": "copy", "dsn": dsn, "table": "copy.${source.table}"}},
             ],
             trigger={"mode": mode},
-            ddl={"policies": [{"tables": [f"public.{table}" for table in WAITING], "action": "quarantine"}]},
+            ddl=WAYS[way][1],
         )
         self.run = RunActor(directory, document, ",".join(points))
 
@@ -133,13 +149,15 @@ class Stage:
         self.writer.start()
 
     def decide(self, *, all: bool) -> None:
-        """Approves what waits, or one change of them; the pipeline may be stopped just then."""
+        """On what waits, or on one change of it; the pipeline may be stopped just then."""
         waiting = [
             each for each in service.list_changes(self.run.pipeline, 1000)
-            if each.status is ChangeStatus.QUARANTINED and each.decision is Decision.PENDING
+            if each.status in (ChangeStatus.QUARANTINED, ChangeStatus.PENDING) and each.decision is Decision.PENDING
         ]  # fmt: skip
         for each in waiting if all or not waiting else [self.chance.choice(waiting)]:
-            service.decide(self.run.pipeline, each.number, Decision.APPROVED, Cause("ann", "fine"))
+            rejected = self.rejects and self.chance.random() < 0.3
+            decision = Decision.REJECTED if rejected else Decision.APPROVED
+            service.decide(self.run.pipeline, each.number, decision, Cause("ann", "looked at it"))
 
     def meet_failpoints(self) -> None:
         def met() -> bool:
@@ -195,14 +213,16 @@ def staged(stage: Stage) -> Iterator[Stage]:
         stage.db.close()
 
 
-@pytest.mark.parametrize(("mode", "points"), batches(), ids=lambda value: value if isinstance(value, str) else "")
-def test_kills_around_a_quarantine_lose_double_and_reorder_no_event_of_any_table(
-    postgres18: Postgres, evidence: Path, mode: str, points: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("way", "mode", "points"), batches(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_kills_around_changes_that_wait_lose_double_and_reorder_no_event_of_any_table(
+    postgres18: Postgres, evidence: Path, way: str, mode: str, points: tuple[str, ...]
 ) -> None:
-    chance = dice("quarantine", mode, points)
+    chance = dice("changes that wait", way, mode, points)
     with (
-        postgres18.database(f"quarantine_{next(_names)}") as dsn,
-        staged(Stage(evidence, dsn, chance, mode, points)) as stage,
+        postgres18.database(f"waiting_{next(_names)}") as dsn,
+        staged(Stage(evidence, dsn, chance, way, mode, points)) as stage,
     ):
         stage.begin()
         stage.meet_failpoints()
@@ -211,4 +231,8 @@ def test_kills_around_a_quarantine_lose_double_and_reorder_no_event_of_any_table
         for table in TABLES:
             assert delivered[table] == stage.writer.history[table], table
             assert stage.rows("copy", table) == stage.rows("public", table), table
-        assert {each.status for each in service.list_changes(stage.run.pipeline, 1000)} == {ChangeStatus.APPLIED}
+        changes = service.list_changes(stage.run.pipeline, 1000)
+        assert 0 < len(changes) <= stage.writer.alterations  # several between two rows are told as one
+        wanted = {Decision.APPROVED: ChangeStatus.APPLIED, Decision.REJECTED: ChangeStatus.IGNORED}
+        assert [each.status for each in changes] == [wanted[each.decision] for each in changes]
+        assert {each.actor for each in changes} == {"ann"}
