@@ -23,6 +23,7 @@ from tests.support.waiting import until
 from tidemill import config
 from tidemill.contracts.schema_change_store import ChangeStatus
 from tidemill.lab.servers.postgres import Postgres
+from tidemill.log import LogReader
 from tidemill.service.run.status import State
 from tidemill.service.runtime import Runtime
 from tidemill.service.schema import changes as service
@@ -58,12 +59,25 @@ class Stage:
         sinks = ", ".join(each.document for each in copies.values())
         path.write_text(DOCUMENT.format(name=name, source=origin.source, sinks=sinks, mode=mode, directory=directory))
         (self.pipeline,) = config.load(path)
+        self._log = LogReader(self.pipeline.log_uri)
 
     def begin(self) -> None:
         self.runtime.add(self.pipeline)
         self.runtime.start(self.name)
         until(lambda: self.runtime.status(self.name).stage == "cdc", _PATIENCE)
         self.insert(1, "a")
+
+    def capture(self, id: int, name: str) -> None:
+        """A row, with which all before it is in the log; the copies may be far from there."""
+        before = self._log.tail().offset
+        with self.origin.session() as execute:
+            execute(f"INSERT INTO items (id, name) VALUES ({id}, '{name}')")
+
+        def captured() -> bool:
+            rows = (self._log.read(ref).struct("after") for ref in self._log.refs(before, self._log.tail().offset))
+            return any(id in row["id"].to_pylist() for row in rows if row is not None)
+
+        until(captured, _PATIENCE)
 
     def insert(self, id: int, name: str) -> None:
         """A row that is waited for at every copy."""
@@ -143,8 +157,8 @@ def test_every_copy_equals_the_source_after_many_changes_under_load(
 
 
 def change_under_load(stage: Stage, count: int) -> tuple[list[str], list[str]]:
-    """The columns that are there in the end, and the statements. Where the source does not tell them, the stream has
-    come as far before each rename, and after it: the catalog tells it only then."""
+    """The columns that are there in the end, and the statements. Where the source does not tell them, capture has come
+    as far before each rename, and after it: the catalog tells it only then."""
     origin, chance, stop, ids = stage.origin, seed.dice("schema changes"), threading.Event(), itertools.count(100)
 
     def write() -> None:
@@ -164,7 +178,7 @@ def change_under_load(stage: Stage, count: int) -> tuple[list[str], list[str]]:
             old = columns.pop(chance.randrange(len(columns))) if what != "add" else ""
             waits = what == "rename" and not origin.TELLS
             if waits:
-                stage.insert(-2 * number - 1, "before")
+                stage.capture(-2 * number - 1, "before")
             statement = f"ALTER TABLE items {origin.DDL[what].format(old=old, new=column)}"
             if what != "widen" or old not in wide:  # else nothing changes
                 statements.append(statement)
@@ -177,7 +191,7 @@ def change_under_load(stage: Stage, count: int) -> tuple[list[str], list[str]]:
                 f"UPDATE items SET name = 'n{number}'{assigned} WHERE id % 7 = {number % 7}",
             ])  # fmt: skip
             if waits:
-                stage.insert(-2 * number - 2, "after")
+                stage.capture(-2 * number - 2, "after")
     finally:
         stop.set()
         writer.join()
