@@ -89,6 +89,17 @@ def test_what_the_source_knows_a_column_by_tells_more_than_its_name() -> None:
     assert (late.added, late.dropped, late.renamed) == ((known("c", 5),), (known("b", 3),), ())
 
 
+def test_a_rename_is_also_told_by_the_table_where_the_source_did_not_know_the_column_before() -> None:
+    old = _with(replace(ID, origin="1.1"), NOTE, replace(TOTAL, origin="1.3"))
+    remark = Column("remark", TEXT, origin="1.2")
+    columns = (replace(ID, origin="1.1"), remark, replace(TOTAL, origin="1.3"))
+    assert diff(old, _with(*columns, renamed=(("note", "remark"),))) == Diff(renamed=((NOTE, remark),))
+    assert diff(old, _with(*columns)) == Diff(added=(remark,), dropped=(NOTE,))
+    # What is known to be another column is none that was renamed.
+    known = _with(replace(ID, origin="1.1"), replace(NOTE, origin="1.4"), replace(TOTAL, origin="1.3"))
+    assert diff(known, _with(*columns, renamed=(("note", "remark"),))).renamed == ()
+
+
 def test_another_table_of_the_same_name_goes_by_the_names_of_its_columns() -> None:
     old = _with(*(replace(c, origin=f"1.{n}") for n, c in enumerate(OLD.columns)))
     assert not diff(old, _with(*(replace(c, origin=f"2.{n}") for n, c in enumerate(OLD.columns))))

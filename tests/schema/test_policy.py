@@ -19,6 +19,7 @@ from tidemill.errors import ConfigError
 from tidemill.model.schema_change import SchemaChangeKind as Kind
 from tidemill.model.table import Column, Table
 from tidemill.schema.changes import change_between, with_unseen
+from tidemill.schema.diff import diff
 from tidemill.schema.view import TableView
 from tidemill.service.schema.barriers import policy_of_changes
 
@@ -129,6 +130,25 @@ def test_a_dropped_column_stays_without_values_and_a_renamed_one_keeps_its_name(
     assert (names(renamed), renamed.origins) == (["id", "name"], ("id", "title"))
     assert TableView.from_dict(renamed.to_dict()) == renamed
     assert TableView.whole(OLD).follow(RENAMED, frozenset()).is_whole
+
+
+def test_a_column_that_the_source_knew_only_later_is_renamed_in_a_view_too() -> None:
+    """PostgreSQL's catalog was ahead when it was met: its number came with the next structure."""
+
+    def numbered(column: Column, number: int) -> Column:
+        return replace(column, origin=f"16384.{number}")
+
+    small, large = (column("n", native, kind) for native, kind in (("integer", pa.int32()), ("bigint", pa.int64())))
+    first = structure("t", numbered(ID, 1), numbered(small, 2), NOTE)
+    second = structure("t", numbered(ID, 1), numbered(large, 2), NOTE, version=2)
+    third = structure("t", numbered(ID, 1), numbered(large, 2), numbered(NOTE, 3), text("more"), version=3)
+    label = numbered(text("label"), 3)
+    last = structure("t", numbered(ID, 1), numbered(large, 2), label, version=4, renamed=[("note", "label")])
+    seen = TableView.whole(first).follow(second, frozenset({Kind.CHANGE_TYPE}))
+    for known in (seen, seen.follow(third, frozenset())):
+        now = known.follow(last, frozenset())
+        assert (names(now), now.table.renamed) == (["id", "n", "label"], (("note", "label"),))
+        assert [(old.name, new.name) for old, new in diff(known.table, now.table).renamed] == [("note", "label")]
 
 
 def test_a_renamed_key_column_is_still_the_key_of_the_view() -> None:

@@ -45,10 +45,14 @@ def _names_before(old: Table, new: Table) -> dict[str, str]:
     before, after = {c.name: c for c in old.columns}, {c.name: c for c in new.columns}
     of_origin = {c.origin: c.name for c in old.columns if c.origin}
     found = {name: of_origin[c.origin] for name, c in after.items() if c.origin in of_origin}
-    if not found:
-        moves = {was: now for was, now in new.renamed if was in before and now in after}
-        # The new name may be taken only by a column that gives it up itself: two that swapped their names.
-        found = {now: was for was, now in moves.items() if now not in before or now in moves}
+    known = set(found.values())
+    moves = {
+        was: now for was, now in new.renamed
+        if was in before and now in after and was not in known and now not in found
+        and not (found and before[was].origin)  # else it is known that they are not the same
+    }  # fmt: skip
+    # The new name may be taken only by a column that gives it up itself: two that swapped their names.
+    found |= {now: was for was, now in moves.items() if now not in before or now in moves}
     taken, by_origin = set(found.values()), any(c.origin in of_origin for c in new.columns)
     for name, column in after.items():
         if name in found or name not in before or name in taken:

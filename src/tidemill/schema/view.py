@@ -57,6 +57,7 @@ class TableView:
             target = now[renamed.get(origin, origin)]
             was[target.name] = column.name
             kept = _alter(column, *changed[origin], ignored) if origin in changed else column
+            kept = replace(kept, origin=target.origin or kept.origin)  # it may not have been known before
             if origin in renamed and SchemaChangeKind.RENAME_COLUMN not in ignored and column.name == origin:
                 kept = replace(kept, name=target.name)
             columns.append((kept, target.name))
