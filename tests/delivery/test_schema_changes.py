@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,17 @@ class Stage:
             assert status.state is State.RUNNING, status.error
             return all(copy.rows("id", f"WHERE id = {id}") for copy in self.copies.values())
 
-        until(arrived, _PATIENCE)
+        self.wait(arrived)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """As long as changes are made: a machine with other work takes its time for a hundred of them."""
+        made, deadline = -1, 0.0
+        while not condition():
+            now = len(service.list_changes(self.pipeline, 1000))
+            if now > made:
+                made, deadline = now, time.monotonic() + _PATIENCE
+            assert time.monotonic() < deadline, f"{made} changes were made, and nothing since"
+            time.sleep(0.1)
 
 
 @contextmanager
@@ -131,7 +142,7 @@ def test_every_copy_equals_the_source_after_many_changes_under_load(
             recorded.record()
         columns, statements = change_under_load(stage, COUNT)
         stage.insert(2, "last")
-        until(lambda: stage.runtime.status(stage.name).lag_events == 0, _PATIENCE)
+        stage.wait(lambda: stage.runtime.status(stage.name).lag_events == 0)
         names = ", ".join(["id", "name", *columns])
         expected = origin.rows(names)
         for sink, copy in copies.items():
