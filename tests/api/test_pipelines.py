@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import orjson
@@ -21,6 +22,7 @@ from tidemill.contracts.sensing_store import SensedBatch, SensedTable
 from tidemill.errors import AccessRefused, ChangedMeanwhile, ConfigError, LifecycleError, TidemillError, UnknownPipeline
 from tidemill.log import LogConfig, LogWriter
 from tidemill.schema.sensing import TableProfile
+from tidemill.service.runtime import Runtime
 from tidemill.service.server import watched_files
 from tidemill.service.server.tokens import Role
 from tidemill.service.server.watched_files import WatchedFiles, watching_files
@@ -220,6 +222,26 @@ def test_a_pipeline_that_another_server_has_is_taken_over_when_that_one_ends(ser
     assert first.client().pipeline("orders").status == "running"
     first.close()
     until(lambda: client.pipeline("orders").status == "running")
+
+
+def test_a_defect_at_the_start_of_one_pipeline_stops_no_other(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = serve()
+    for name in ("ducks", "orders"):
+        first.client().create(document(name))
+    first.close()
+    start = Runtime.start
+
+    def stumble(runtime: Runtime, *names: str, **given: Any) -> None:
+        if "ducks" in names:
+            raise IndexError("list index out of range")
+        start(runtime, *names, **given)
+
+    monkeypatch.setattr(Runtime, "start", stumble)
+    second = serve()
+    client = second.client()
+    assert client.request("GET", "/readyz")["status"] == "ready"
+    assert (client.pipeline("ducks").status, client.pipeline("orders").status) == ("failed", "running")
+    assert client.status("ducks")["error"]["what"] == "builtins.IndexError was not expected"
 
 
 def test_a_stored_document_that_cannot_be_used_any_more_is_shown_as_failed(serve: Serve) -> None:

@@ -51,6 +51,20 @@ def test_java_writes_down_its_classes_until_there_is_an_archive(place: Path, nam
     assert archive_options("").startswith(f"-XX:SharedArchiveFile={place} ")
 
 
+def test_a_run_starts_beside_one_that_makes_the_archive_or_died_at_it(place: Path, names: Path, tmp_path: Path) -> None:
+    """Of what the maker left under the archive's name nothing may keep another Java from starting."""
+    started: list[str] = []
+    script = Path(archiver(tmp_path))
+    script.write_text(script.read_text().replace("exit 0", f"ls {place.parent} > {tmp_path}/seen; exit 1"))
+    assert not make_archive(place, names, str(script), "a.jar")
+    for name in (tmp_path / "seen").read_text().split():
+        (place.parent / name).touch()
+        started.append(archive_options(""))
+    (place.parent / f"{place.stem}.classes").touch()  # by an earlier version
+    started.append(archive_options(""))
+    assert set(started) == {f"-XX:DumpLoadedClassList={place.with_suffix(f'.{os.getpid()}.classes')}"}
+
+
 @pytest.mark.parametrize("asked", ["-Xshare:off", "-XX:SharedArchiveFile=/x.jsa", "-XX:ArchiveClassesAtExit=/x"])
 def test_who_asks_for_an_archive_gets_no_other(place: Path, asked: str) -> None:
     assert archive_options(f"-Xmx1g {asked}") == ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from tidemill.config import Pipeline
@@ -16,6 +16,7 @@ from tidemill.contracts.installation import AuditEntry
 from tidemill.errors import (
     ErrorData,
     LeaseHeld,
+    LifecycleError,
     PipelineBusy,
     TidemillError,
     UnknownPipeline,
@@ -34,6 +35,7 @@ from tidemill.service.server.restarts import Restarts
 from tidemill.service.server.scope import WHOLE, Scope
 from tidemill.state.audit import KEPT_AUDIT
 from tidemill.state.installation import InstallationStore
+from tidemill.stream.batch.failures import explain
 from tidemill.telemetry import events
 
 STANDBY = "standby"
@@ -98,7 +100,8 @@ class Fleet:
         self._restarts.close()
         running = [each.name for each in self.runtime.statuses() if each.state in (State.RUNNING, State.FAILING)]
         if running:
-            self.runtime.drain(*running, seconds=drain_seconds, cause=Cause(current_actor(), "the server stops"))
+            with suppress(LifecycleError):  # a second signal has closed the runtime before this one got to it
+                self.runtime.drain(*running, seconds=drain_seconds, cause=Cause(current_actor(), "the server stops"))
         self.runtime.close()
         self.store.close()
 
@@ -133,10 +136,13 @@ class Fleet:
         self._start_errors.pop(name, None)
         try:
             self.runtime.start(name, cause=cause, trial=trial, paused=each.captures_paused)
-        except TidemillError as error:
-            self._start_errors[name] = error
+        except Exception as failure:
+            # A defect of ours at one pipeline's start is that pipeline's failure: the others are started.
+            error = self._start_errors[name] = explain(failure)
             show_state(self.runtime.metrics, name, "" if isinstance(error, LeaseHeld) else str(State.FAILED))
-            raise
+            if error is failure:
+                raise
+            raise error from failure
 
     def _note_completed(self, status: PipelineStatus) -> None:
         """A pipeline that delivered what was there and ended is stopped, for every server, until somebody starts it."""

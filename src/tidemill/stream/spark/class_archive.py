@@ -30,6 +30,7 @@ _OPTIONS = ("SharedArchiveFile", "ArchiveClassesAtExit", "DumpLoadedClassList", 
 # Java would say on standard output that an archive does not fit.
 _SILENT = "-Xlog:disable -Xlog:all=error:stderr"
 _NAMES, _LIST = "-XX:DumpLoadedClassList=", ".classes"
+_CHOSEN = ".chosen"  # no list of a run: who makes the archive reads it
 _NAMED = "spark-"
 _KEPT = 2
 
@@ -44,7 +45,8 @@ def archive_options(asked: str) -> str:
         with suppress(OSError):
             os.utime(place)  # in use: it is removed after those that are not
         return f"-XX:SharedArchiveFile={place} {_SILENT}"
-    _tidy(place.parent)  # runs that were shorter left their lists
+    with suppress(OSError):  # others may tidy up at the same time
+        _tidy(place.parent)  # runs that were shorter left their lists
     return f"{_NAMES}{place.with_suffix(f'.{os.getpid()}{_LIST}')}"
 
 
@@ -74,7 +76,7 @@ def make_archive(place: Path, names: Path, java: str, classes: str) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        part, chosen = place.with_suffix(".part"), place.with_suffix(_LIST)
+        part, chosen = place.with_suffix(".part"), place.with_suffix(_CHOSEN)
         chosen.write_bytes(names.read_bytes().rpartition(b"\n")[0] + b"\n")  # Java still writes
         command = [java, "-Xshare:dump", f"-XX:SharedClassListFile={chosen}", f"-XX:SharedArchiveFile={part}",
                    "-XX:+UseSerialGC", *_SILENT.split(), "-cp", classes]  # fmt: skip
@@ -105,13 +107,13 @@ def make_archive(place: Path, names: Path, java: str, classes: str) -> bool:
 
 
 def _tidy(folder: Path) -> None:
-    """Removes all but the archives used last, and lists of runs that have ended."""
+    """Removes all but the archives used last, and lists of runs that have ended: their names have the run's pid."""
     found = sorted(folder.glob(f"{_NAMED}*.jsa"), key=lambda each: each.stat().st_mtime, reverse=True)
     for each in found[_KEPT:]:
-        for suffix in (".jsa", ".lock"):
+        for suffix in (".jsa", ".lock", _CHOSEN):
             each.with_suffix(suffix).unlink(missing_ok=True)
     for each in folder.glob(f"{_NAMED}*{_LIST}"):
-        if not Path(f"/proc/{each.suffixes[-2][1:]}").exists():
+        if not Path("/proc", each.stem.rpartition(".")[2]).exists():
             each.unlink(missing_ok=True)
 
 
