@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,8 @@ def describe(family: str, name: str) -> ComponentInfo:
         kind = registry.load(family, name)
     except ImportError:
         return ComponentInfo(family, name, "", (), False, None)
-    about = (kind.__doc__ or "").strip().partition("\n")[0]
+    ours = sys.modules.get(f"tidemill.{family}.{name}")  # its page begins with the same words
+    about = " ".join(((ours or kind).__doc__ or "").strip().partition("\n\n")[0].split())
     formats = tuple(sorted(kind.capabilities.formats)) if issubclass(kind, BaseSink) else ()
     config = kind.Config if issubclass(kind, Component) else None
     return ComponentInfo(family, name, about, formats, True, config.model_json_schema() if config else None)
