@@ -51,6 +51,7 @@ def test_two_servers_start_are_listed_and_end_and_nothing_is_left(stack: Stack, 
     listed = {each["name"]: each for each in stack("ps")}
     assert {name: each["state"] for name, each in listed.items()} == {"redis": "up", "nats": "up"}
     assert all(Path(each["log"]).is_relative_to(tmp_path) for each in listed.values())
+    assert [each["name"] for each in stack("ps", "nats")] == ["nats"]
     assert "Server is ready" in " ".join(stack("logs", "nats")["nats"])
     assert stack("up", "redis", "nats")["servers"] == first, "what is up stays as it is"
     assert stack("down", "nats") == {"ended": ["nats"]}

@@ -96,9 +96,9 @@ def up(names: Names = None, at: At = _AT, as_json: terminal.AsJson = False) -> N
 
 
 @app.command()
-def ps(at: At = _AT, as_json: terminal.AsJson = False) -> None:
+def ps(names: Names = None, at: At = _AT, as_json: terminal.AsJson = False) -> None:
     """List the servers that are up."""
-    found = [each for name in SERVERS if (each := KeptServer.read(at, name)) is not None]
+    found = [each for name in _choose(names) if (each := KeptServer.read(at, name)) is not None]
     if as_json:
         terminal.show_json([{"name": each.name, "state": each.state, "pid": each.server.pid, "log": each.log,
                              "variables": each.variables} for each in found])  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -316,20 +316,26 @@ def server(
     rows: Annotated[
         int, typer.Option(min=1000, help="Row changes of each backlog that the busy one drains.")
     ] = 300_000,
+    mode: Annotated[str, typer.Option(help="real_time or micro_batch; by default that of a document.")] = "",
     as_json: terminal.AsJson = False,
 ) -> None:
     """What `serve` costs beside `run`, and a takeover.
 
     Real processes over SQLite files; one pipeline is busy, the others idle. `--pipelines 200` is the real size."""
     from tidemill.lab.bench.server import ServerBench
+    from tidemill.lab.bench.soak import MODES
 
-    result = ServerBench(pipelines=pipelines, rows=rows, say=(lambda text: None) if as_json else terminal.say).run()
+    if mode not in ("", *MODES):
+        raise ConfigError(f'no trigger of this bench is called "{mode}"', fix=f"Give {' or '.join(MODES)}.")
+    say: Callable[[str], None] = (lambda text: None) if as_json else terminal.say
+    result = ServerBench(pipelines=pipelines, rows=rows, mode=mode, say=say).run()
     if as_json:
         terminal.show_json(result)
         return
     goals = {"throughput_ratio": "≥ 0.97", "api_p99_ms": "≤ 100"}
     terminal.show_table(
-        ["measure", "value", "goal"], [(key, f"{value:,}", goals.get(key, "")) for key, value in result.items()]
+        ["measure", "value", "goal"],
+        [(key, value if isinstance(value, str) else f"{value:,}", goals.get(key, "")) for key, value in result.items()],
     )
 
 

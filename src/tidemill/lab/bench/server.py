@@ -43,21 +43,24 @@ spec:
   source: {{type: sqlite, config: {{id: {name}, path: {file}}}}}
   sinks: [{{type: blackhole, config: {{id: nowhere-{name}}}}}]
   state_dir: {state}
+  {trigger}
 """
 _TABLE = "CREATE TABLE bench (id INTEGER PRIMARY KEY, customer INT, amount DECIMAL(12,2), note TEXT)"
 
 
 class ServerBench:
-    def __init__(self, *, pipelines: int, rows: int, say: Callable[[str], None]) -> None:
-        """`pipelines` in all, the busy one included."""
-        self.pipelines, self.rows, self._say = pipelines, rows, say
+    def __init__(self, *, pipelines: int, rows: int, say: Callable[[str], None], mode: str = "") -> None:
+        """`pipelines` in all, the busy one included. Without a `mode`, that of documents that do not say."""
+        self.pipelines, self.rows, self._say, self._mode = pipelines, rows, say, mode
         self._written = 0
 
     def run(self) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
             self._folder = Path(folder)
             (self._folder / "documents").mkdir()
-            return {"pipelines": self.pipelines, "rows": self.rows, **self._alone(), **self._measure_served()}
+            measured = {**self._alone(), **self._measure_served()}
+            (busy,) = config.load(self._document(_BUSY))
+            return {"pipelines": self.pipelines, "rows": self.rows, "mode": busy.spec.trigger.mode, **measured}
 
     def _alone(self) -> dict[str, Any]:
         self._add(_BUSY, "alone")
@@ -104,7 +107,9 @@ class ServerBench:
         with closing(sqlite3.connect(file)) as db:
             db.execute("PRAGMA journal_mode = wal")
             db.execute(_TABLE)
-        self._document(name).write_text(_DOCUMENT.format(name=name, file=file, state=self._folder / state))
+        trigger = f"trigger: {{mode: {self._mode}}}" if self._mode else ""
+        text = _DOCUMENT.format(name=name, file=file, state=self._folder / state, trigger=trigger)
+        self._document(name).write_text(text)
         if name == _BUSY:
             self._file, self._written = file, 0
 

@@ -111,7 +111,7 @@ class ControlPlane(LifecycleFleet):
                         self.store.add_document(new.stored())
                 for name in (*added, *changed):
                     if self._find(name).is_wanted:
-                        self._start_and_tell(name, cause)
+                        self._start_in_turn(name, cause)
         finally:
             self._release(*added, *changed)
         return Reloaded(tuple(added), tuple(changed), tuple(removed))

@@ -33,6 +33,7 @@ from tidemill.service.server.document_set import ControlSettings, DocumentSet
 from tidemill.service.server.managed import LeaseView, Managed, PipelineView
 from tidemill.service.server.restarts import Restarts
 from tidemill.service.server.scope import WHOLE, Scope
+from tidemill.service.server.start_pace import StartPace
 from tidemill.state.audit import KEPT_AUDIT
 from tidemill.state.installation import InstallationStore
 from tidemill.stream.batch.failures import explain
@@ -57,6 +58,7 @@ class Fleet:
         self._turns: dict[str, threading.RLock] = {}
         self._start_errors: dict[str, TidemillError] = {}
         self._restarts = Restarts(self._list_failed, self._start_again, policy=settings.restarts)
+        self._pace = StartPace(runtime.statuses)
         self.ready = self.stopping = False
 
     @property
@@ -90,7 +92,7 @@ class Fleet:
         self.runtime.subscribe(on_status=self._note_completed)
         for each in list(self._managed.values()):
             if each.is_wanted and each.pipeline is not None and self._is_current(each.name):
-                self._start_and_tell(each.name, Cause(current_actor(), "the server starts"))
+                self._start_in_turn(each.name, Cause(current_actor(), "the server starts"))
         self.ready = True
         self._restarts.begin()
 
@@ -161,6 +163,12 @@ class Fleet:
 
     def _pause(self, name: str, cause: Cause) -> None:
         self.runtime.pause(name, cause=cause)
+
+    def _start_in_turn(self, name: str, cause: Cause) -> None:
+        """One of many: when those before it are going."""
+        self._pace.wait(name, lambda: self.stopping)
+        if not self.stopping:
+            self._start_and_tell(name, cause)
 
     def _start_and_tell(self, name: str, cause: Cause) -> None:
         """For who shows the pipeline's state anyway."""
@@ -316,7 +324,7 @@ class Fleet:
             return
         try:
             if name in self._managed and self._managed[name].is_wanted and self._is_current(name):
-                self._start_and_tell(name, Cause(current_actor(), f"restart {number} after: {error.what}"))
+                self._start_in_turn(name, Cause(current_actor(), f"restart {number} after: {error.what}"))
         finally:
             turn.release()
 
