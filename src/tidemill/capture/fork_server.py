@@ -34,13 +34,25 @@ _LOADED = ("sqlite", "postgres", "mysql")
 
 
 def main() -> None:
+    preload()
     capture = importlib.import_module("tidemill.capture.__main__")
+    ForkServer(socket.socket(fileno=os.dup(0)), capture.main).run()
+
+
+def preload() -> None:
+    """Loads what every capture needs, and starts no thread. The first kernel that numba loads makes it build its tables
+    of types and start LLVM: 30 MB, which each child had to itself where only modules were imported."""
+    # Before Arrow is loaded, which would start a thread that tidies up after an allocator that nobody uses here, and
+    # numpy, which would start one for each core.
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    importlib.import_module("tidemill.capture.__main__")
     for source in _LOADED:
         with suppress(ImportError):  # a driver that is not installed is loaded by whoever needs it, and says so
             importlib.import_module(f"tidemill.sources.{source}")
+    importlib.import_module("tidemill.model.keyhash").warm_up()
     gc.collect()
     gc.freeze()  # a collection in a child would write to the pages that all share
-    ForkServer(socket.socket(fileno=os.dup(0)), capture.main).run()
 
 
 class ForkServer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -66,6 +67,19 @@ def held_by(pid: int) -> list[str]:
         with suppress(FileNotFoundError):
             found.append(os.readlink(each))
     return found
+
+
+def test_what_forks_has_one_thread_and_has_loaded_kernels() -> None:
+    """Of several threads a child has one, and what the others held stays locked; kernels are shared by all children."""
+    script = """
+import os
+from tidemill.capture.fork_server import preload
+preload()
+from tidemill.model import keyhash
+print(len(os.listdir("/proc/self/task")), len(keyhash._mix_numbers.signatures))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "1"]
 
 
 def test_a_child_has_no_descriptor_of_another(fork: Callable[[], ForkedProcess]) -> None:
