@@ -16,7 +16,7 @@ from tests.api.conftest import Harness, Serve, document, raw
 from tests.crash.actors import wait_for
 from tests.service.lease.test_leases import Keepers
 from tidemill.api.client import ServerClient
-from tidemill.contracts.installation import StoredAnswer
+from tidemill.contracts.installation import KeyClaim
 from tidemill.errors import ChangedMeanwhile, LifecycleError, UnknownPipeline
 from tidemill.service.lease.leases import keeping_leases
 from tidemill.service.server import elsewhere
@@ -156,7 +156,7 @@ def test_a_key_that_two_servers_get_at_once_is_carried_out_once(
 
 def test_a_key_of_a_server_that_is_gone_or_refused_can_be_used_again(servers: tuple[Harness, Harness]) -> None:
     first, second = servers
-    gone = StoredAnswer("digest", 0, "", "a server that never was", "2026-01-02T00:00:00+00:00")
+    gone = KeyClaim("a server that never was", "2026-01-02T00:00:00+00:00")
     principal = first.tokens.authenticate(first.admin)
     assert principal is not None
     assert first.store.claim_key(principal.id, "once", gone) is None

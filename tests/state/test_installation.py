@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.contracts.installation import AuditEntry, StoredAnswer, StoredDocument, StoredToken
+from tidemill.contracts.installation import AuditEntry, KeyClaim, StoredAnswer, StoredDocument, StoredToken
 from tidemill.state import audit, open_installation
 from tidemill.state.installation import InstallationStore
 
@@ -61,7 +61,7 @@ def test_the_first_answer_to_a_key_stays_until_it_is_old(store: InstallationStor
     answer = StoredAnswer("digest", 201, "{}", '{"name": "orders"}', "2026-01-02")
     store.keep_answer("a1", "key", answer, forget_before="2026-01-01")
     store.keep_answer("a1", "key", replace(answer, status=409), forget_before="2026-01-01")
-    claim = StoredAnswer("digest", 0, "", "one", "2026-01-02")
+    claim = KeyClaim("one", "2026-01-02")
     assert store.claim_key("a1", "key", claim) == answer
     assert store.claim_key("a2", "key", claim) is None
     store.keep_answer("a2", "key", replace(answer, at="2026-01-03"), forget_before="2026-01-03")
@@ -70,7 +70,7 @@ def test_the_first_answer_to_a_key_stays_until_it_is_old(store: InstallationStor
 
 
 def test_one_server_has_a_key_until_it_answers_or_is_gone(store: InstallationStore) -> None:
-    one, other = (StoredAnswer("digest", 0, "", name, "2026-01-02") for name in ("one", "other"))
+    one, other = (KeyClaim(name, "2026-01-02") for name in ("one", "other"))
     assert store.claim_key("a1", "key", one) is None
     assert store.claim_key("a1", "key", other) == one
     store.release_key("a1", "key", "other")
@@ -83,6 +83,12 @@ def test_one_server_has_a_key_until_it_answers_or_is_gone(store: InstallationSto
     store.keep_answer("a1", "key", answer, forget_before="2026-01-01")
     store.release_key("a1", "key", "one")
     assert store.claim_key("a1", "key", other, instead_of="one") == answer, "an answer stays, whatever it says"
+
+
+def test_a_server_of_an_earlier_version_takes_no_claim_for_an_answer(store: InstallationStore) -> None:
+    assert store.claim_key("a1", "key", KeyClaim("one", "2026-01-02")) is None
+    with store._database.reading() as run:
+        assert run("SELECT * FROM answers WHERE caller = 'a1' AND idempotency_key = 'key'") == []
 
 
 def test_the_audit_trail_is_newest_first_and_bounded(store: InstallationStore, monkeypatch: pytest.MonkeyPatch) -> None:

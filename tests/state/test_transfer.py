@@ -77,7 +77,7 @@ def test_every_table_is_moved_but_who_holds_leases(uri: str) -> None:
         else "SELECT tablename FROM pg_tables WHERE schemaname = 'tidemill_state'"
     )
     there = {str(name) for (name,) in rows(uri, listed)}
-    assert there - {"migrations", "lease_holders", "published_statuses", "server_requests"} == set(
+    assert there - {"migrations", "lease_holders", "published_statuses", "server_requests", "key_claims"} == set(
         tables(migrations.latest())
     )
 

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemill.api import problems
-from tidemill.contracts.installation import StoredAnswer
+from tidemill.contracts.installation import KeyClaim, StoredAnswer
 from tidemill.errors import StateError, TidemillError
 from tidemill.service.lease.leases import LeaseKeeper
 from tidemill.state.installation import InstallationStore
@@ -67,10 +67,10 @@ class Idempotency:
                 422, "idempotency-key-invalid", "the idempotency key is no key",
                 where="Idempotency-Key", fix=f"Send 1 to {_LONGEST} printable ASCII characters.",
             )  # fmt: skip
-        known = await anyio.to_thread.run_sync(self._claim, caller, key, _digest(scope))
+        known = await anyio.to_thread.run_sync(self._claim, caller, key)
         if known is None:
             return None
-        if known.is_claim:
+        if isinstance(known, KeyClaim):
             return _is_under_way()
         if known.request != _digest(scope):
             return problems.problem(
@@ -80,13 +80,13 @@ class Idempotency:
         headers = {**orjson.loads(known.headers), "Idempotent-Replayed": "true"}
         return Response(known.body.encode(), known.status, headers)
 
-    def _claim(self, caller: str, key: str, request: str) -> StoredAnswer | None:
+    def _claim(self, caller: str, key: str) -> StoredAnswer | KeyClaim | None:
         """None: the key is ours. A claim of our own is from a request whose end the store did not hear of."""
         if self._leases is not None:
             self._leases.announce()  # so that others can tell that we are there
-        ours = StoredAnswer(request, 0, "", self._us, datetime.now(UTC).isoformat(timespec="seconds"))
+        ours = KeyClaim(self._us, datetime.now(UTC).isoformat(timespec="seconds"))
         known = self._store.claim_key(caller, key, ours, instead_of=self._us)
-        if known is None or not known.is_claim:
+        if not isinstance(known, KeyClaim):
             return known
         if self._leases is not None and self._leases.is_there(known.claimant):
             return known

@@ -38,8 +38,7 @@ class StoredToken:
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """What a request with an idempotency key was answered. `request` is the digest of its method, path and body. While
-    it is under way, its server has claimed the key: the status is 0 then, and the body names that server."""
+    """What a request with an idempotency key was answered. `request` is the digest of its method, path and body."""
 
     request: str
     status: int
@@ -47,13 +46,13 @@ class StoredAnswer:
     body: str
     at: str
 
-    @property
-    def is_claim(self) -> bool:
-        return self.status == 0
 
-    @property
-    def claimant(self) -> str:
-        return self.body if self.is_claim else ""
+@dataclass(frozen=True, slots=True)
+class KeyClaim:
+    """The server that carries out a request with an idempotency key, while it is under way."""
+
+    claimant: str
+    at: str
 
 
 @dataclass(frozen=True, slots=True)

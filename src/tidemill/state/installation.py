@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
-from tidemill.contracts.installation import AuditEntry, StoredAnswer, StoredDocument, StoredToken
+from tidemill.contracts.installation import AuditEntry, KeyClaim, StoredAnswer, StoredDocument, StoredToken
 from tidemill.state.audit import INSTALLATION, append_audit
 from tidemill.state.shared_requests import SharedRequests
 from tidemill.state.store import Database
@@ -114,33 +114,38 @@ class InstallationStore(SharedRequests):
     # ---------------------------------------------------------------- answers to idempotency keys
 
     def claim_key(
-        self, caller: str, key: str, claim: StoredAnswer, *, instead_of: str | None = None
-    ) -> StoredAnswer | None:
+        self, caller: str, key: str, claim: KeyClaim, *, instead_of: str | None = None
+    ) -> StoredAnswer | KeyClaim | None:
         """None: the key is the claimant's now; of servers that claim it at once, one gets it. Else what is there: an
         answer, or the claim of somebody else than `instead_of`, who is gone."""
         with self._database.writing(INSTALLATION) as run:
-            found = run(f"SELECT {_ANSWER} FROM answers WHERE caller = ? AND idempotency_key = ?", caller, key)
-            there = StoredAnswer(*found[0]) if found else None
-            if there is not None and (not there.is_claim or there.claimant != instead_of):
-                return there
-            run("DELETE FROM answers WHERE caller = ? AND idempotency_key = ?", caller, key)
-            run(_KEEP_ANSWER, caller, key, *astuple(claim))
+            if found := run(f"SELECT {_ANSWER} FROM answers WHERE {_KEY}", caller, key):
+                return StoredAnswer(*found[0])
+            if found := run(f"SELECT claimant, at FROM key_claims WHERE {_KEY}", caller, key):
+                there = KeyClaim(*found[0])
+                if there.claimant != instead_of:
+                    return there
+            run(f"DELETE FROM key_claims WHERE {_KEY}", caller, key)
+            run(
+                "INSERT INTO key_claims (caller, idempotency_key, claimant, at) VALUES (?, ?, ?, ?)",
+                caller, key, claim.claimant, claim.at,
+            )  # fmt: skip
             return None
 
     def release_key(self, caller: str, key: str, claimant: str) -> None:
-        """Nothing was changed: the request may be sent again. An answer that was kept stays."""
-        self._write(
-            INSTALLATION,
-            "DELETE FROM answers WHERE caller = ? AND idempotency_key = ? AND status = 0 AND body = ?",
-            caller, key, claimant,
-        )  # fmt: skip
+        """The request is no longer under way: it was answered, or may be sent again because nothing was changed."""
+        self._write(INSTALLATION, f"DELETE FROM key_claims WHERE {_KEY} AND claimant = ?", caller, key, claimant)
 
     def keep_answer(self, caller: str, key: str, answer: StoredAnswer, *, forget_before: str) -> None:
-        """In place of the claim. The first answer to a key stays. Those from before `forget_before` are removed."""
+        """The first answer to a key stays. What is from before `forget_before` is removed."""
         with self._database.writing(INSTALLATION) as run:
             run("DELETE FROM answers WHERE at < ?", forget_before)
-            run("DELETE FROM answers WHERE caller = ? AND idempotency_key = ? AND status = 0", caller, key)
-            run(f"{_KEEP_ANSWER} ON CONFLICT (caller, idempotency_key) DO NOTHING", caller, key, *astuple(answer))
+            run("DELETE FROM key_claims WHERE at < ?", forget_before)  # of servers that never came back
+            run(
+                f"INSERT INTO answers (caller, idempotency_key, {_ANSWER}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (caller, idempotency_key) DO NOTHING",
+                caller, key, *astuple(answer),
+            )  # fmt: skip
 
     # ---------------------------------------------------------------- audit trail
 
@@ -176,6 +181,6 @@ class InstallationStore(SharedRequests):
 
 _DOCUMENT = "pipeline, origin, document, version, desired, changed_by, changed_at"
 _ANSWER = "request, status, headers, body, at"
-_KEEP_ANSWER = f"INSERT INTO answers (caller, idempotency_key, {_ANSWER}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_KEY = "caller = ? AND idempotency_key = ?"
 _TOKEN = "id, name, role, digest, created_at, expires_at, revoked_at, tenant, pipeline"
 _MARKS = ", ".join("?" * len(_TOKEN.split(",")))

@@ -188,6 +188,15 @@ MIGRATIONS = (
             " taken_by TEXT NOT NULL, answer TEXT NOT NULL)",
         ),
     ),
+    Migration(
+        18,
+        "idempotency keys of requests under way",  # not among the answers, where an older server would take it for one
+        (
+            "CREATE TABLE key_claims (caller TEXT NOT NULL, idempotency_key TEXT NOT NULL, claimant TEXT NOT NULL,"
+            " at TEXT NOT NULL, PRIMARY KEY (caller, idempotency_key))",
+            "DELETE FROM answers WHERE status = 0",
+        ),
+    ),
 )
 
 _APPLIED = (

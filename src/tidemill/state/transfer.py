@@ -27,7 +27,7 @@ from tidemill.state.migrations import Rows
 from tidemill.state.store import Database
 
 FORMAT = 1
-_LEFT_OUT = frozenset({"lease_holders", "published_statuses", "server_requests"})
+_LEFT_OUT = frozenset({"lease_holders", "published_statuses", "server_requests", "key_claims"})
 _TABLE = re.compile(r"(CREATE|DROP) TABLE (\w+)")
 _NAME = re.compile(r"[a-z_]+")
 
