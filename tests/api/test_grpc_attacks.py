@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
+import psycopg
 import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor
@@ -288,6 +289,22 @@ def test_a_message_that_was_given_again_is_no_longer_the_first_pulls(consumers: 
     late = ann.call("Streams.Ack", flows.SettleRequest(stream=AT, token=slow.token))
     assert list(late.done) == []
     assert list(bob.call("Streams.Ack", flows.SettleRequest(stream=AT, token=quick.token)).done) == [message.id]
+
+
+def test_a_pull_of_large_messages_is_bounded_in_bytes(consumers: tuple[Rpc, Rpc], database: str) -> None:
+    """A client takes replies of 4 MiB, and the server holds each in memory."""
+    ann, _ = consumers
+    with psycopg.connect(database, autocommit=True) as db:
+        db.execute("UPDATE pgstream.messages SET payload = convert_to(repeat('x', 1 << 20), 'UTF8')")
+        db.execute("UPDATE pgstream.messages SET payload = convert_to(repeat('x', 5 << 20), 'UTF8') WHERE id = 6")
+    pull = flows.PullRequest(stream=AT, limit=10_000, visibility_seconds=600)
+    replies = [[each.id for each in ann.call("Streams.Pull", pull).messages] for _ in range(3)]
+    assert replies == [[1, 2], [3, 4], [5]]
+    with pytest.raises(grpc.RpcError) as refused:
+        ann.call("Streams.Pull", pull)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, "alone, and larger than this client takes"
+    pull.max_bytes = (1 << 20) + 1000
+    assert [each.id for each in ann.call("Streams.Pull", pull).messages] == [7]
 
 
 def test_acks_do_not_wait_for_pulls_that_wait(

@@ -36,6 +36,65 @@ def test_a_message_is_nobody_elses_until_its_visibility_ends(make: Make, client:
     assert [(m.id, m.attempts) for m in again] == [(i, 2) for i in range(3, 11)]
 
 
+def sizes(client: Client) -> list[int]:
+    return [size for (size,) in client.db.execute("SELECT pgstream.size_of(m) FROM pgstream.messages m ORDER BY m.id")]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_pull_holds_so_many_bytes_and_the_rest_comes_with_the_next(make: Make, client: Client, ordered: bool) -> None:
+    make().write(batch(10))
+    group = client.group("orders", "g", ordered=ordered, visibility_seconds=LONG)
+    size = dict(enumerate(sizes(client), 1))
+    seen: list[int] = []
+    while pulled := group.pull(100, max_bytes=3 * max(size.values())):
+        assert sum(size[m.id] for m in pulled) <= 3 * max(size.values())
+        seen += [m.id for m in pulled]
+        if len(seen) <= 6:
+            assert len(pulled) >= 3
+        group.ack(*pulled)
+    assert seen == list(range(1, 11)), "each once, in its order"
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_is_given_again_is_bounded_in_bytes_too(make: Make, client: Client, ordered: bool) -> None:
+    make().write(batch(10))
+    group = client.group("orders", "g", ordered=ordered, visibility_seconds=GONE)
+    first = group.pull(6)
+    elapse()
+    bound = 4 * max(sizes(client))
+    again = group.pull(100, max_bytes=bound, visibility_seconds=LONG)
+    assert [m.id for m in again] == [m.id for m in first[: len(again)]]
+    assert len(again) < len(first)
+    rest = group.pull(100, visibility_seconds=LONG)
+    assert sorted(m.id for m in again + rest) == list(range(1, 11))
+    assert {m.id: m.attempts for m in again + rest} == {i: 2 if i <= 6 else 1 for i in range(1, 11)}
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_message_that_is_larger_than_the_bound_comes_alone(make: Make, client: Client, ordered: bool) -> None:
+    make().write(batch(3))
+    group = client.group("orders", "g", ordered=ordered, visibility_seconds=LONG)
+    assert [[m.id for m in group.pull(10, max_bytes=1)] for _ in range(4)] == [[1], [2], [3], []]
+    assert group.replay(id=1) == 3
+    group.nack(*group.pull(10))
+    assert [[m.id for m in group.pull(10, max_bytes=1)] for _ in range(4)] == [[1], [2], [3], []], "put back"
+
+
+def test_a_queue_of_an_earlier_version_is_brought_to_this_one(make: Make, client: Client) -> None:
+    make().write(batch(3))
+    group = client.group("orders", "g")
+    db = client.db
+    db.execute("DROP FUNCTION pgstream.pull(text, text, integer, interval, text, bigint)")
+    db.execute(
+        "CREATE FUNCTION pgstream.pull(stream text, group_name text, batch integer DEFAULT 10,"
+        " visibility interval DEFAULT NULL, consumer text DEFAULT NULL) RETURNS integer LANGUAGE sql AS 'SELECT 4'"
+    )
+    db.execute("COMMENT ON SCHEMA pgstream IS 'tidemill pgstream 4'")
+    client.upgrade()
+    assert [m.id for m in group.pull(10, max_bytes=1)] == [1]
+    assert [m.id for m in group.pull(10)] == [2, 3], "of two functions of this name none would be called"
+
+
 def test_an_ack_is_for_the_claimant_alone(make: Make, client: Client) -> None:
     make().write(batch(10))
     group = client.group("orders", "g", visibility_seconds=GONE)

@@ -257,20 +257,22 @@ class StreamRef(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., sink: _Optional[str] = ..., stream: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("stream", "limit", "visibility_seconds", "wait_seconds", "from_latest", "ordered")
+    __slots__ = ("stream", "limit", "visibility_seconds", "wait_seconds", "from_latest", "ordered", "max_bytes")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     VISIBILITY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     FROM_LATEST_FIELD_NUMBER: _ClassVar[int]
     ORDERED_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     stream: StreamRef
     limit: int
     visibility_seconds: float
     wait_seconds: float
     from_latest: bool
     ordered: bool
-    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., limit: _Optional[int] = ..., visibility_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., from_latest: _Optional[bool] = ..., ordered: _Optional[bool] = ...) -> None: ...
+    max_bytes: int
+    def __init__(self, stream: _Optional[_Union[StreamRef, _Mapping]] = ..., limit: _Optional[int] = ..., visibility_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., from_latest: _Optional[bool] = ..., ordered: _Optional[bool] = ..., max_bytes: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("token", "messages")

@@ -17,6 +17,7 @@ from tidemill.service.server.control import ControlPlane
 from tidemill.service.server.tokens import Role
 
 _MESSAGES, _MOST_MESSAGES = 10, 10_000
+_BYTES, _MOST_BYTES = 3 << 20, 64 << 20  # a client takes 4 MiB, unless it is told otherwise
 _MOST_WAIT_SECONDS = 20.0
 _EXTEND_SECONDS, _MOST_SECONDS = 30.0, 30 * 86_400.0
 _LONGEST_NAME, _LONGEST_REASON = 1000, 10_000
@@ -35,6 +36,7 @@ class StreamsService:
         visibility = check_seconds(request.visibility_seconds, "visibility_seconds", most=_MOST_SECONDS)
         wait = check_seconds(request.wait_seconds, "wait_seconds", most=_MOST_SECONDS)
         with self._queue(at, caller) as client:
+            client.upgrade()
             start: Literal["earliest", "latest"] = "latest" if request.from_latest else "earliest"
             group = client.group(at.stream, at.group, start=start, ordered=request.ordered)
             found = group.pull(
@@ -42,6 +44,7 @@ class StreamsService:
                 visibility_seconds=visibility or None,
                 wait_seconds=min(wait, _MOST_WAIT_SECONDS),
                 consumer=caller.principal.actor,
+                max_bytes=min(request.max_bytes or _BYTES, _MOST_BYTES),
                 hung_up=caller.gone.is_set,
             )
         return wire.PullReply(token=found[0].token if found else "", messages=[_message(each) for each in found])

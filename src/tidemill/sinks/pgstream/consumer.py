@@ -96,6 +96,13 @@ class Client:
         with explain_errors(self._where):
             install(self.db, self.schema)
 
+    def upgrade(self) -> None:
+        """Replaces functions of an earlier version, as the sink does at its start. A queue that is missing stays so."""
+        from tidemill.sinks.pgstream.tables import upgrade
+
+        with explain_errors(self._where):
+            upgrade(self.db, self.schema)
+
     def group(
         self,
         stream: str,
@@ -203,16 +210,19 @@ class Group:
         visibility_seconds: float | None = None,
         wait_seconds: float = 0.0,
         consumer: str | None = None,
+        max_bytes: int | None = None,
         hung_up: Callable[[], bool] = lambda: False,
     ) -> list[Message]:
-        """Messages that are nobody else's for `visibility_seconds`; then they are given again. Empty if none came
-        within `wait_seconds`, or if who waits for them has `hung_up`."""
+        """Messages that are nobody else's for `visibility_seconds`; then they are given again. At most `limit`, and as
+        many as `max_bytes` hold; one that is larger comes alone. Empty if none came within `wait_seconds`, or if who
+        waits for them has `hung_up`."""
         visibility = None if visibility_seconds is None else datetime.timedelta(seconds=visibility_seconds)
         deadline = time.monotonic() + wait_seconds
         while True:
             if hung_up():
                 return []
-            messages = self.client.messages([self.stream, self.name, limit, visibility, consumer])
+            bound = [] if max_bytes is None else [max_bytes]  # which a queue of an earlier version does not know
+            messages = self.client.messages([self.stream, self.name, limit, visibility, consumer, *bound])
             left = deadline - time.monotonic()
             if messages or left <= 0:
                 return messages

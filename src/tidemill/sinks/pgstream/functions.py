@@ -6,8 +6,19 @@
 from __future__ import annotations
 
 PULL = """
+-- Of versions before max_bytes: both would answer the same call.
+DROP FUNCTION IF EXISTS {s}.pull(text, text, integer, interval, text);
+DROP FUNCTION IF EXISTS {s}.pull_ordered({s}.groups, integer, uuid, timestamptz, text);
+
+CREATE OR REPLACE FUNCTION {s}.size_of(m {s}.messages)
+RETURNS integer LANGUAGE sql IMMUTABLE AS $$
+    -- What a consumer is sent; of a payload out of line only the length is read.
+    SELECT octet_length(m.payload) + coalesce(octet_length(m.key), 0) + octet_length(m.event_id)
+        + octet_length(m.table_name) + coalesce(octet_length(m.headers::text), 0) + 100
+$$;
+
 CREATE OR REPLACE FUNCTION {s}.pull(stream text, group_name text, batch integer DEFAULT 10,
-    visibility interval DEFAULT NULL, consumer text DEFAULT NULL)
+    visibility interval DEFAULT NULL, consumer text DEFAULT NULL, max_bytes bigint DEFAULT NULL)
 RETURNS TABLE (id bigint, token uuid, attempts integer, event_id text, op text, table_name text, "offset" bigint,
     "position" text, lsn pg_lsn, commit_time timestamptz, key bytea, payload bytea, content_type text, headers jsonb)
 LANGUAGE plpgsql {plans} AS $$
@@ -20,8 +31,12 @@ DECLARE
     due bigint[];
     spent bigint[];
     places tid[];
+    fitting bigint[];
+    left_over bigint;
+    is_full boolean := false;
     given bigint[] := ARRAY[]::bigint[];
     room integer;
+    bytes bigint := pull.max_bytes;  -- that are left; NULL: any number
     reached bigint;
 BEGIN
     IF g.ordered THEN
@@ -39,15 +54,28 @@ BEGIN
               WHERE c.group_id = g.id AND c.visible_at <= moment
               ORDER BY c.visible_at, c.id LIMIT pull.batch - cardinality(given) FOR UPDATE SKIP LOCKED) d;
         EXIT WHEN due IS NULL AND spent IS NULL;
+        IF bytes IS NOT NULL AND due IS NOT NULL THEN
+            -- In the order in which they became due, as far as there is room; the first message of a pull always fits.
+            SELECT array_agg(f.id), array_agg(f.place), bytes - coalesce(max(f.held), 0)
+            INTO fitting, places, left_over
+            FROM (SELECT x.id, x.place, x.number, sum(coalesce({s}.size_of(m), 0)) OVER (ORDER BY x.number) AS held
+                  FROM unnest(due, places) WITH ORDINALITY x (id, place, number)
+                  LEFT JOIN {s}.messages m ON m.stream_id = g.stream_id AND m.id = x.id) f
+            WHERE f.held <= bytes OR (f.number = 1 AND cardinality(given) = 0);
+            is_full := cardinality(due) > coalesce(cardinality(fitting), 0);
+            due := fitting;
+            bytes := left_over;
+        END IF;
         UPDATE {s}.claims c SET token = mine, consumer = pull.consumer, attempts = c.attempts + 1, visible_at = until
         WHERE c.ctid = ANY (places);  -- they are locked
         given := given || coalesce(due, ARRAY[]::bigint[]);
         EXIT WHEN spent IS NULL;
         PERFORM {s}.bury(g, spent);  -- may make others visible, and leaves room for more
+        EXIT WHEN is_full;
     END LOOP;
-    room := pull.batch - cardinality(given);
+    room := CASE WHEN is_full OR bytes <= 0 THEN 0 ELSE pull.batch - cardinality(given) END;
     IF room > 0 AND g.ordered THEN
-        given := given || {s}.pull_ordered(g, room, mine, until, pull.consumer);
+        given := given || {s}.pull_ordered(g, room, mine, until, pull.consumer, bytes, cardinality(given) = 0);
     END IF;
     IF cardinality(given) > 0 THEN
         RETURN QUERY
@@ -58,6 +86,13 @@ BEGIN
     END IF;
     IF room > 0 AND NOT g.ordered THEN
         SELECT x.cursor INTO reached FROM {s}.groups x WHERE x.id = g.id FOR UPDATE;
+        IF bytes IS NOT NULL THEN
+            SELECT count(*) INTO room
+            FROM (SELECT m.id, sum({s}.size_of(m)) OVER (ORDER BY m.id) AS held
+                  FROM {s}.messages m WHERE m.stream_id = g.stream_id AND m.id > reached ORDER BY m.id LIMIT room) f
+            WHERE f.held <= bytes;
+            IF cardinality(given) = 0 THEN room := greatest(room, 1); END IF;
+        END IF;
         -- All of them are behind the cursor, and so behind those that were given again.
         RETURN QUERY
             WITH next AS MATERIALIZED (
@@ -77,7 +112,8 @@ BEGIN
     END IF;
 END $$;
 
-CREATE OR REPLACE FUNCTION {s}.pull_ordered(g {s}.groups, room integer, mine uuid, until timestamptz, consumer text)
+CREATE OR REPLACE FUNCTION {s}.pull_ordered(g {s}.groups, room integer, mine uuid, until timestamptz, consumer text,
+    bytes bigint, is_first boolean)
 RETURNS bigint[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -93,17 +129,25 @@ BEGIN
         EXIT WHEN parked >= {most_parked};
         -- A window of the stream: of each key that has no claim yet, the first message.
         WITH w AS MATERIALIZED (
-            SELECT m.id, {s}.order_key(m.table_name, m.key) AS key
+            SELECT m.id, {s}.order_key(m.table_name, m.key) AS key,
+                   CASE WHEN bytes IS NULL THEN 0 ELSE {s}.size_of(m) END AS size
             FROM {s}.messages m WHERE m.stream_id = g.stream_id AND m.id > reached
             ORDER BY m.id LIMIT greatest(2 * (room - cardinality(given)), 100)
-        ), free AS (
-            SELECT f.id FROM (
-                SELECT w.id, w.key, row_number() OVER (PARTITION BY w.key ORDER BY w.id) AS place FROM w) f
+        ), wanted AS MATERIALIZED (
+            SELECT f.id, f.size FROM (
+                SELECT w.id, w.key, w.size, row_number() OVER (PARTITION BY w.key ORDER BY w.id) AS place FROM w) f
             WHERE f.key IS NULL OR (f.place = 1 AND NOT EXISTS (
                 SELECT 1 FROM {s}.claims c WHERE c.group_id = g.id AND c.key = f.key))
             ORDER BY f.id LIMIT room - cardinality(given)
+        ), free AS MATERIALIZED (
+            -- As far as there is room; the first message of a pull always fits.
+            SELECT f.id, f.size FROM (
+                SELECT w.id, w.size, sum(w.size) OVER by_id AS held, row_number() OVER by_id AS place
+                FROM wanted w WINDOW by_id AS (ORDER BY w.id)) f
+            WHERE f.held <= coalesce(bytes, 0) OR (f.place = 1 AND is_first AND cardinality(given) = 0)
         ), last AS (
-            SELECT CASE WHEN (SELECT count(*) FROM free) = room - cardinality(given)
+            SELECT CASE WHEN (SELECT count(*) FROM wanted) = room - cardinality(given)
+                          OR (SELECT count(*) FROM free) < (SELECT count(*) FROM wanted)
                         THEN (SELECT max(id) FROM free) ELSE (SELECT max(id) FROM w) END AS id
         ), claimed AS (
             INSERT INTO {s}.claims (group_id, id, key, token, consumer, attempts, visible_at)
@@ -112,7 +156,9 @@ BEGIN
                    CASE WHEN f.id IS NOT NULL THEN until ELSE 'infinity' END
             FROM w LEFT JOIN free f ON f.id = w.id, last WHERE w.id <= last.id RETURNING 1
         )
-        SELECT (SELECT array_agg(id) FROM free), (SELECT id FROM last) INTO fresh, window_end;
+        SELECT (SELECT array_agg(id) FROM free), (SELECT id FROM last),
+               bytes - (SELECT coalesce(sum(size), 0) FROM free)
+        INTO fresh, window_end, bytes;
         EXIT WHEN window_end IS NULL;
         reached := window_end;
         given := given || coalesce(fresh, ARRAY[]::bigint[]);

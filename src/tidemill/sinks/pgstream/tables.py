@@ -19,7 +19,8 @@ from tidemill.sinks.pgstream import functions
 if TYPE_CHECKING:
     from tidemill.sinks._shared.pg_client import Connection
 
-VERSION = 4
+VERSION = 5
+_MARK = "tidemill pgstream "
 _MOST_PARKED = 10_000  # messages kept back in one ordered group before it waits for acks
 # Claims come and go, so statistics about them are never true: lines are looked up by index, whatever those say.
 _PLANS = "SET enable_seqscan = off SET enable_bitmapscan = off"
@@ -177,7 +178,7 @@ def install(db: Connection, schema: str) -> None:
     from psycopg import sql
 
     name = sql.Identifier(schema)
-    marker = f"tidemill pgstream {VERSION}"
+    marker = f"{_MARK}{VERSION}"
     if _marker(db, schema) == marker:
         return
     with db.transaction():
@@ -189,6 +190,12 @@ def install(db: Connection, schema: str) -> None:
         for part in (_TABLES, _GROUPS, functions.PULL, functions.SETTLE, functions.SWEEP):
             db.execute(sql.SQL(part).format(s=name, most_parked=sql.Literal(_MOST_PARKED), plans=sql.SQL(_PLANS)))
         db.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(name, sql.Literal(marker)))
+
+
+def upgrade(db: Connection, schema: str) -> None:
+    """`install`, where an earlier version did so before."""
+    if (_marker(db, schema) or "").startswith(_MARK):
+        install(db, schema)
 
 
 def _marker(db: Connection, schema: str) -> str | None:
