@@ -36,6 +36,7 @@ app = terminal.commands("Servers on loopback for examples: up, ps, logs, down.")
 Names = Annotated[list[str] | None, typer.Argument(help="Which servers; all by default.", show_default=False)]
 At = Annotated[Path, typer.Option("--at", help="Where they are noted and keep their data.")]
 _AT = Path("build") / "stack"
+_NOTHING_UP = "Nothing is up. `make up` starts all servers, `make up ARGS=postgres` one of them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ def up(names: Names = None, at: At = _AT, as_json: terminal.AsJson = False) -> N
     """Start servers that are not up yet; print what examples need to reach them."""
     chosen, at = _choose(names), at.absolute()
     keepers = {name: _start_keeper(at, name) for name in chosen if not _is_up(KeptServer.read(at, name))}
+    if keepers:
+        terminal.progress(f"starting {', '.join(keepers)} …")
     failed = {name: problem for name, keeper in keepers.items() if (problem := _wait(at, name, keeper))}
     found = [each for name in chosen if (each := KeptServer.read(at, name)) is not None]
     if as_json:
@@ -106,7 +109,7 @@ def ps(names: Names = None, at: At = _AT, as_json: terminal.AsJson = False) -> N
     terminal.show_table(
         ("server", "state", "pid", "address"),
         [(each.name, each.state, str(each.server.pid), " ".join(each.variables.values())) for each in found],
-        empty="Nothing is up. `make up` starts all servers, `make up ARGS=postgres` one of them.",
+        empty=_NOTHING_UP,
     )
 
 
@@ -132,6 +135,8 @@ def logs(
     for name, text in said.items():
         for line in text:
             terminal.say_line(f"{name} | {line}")
+    if not said:
+        terminal.say(_NOTHING_UP)
 
 
 @app.command()
