@@ -26,9 +26,9 @@ def export_store(
     yes: terminal.Yes = False,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Write the whole store into a file: documents, tokens, lifecycle, positions, snapshots, decisions.
+    """Write the whole store into a file.
 
-    No pipeline may run meanwhile. The file is for its owner alone: documents of the API are in it as they were sent.
+    Documents, tokens, lifecycle, positions, snapshots, decisions. No pipeline may run meanwhile. The file is for its owner alone: documents of the API are in it as they were sent.
     """
     from tidemill.errors import StateError
     from tidemill.service.state_transfer import export_state
@@ -45,7 +45,9 @@ def import_store(
     state: State = _DEFAULT,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Read such a file into a store that has nothing: all of it, or nothing."""
+    """Read such a file into a store that has nothing.
+
+    All of it, or nothing."""
     from tidemill.service.state_transfer import import_state
 
     _show(import_state(state, file), file, as_json)
