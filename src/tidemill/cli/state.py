@@ -28,7 +28,8 @@ def export_store(
 ) -> None:
     """Write the whole store into a file.
 
-    Documents, tokens, lifecycle, positions, snapshots, decisions. No pipeline may run meanwhile. The file is for its owner alone: documents of the API are in it as they were sent.
+    Documents, tokens, lifecycle, positions, snapshots, decisions. No pipeline may run meanwhile. The file is for
+    its owner alone: documents of the API are in it as they were sent.
     """
     from tidemill.errors import StateError
     from tidemill.service.state_transfer import export_state

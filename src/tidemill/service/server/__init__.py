@@ -7,8 +7,8 @@ dispatch      workers that a server starts itself
 local         the same from the state store alone, for commands without a server
 managed       one pipeline: its document and what an operator wants of it
 fleet         pipelines while they run; scheduled those that run by cron
-restarts      starts after a failure; start_pace how many at a time; reload reads files again; repeated is the thread that
-              looks again and again
+restarts      starts after a failure; repeated is the thread that looks again and again
+start_pace    how many pipelines start at a time; reload reads files again
 tokens        who may ask for what; scope which pipelines a token is for
 worker        one pipeline in a process of its own
 """
