@@ -37,7 +37,8 @@ def preload() -> None:
     import pyspark.worker  # noqa: F401  what a worker runs
 
     from tidemill.model import keyhash
-    from tidemill.stream.lane import deliver
+    from tidemill.stream.lane import deliver, sensing, standing  # noqa: F401
+    from tidemill.stream.spark import source  # noqa: F401
 
     keyhash.warm_up()
     deliver.warm_up()

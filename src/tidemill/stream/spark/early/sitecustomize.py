@@ -1,4 +1,5 @@
-"""Runs in the planning process of a stream before anything is imported, and answers Java at once.
+"""Runs in the Python processes of Spark before anything is imported: it takes Spark's archives off the path, and in the
+planning process of a stream it answers Java at once.
 
 Java gives that process ten seconds to connect, fixed in its code (PythonWorkerFactory.createSimpleWorker, Spark 4.3).
 In that time it would import PySpark, uncompiled out of an archive, which takes longer on a busy machine; then the
@@ -12,6 +13,25 @@ import sys
 
 _PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _SECONDS = 60
+
+
+def leave_out_archives() -> None:
+    """Spark puts PySpark on the path as an archive, with a jar beside it. Out of an archive modules come uncompiled,
+    and each worker reads the list of its files again for every package of PySpark that was imported: 16 MB. Where
+    the archives belong to an installed PySpark, that one is taken."""
+    import zipimport
+    from importlib.machinery import PathFinder
+
+    plain = [place for place in sys.path if not place.endswith((".zip", ".jar"))]
+    spark, py4j = (PathFinder.find_spec(name, plain) for name in ("pyspark", "py4j"))
+    if spark is None or spark.origin is None or py4j is None:
+        return
+    inside = os.path.join(os.path.dirname(os.path.realpath(spark.origin)), "")
+    archives = [place for place in sys.path if place not in plain and os.path.realpath(place).startswith(inside)]
+    sys.path[:] = [place for place in sys.path if place not in archives]
+    for archive in archives:
+        sys.path_importer_cache.pop(archive, None)
+        zipimport._zip_directory_cache.pop(archive, None)  # type: ignore[attr-defined]
 
 
 def connect_early(seconds: int = _SECONDS) -> None:
@@ -55,6 +75,7 @@ def run_the_other() -> None:
         spec.loader.exec_module(module_from_spec(spec))
 
 
+leave_out_archives()
 if _PLANNER in sys.orig_argv:
     connect_early()
 run_the_other()
