@@ -55,7 +55,8 @@ class ServerBench:
         self._written = 0
 
     def run(self) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
+        # What was killed may still write.
+        with tempfile.TemporaryDirectory(prefix="tidemill-bench-", ignore_cleanup_errors=True) as folder:
             self._folder = Path(folder)
             (self._folder / "documents").mkdir()
             measured = {**self._alone(), **self._measure_served()}
