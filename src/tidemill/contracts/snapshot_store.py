@@ -43,6 +43,10 @@ class SnapshotRecord:
         one."""
         return f"{self.id}_{self.mark}" if self.mark else str(self.id)
 
+    def owns(self, staging_id: str) -> bool:
+        """Whether a chunk of this snapshot was staged under it (`ChunkCopy.staging_id`)."""
+        return staging_id.startswith(f"snapshot{self.identity}.")
+
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:

@@ -240,3 +240,11 @@ def sweep(store: Store, adopted: Callable[[str], bool], staged_by_somebody: Call
     for id in gone:
         remove(store, id)
     return gone
+
+
+def drop_staged(log: str, unwanted: Callable[[str], bool]) -> None:
+    """Gives up what is staged under such ids. Who adopts one of them meanwhile finds `StagingLost`, or has given its
+    parts their second names already."""
+    store = open_store(log)
+    for id in filter(unwanted, ids(store)):
+        remove(store, id)

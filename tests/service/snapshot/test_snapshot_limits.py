@@ -28,6 +28,8 @@ from tidemill.errors import TableLocked
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.log.copying import find_excused
 from tidemill.log.staging import Manifest, Part, Staging
+from tidemill.log.staging import ids as staged_ids
+from tidemill.log.store import open_store
 from tidemill.model.block import Block, Op
 from tidemill.model.snapshot import ChunkState, SnapshotState, TableState
 from tidemill.model.table import Table
@@ -241,6 +243,32 @@ def test_a_cancelled_copy_excuses_no_event_from_before_it(database: str, tmp_pat
         snapshot_requests.cancel(copy.pipeline)
         copy.until(lambda: copy.log.read_copying() == {}, f"{copy.log.read_copying()}")
         assert find_excused(copy.log.read_copying(), blocks, {offset}) == set(), "it never comes"
+
+
+def test_what_a_cancelled_copy_staged_is_removed_while_the_pipeline_runs(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of the copy after it nothing is."""
+    monkeypatch.setattr(ChunkAdopter, "_is_full", lambda adopter, ready: True)
+    execute(
+        database, "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 400) n",
+    )  # fmt: skip
+    with copying(database, tmp_path, "public.t", mode="never", chunk_rows=100) as copy:
+        store = open_store(copy.pipeline.log_uri)
+        copy.until(lambda: copy.log.tail().position)
+        cancelled = snapshot_requests.start(copy.pipeline, ["public.t"], "").id
+        with closing(copy.pipeline.build_state()) as state:
+            copy.until(lambda: len(state.snapshots.chunks("copied", cancelled, ChunkState.STAGED)) == 4)
+        assert len(staged_ids(store)) == 4
+        snapshot_requests.cancel(copy.pipeline)
+        copy.until(lambda: not staged_ids(store), f"{staged_ids(store)} stay")
+        snapshot_requests.start(copy.pipeline, ["public.t"], "")
+        copy.until(lambda: len(staged_ids(store)) == 4)
+        monkeypatch.undo()
+        copy.until_done()
+        assert copy.equals("t")
+        assert staged_ids(store) == []
 
 
 def test_rows_of_a_table_without_a_key_are_there_at_least_once(database: str, tmp_path: Path) -> None:

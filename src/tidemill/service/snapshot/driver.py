@@ -16,7 +16,7 @@ from tidemill.config.pipeline import Pipeline
 from tidemill.contracts import ChunkCopy, SnapshotReader, SnapshotRecord, SnapshotSource, StateStore, TableCopy
 from tidemill.errors import ConnectionLost, StructureChanged, TableLocked, TidemillError, from_data, is_retryable
 from tidemill.log.reader import LogReader
-from tidemill.log.staging import Staging
+from tidemill.log.staging import Staging, drop_staged
 from tidemill.model.position import Offset
 from tidemill.model.snapshot import Chunk, ChunkState, SnapshotState, TableState
 from tidemill.retry import RetryPolicy
@@ -68,7 +68,7 @@ class SnapshotDriver:
         self._thread: threading.Thread | None = None
         self._reader: SnapshotReader | None = None
         self._observations = Observations()
-        self._of = 0  # the snapshot that they belong to
+        self._of: SnapshotRecord | None = None  # the snapshot that they belong to
         self._called = 0  # the snapshot that readers were called for before there was work
         self._delivered = delivered
         self._left_over: LeftOver | None = None  # while state sinks remove what the source no longer has
@@ -130,13 +130,17 @@ class SnapshotDriver:
             self._looked = True
         record = self._store.active(self._name)
         self._land(record, self._reader)
+        if self._of is not None and not self._is_current(record):
+            # It is over, or was replaced, and its readers have returned: nobody adopts what it left.
+            drop_staged(self._pipeline.log_uri, self._of.owns)
+            self._of = None
         if record is None:
             self.floor, self.idle = None, True
             newest = self._store.records(self._name, 1) if not self.tables else []
             self.tables = tuple(self._store.tables(self._name, newest[0].id)) if newest else self.tables
             return _IDLE_SECONDS
-        if record.id != self._of:
-            self._of, self._observations, self._thrown_away, self._left_over = record.id, Observations(), {}, None
+        if not self._is_current(record):
+            self._of, self._observations, self._thrown_away, self._left_over = record, Observations(), {}, None
             if record.observation and record.since >= self._log.gap().offset:
                 self._observations.all.append((record.since, record.observation))
         self._hold(record)
@@ -213,11 +217,16 @@ class SnapshotDriver:
     def _land(self, record: SnapshotRecord | None, reader: SnapshotReader) -> None:
         """A snapshot that is paused takes what is being read, and begins nothing further. Of one that is over, or was
         replaced, it is of no use to anybody."""
-        if not self._readers.standing or (record is not None and (record.id, record.state) == (self._of, _RUNNING)):
+        current = record if self._is_current(record) else None
+        if not self._readers.standing or (current is not None and current.state is _RUNNING):
             return
         found = self._readers.end()
-        if record is not None and record.id == self._of:
-            self._take(found, self._store.tables(self._name, record.id), reader)
+        if current is not None:
+            self._take(found, self._store.tables(self._name, current.id), reader)
+
+    def _is_current(self, record: SnapshotRecord | None) -> bool:
+        """Whether observations and what is being read belong to it."""
+        return record is not None and self._of is not None and record.identity == self._of.identity
 
     def _prepare(
         self, record: SnapshotRecord, tables: Sequence[TableCopy], reader: SnapshotReader
