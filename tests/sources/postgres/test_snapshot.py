@@ -89,6 +89,25 @@ def test_chunks_by_a_key_of_any_type_have_every_row_once(database: str, key: str
     assert sorted(row["n"] for rows in found for row in rows) == list(range(1, 206))
 
 
+def test_an_integer_key_with_few_gaps_is_cut_into_ranges_without_a_walk_over_its_index(database: str) -> None:
+    """No range has more rows than a chunk may have; where most values have no row, the index tells where chunks end."""
+    execute(
+        database, "CREATE TABLE dense (k int PRIMARY KEY)", "CREATE TABLE sparse (k bigint PRIMARY KEY)",
+        "INSERT INTO dense SELECT n FROM generate_series(-100, 104) n WHERE n NOT BETWEEN 20 AND 60",
+        "INSERT INTO sparse SELECT n * 1000 FROM generate_series(1, 205) n", "ANALYZE",
+    )  # fmt: skip
+    reader = reader_of(database, "public.dense", "public.sparse")
+    dense, sparse = described(reader, "public.dense"), described(reader, "public.sparse")
+    chunks = walk(reader, dense, 50)
+    execute(database, "INSERT INTO dense VALUES (-101), (105), (2147483647)")
+    found = [[row["k"] for row in rows] for rows in copy(reader, dense, *chunks)]
+    assert [chunk.upper for chunk in chunks] == [("-51",), ("-1",), ("49",), ("99",), None]
+    assert [len(rows) for rows in found] == [51, 50, 20, 39, 7]
+    assert [key for rows in found for key in rows] == [*range(-101, 20), *range(61, 106), 2147483647]
+    assert [len(rows) for rows in copy(reader, sparse, *walk(reader, sparse, 50))] == [50, 50, 50, 50, 5]
+    reader.close()
+
+
 def test_chunks_by_a_composite_key_go_by_its_index_and_end_though_the_table_grows(database: str) -> None:
     execute(
         database, "CREATE TABLE t (a int, b text, n int, PRIMARY KEY (b, a))",

@@ -30,6 +30,7 @@ from tidemill.sources.postgres.client import SESSION, CopySession, Endpoint, con
 from tidemill.sources.postgres.config import PostgresConfig
 from tidemill.sources.postgres.copy_out import CopyMemory, CopyOut
 from tidemill.sources.postgres.errors import PublicationProblem, ServerBusy, TableRedefined, translate
+from tidemill.sources.postgres.key_ranges import KeyRange, compare, measure_keys, next_key
 from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.pages import Pages, check_file, file_query, measure_pages, next_bound, page_conditions
 from tidemill.sources.postgres.publication.published import (
@@ -38,7 +39,7 @@ from tidemill.sources.postgres.publication.published import (
     PublishedRelation,
     streamed_relations,
 )
-from tidemill.sources.postgres.relations import announce, identifier, literal, signature_query
+from tidemill.sources.postgres.relations import announce, identifier, signature_query
 from tidemill.sources.postgres.scan import scan_catalog
 from tidemill.telemetry.failpoints import failpoint
 
@@ -82,8 +83,8 @@ class PostgresSnapshotReader:
         self._endpoint: Endpoint | None = None
         self._session: CopySession | None = None
         self._memory: CopyMemory | None = None
+        self._ranges: dict[tuple[str, str], KeyRange] = {}  # by table and part
         self._pages: dict[tuple[str, str], Pages | None] = {}  # the same of tables without a key
-        self._ends: dict[tuple[str, str], Bound | None] = {}  # by table and part, the last key when it was planned
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._config,)
@@ -179,23 +180,11 @@ class PostgresSnapshotReader:
     def _plan_keys(
         self, table: SnapshotTable, token: _Token, part: str, after: Bound | None, rows: int
     ) -> Bound | None:
-        key = ", ".join(identifier(name) for name in table.key)
-        # Under names of their own: ORDER BY would take a column of the answer, which is text.
-        shown = ", ".join(f"{identifier(name)}::text AS tidemill_{n}" for n, name in enumerate(table.key))
-        name = part or _name(table)
+        name, key, types = part or _name(table), table.key, token.key_types
         with self._connect() as db:
-            if after is None or (table.name, part) not in self._ends:
-                # Rows after the last one of now come by the stream, so that a table that grows has an end.
-                backwards = ", ".join(f"{identifier(column)} DESC" for column in table.key)
-                end = db.execute(f"SELECT {shown} FROM ONLY {name} ORDER BY {backwards} LIMIT 1".encode()).fetchone()
-                self._ends[table.name, part] = None if end is None else tuple(end)
-            last = self._ends[table.name, part]
-            conditions = [_comparison(table.key, token, ">", after)] if after is not None else []
-            conditions += [_comparison(table.key, token, "<=", last)] if last is not None else []
-            where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-            walk = f"SELECT {shown} FROM ONLY {name}{where} ORDER BY {key} OFFSET {rows - 1} LIMIT 1"
-            row = db.execute(walk.encode()).fetchone()
-            return None if row is None or tuple(row) == last else tuple(row)
+            if after is None or (table.name, part) not in self._ranges:
+                self._ranges[table.name, part] = measure_keys(db, name, key, types)
+            return next_key(db, name, key, types, self._ranges[table.name, part], after, rows)
 
     def _plan_pages(self, table: SnapshotTable, part: str, after: Bound | None, rows: int) -> Bound | None:
         with self._connect() as db:
@@ -317,22 +306,16 @@ def _name(table: SnapshotTable) -> str:
     return identifier(table.table.schema, table.table.name)
 
 
-def _comparison(key: Sequence[str], token: _Token, operator: str, bound: Bound) -> str:
-    columns = ", ".join(identifier(name) for name in key)
-    values = ", ".join(literal(text, kind) for text, kind in zip(bound, token.key_types, strict=True))
-    return f"({columns}) {operator} ({values})"
-
-
 def _copy(chunk: Chunk, table: SnapshotTable, token: _Token) -> str:
     conditions = [f"({condition})" for condition in (token.condition, chunk.where) if condition]
     if not table.key:
         conditions += page_conditions(chunk)
     elif chunk.lower is not None:
-        conditions.append(_comparison(table.key, token, ">", chunk.lower))
+        conditions.append(compare(table.key, token.key_types, ">", chunk.lower))
     if table.key and chunk.upper is not None:
-        conditions.append(_comparison(table.key, token, "<=", chunk.upper))
+        conditions.append(compare(table.key, token.key_types, "<=", chunk.upper))
     if chunk.points:
-        points = [_comparison(table.key, token, "=", _print(point, token)) for point in chunk.points]
+        points = [compare(table.key, token.key_types, "=", _print(point, token)) for point in chunk.points]
         conditions.append(f"({' OR '.join(points)})")
     columns = ", ".join(identifier(c.name) for c in table.table.columns)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
