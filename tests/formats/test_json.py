@@ -374,6 +374,28 @@ def test_a_key_that_its_type_cannot_hold_is_its_exact_text_and_one_left_out_is_t
     ]
 
 
+def test_what_all_rows_of_a_block_share_is_written_as_where_they_differ() -> None:
+    """As rows of a snapshot's chunk share their position and time, and have no transaction."""
+
+    def block(positions: list[str], transactions: list[int | None], times: list[int]) -> Block:
+        return block_of(
+            {"c": pa.array(range(3), pa.int32())},
+            position=pa.array(positions).dictionary_encode().cast(POSITION),
+            tx_id=pa.array(transactions, pa.uint64()), commit_time=pa.array(times, pa.int64()).cast(COMMIT_TIME),
+        )  # fmt: skip
+
+    place = 'snapshot:1/public."odd"/7'
+    for envelope in ("native", "debezium", "cloudevents"):
+        alike = JsonFormat(envelope).encode(block([place] * 3, [None] * 3, [1_700_000_000_000_001] * 3), "orders")
+        mixed = JsonFormat(envelope).encode(
+            block([place, place, "0/5"], [None, None, 9], [*[1_700_000_000_000_001] * 2, 5]), "orders"
+        )
+        assert alike[:2].equals(mixed[:2])
+    (*_, last) = documents(block([place] * 3, [None] * 3, [1_700_000_000_000_001] * 3))
+    assert (last["position"], last["tx_id"], last["after"]) == (place, None, {"c": 2})
+    assert last["event_id"].startswith(f"orders:{place}:")
+
+
 def test_the_same_block_gives_the_same_bytes_whole_or_in_slices() -> None:
     block = make_block(50, ops=[Op(1 + i % 3) for i in range(50)], positions=[f"0/{i // 7:X}" for i in range(50)])
     for envelope in ("native", "debezium"):

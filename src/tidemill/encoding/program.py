@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tidemill.encoding.assemble import SLACK, ProgramSlot, ProgramStep, assemble
 from tidemill.errors import Refused
+from tidemill.model.columns import values
 from tidemill.model.types import JsonForm
 
 
@@ -27,6 +28,10 @@ class StringColumn:
 
     data: pa.Buffer
     ends: np.ndarray[Any, np.dtype[np.int64]]
+
+    def __getitem__(self, row: int) -> bytes:
+        first, last = int(self.ends[row]), int(self.ends[row + 1])
+        return self.data.slice(first, last - first).to_pybytes()
 
     def array(self, valid: np.ndarray[Any, np.dtype[np.bool_]] | None = None) -> pa.Array:
         bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
@@ -58,8 +63,9 @@ _FIXED: dict[pa.DataType, tuple[ProgramStep, int, int]] = {  # step, bytes of a 
     pa.time64("us"): (ProgramStep.TIME, 8, 20),
     pa.timestamp("us"): (ProgramStep.TIMESTAMP, 8, 36),
 }
+_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _NARROWED = {pa.float16(): pa.float32(), pa.date64(): pa.date32(), pa.string_view(): pa.large_string()}
-_NULL_SIZE = 8
+_NULL, _NULL_SIZE = b"null", 8
 
 
 class Program:
@@ -107,6 +113,10 @@ class Program:
 
     def lookup(self, index: np.ndarray[Any, np.dtype[np.int32]], strings: StringColumn, *, bare: bool = False) -> None:
         """Copies `texts[index[row]]`; `bare` leaves out its first and last byte, the quotes. -1 is null."""
+        if len(index) and (index == index[0]).all():  # as for all rows of a snapshot's chunk
+            text = strings[int(index[0])] if index[0] >= 0 else _NULL
+            self.text(text[1:-1] if bare and index[0] >= 0 else text)
+            return
         absent = index < 0
         slots = self._bitmap(~absent) if absent.any() else {}
         index = np.ascontiguousarray(index, np.int32)
@@ -136,7 +146,10 @@ class Program:
         )  # fmt: skip
 
     def value(self, array: pa.Array, form: JsonForm) -> None:
-        self._value(array, form, {})
+        if _is_constant(array):
+            self.text(render(array.slice(0, 1), form)[0])
+        else:
+            self._value(array, form, {})
 
     def field(
         self,
@@ -280,6 +293,16 @@ def render(array: pa.Array, form: JsonForm) -> StringColumn:
     program = Program(len(array))
     program.value(array, form)
     return program.run()
+
+
+def _is_constant(array: pa.Array) -> bool:
+    """Whether it has the same number or time in several rows, or none in all of them: written once, not in each."""
+    if len(array) < 2 or array.null_count:
+        return len(array) > 1 and array.null_count == len(array)
+    if array.type not in _FIXED and not pa.types.is_timestamp(array.type):
+        return False
+    numbers = values(array, _WIDTHS[array.type.bit_width])
+    return bool((numbers == numbers[0]).all())
 
 
 @functools.lru_cache(maxsize=1024)
