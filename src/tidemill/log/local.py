@@ -178,6 +178,14 @@ class LocalStore:
     def unmap(self) -> None:
         self._maps.clear()
 
+    def drop_pages(self, name: str) -> None:
+        with suppress(OSError, AttributeError):  # it is advice, and not every system takes it
+            file = os.open(self._directory / name, os.O_RDONLY)
+            try:
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(file)
+
     def lock(self) -> None:
         with self._explain("cannot make the log's directory"):
             make_directory(self._directory, ours=self._ours)

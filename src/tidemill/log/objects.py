@@ -180,6 +180,9 @@ class ObjectStore:
     def unmap(self) -> None:
         """Nothing is mapped."""
 
+    def drop_pages(self, name: str) -> None:
+        """Nothing is in memory."""
+
     def lock(self) -> None:
         self._id = uuid.uuid4().hex[:12]
         self._token = f"{os.getpid()} {self._id}".encode()

@@ -81,6 +81,9 @@ class Store(Protocol):
     def unmap(self) -> None:
         """A reader is done for now: what `view` gave is held by nobody but who has it still."""
 
+    def drop_pages(self, name: str) -> None:
+        """Nobody reads this file soon: the system need not keep what is on disk in memory as well."""
+
     def lock(self) -> None:
         """Makes this process the log's only writer, or raises `LogError`."""
 

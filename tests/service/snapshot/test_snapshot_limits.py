@@ -27,6 +27,7 @@ from tidemill.disk.sqlite import SqliteFile
 from tidemill.errors import TableLocked
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.log.copying import find_excused
+from tidemill.log.local import LocalStore
 from tidemill.log.staging import Manifest, Part, Staging
 from tidemill.log.staging import ids as staged_ids
 from tidemill.log.store import open_store
@@ -269,6 +270,25 @@ def test_what_a_cancelled_copy_staged_is_removed_while_the_pipeline_runs(
         copy.until_done()
         assert copy.equals("t")
         assert staged_ids(store) == []
+
+
+def test_chunks_that_many_wait_before_are_left_to_the_disk(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table as large as memory drives nothing else out of it."""
+    execute(
+        database, "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 400) n",
+    )  # fmt: skip
+    monkeypatch.setattr(adopting, "_IN_MEMORY_BYTES", 0)
+    dropped: list[str] = []
+    drop = LocalStore.drop_pages
+    monkeypatch.setattr(LocalStore, "drop_pages", lambda store, name: dropped.append(name) or drop(store, name))
+    with copying(database, tmp_path, "public.t", chunk_rows=100) as copy:
+        copy.until_done()
+        assert copy.equals("t")
+        assert {ref.segment for ref in copy.log.refs(0, copy.log.tail().offset)} == set(dropped)
+        LocalStore(copy.pipeline.log_uri).drop_pages("a file that is gone")
 
 
 def test_rows_of_a_table_without_a_key_are_there_at_least_once(database: str, tmp_path: Path) -> None:
