@@ -162,6 +162,7 @@ def snapshot(
     connections: Annotated[int, typer.Option(help="Chunks read at once, and connections of the client.")] = 2,
     seconds: Annotated[float, typer.Option(help="About how long all of it may take.")] = 330,
     source: Annotated[list[str] | None, typer.Option(help="postgres or mysql; both if not given.")] = None,
+    mode: Annotated[str, typer.Option(help="The trigger's: real_time or micro_batch.")] = "real_time",
     plot: Annotated[Path | None, typer.Option(help="Write a picture of how it scales here (.svg or .png).")] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
@@ -171,6 +172,7 @@ def snapshot(
     from tidemill.lab.bench.plots import save_scale
     from tidemill.lab.bench.snapshot import SnapshotBench
 
+    _check_modes([mode])
     kinds = source or ["postgres", "mysql"]
     for kind in kinds:
         if kind not in ("postgres", "mysql"):
@@ -183,6 +185,7 @@ def snapshot(
         rounds=rounds,
         connections=connections,
         seconds=seconds,
+        mode=mode,
         say=terminal.progress,
     ) as bench:
         for kind in kinds:
