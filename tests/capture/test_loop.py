@@ -114,6 +114,33 @@ def test_a_new_pipeline_on_a_quiet_table_lets_its_slot_advance(database: str, tm
         eventually(lambda: confirmed(database) >= parse_lsn(end) - SLACK_BYTES)
 
 
+def test_an_account_that_may_not_write_messages_keeps_a_bounded_share_of_the_wal(database: str, tmp_path: Path) -> None:
+    """Its slot may stay before the end of an idle server's WAL, however long one waits, and follows when others
+    write: what is kept for the last transaction has a limit."""
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    (emit,) = query(
+        database, "SELECT oid::regprocedure::text FROM pg_proc"
+        " WHERE proname = 'pg_logical_emit_message' AND proargtypes[2] = 'text'::regtype",
+    )  # fmt: skip
+    query(
+        database, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (v text)",
+        "CREATE ROLE wordless LOGIN REPLICATION", "ALTER TABLE t OWNER TO wordless",
+        f"GRANT CREATE ON DATABASE {name} TO wordless",
+        f"REVOKE EXECUTE ON FUNCTION {emit} FROM public",
+    )  # fmt: skip
+    try:
+        with capturing(database.replace("postgres@", "wordless@"), tmp_path, tables=("public.t",)) as running:
+            query(database, "INSERT INTO t VALUES (1)")
+            eventually(lambda: running.log.tail().offset == 1)
+            running.deliver()
+            for _ in range(2):
+                query(database, "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
+                (end,) = query(database, "SELECT pg_current_wal_lsn()")
+                eventually(lambda end=end: confirmed(database) >= parse_lsn(end) - 16 * SLACK_BYTES)
+    finally:
+        query(database, "DROP OWNED BY wordless", "DROP ROLE wordless")
+
+
 def test_latest_means_the_first_start_and_never_skips_again(database: str, tmp_path: Path) -> None:
     query(database, "CREATE TABLE t (id int PRIMARY KEY)")
     with capturing(database, tmp_path, tables=("public.t",), start_position="latest") as running:

@@ -104,6 +104,14 @@ def source(request: pytest.FixtureRequest) -> Iterator[SourceHarness]:
 
 
 @pytest.fixture
+def target(source: PostgresHarness, crash_postgres: Postgres) -> Iterator[PostgresHarness]:
+    """An empty database on the source's server."""
+    name = f"{source.database}_target"
+    with crash_postgres.database(name):
+        yield PostgresHarness(crash_postgres, name)
+
+
+@pytest.fixture
 def evidence(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Everything a run writes. Removed when the test passes; its place is printed when it does not."""
     EVIDENCE.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,6 @@ from tests.crash.replay import Key, Replay, _image, _unequal
 from tests.crash.workload import Load
 from tests.support.seed import choose
 from tests.support.seed import dice as chances
-from tidemill.lab.servers.postgres import Postgres
 from tidemill.log.reader import LogReader
 from tidemill.model.snapshot import SnapshotState, TableState
 
@@ -99,6 +98,21 @@ class CopyStage:
 
     def finish(self) -> int:
         """The load is over: everything arrives, once, and makes the source's tables."""
+        self.deliver_all()
+        keys = self._keys()
+        replay = CopyReplay(keys)
+        replay.take(from_files(self.files))
+        found = list(replay.complaints)
+        for table, key in keys.items():
+            wanted = {_image(row, key): row for row in self.source.rows(table)}
+            found += [f"files: {line}" for line in _unequal(table, replay.tables[table], wanted)]
+        assert not found, "\n".join(found[:20])
+        assert replay.duplicates == 0
+        self.check_target()
+        return replay.tally.total()
+
+    def deliver_all(self) -> None:
+        """Until the newest copy is over, and everything is at its destinations; then the run ends."""
         wait_for(self.copied, _SECONDS, lambda: f"the copy does not end:\n{self.run.testimony()}")
         log = LogReader(self.run.pipeline.log_uri)
 
@@ -109,20 +123,20 @@ class CopyStage:
         wait_for(caught_up, _SECONDS, lambda: f"not everything is delivered:\n{self.run.testimony()}")
         assert self.run.stop() == 0, self.run.output[-5000:]
         with closing(self.run.pipeline.build_state()) as state:
-            tables = state.snapshots.tables("proof", 1)
+            tables = state.snapshots.tables("proof", state.snapshots.records("proof", 1)[0].id)
         assert {table.state for table in tables} == {TableState.READY}, [(t.name, t.error) for t in tables]
-        keys = {table: key for table, key in self.source.keys.items() if table in TABLES}
-        replay = CopyReplay(keys)
-        replay.take(from_files(self.files))
-        found = list(replay.complaints)
-        for table, key in keys.items():
+
+    def check_target(self) -> None:
+        """The state sink has the source's rows, and no others."""
+        found = []
+        for table, key in self._keys().items():
             wanted = {_image(row, key): row for row in self.source.rows(table)}
-            found += [f"files: {line}" for line in _unequal(table, replay.tables[table], wanted)]
             there = {_image(row, key): row for row in self.target.rows(table)}
             found += [f"postgres: {line}" for line in _unequal(table, there, wanted)]
         assert not found, "\n".join(found[:20])
-        assert replay.duplicates == 0
-        return replay.tally.total()
+
+    def _keys(self) -> dict[str, tuple[str, ...]]:
+        return {table: key for table, key in self.source.keys.items() if table in TABLES}
 
     def _logged(self) -> bool:
         """Whether capture has read on to where the server was after the load."""
@@ -137,13 +151,6 @@ class CopyStage:
         if not hasattr(self, "_place"):
             self._place = str(db.execute("SELECT pg_current_wal_insert_lsn()").fetchall()[0][0])
         return self._place
-
-
-@pytest.fixture
-def target(source: PostgresHarness, crash_postgres: Postgres) -> Any:
-    name = f"{source.database}_target"
-    with crash_postgres.database(name):
-        yield PostgresHarness(crash_postgres, name)
 
 
 @pytest.mark.parametrize("point", choose("snapshot failpoints", FAILPOINTS))

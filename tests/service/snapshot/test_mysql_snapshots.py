@@ -7,12 +7,14 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 
 from tests.cli.test_run import lines_of, running
@@ -30,7 +32,7 @@ spec:
   source:
     type: {kind}
     config:
-      {{id: shop, dsn: "{dsn}", tables: [shop.t, shop.words], snapshot: {{chunk_rows: 300, max_connections: 2}}}}
+      {{id: shop, dsn: "{dsn}", tables: [shop.t, shop.words], snapshot: {{max_connections: 2, {snapshot}}}}}
   sinks:
     - {{type: postgres, config: {{id: copy, dsn: "{target}"}}}}
     - {{type: files, config: {{id: files, path: {folder}/files}}}}
@@ -151,18 +153,80 @@ def test_a_copy_under_fire_equals_the_source(kind: str, image: str, postgres18: 
     name = f"copy_{kind}_{image}".lower()
     with private_server(kind, binlog_row_image=image) as server, postgres18.database(name) as target:
         _fill(server, rows)
-        path.write_text(DOCUMENT.format(kind=kind, dsn=server.dsn(), target=target, folder=tmp_path))
+        path.write_text(
+            DOCUMENT.format(kind=kind, dsn=server.dsn(), target=target, folder=tmp_path, snapshot="chunk_rows: 300")
+        )
         with running(path) as process, psycopg.connect(target, autocommit=True) as db:
             _until(process, lambda: getattr(read_status(tmp_path / "state" / "orders"), "streaming_since", 0))
             with _writing(server, rows) as changes:
                 _until(process, lambda: _is_copied(path))
             _until(process, lambda: _copied(db) == _rows(server))
-            process.send_signal(signal.SIGINT)
-            _, error = process.communicate(timeout=_PATIENCE)
-        assert process.returncode == 0, error.decode()[-3000:]
+            _end(process)
         assert changes[0] > 100, "nothing was changed meanwhile"
-        there, words = _rows(server)
-    events = lines_of(tmp_path / "files")
+        wanted = _rows(server)
+    _check_files(tmp_path / "files", *wanted)
+
+
+@pytest.mark.parametrize("kind", choose("killed sessions", KINDS))
+def test_sessions_that_are_killed_during_a_copy_cost_no_row(kind: str, postgres18: Postgres, tmp_path: Path) -> None:
+    """Those of capture, of who plans chunks and of who reads them, in the middle of a statement or between two."""
+    path, rows = tmp_path / "orders.yaml", 3000
+    with private_server(kind) as server, postgres18.database(f"killed_{kind}") as target:
+        _fill(server, rows)
+        server.execute("CREATE USER mill", "GRANT ALL ON *.* TO mill")
+        dsn = server.dsn(user="mill")
+        path.write_text(
+            DOCUMENT.format(
+                kind=kind, dsn=dsn, target=target, folder=tmp_path,
+                snapshot="chunk_rows: 100, max_rows_per_second: 1000",
+            )
+        )  # fmt: skip
+        with running(path) as process, psycopg.connect(target, autocommit=True) as db:
+            _until(process, lambda: getattr(read_status(tmp_path / "state" / "orders"), "streaming_since", 0))
+            with _writing(server, rows), _killing(server) as killed:
+                _until(process, lambda: _is_copied(path))
+            _until(process, lambda: _copied(db) == _rows(server))
+            _end(process)
+        assert killed["Binlog Dump"], "capture was left alone"
+        assert sum(killed.values()) > killed["Binlog Dump"], "who reads and plans was left alone"
+        wanted = _rows(server)
+    _check_files(tmp_path / "files", *wanted)
+
+
+@contextmanager
+def _killing(server: Server) -> Iterator[Counter[str]]:
+    """Now and then a session of the pipeline's account; answers what they were at."""
+    stop, killed, pick = threading.Event(), Counter[str](), random.Random(run_seed())
+
+    def kill() -> None:
+        with server.connect() as db, db.cursor() as cursor:
+            while not stop.wait(0.05 + 0.2 * pick.random()):
+                cursor.execute("SELECT id, command FROM information_schema.processlist WHERE user = 'mill'")
+                if not (found := cursor.fetchall()):
+                    continue
+                number, command = pick.choice(found)
+                with suppress(pymysql.err.OperationalError, pymysql.err.InternalError):  # it has ended meanwhile
+                    cursor.execute(f"KILL {pick.choice(('CONNECTION', 'QUERY'))} {number}")
+                    killed["Binlog Dump" if command.startswith("Binlog Dump") else command] += 1
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        stop.set()
+        thread.join(_PATIENCE)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=_PATIENCE)
+    assert process.returncode == 0, error.decode()[-3000:]
+
+
+def _check_files(folder: Path, there: list[Any], words: list[Any]) -> None:
+    """No event is there twice, and all of them together make these rows."""
+    events = lines_of(folder)
     assert {event["op"] for event in events} >= {"read", "update", "delete"}
     assert len({event["event_id"] for event in events}) == len(events)
     found = _replayed(events, "t", "id")
