@@ -161,6 +161,9 @@ class Program:
         omit: np.ndarray[Any, np.dtype[np.uint8]] | None = None,
     ) -> None:
         """A member of an object, with a comma after it that `close` takes back after the last."""
+        if odd is None and omit is None and _is_constant(array):
+            self.text(quote(name) + b":" + render(array.slice(0, 1), form)[0] + b",")
+            return
         slots = {"TAIL": ord(",")}
         if omit is not None:
             self._flush()  # what was pending is not left out with the field
