@@ -70,6 +70,28 @@ class KeptKeys:
             None if late.all() else [np.flatnonzero(late).tolist()],
         )
 
+    def make_way(self, db: Connection, target: Target, stage: sql.Identifier, offset: Offset) -> None:
+        """A row is about to move to another key. One that is there, and that nothing has written since the recovery
+        began, is not in the source: it would go at the end, and is in the way now. The temporary table has the old key
+        and the new row."""
+        from psycopg import sql
+
+        if offset < self.since:
+            return
+
+        def same(one: str, other: str) -> sql.Composed:
+            pair = sql.SQL(f"{one}.{{0}} = {other}.{{0}}")
+            return sql.SQL(" AND ").join(pair.format(sql.Identifier(name)) for name in self.columns)
+
+        db.execute(
+            sql.SQL(
+                'DELETE FROM {} t USING {} s, {} n WHERE s."tidemill set" = 0 AND n."tidemill set" = 1'
+                " AND {} AND NOT ({}) AND NOT EXISTS (SELECT FROM {} k WHERE {})"
+            ).format(
+                target.identifier, stage, stage, same("t", "n"), same("t", "s"), self.identifier, same("k", "t")
+            )
+        )  # fmt: skip
+
 
 class Recoveries:
     """Of one connection and one transaction."""

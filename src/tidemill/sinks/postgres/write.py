@@ -285,6 +285,8 @@ class Applier:
             columns[n] = pa.concat_arrays([old, row.columns[n]])
         self._fill(target, np.repeat(row.offsets, 2), np.array([0, 1]), columns)
         changed = [n for n in target.numbers if n not in left]
+        if self._kept is not None:
+            self._kept.make_way(self._db, target, stage, int(row.offsets[0]))
         done = self._db.execute(
             sql.SQL(
                 'UPDATE {} t SET {} FROM {} s, {} n WHERE s."tidemill set" = 0 AND n."tidemill set" = 1 AND {}'
