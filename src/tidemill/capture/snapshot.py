@@ -30,7 +30,8 @@ from tidemill.schema.registry import SchemaRegistry
 from tidemill.telemetry import events
 from tidemill.telemetry.failpoints import failpoint
 
-BUSY_SECONDS, _IDLE_SECONDS = 0.05, 1.0  # between two turns that find something to do, and that do not
+# Between two turns that somebody waits for, that find something to do, and that do not.
+HURRIED_SECONDS, _BUSY_SECONDS, _IDLE_SECONDS = 0.01, 0.05, 1.0
 _LAST_CHUNKS = 4
 _CHUNKS, _TABLES, _TURN_SECONDS = 64, 100, 0.25  # at a time, so that the stream is not kept waiting
 KEYLESS_TRIES = 5
@@ -109,7 +110,8 @@ class ChunkAdopter:
                 return 0
             visible = self._adopt_all(record, lambda: stopped() or time.monotonic() - now > _TURN_SECONDS)
             # Many tables take their time to look through: the stream goes first.
-            self._next = time.monotonic() + max(BUSY_SECONDS, time.monotonic() - now if not visible else 0.0)
+            least = HURRIED_SECONDS if self.hurried else _BUSY_SECONDS
+            self._next = time.monotonic() + max(least, time.monotonic() - now if not visible else 0.0)
             return visible
         except LogFull:
             return 0  # the stream delivers first

@@ -46,7 +46,7 @@ from tidemill.telemetry.failpoints import failpoint
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_IDLE_SECONDS, _BUSY_SECONDS, _UNPROVEN_SECONDS = 0.5, 0.05, 0.2
+_IDLE_SECONDS, _BUSY_SECONDS, _SOON_SECONDS, _UNPROVEN_SECONDS = 0.5, 0.05, 0.01, 0.2
 _STAGED_CHUNKS = 16  # of each reader that may wait for adoption
 _RUNNING = SnapshotState.RUNNING
 _SMALL_TABLES = 50  # of an assignment
@@ -69,12 +69,11 @@ class SnapshotDriver:
         self._reader: SnapshotReader | None = None
         self._observations = Observations()
         self._of: SnapshotRecord | None = None  # the snapshot that they belong to
-        self._called = 0  # the snapshot that readers were called for before there was work
         self._delivered = delivered
         self._left_over: LeftOver | None = None  # while state sinks remove what the source no longer has
         self._looked = False
         self._readers = ChunkReaders(spark, pipeline.log_uri)
-        self._count = 0  # of readers, once it is known; one of Spark's slots is the stream's
+        self._count = 0  # of readers, once it is known
         self._next_read = 0.0  # nothing is given to readers before
         self._thrown_away: dict[str, float] = {}  # when a chunk that is to be read again was first seen, by staging id
         self._refusals = Refusals()
@@ -124,7 +123,7 @@ class SnapshotDriver:
         assert self._reader is not None
         tail = self._log.tail()
         if not tail.position:
-            return _IDLE_SECONDS  # the stream has not begun: what changes from now on would be missed
+            return _BUSY_SECONDS  # the stream has not begun: what changes from now on would be missed
         if not self._looked:
             look_for_added(self._pipeline, self._store, self._reader, self._log)
             self._looked = True
@@ -160,6 +159,7 @@ class SnapshotDriver:
         return self._read(record, tables, self._reader)
 
     def _begin(self, record: SnapshotRecord, reader: SnapshotReader) -> list[TableCopy]:
+        self._readers.begin(self._count_readers(), reader)  # they are there when capture knows the tables
         exact = record.why == ADDED
         found = find_tables(reader, record.tables) if exact else reader.tables(record.tables)
         if not found:
@@ -211,8 +211,14 @@ class SnapshotDriver:
         if not readers.standing:
             return _BUSY_SECONDS
         busy = given or any(True for _ in readers.assignments())
-        readers.wait(_LISTEN_SECONDS if busy else _BUSY_SECONDS, hungry=bool(given))
+        rest = _BUSY_SECONDS if all(table.registered for table in tables) else _SOON_SECONDS
+        readers.wait(_LISTEN_SECONDS if busy else rest, hungry=bool(given))
         return 0.0
+
+    def _count_readers(self) -> int:
+        """One of Spark's slots is the stream's."""
+        self._count = self._count or max(1, min(self._config.max_connections, cores(self._spark) - 1))
+        return self._count
 
     def _land(self, record: SnapshotRecord | None, reader: SnapshotReader) -> None:
         """A snapshot that is paused takes what is being read, and begins nothing further. Of one that is over, or was
@@ -233,13 +239,10 @@ class SnapshotDriver:
     ) -> Sequence[Assignment]:
         """What readers get next, of chunks that are not being read; nothing if there is none, or not yet."""
         config, readers = self._config, self._readers
-        count = self._count = self._count or max(1, min(config.max_connections, cores(self._spark) - 1))
+        count = self._count_readers()
         by_number = {table.number: table for table in tables if table.registered and table.state not in OVER}
         if time.monotonic() < self._next_read:
             return ()
-        if self._called != record.id and any(not table.registered for table in tables):
-            self._called = record.id
-            readers.begin(count, reader)  # they are there when capture knows the tables
         room = readers.room(count)
         if config.max_rows_per_second:
             room = max(0, min(room, count - sum(1 for _ in readers.assignments())))
