@@ -26,13 +26,23 @@ from tidemill.model.snapshot import Bound, Chunk, SnapshotTable
 from tidemill.model.table import Table
 from tidemill.sources.postgres import tables as table_names
 from tidemill.sources.postgres.catalog import RelationCatalog
+from tidemill.sources.postgres.chunk_ranges import (
+    KeyRange,
+    Pages,
+    check_file,
+    compare,
+    file_query,
+    measure_keys,
+    measure_pages,
+    next_bound,
+    next_key,
+    page_conditions,
+)
 from tidemill.sources.postgres.client import SESSION, CopySession, Endpoint, connect
 from tidemill.sources.postgres.config import PostgresConfig
 from tidemill.sources.postgres.copy_out import CopyMemory, CopyOut
 from tidemill.sources.postgres.errors import PublicationProblem, ServerBusy, TableRedefined, translate
-from tidemill.sources.postgres.key_ranges import KeyRange, compare, measure_keys, next_key
 from tidemill.sources.postgres.lsn import parse_lsn
-from tidemill.sources.postgres.pages import Pages, check_file, file_query, measure_pages, next_bound, page_conditions
 from tidemill.sources.postgres.publication.published import (
     Publication,
     Published,

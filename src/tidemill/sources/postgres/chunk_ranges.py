@@ -1,7 +1,12 @@
-"""Chunks of a table with a key: where its ranges end.
+"""Chunks of a table: where ranges of its key end, or of its pages.
 
 The server walks along the key's index to tell, which costs a fifth of reading the rows. A key of one integer column
 with few gaps needs no walk: a range of so many values has at most so many rows.
+
+A table without a key is read in ranges of its pages, by `ctid` (TID range scans, PostgreSQL 14 and later). A row that
+is updated moves to another page, maybe into a range that was read before: then its event, which carries all of it, is
+what brings it. So pages are used only where updates are published. What moves rows without an event writes the table
+anew (VACUUM FULL, CLUSTER, some ALTER TABLE): then it has another file, and is read from its first page on.
 """
 
 from __future__ import annotations
@@ -11,11 +16,16 @@ from dataclasses import dataclass
 
 import psycopg
 
-from tidemill.model.snapshot import Bound
+from tidemill.errors import StructureChanged
+from tidemill.model.snapshot import Bound, Chunk
 from tidemill.sources.postgres.relations import identifier, literal
 
 _INTEGERS = ("smallint", "integer", "bigint")
 _FEWEST = 0.5  # of a range's values that have a row, on the average: chunks that are half empty cost less than the walk
+_ROW_BYTES = 64  # of a table that was never analyzed
+_TID_RANGES = 14_00_00
+Pages = tuple[int, int, str]
+"""How many there are, how many rows one has, and the table's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ class KeyRange:
 
 def measure_keys(db: psycopg.Connection, relation: str, key: Sequence[str], types: Sequence[str]) -> KeyRange:
     backwards = ", ".join(f"{identifier(column)} DESC" for column in key)
-    row = db.execute(f"SELECT {_shown(key)} FROM ONLY {relation} ORDER BY {backwards} LIMIT 1".encode()).fetchone()
+    row = db.execute(f"SELECT {_key_texts(key)} FROM ONLY {relation} ORDER BY {backwards} LIMIT 1".encode()).fetchone()
     last = None if row is None else tuple(row)
     if last is None or len(key) != 1 or types[0] not in _INTEGERS:
         return KeyRange(last)
@@ -52,7 +62,7 @@ def next_key(
     conditions += [compare(key, types, "<=", known.last)] if known.last is not None else []
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     order = ", ".join(identifier(name) for name in key)
-    walk = f"SELECT {_shown(key)} FROM ONLY {relation}{where} ORDER BY {order} OFFSET {rows - 1} LIMIT 1"
+    walk = f"SELECT {_key_texts(key)} FROM ONLY {relation}{where} ORDER BY {order} OFFSET {rows - 1} LIMIT 1"
     row = db.execute(walk.encode()).fetchone()
     return None if row is None or tuple(row) == known.last else tuple(row)
 
@@ -63,6 +73,42 @@ def compare(key: Sequence[str], types: Sequence[str], operator: str, bound: Boun
     return f"({columns}) {operator} ({values})"
 
 
-def _shown(key: Sequence[str]) -> str:
+def _key_texts(key: Sequence[str]) -> str:
     """Under names of their own: ORDER BY would take a column of the answer, which is text."""
     return ", ".join(f"{identifier(name)}::text AS tidemill_{n}" for n, name in enumerate(key))
+
+
+def measure_pages(db: psycopg.Connection, relation: str) -> Pages | None:
+    """None where the server cannot read a range of pages."""
+    if db.info.server_version < _TID_RANGES:
+        return None
+    row = db.execute(
+        "SELECT pages, CASE WHEN tuples < 0 THEN page / %s ELSE tuples / greatest(pages, 1) END, file FROM"
+        " (SELECT pg_relation_size(oid) / current_setting('block_size')::int AS pages, reltuples AS tuples,"
+        " current_setting('block_size')::int AS page, pg_relation_filenode(oid)::text AS file"
+        " FROM pg_class WHERE oid = %s::regclass) AS measured",
+        [_ROW_BYTES, relation],
+    ).fetchone()
+    return None if row is None else (int(row[0]), max(1, int(row[1])), str(row[2]))
+
+
+def next_bound(pages: Pages, after: Bound | None, rows: int) -> Bound | None:
+    """A bound is the first page that does not belong to the chunk, and the table's file."""
+    count, density, file = pages
+    end = (int(after[0]) if after is not None else 0) + max(1, rows // density)
+    return (str(end), file) if end < count else None
+
+
+def page_conditions(chunk: Chunk) -> list[str]:
+    found = [] if chunk.lower is None else [f"ctid >= '({int(chunk.lower[0])},0)'"]
+    return found if chunk.upper is None else [*found, f"ctid < '({int(chunk.upper[0])},0)'"]
+
+
+def file_query(relation: str) -> str:
+    return f"SELECT pg_relation_filenode({literal(relation, 'regclass')})::text"
+
+
+def check_file(chunk: Chunk, file: str, where: str) -> None:
+    bound = chunk.lower or chunk.upper
+    if bound is not None and bound[1] != file:
+        raise StructureChanged(f"{chunk.table} was written anew: its rows are in other pages", where=where)
