@@ -115,7 +115,8 @@ def test_a_recovery_beside_writes_ends_with_the_sources_rows_whoever_is_killed(
                 recover(stage.run.pipeline, "--snapshot")
             stage.run.crash_at = copy_at
             stage.run.start()
-            wait_for(stage.copied, SECONDS, lambda: f"the second copy does not end:\n{stage.run.testimony()}")
+            wait_for(stage.logged, SECONDS, lambda: f"the second copy is not in the log:\n{stage.run.testimony()}")
+        wait_for(stage.copied, SECONDS, lambda: f"the second copy does not end:\n{stage.run.testimony()}")
         met, stage.run.crash_at = stage.run.crashed_at_failpoint, ""
         stage.deliver_all()
     stage.check_target()

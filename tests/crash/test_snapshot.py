@@ -90,6 +90,13 @@ class CopyStage:
         with closing(self.run.pipeline.build_state()) as state:
             return sum(table.adopted for table in state.snapshots.tables("proof", 1))
 
+    def logged(self) -> bool:
+        """Whether the newest copy is in the log, delivered or not."""
+        self.run.keep_running()
+        with closing(self.run.pipeline.build_state()) as state:
+            tables = state.snapshots.tables("proof", state.snapshots.records("proof", 1)[0].id)
+            return bool(tables) and all(table.state is TableState.READY for table in tables)
+
     def copied(self) -> bool:
         self.run.keep_running()
         with closing(self.run.pipeline.build_state()) as state:
