@@ -31,7 +31,7 @@ class StringColumn:
 
     def __getitem__(self, row: int) -> bytes:
         first, last = int(self.ends[row]), int(self.ends[row + 1])
-        return self.data.slice(first, last - first).to_pybytes()
+        return bytes(self.data.slice(first, last - first))
 
     def array(self, valid: np.ndarray[Any, np.dtype[np.bool_]] | None = None) -> pa.Array:
         bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
@@ -301,7 +301,7 @@ def render(array: pa.Array, form: JsonForm) -> StringColumn:
 def _is_constant(array: pa.Array) -> bool:
     """Whether it has the same number or time in several rows, or none in all of them: written once, not in each."""
     if len(array) < 2 or array.null_count:
-        return len(array) > 1 and array.null_count == len(array)
+        return bool(len(array) > 1 and array.null_count == len(array))
     if array.type not in _FIXED and not pa.types.is_timestamp(array.type):
         return False
     numbers = values(array, _WIDTHS[array.type.bit_width])

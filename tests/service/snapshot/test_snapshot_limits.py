@@ -283,7 +283,12 @@ def test_chunks_that_many_wait_before_are_left_to_the_disk(
     monkeypatch.setattr(adopting, "_IN_MEMORY_BYTES", 0)
     dropped: list[str] = []
     drop = LocalStore.drop_pages
-    monkeypatch.setattr(LocalStore, "drop_pages", lambda store, name: dropped.append(name) or drop(store, name))
+
+    def note(store: LocalStore, name: str) -> None:
+        dropped.append(name)
+        drop(store, name)
+
+    monkeypatch.setattr(LocalStore, "drop_pages", note)
     with copying(database, tmp_path, "public.t", chunk_rows=100) as copy:
         copy.until_done()
         assert copy.equals("t")
