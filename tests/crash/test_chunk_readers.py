@@ -16,7 +16,7 @@ import pytest
 
 from tests.crash.actors import on_stage, session_of, wait_for
 from tests.crash.postgres import PostgresHarness
-from tests.crash.test_snapshot import MOVES, CopyStage, fill, target
+from tests.crash.test_snapshot import MOVES, CopyStage, fill
 from tests.crash.workload import Load
 from tests.support.seed import choose
 from tests.support.seed import dice as chances
