@@ -21,8 +21,6 @@ from tests.crash.workload import Load
 from tests.support.seed import choose
 from tests.support.seed import dice as chances
 
-__all__ = ["target"]
-
 _SECONDS = 180
 _ROWS = 30_000
 _NICENESS = 5  # of threads that read chunks

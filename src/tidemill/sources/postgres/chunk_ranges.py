@@ -40,7 +40,7 @@ class KeyRange:
 def measure_keys(db: psycopg.Connection, relation: str, key: Sequence[str], types: Sequence[str]) -> KeyRange:
     backwards = ", ".join(f"{identifier(column)} DESC" for column in key)
     row = db.execute(
-        f"SELECT {_key_strings(key)} FROM ONLY {relation} ORDER BY {backwards} LIMIT 1".encode()
+        f"SELECT {_key_columns(key)} FROM ONLY {relation} ORDER BY {backwards} LIMIT 1".encode()
     ).fetchone()
     last = None if row is None else tuple(row)
     if last is None or len(key) != 1 or types[0] not in _INTEGERS:
@@ -64,7 +64,7 @@ def next_key(
     conditions += [compare(key, types, "<=", known.last)] if known.last is not None else []
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     order = ", ".join(identifier(name) for name in key)
-    walk = f"SELECT {_key_strings(key)} FROM ONLY {relation}{where} ORDER BY {order} OFFSET {rows - 1} LIMIT 1"
+    walk = f"SELECT {_key_columns(key)} FROM ONLY {relation}{where} ORDER BY {order} OFFSET {rows - 1} LIMIT 1"
     row = db.execute(walk.encode()).fetchone()
     return None if row is None or tuple(row) == known.last else tuple(row)
 
@@ -75,7 +75,7 @@ def compare(key: Sequence[str], types: Sequence[str], operator: str, bound: Boun
     return f"({columns}) {operator} ({values})"
 
 
-def _key_strings(key: Sequence[str]) -> str:
+def _key_columns(key: Sequence[str]) -> str:
     """Under names of their own: ORDER BY would take a column of the answer, which is text."""
     return ", ".join(f"{identifier(name)}::text AS tidemill_{n}" for n, name in enumerate(key))
 
