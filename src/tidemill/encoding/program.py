@@ -63,7 +63,7 @@ _FIXED: dict[pa.DataType, tuple[ProgramStep, int, int]] = {  # step, bytes of a 
     pa.time64("us"): (ProgramStep.TIME, 8, 20),
     pa.timestamp("us"): (ProgramStep.TIMESTAMP, 8, 36),
 }
-_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_WIDTHS: dict[int, type[np.generic]] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _NARROWED = {pa.float16(): pa.float32(), pa.date64(): pa.date32(), pa.string_view(): pa.large_string()}
 _NULL, _NULL_SIZE = b"null", 8
 
