@@ -271,15 +271,24 @@ def test_a_table_that_is_added_is_copied_alone(database: str, tmp_path: Path) ->
     with copying(database, tmp_path, "public.a") as copy:
         time.sleep(1)
         assert set(copy.tables()) == {"public.a"}, "nothing is copied twice"
-    execute(
-        database, "ALTER PUBLICATION " + query(database, "SELECT pubname FROM pg_publication")[0][0] + " ADD TABLE b"
-    )
     with copying(database, tmp_path, "public.a", "public.b") as copy:
         copy.until(lambda: set(copy.tables()) == {"public.b"})
         copy.until_done()
         with closing(copy.pipeline.build_state()) as state:
             assert [each.why for each in state.snapshots.records("copied")] == [ADDED, NEVER_RAN]
         assert copy.log.tail().offset == 2
+
+
+def test_a_name_that_no_table_has_is_refused_or_fails(database: str, tmp_path: Path) -> None:
+    execute(database, "CREATE TABLE orders (id int PRIMARY KEY)")
+    with copying(database, tmp_path, "public.orders", mode="never") as copy:
+        snapshot_requests.check_names(copy.pipeline, ["public.orders", "orders", "public.*"])
+        with pytest.raises(ConfigError, match=r'no captured table is called "public\.ordrs"') as refused:
+            snapshot_requests.check_names(copy.pipeline, ["public.ordrs"])
+        assert refused.value.fix == 'Did you mean "public.orders"? Captured are public.orders.'
+        snapshot_requests.start(copy.pipeline, ["public.ordrs"], "")
+        copy.until(lambda: copy.state() is SnapshotState.FAILED)
+        assert copy.tables() == {}
 
 
 def _rests(copy: Copying) -> bool:

@@ -14,6 +14,7 @@ from tidemill.errors import TidemillError
 from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
 from tidemill.model.snapshot import Bound, Chunk, SnapshotMode, SnapshotTable, TableState
+from tidemill.model.tablenames import TableNames
 from tidemill.telemetry import events
 
 NEVER_RAN = "the pipeline's first start"
@@ -61,10 +62,13 @@ def _has_run(pipeline: Pipeline, state: StateStore) -> bool:
         return checkpoints.load(pipeline.name) is not None
 
 
-def look_for_added(pipeline: Pipeline, store: SnapshotStore, reader: SnapshotReader, log: LogReader) -> None:
+def look_for_added(pipeline: Pipeline, store: SnapshotStore, reader: SnapshotReader, log: LogReader) -> bool:
     """When the pipeline has started: tables that it did not have when it last did are copied alone. One that has just
-    begun and copies nothing is warned of rows that are there."""
+    begun and copies nothing is warned of rows that are there. False: capture has not taken in every table yet, as when
+    PostgreSQL's publication has to have one more; it is to be looked again."""
     if config_of(pipeline) is not None:
+        wanted = TableNames(settings_of(pipeline).tables)
+        expected = {table.full_name for table in reader.structures() if wanted.match(table)}
         names = [table.name for table in reader.tables(settings_of(pipeline).tables)]
         known = store.known_tables(pipeline.name)
         added = [name for name in names if name not in known]
@@ -72,11 +76,13 @@ def look_for_added(pipeline: Pipeline, store: SnapshotStore, reader: SnapshotRea
             record = store.begin(pipeline.name, ADDED, added, "", now())
             events.emit("snapshot.began", snapshot=record.id, why=ADDED)
         store.add_known_tables(pipeline.name, names)
-    elif pipeline.snapshot_config is None and not log.tail().offset:
+        return expected <= {*names}
+    if pipeline.snapshot_config is None and not log.tail().offset:
         with suppress(TidemillError):  # capture says what is wrong
             filled = tables_with_rows(reader)
             if filled and not log.tail().offset:  # else they may be rows that the stream brought since
                 events.warn("snapshot.not_configured", tables=filled, fix=NOT_COPIED)
+    return True
 
 
 def tables_with_rows(reader: SnapshotReader) -> str:

@@ -41,8 +41,8 @@ class TableMark:
             self.code,
             self.table,
             f"changes of {self.table} {self._when()} may be missing: {because}",
-            "Let the pipeline catch up and stop it, copy the table to the destinations yourself, then accept it:"
-            f" {accept}.",
+            f'Copy it again: "tidemill snapshot start FILE --table {self.table}"; rows that were deleted meanwhile you'
+            f" remove yourself. When it has arrived, stop the pipeline and accept it: {accept}.",
         )
 
     def _when(self) -> str:
