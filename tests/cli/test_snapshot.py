@@ -56,15 +56,30 @@ def test_a_snapshot_is_started_shown_paused_resumed_and_cancelled(tidemill: Term
     assert "asked for" in shown
     assert "public.orders" in shown
     assert "25%" in shown
-    assert "in the change log" not in shown, "no table is ready"
+    assert "that sinks have not got yet: none." in shown
     assert tidemill("snapshot", "resume", file).out == "orders: snapshot 1 goes on while the pipeline runs\n"
     with closing(pipeline.build_state()) as state:
         state.snapshots.set_table_state("orders", 1, table.name, TableState.READY)
-    assert "Events of the log that sinks have not got yet: none." in tidemill("snapshot", "status", file).out
+    assert "ready" in tidemill("snapshot", "status", file).out
     (said,) = tidemill("snapshot", "status", file, "--json").json["snapshots"]
     assert (said["where"], said["tables"][0]["rows"], said["tables"][0]["estimate"]) == ("id > 5", 100, 400)
     assert tidemill("snapshot", "cancel", file).out == "orders: snapshot 1 is cancelled\n"
     assert tidemill("snapshot", "status", file, "--json").json["snapshots"][0]["state"] == "cancelled"
+
+
+def test_a_table_that_a_cancelled_snapshot_did_not_finish_is_cancelled_too(tidemill: Terminal, file: Path) -> None:
+    tidemill("snapshot", "start", file)
+    (pipeline,) = config.load(file)
+    tables = [SnapshotTable(make_table(name=name), ("id",), 400, Position("0/1")) for name in ("done", "half")]
+    with closing(pipeline.build_state()) as state:
+        state.snapshots.add_tables("orders", 1, tables)
+        state.snapshots.set_table_state("orders", 1, "public.done", TableState.READY)
+        state.snapshots.set_table_state("orders", 1, "public.half", TableState.COPYING)
+    tidemill("snapshot", "cancel", file)
+    (said,) = tidemill("snapshot", "status", file, "--json").json["snapshots"]
+    assert [(table["name"], table["state"]) for table in said["tables"]] == [
+        ("public.done", "ready"), ("public.half", "cancelled"),
+    ]  # fmt: skip
 
 
 def test_what_cannot_be_done_says_why(tidemill: Terminal, file: Path) -> None:

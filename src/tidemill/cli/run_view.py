@@ -173,7 +173,7 @@ def _below(s: PipelineStatus) -> Iterator[Text]:
     for notice in s.notices[:_NOTICES]:
         yield Text(f"{s.name}: {_as_line(notice)}", style="yellow")
     if len(s.notices) > _NOTICES:
-        yield Text(f"{s.name}: and {len(s.notices) - _NOTICES} more, which `tidemill doctor` shows", style="yellow")
+        yield Text(f"{s.name}: and {len(s.notices) - _NOTICES} more, which `run --json` prints", style="yellow")
 
 
 def _stage(s: PipelineStatus) -> str:

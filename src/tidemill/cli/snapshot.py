@@ -41,6 +41,7 @@ def start(
     from tidemill.service.snapshot import requests as snapshot_requests
 
     chosen = target.choose(file, pipeline)
+    snapshot_requests.check_names(chosen, table or [])
     _show(chosen.name, snapshot_requests.start(chosen, table or [], where), as_json)
 
 
@@ -65,6 +66,8 @@ def status(
         elif not found:
             terminal.say(f"{chosen.name} has no snapshot.")
         else:
+            if watch:
+                terminal.clear()
             progress.show(found[0], lacking)
         if not watch or not found or found[0].state not in (snapshot_requests.WAITING, "running", "paused"):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -13,14 +14,15 @@ if TYPE_CHECKING:
     from tidemill.service.snapshot.status import TableStatus
 
 _BAR = 20
+_RATE_SECONDS = 10.0
 _STATES = {"waiting": "waiting, begins when the pipeline runs"}
 
 
 class SnapshotView:
-    """Rates are over what it has shown before."""
+    """Rates are over the last seconds in which it was shown."""
 
     def __init__(self) -> None:
-        self._first: dict[str, tuple[float, int]] = {}
+        self._seen: dict[str, deque[tuple[float, int]]] = {}
 
     def show(self, status: SnapshotStatus, undelivered: Mapping[str, int]) -> None:
         """`undelivered`: events that each sink has not got yet."""
@@ -32,14 +34,17 @@ class SnapshotView:
         ]
         if rows:
             terminal.show_table(("table", "state", "rows", "of about", "share", "rows/s", "left", "error"), rows)
-        if any(t.state == "ready" for t in status.tables):
+        if rows:
             lacking = ", ".join(f"{sink} {count:,}" for sink, count in undelivered.items() if count)
-            terminal.say("ready: its rows are in the change log. Events of the log that sinks have not got yet: "
-                         + (lacking or "none") + ".")  # fmt: skip
+            terminal.say("Events of the change log that sinks have not got yet: " + (lacking or "none") + "."
+                         + (" A table is ready when its rows are in the log." if lacking else ""))  # fmt: skip
 
     def _rate(self, table: TableStatus) -> tuple[str, str]:
-        at, rows = self._first.setdefault(table.name, (time.monotonic(), table.rows))
-        seconds = time.monotonic() - at
+        now, seen = time.monotonic(), self._seen.setdefault(table.name, deque())
+        seen.append((now, table.rows))
+        while len(seen) > 2 and now - seen[1][0] >= _RATE_SECONDS:
+            seen.popleft()
+        seconds, rows = now - seen[0][0], seen[0][1]
         if seconds < 1 or table.rows <= rows:
             return "", ""
         rate = (table.rows - rows) / seconds

@@ -67,6 +67,12 @@ def say(text: str, style: str = "") -> None:
     Console(soft_wrap=True).print(Text(text, style=style))
 
 
+def clear() -> None:
+    """Before what is shown again and again: a terminal shows the newest only, a pipe gets all of it."""
+    if sys.stdout.isatty():
+        Console().clear()
+
+
 def say_line(content: Any) -> None:
     """One line at once, also into a pipe; as JSON unless it is text."""
     line = content if isinstance(content, str) else orjson.dumps(content, default=str).decode()

@@ -103,7 +103,7 @@ def _remarks(one: TableVerdict) -> str:
         return f"not compared: {one.error}"
     said = "equal" if one.is_equal else "differs"
     said += ", and there may be more" if one.more else ""
-    said += "" if one.passed else "; the sink lags, so this may be a delay"
+    said += "" if one.passed else "; not final: the sink had not passed the place of this look"
     return said + (f"; not compared: {', '.join(one.left_out)}" if one.left_out else "")
 
 

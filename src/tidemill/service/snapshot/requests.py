@@ -5,6 +5,7 @@ A request is a row in the state store: the running driver and capture see it wit
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -13,14 +14,17 @@ from typing import Any
 from tidemill.config.advice import fill_in
 from tidemill.config.pipeline import Pipeline
 from tidemill.contracts import SnapshotRecord, SnapshotSource
-from tidemill.errors import ConfigError, LifecycleError
+from tidemill.errors import ConfigError, LifecycleError, TidemillError
 from tidemill.model.snapshot import Bound, SnapshotState, SnapshotTable
+from tidemill.model.tablenames import TableNames
 from tidemill.service.snapshot.left_over import abandon
-from tidemill.service.snapshot.plan import ASKED, REPAIR, now
+from tidemill.service.snapshot.plan import ASKED, OVER, REPAIR, now
 from tidemill.service.snapshot.status import TableStatus, table_statuses
 from tidemill.state import find_store
 
 _EVERY_ROW = "1 = 1"  # a condition: sinks do not take the table for one whose missing rows are all on their way
+
+_NAMED = 10
 
 WAITING = "waiting"
 """Shown of a snapshot that is to run, and whose tables nobody has looked for yet."""
@@ -55,6 +59,29 @@ def start(pipeline: Pipeline, tables: Sequence[str], where: str) -> SnapshotStat
     with closing(pipeline.build_state()) as state:
         record = state.snapshots.begin(pipeline.name, ASKED, tables, where, now())
     return _status(record)
+
+
+def check_names(pipeline: Pipeline, names: Sequence[str]) -> None:
+    """Asks the source: `ConfigError` for the first name that is no captured table's and no pattern of one. A source
+    that cannot be asked is asked when the snapshot begins, which fails if it finds no table."""
+    source = pipeline.build_source()
+    if not names or not isinstance(source, SnapshotSource):
+        return
+    try:
+        with closing(source.snapshot_reader()) as reader:
+            tables = reader.structures()
+    except TidemillError:
+        return
+    for name in names:
+        if '"' not in name and not any(map(TableNames([name]).match, tables)):
+            known = sorted(table.full_name for table in tables)
+            close = difflib.get_close_matches(name, known, 1)
+            fix = f'Did you mean "{close[0]}"? ' if close else ""
+            raise ConfigError(
+                f'no captured table is called "{name}"', where=pipeline.file,
+                fix=f"{fix}Captured are {', '.join(known[:_NAMED]) or 'no tables'}"
+                + (f" and {len(known) - _NAMED} more." if len(known) > _NAMED else "."),
+            )  # fmt: skip
 
 
 def send_rows(pipeline: Pipeline, table: SnapshotTable, keys: Sequence[Bound]) -> int:
@@ -139,4 +166,6 @@ def _change(pipeline: Pipeline, into: SnapshotState) -> SnapshotStatus:
 def _status(record: SnapshotRecord, tables: tuple[TableStatus, ...] = ()) -> SnapshotStatus:
     waits = record.state is SnapshotState.RUNNING and not tables
     state = WAITING if waits else str(record.state)
+    if record.state is SnapshotState.CANCELLED:
+        tables = tuple(each if each.state in map(str, OVER) else replace(each, state=state) for each in tables)
     return SnapshotStatus(record.id, record.why, state, record.began, record.ended, record.where, tables)

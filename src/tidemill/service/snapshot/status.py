@@ -13,9 +13,9 @@ from tidemill.service.position.positions import sink_positions
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """How far the copy of a table is: `state` is pending, copying, catching_up, ready or failed. `estimate` is the
-    source's own guess of its rows, -1 if it has none; `rows` of them are in the log, in `adopted` of `chunks` chunks
-    that are planned so far."""
+    """How far the copy of a table is: `state` is pending, copying, catching_up, ready or failed, or cancelled with its
+    snapshot. `estimate` is the source's own guess of its rows, -1 if it has none; `rows` of them are in the log, in
+    `adopted` of `chunks` chunks that are planned so far."""
 
     name: str
     state: str
