@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -106,3 +110,31 @@ def test_one_process_makes_it(place: Path, names: Path, tmp_path: Path) -> None:
         assert not make_archive(place, names, archiver(tmp_path), "a.jar")
     assert not place.exists()
     assert make_archive(place, names, archiver(tmp_path), "a.jar")
+    assert not make_archive(place, names, archiver(tmp_path), "a.jar")  # it is there
+
+
+def test_a_run_that_is_killed_while_it_makes_one_keeps_no_other_from_starting(
+    place: Path, names: Path, tmp_path: Path
+) -> None:
+    killed = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from tidemill.stream.spark.class_archive import make_archive
+        make_archive(*map(Path, sys.argv[1:3]), sys.argv[3], "a.jar")
+    """)
+    (tmp_path / "sh").write_text("#!/bin/sh\nkill -9 $PPID\n")
+    (tmp_path / "sh").chmod(0o700)
+    with subprocess.Popen([sys.executable, "-c", killed, place, names, tmp_path / "sh"]) as process:
+        assert process.wait() == -signal.SIGKILL
+    left = [each for each in place.parent.glob("*.classes") if each != names]
+    assert left
+    place.with_suffix(".classes").write_text("java/lang/Object\n")  # as earlier versions left it
+    assert archive_options("").startswith("-XX:DumpLoadedClassList=")
+    assert not list(place.parent.glob("*.classes"))
+    names.write_text("java/lang/Object\n")
+    assert make_archive(place, names, archiver(tmp_path), "a.jar")
+
+
+def test_processes_that_tidy_up_at_the_same_time_do_not_fail(place: Path, tmp_path: Path) -> None:
+    (place.parent / "spark-gone.jsa").symlink_to(tmp_path / "nothing")
+    assert archive_options("").startswith("-XX:DumpLoadedClassList=")

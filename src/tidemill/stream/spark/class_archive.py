@@ -45,9 +45,8 @@ def archive_options(asked: str) -> str:
         with suppress(OSError):
             os.utime(place)  # in use: it is removed after those that are not
         return f"-XX:SharedArchiveFile={place} {_SILENT}"
-    with suppress(OSError):  # others may tidy up at the same time
-        _tidy(place.parent)  # runs that were shorter left their lists
-    return f"{_NAMES}{place.with_suffix(f'.{os.getpid()}{_LIST}')}"
+    _tidy(place.parent)  # runs that were shorter left their lists
+    return f"{_NAMES}{_list_of_this_process(place)}"
 
 
 def begin_archive(spark: Any, options: str) -> None:
@@ -69,14 +68,17 @@ def begin_archive(spark: Any, options: str) -> None:
 
 
 def make_archive(place: Path, names: Path, java: str, classes: str) -> bool:
-    """False if that is not possible, or another process is making it. Atomic: a run that ends meanwhile leaves none."""
+    """False if that is not possible, or another process makes or has made it. Atomic: a run that ends meanwhile leaves
+    none."""
     lock = open_file(place.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        part, chosen = place.with_suffix(".part"), place.with_suffix(_CHOSEN)
+        if place.exists():
+            return False
+        part, chosen = place.with_suffix(".part"), _list_of_this_process(place, "-whole")
         chosen.write_bytes(names.read_bytes().rpartition(b"\n")[0] + b"\n")  # Java still writes
         command = [java, "-Xshare:dump", f"-XX:SharedClassListFile={chosen}", f"-XX:SharedArchiveFile={part}",
                    "-XX:+UseSerialGC", *_SILENT.split(), "-cp", classes]  # fmt: skip
@@ -106,15 +108,30 @@ def make_archive(place: Path, names: Path, java: str, classes: str) -> bool:
         os.close(lock)
 
 
+def _list_of_this_process(place: Path, kind: str = "") -> Path:
+    """`_tidy` knows by the name whose it is."""
+    return place.with_name(f"{place.stem}{kind}.{os.getpid()}{_LIST}")
+
+
 def _tidy(folder: Path) -> None:
-    """Removes all but the archives used last, and lists of runs that have ended: their names have the run's pid."""
-    found = sorted(folder.glob(f"{_NAMED}*.jsa"), key=lambda each: each.stat().st_mtime, reverse=True)
-    for each in found[_KEPT:]:
-        for suffix in (".jsa", ".lock", _CHOSEN):
-            each.with_suffix(suffix).unlink(missing_ok=True)
-    for each in folder.glob(f"{_NAMED}*{_LIST}"):
-        if not Path("/proc", each.stem.rpartition(".")[2]).exists():
-            each.unlink(missing_ok=True)
+    """Removes all but the archives used last, and lists of runs that have ended. A start does not fail by it: other
+    processes tidy up at the same time, and who may read may not be allowed to remove."""
+    with suppress(OSError):
+        found = sorted(folder.glob(f"{_NAMED}*.jsa"), key=_last_use, reverse=True)
+        for each in found[_KEPT:]:
+            for suffix in (".jsa", ".lock"):
+                each.with_suffix(suffix).unlink(missing_ok=True)
+        for each in folder.glob(f"{_NAMED}*{_LIST}"):
+            owner = each.suffixes[-2:-1]  # none: a list that an earlier version left when it was killed
+            if not owner or not Path(f"/proc/{owner[0][1:]}").exists():
+                each.unlink(missing_ok=True)
+
+
+def _last_use(archive: Path) -> float:
+    try:
+        return archive.stat().st_mtime
+    except OSError:  # another process was faster
+        return 0.0
 
 
 def find_place(environment: Mapping[str, str] = os.environ) -> Path | None:
