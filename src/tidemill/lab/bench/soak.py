@@ -20,6 +20,7 @@ from tidemill.errors import DeliveryError
 from tidemill.lab.bench.processes import cpu_seconds, sizes
 from tidemill.lab.servers.kafka import local_kafka
 from tidemill.service.run.capture_fork_server import keep_fork_server
+from tidemill.service.run.spark_session import begin_java
 from tidemill.service.run.status import State
 from tidemill.service.runtime import Runtime
 from tidemill.telemetry import events
@@ -55,7 +56,8 @@ class SoakBench:
             loaded = self._documents(stack)
             if self._pipelines > 1:
                 stack.enter_context(keep_fork_server())  # as `serve`, where many pipelines run
-            self._runtime = stack.enter_context(Runtime(spark=spark))
+            java = begin_java(loaded) if spark is None else None  # as `run`
+            self._runtime = stack.enter_context(Runtime(spark=spark, java=java))
             self._names = [self._runtime.add(pipeline) for pipeline in loaded]
             self._begin = time.monotonic()
             before = cpu_seconds()

@@ -33,8 +33,9 @@ def begin_java(pipelines: Sequence[Pipeline]) -> StartedJava | None:
     if JAVA_PORT in os.environ:
         return None
     check_agreement(pipelines)
-    plans = any(not pipeline.spec.trigger.real_time for pipeline in pipelines)
-    return StartedJava(session_settings(_NAME, *choose_master(pipelines), plans=plans), log_of(pipelines[0]))
+    all_stand = all(pipeline.spec.trigger.real_time for pipeline in pipelines)
+    standing = max(map(standing_lanes, pipelines)) if all_stand else 0
+    return StartedJava(session_settings(_NAME, *choose_master(pipelines), standing=standing), log_of(pipelines[0]))
 
 
 def open_session(pipelines: Sequence[Pipeline], said: Path, java: StartedJava | None = None) -> SparkSession:
@@ -48,7 +49,7 @@ def open_session(pipelines: Sequence[Pipeline], said: Path, java: StartedJava | 
     stdout.announce()
     spark = create_session(_NAME, master=master, conf=conf, said=said, java=java)
     # While capture connects and the queries start; a stop must not have to wait for it.
-    threading.Thread(target=_warm, args=(spark,), name="warm-up").start()
+    threading.Thread(target=_warm, args=(spark, _first_workers(pipelines)), name="warm-up").start()
     return spark
 
 
@@ -98,7 +99,9 @@ def slots(master: str, beside: int = 0, *, ample: bool = False) -> tuple[str, di
     if master != Spark().master or not (beside or ample):
         return master, {}
     cores = len(os.sched_getaffinity(0))
-    return f"local[{AMPLE_SLOTS if ample else cores + beside}]", {"spark.default.parallelism": str(cores)}
+    # Spark would start a thread for each slot, which only carries messages between its parts.
+    conf = {"spark.default.parallelism": str(cores), "spark.rpc.netty.dispatcher.numThreads": str(max(2, cores))}
+    return f"local[{AMPLE_SLOTS if ample else cores + beside}]", conf
 
 
 def standing_lanes(pipeline: Pipeline) -> int:
@@ -132,12 +135,19 @@ def check_slots(spark: SparkSession, pipelines: Sequence[Pipeline]) -> None:
     )
 
 
-def _warm(spark: SparkSession) -> None:
+def _first_workers(pipelines: Sequence[Pipeline]) -> int | None:
+    """Workers that the first batches take: None for one of each core."""
+    if not all(pipeline.spec.trigger.real_time for pipeline in pipelines):
+        return None
+    return sum(map(standing_lanes, pipelines))
+
+
+def _warm(spark: SparkSession, most: int | None) -> None:
     from tidemill.stream.spark.session import warm_up
 
     began = time.monotonic()
     try:
-        warm_up(spark)
+        warm_up(spark, most)
         events.emit("stream.workers_started", seconds=round(time.monotonic() - began, 2))
     except Exception as error:  # noqa: BLE001  a session stopped meanwhile; the first batch only starts colder
         events.emit("stream.not_warmed", reason="the session ended before", kind=type(error).__name__)

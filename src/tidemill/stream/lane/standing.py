@@ -49,6 +49,7 @@ def stand(place: StandingPlace, plan: Plan, epoch: int, lane: int, deliver: Deli
         return  # the driver hung up: the next epoch begins at its checkpoint
     finally:
         channel.close()
+        release_memory()  # the worker may be idle now, or stand for another run
 
 
 def _serve(channel: Channel, plan: Plan, deliver: Deliver) -> None:

@@ -201,6 +201,7 @@ def lane_addresses(spark: Any) -> tuple[str, str]:
     return host, conf.get("spark.driver.bindAddress") or host
 
 
-def warm_up(spark: Any) -> None:
-    """Starts a Python worker per core and loads the kernels in it. Takes seconds once, then milliseconds."""
-    warm_workers(spark, cores(spark))
+def warm_up(spark: Any, most: int | None = None) -> None:
+    """Starts a Python worker per core, at most so many, and loads the kernels in it. Takes seconds once, then
+    milliseconds."""
+    warm_workers(spark, min(cores(spark), most or cores(spark)))

@@ -72,15 +72,19 @@ _LOCAL = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
 
+# Spark hands out the worker that has been idle for the longest time. Of more than one epoch needs, each would get the
+# lane in turn, and keep what its largest batch took (ADR 69).
+_IDLE_WORKERS = "spark.python.factory.idleWorkerMaxPoolSize"
+
 # Where nothing is planned in Java, its start is most of what it does: the quick compiler is enough (ADR 66).
 _SHORT_PLANS = "-XX:TieredStopAtLevel=1"
 
 
 def session_settings(
-    name: str, master: str, conf: Mapping[str, str] | None = None, scratch: Path | None = None, *, plans: bool = True
+    name: str, master: str, conf: Mapping[str, str] | None = None, scratch: Path | None = None, *, standing: int = 0
 ) -> dict[str, str]:
-    """All of them, with the master and the name; `conf` wins over ours. `plans`: Java plans batches, for as long as the
-    session lives."""
+    """All of them, with the master and the name; `conf` wins over ours. `standing`: for as long as the session lives
+    all its lanes stand, no more than so many of one stream; 0 where Java may have to plan batches."""
     settings = {
         "spark.master": master,
         "spark.app.name": name,
@@ -92,9 +96,10 @@ def session_settings(
         **_IMPATIENT,
         **(_LOCAL if runs_here(master) else {}),
         **_places(scratch),
+        **({_IDLE_WORKERS: str(standing)} if standing else {}),
         **(conf or {}),
     }
-    settings["spark.driver.extraJavaOptions"] = java_options(settings, plans=plans)
+    settings["spark.driver.extraJavaOptions"] = java_options(settings, plans=not standing)
     return settings
 
 
