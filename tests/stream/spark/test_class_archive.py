@@ -11,8 +11,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
+from tidemill.errors import EnvironmentProblem
+from tidemill.stream.spark import session
 from tidemill.stream.spark.class_archive import archive_options, find_place, make_archive
+from tidemill.stream.spark.gateway import StartedJava
+from tidemill.stream.spark.settings import session_settings
 
 JAVA = """#!/bin/sh
 for each; do case "$each" in
@@ -138,3 +143,25 @@ def test_a_run_that_is_killed_while_it_makes_one_keeps_no_other_from_starting(
 def test_processes_that_tidy_up_at_the_same_time_do_not_fail(place: Path, tmp_path: Path) -> None:
     (place.parent / "spark-gone.jsa").symlink_to(tmp_path / "nothing")
     assert archive_options("").startswith("-XX:DumpLoadedClassList=")
+
+
+def test_an_archive_that_kills_java_is_removed_so_that_the_next_start_lives(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java looks at the header only: one that was cut off behind it ends in a crash, at every start."""
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    home = tmp_path / "spark"
+    (home / "bin").mkdir(parents=True)
+    (home / "jars").mkdir()
+    (home / "bin" / "spark-submit").write_text("#!/bin/sh\nkill -ABRT $$\n")
+    (home / "bin" / "spark-submit").chmod(0o700)
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    archive = find_place()
+    assert archive is not None
+    archive.write_bytes(b"damaged")
+    java = StartedJava(session_settings("t", "local[1]"), tmp_path / "spark.log")
+    with java.process, pytest.raises(EnvironmentProblem, match="crashed") as caught:
+        session.create_session("t", said=tmp_path / "spark.log", java=java)
+    assert "start again" in (caught.value.fix or "")
+    assert not archive.exists()

@@ -29,6 +29,7 @@ _LIMIT_SECONDS = 300.0
 _OPTIONS = ("SharedArchiveFile", "ArchiveClassesAtExit", "DumpLoadedClassList", "-Xshare")
 # Java would say on standard output that an archive does not fit.
 _SILENT = "-Xlog:disable -Xlog:all=error:stderr"
+_ARCHIVE = "-XX:SharedArchiveFile="
 _NAMES, _LIST = "-XX:DumpLoadedClassList=", ".classes"
 _CHOSEN = ".chosen"  # no list of a run: who makes the archive reads it
 _NAMED = "spark-"
@@ -44,7 +45,7 @@ def archive_options(asked: str) -> str:
     if place.exists():
         with suppress(OSError):
             os.utime(place)  # in use: it is removed after those that are not
-        return f"-XX:SharedArchiveFile={place} {_SILENT}"
+        return f"{_ARCHIVE}{place} {_SILENT}"
     _tidy(place.parent)  # runs that were shorter left their lists
     return f"{_NAMES}{_list_of_this_process(place)}"
 
@@ -67,6 +68,17 @@ def begin_archive(spark: Any, options: str) -> None:
     threading.Thread(target=wait, name="class-archive", daemon=True).start()
 
 
+def drop_archive(options: str) -> bool:
+    """After a Java that was started with `options` did not live: removes the archive if it had ours. Java looks at the
+    header of an archive only: one that was cut off, or that a disk has changed, kills it at every start."""
+    place = find_place()
+    if place is None or f"{_ARCHIVE}{place} " not in options:
+        return False
+    with suppress(OSError):
+        place.unlink()
+    return not place.exists()
+
+
 def make_archive(place: Path, names: Path, java: str, classes: str) -> bool:
     """False if that is not possible, or another process makes or has made it. Atomic: a run that ends meanwhile leaves
     none."""
@@ -80,7 +92,7 @@ def make_archive(place: Path, names: Path, java: str, classes: str) -> bool:
             return False
         part, chosen = place.with_suffix(".part"), _list_of_this_process(place, "-whole")
         chosen.write_bytes(names.read_bytes().rpartition(b"\n")[0] + b"\n")  # Java still writes
-        command = [java, "-Xshare:dump", f"-XX:SharedClassListFile={chosen}", f"-XX:SharedArchiveFile={part}",
+        command = [java, "-Xshare:dump", f"-XX:SharedClassListFile={chosen}", f"{_ARCHIVE}{part}",
                    "-XX:+UseSerialGC", *_SILENT.split(), "-cp", classes]  # fmt: skip
         # The lock is the child's too: one that outlives us keeps others from writing the same file.
         child = subprocess.Popen(command, pass_fds=(lock,), stdin=subprocess.DEVNULL,

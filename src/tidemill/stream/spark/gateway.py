@@ -36,6 +36,10 @@ _LARGE_LOG = 16 << 20
 _LOOK_SECONDS = 0.01
 
 
+class JavaCrashed(Exception):
+    """Java ended itself while it started, as it does where it finds its own memory damaged."""
+
+
 class StartedJava:
     """A Java that starts, and ends when its standard input is closed: with this process at the latest."""
 
@@ -64,12 +68,14 @@ class StartedJava:
             self._held = held.pop_all()
 
     def connect(self) -> Any:
-        """PySpark's gateway to it, once it answers. `PySparkRuntimeError` if it ended before."""
+        """PySpark's gateway to it, once it answers. `PySparkRuntimeError` or `JavaCrashed` if it ended before."""
         from pyspark.errors import PySparkRuntimeError
         from pyspark.java_gateway import launch_gateway
 
         with self._held:
             while not self._written.exists():
+                if self.process.poll() == -signal.SIGABRT:
+                    raise JavaCrashed
                 if self.process.poll() is not None:
                     raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
                 time.sleep(_LOOK_SECONDS)

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.errors import EnvironmentProblem, SparkLost
-from tidemill.stream.spark.class_archive import begin_archive
+from tidemill.stream.spark.class_archive import begin_archive, drop_archive
 from tidemill.stream.spark.epochs import warm_workers
-from tidemill.stream.spark.gateway import StartedJava, ensure_java
+from tidemill.stream.spark.gateway import JavaCrashed, StartedJava, ensure_java
 from tidemill.stream.spark.settings import AMPLE_SLOTS, session_settings
 from tidemill.stream.spark.source import BlockSource
 from tidemill.telemetry import events
@@ -65,6 +65,14 @@ def create_session(
         for key, value in settings.items():  # Java is there: they do not pass by its command line
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
+    except JavaCrashed as error:
+        dropped = drop_archive(settings["spark.driver.extraJavaOptions"])
+        raise EnvironmentProblem(
+            "Spark's Java crashed at its start",
+            where=f"master {master}",
+            fix=("The archive that it took its classes from may be damaged and was removed: start again. " * dropped)
+            + f"What Java said stands {f'in {said}' if said else 'above'}.",
+        ) from error
     except (PySparkRuntimeError, Py4JError) as error:
         reason = _java_reason(error, said)
         raise EnvironmentProblem(
