@@ -40,9 +40,10 @@ from tidemill.stream.spark import source
 from tidemill.stream.spark.session import cores, has_ample_slots, reach_spark
 from tidemill.stream.superseded import Follower
 from tidemill.stream.trace import BatchTracer
+from tidemill.stream.trigger.callback import Stopping
 from tidemill.stream.trigger.dispatch import Dispatch
 from tidemill.stream.trigger.growth import Lanes
-from tidemill.stream.trigger.micro_batch import MicroBatches, Stopping
+from tidemill.stream.trigger.micro_batch import MicroBatches
 from tidemill.stream.trigger.realtime import RealTime
 from tidemill.stream.trigger.standing import EpochLost
 from tidemill.telemetry.context import bind

@@ -28,8 +28,8 @@ from tidemill.model.position import Offset
 from tidemill.stream.position.commit_policy import SinkGroup
 from tidemill.stream.position.pin_file import PinnedBatch
 from tidemill.stream.report import BatchReport
+from tidemill.stream.trigger.callback import Stopping
 from tidemill.stream.trigger.dispatch import Dispatch
-from tidemill.stream.trigger.micro_batch import Stopping
 from tidemill.telemetry.context import bind
 from tidemill.telemetry.events import warn
 from tidemill.telemetry.spans import Attribute, Span, new_id, root_id, trace_id, trace_text, unpack

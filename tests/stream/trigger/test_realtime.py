@@ -5,23 +5,31 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import threading
 import time
+import weakref
 from collections import Counter, defaultdict
+from contextlib import ExitStack
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from tests.delivery.proxy import Proxy
 from tests.stream.conftest import Mill
 from tests.stream.test_restart import checkpoint, drive
 from tests.support.blocks import make_change, make_table
 from tests.support.seed import run_seed
+from tests.support.waiting import until
 from tidemill.config.spec import Batch, Trigger
 from tidemill.dlq import DeadLetters
 from tidemill.errors import TidemillError
 from tidemill.stream import loop as loop_module
 from tidemill.stream.batch.admission import ROWS_PER_LANE
+from tidemill.stream.lane.standing import StandingPlace
 from tidemill.stream.trigger import growth, realtime, standing
 
 REAL_TIME = Trigger(mode="real_time")
@@ -158,3 +166,73 @@ def test_over_a_backlog_more_lanes_stand_in_another_epoch_and_each_key_stays_in_
         for _, key, offset, _ in note["rows"]:
             seen[key].append(offset)
     assert all(offsets == sorted(offsets) for offsets in seen.values())
+
+
+@pytest.mark.parametrize("fault", ["cut", "delayed", "half open"])
+def test_a_connection_to_a_lane_that_fails_in_a_write_costs_at_most_an_epoch(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Between driver and lanes stands a network that ends connections, holds up what it carries, or swallows it."""
+    monkeypatch.setattr(standing, "DEAD_SECONDS", 5.0)
+    monkeypatch.setattr(realtime, "_RETURN_SECONDS", 1.0)
+    with ExitStack() as stack:
+        proxies: list[Proxy] = []
+        place = standing.LaneServer.place
+
+        def place_behind_proxy(server: standing.LaneServer, lanes: int) -> StandingPlace:
+            at = place(server, lanes)
+            if not proxies:
+                proxies.append(stack.enter_context(Proxy(at.port)))
+            return replace(at, port=proxies[0].port)
+
+        monkeypatch.setattr(standing.LaneServer, "place", place_behind_proxy)
+        problems: list[TidemillError] = []
+        loop = mill.loop(trigger=REAL_TIME, on_error=problems.append)
+        loop.start()
+        try:
+            mill.log.append(make_change(5))
+            mill.wait(loop, lambda: loop.checkpoint.offset == 5, SECONDS)
+            hold = mill.directory / "s.hold"
+            hold.touch()
+            mill.log.append(make_change(5, number=2))
+            mill.wait(loop, hold.with_suffix(".held").exists, SECONDS)
+            mill.log.append(make_change(5, number=3))
+            if fault == "cut":
+                proxies[0].cut()
+            else:
+                proxies[0].hold()
+            if fault == "delayed":
+                hold.unlink()  # the lane's receipt is on its way, and late
+                time.sleep(2.0)
+            else:
+                mill.wait(loop, lambda: bool(problems), SECONDS)
+                hold.unlink()
+            proxies[0].release()
+            mill.wait(loop, lambda: loop.checkpoint.offset == 15, SECONDS)
+        finally:
+            loop.stop()
+    assert bool(problems) == (fault != "delayed")
+    assert sorted(set(mill.offsets())) == list(range(15))  # the write that was under way may have come to its end
+    assert list(dict.fromkeys((note["start"], note["end"]) for note in mill.notes())) == [(0, 5), (5, 10), (10, 15)]
+
+
+@pytest.mark.parametrize("mode", ["real_time", "micro_batch"])
+def test_nothing_of_a_query_stays_when_it_has_ended(mill: Mill, mode: str) -> None:
+    """A server restarts pipelines for months: of each run a thread, a connection and mapped segments stayed."""
+
+    def deliver(number: int) -> weakref.ref[object]:
+        loop = mill.loop(trigger=Trigger.model_validate({"mode": mode}))
+        loop.start()
+        try:
+            mill.log.append(make_change(5, number=number))
+            mill.wait(loop, lambda: loop.checkpoint.offset >= mill.log.tail.offset, SECONDS)
+        finally:
+            loop.stop()
+        return weakref.ref(loop)
+
+    deliver(1)
+    before = threading.active_count()
+    ended = [deliver(number) for number in range(2, 6)]
+    until(lambda: threading.active_count() <= before, SECONDS)
+    gc.collect()
+    assert not [run for run in ended if run() is not None]

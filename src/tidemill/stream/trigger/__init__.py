@@ -1,5 +1,6 @@
 """How the loop gets batches, and how each gets to its lanes.
 
+callback     what Spark calls with a batch of its query
 dispatch     what the loop needs of both: one batch to its lanes, and the results back
 micro_batch  Spark plans each batch and calls back with it
 realtime     the driver plans, and sends each batch to lanes that stand (ADR 43)

@@ -9,11 +9,8 @@ from typing import Any
 
 from tidemill.stream.batch.plan import Plan
 from tidemill.stream.spark import source
+from tidemill.stream.trigger.callback import BatchFunction, Stopping
 from tidemill.stream.trigger.dispatch import Dispatch, JobDispatch
-
-
-class Stopping(Exception):
-    """Ends the query without the batch: it is planned, and waits for the next start."""
 
 
 class MicroBatches:
@@ -24,13 +21,15 @@ class MicroBatches:
         self._busy = threading.Lock()
         self._directory = Path()
         self._query: Any = None
+        self._function: BatchFunction | None = None
         self._looked = False
 
     def start(self, name: str, plan: Plan, rule: Mapping[str, Any], directory: Path) -> Any:
         """The query."""
         self._directory = directory
         stream = self._spark.readStream.format(source.NAME).options(**source.options(plan, rule)).load().writeStream
-        stream = stream.queryName(name).foreachBatch(self._take)
+        self._function = BatchFunction(self._spark, self._take)
+        stream = stream.queryName(name).foreachBatch(self._function)
         # No `as_uri`: Hadoop takes a path's percent signs literally, and pins.py would look elsewhere.
         self._query = stream.option("checkpointLocation", f"file://{directory.absolute()}").start()
         return self._query
@@ -46,7 +45,9 @@ class MicroBatches:
             self._busy.release()
 
     def close(self) -> None:
-        """Nothing is left to close once the query has ended."""
+        """Once the query has ended."""
+        if self._function is not None:
+            self._function.hang_up()
 
     def _take(self, frame: Any, number: int) -> None:
         with self._busy:

@@ -29,9 +29,9 @@ from tidemill.stream.batch.plan import Plan
 from tidemill.stream.position.pin_file import PinFile, PinnedBatch
 from tidemill.stream.spark import epochs
 from tidemill.stream.spark.session import lane_addresses, reach_spark
+from tidemill.stream.trigger.callback import BatchFunction, Stopping
 from tidemill.stream.trigger.dispatch import Dispatch
 from tidemill.stream.trigger.growth import Lanes
-from tidemill.stream.trigger.micro_batch import Stopping
 from tidemill.stream.trigger.standing import EpochLost, LaneServer, StandingDispatch, StandingLanes
 from tidemill.telemetry.events import emit, warn
 from tidemill.telemetry.failpoints import failpoint
@@ -82,6 +82,7 @@ class RealTime:
         self._server: LaneServer | None = None
         self._waking, self._woken = socket.socketpair()
         self._query: Any = None
+        self._function: BatchFunction | None = None
         self._batches = 0
         self._stood = False
 
@@ -92,7 +93,8 @@ class RealTime:
         sys.setswitchinterval(min(_SWITCH_SECONDS, sys.getswitchinterval()))
         self._pinned, self._planned_at = pins.read(), 0
         self._server = LaneServer(*lane_addresses(self._spark))
-        stream = epochs.read_epochs(self._spark).writeStream.queryName(name).foreachBatch(self._stand)
+        self._function = BatchFunction(self._spark, self._stand)
+        stream = epochs.read_epochs(self._spark).writeStream.queryName(name).foreachBatch(self._function)
         self._query = stream.option("checkpointLocation", f"file://{directory.absolute()}").start()
         return self._query
 
@@ -110,6 +112,12 @@ class RealTime:
         return self._stood
 
     def close(self) -> None:
+        """Once the query has ended."""
+        self._close_own()
+        if self._function is not None:
+            self._function.hang_up()
+
+    def _close_own(self) -> None:
         if self._server is not None:
             self._server.close()
             self._pins.close()
@@ -125,7 +133,7 @@ class RealTime:
             with self._context():
                 self._stand_through(StandingEpoch(number + 1))
         except BaseException:
-            self.close()
+            self._close_own()
             raise
         finally:
             self._idle.set()

@@ -84,6 +84,8 @@ class LaneServer:
 
     def close(self) -> None:
         self.expect(-1)
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # `close` alone does not wake who waits in `accept`
         self._listener.close()
 
     def _accept(self) -> None:
