@@ -42,12 +42,14 @@ def open_session(pipelines: Sequence[Pipeline], said: Path, java: StartedJava | 
     """Returns when Spark is there; its workers get warm beside. `said` is the file for what Java writes. `java` is of
     `begin_java` for the same pipelines."""
     from tidemill.sinks import stdout
+    from tidemill.stream.spark.class_archive import begin_archive
     from tidemill.stream.spark.session import create_session
 
     check_agreement(pipelines)
     master, conf = choose_master(pipelines)
     stdout.announce()
     spark = create_session(_NAME, master=master, conf=conf, said=said, java=java)
+    begin_archive(spark)
     # While capture connects and the queries start; a stop must not have to wait for it.
     threading.Thread(target=_warm, args=(spark, _first_workers(pipelines)), name="warm-up").start()
     return spark

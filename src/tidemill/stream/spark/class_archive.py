@@ -50,8 +50,9 @@ def archive_options(asked: str) -> str:
     return f"{_NAMES}{_list_of_this_process(place)}"
 
 
-def begin_archive(spark: Any, options: str) -> None:
-    """Has the archive made beside the run, if its Java was started with `options` that write down classes."""
+def begin_archive(spark: Any) -> None:
+    """Has the archive made beside a run that may be long, if its Java writes down classes."""
+    options = spark.sparkContext.getConf().get("spark.driver.extraJavaOptions", "")
     place, named = find_place(), re.search(rf"{_NAMES}(\S+{_LIST})(?!\S)", options)
     if place is None or named is None:
         return

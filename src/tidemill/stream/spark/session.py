@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.errors import EnvironmentProblem, SparkLost
-from tidemill.stream.spark.class_archive import begin_archive, drop_archive
+from tidemill.stream.spark.class_archive import drop_archive
 from tidemill.stream.spark.epochs import warm_workers
 from tidemill.stream.spark.gateway import JavaCrashed, StartedJava, ensure_java
 from tidemill.stream.spark.settings import AMPLE_SLOTS, session_settings
@@ -89,7 +89,6 @@ def create_session(
     register_source(spark)
     # Workers are shared by who has the same environment: standing lanes, micro-batches and snapshots.
     spark.sparkContext.environment["PYTHONPATH"] = _early_path(spark.sparkContext.environment)
-    begin_archive(spark, settings["spark.driver.extraJavaOptions"])
     session = time.monotonic() - began - java_seconds
     events.emit("stream.spark_started", java_seconds=round(java_seconds, 2), session_seconds=round(session, 2))
     return spark
