@@ -212,6 +212,10 @@ class RunActor(_Actor):
             stdin=subprocess.DEVNULL,
         )
 
+    @property
+    def output_of_this_start(self) -> str:
+        return self.output[self._said :]
+
     def begin(self, source: SourceHarness, seconds: float = 300) -> None:
         """The first start: returns when changes are captured and the stream runs, so that the load meets both. A
         failpoint may lie before that: what ended there is started again."""
