@@ -74,9 +74,10 @@ class StartedJava:
 
         with self._held:
             while not self._written.exists():
-                if self.process.poll() == -signal.SIGABRT:
+                code = self.process.poll()
+                if code == -signal.SIGABRT:
                     raise JavaCrashed
-                if self.process.poll() is not None:
+                if code is not None:
                     raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
                 time.sleep(_LOOK_SECONDS)
             content = self._written.read_bytes()
