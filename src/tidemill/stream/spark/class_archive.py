@@ -31,7 +31,6 @@ _OPTIONS = ("SharedArchiveFile", "ArchiveClassesAtExit", "DumpLoadedClassList", 
 _SILENT = "-Xlog:disable -Xlog:all=error:stderr"
 _ARCHIVE = "-XX:SharedArchiveFile="
 _NAMES, _LIST = "-XX:DumpLoadedClassList=", ".classes"
-_CHOSEN = ".chosen"  # no list of a run: who makes the archive reads it
 _NAMED = "spark-"
 _KEPT = 2
 

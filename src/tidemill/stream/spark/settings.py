@@ -73,7 +73,7 @@ _LOCAL = {
 }
 
 # Spark hands out the worker that has been idle for the longest time. Of more than one epoch needs, each would get the
-# lane in turn, and keep what its largest batch took (ADR 69).
+# lane in turn, and keep what its largest batch took (ADR 71).
 _IDLE_WORKERS = "spark.python.factory.idleWorkerMaxPoolSize"
 
 # Where nothing is planned in Java, its start is most of what it does: the quick compiler is enough (ADR 66).
