@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import fs
 
 from tests.crash.actors import command_of, descendants, wait_for
 from tests.crash.harness import SourceHarness
 from tests.crash.test_run import MODES, Stage, staged
 from tests.crash.workload import Load
 from tests.delivery.proxy import Proxy
-from tests.support.second_host import SecondHost
+from tests.support.second_host import second_host
 from tests.support.seed import choose, dice
 from tidemill.lab.servers.seaweedfs import SeaweedFS
 from tidemill.lab.servers.spark import Cluster, ClusterHost
@@ -34,14 +33,6 @@ _BUCKET = "cluster"
 def store() -> Iterator[SeaweedFS]:
     with SeaweedFS() as server:
         yield server
-
-
-def log_uri(server: SeaweedFS, folder: str, endpoint: str) -> str:
-    options = f"scheme=http&endpoint_override={endpoint}&region=us-east-1&allow_bucket_creation=true"
-    uri = f"s3://{server.access_key}:{server.secret_key}@{_BUCKET}/{folder}?{options}"
-    filesystem, _ = fs.FileSystem.from_uri(uri)
-    filesystem.create_dir(_BUCKET)
-    return uri
 
 
 def spec_of(cluster: Cluster, log: str, driver: str, mode: str, **conf: str) -> dict[str, Any]:
@@ -76,7 +67,7 @@ def one_of(find: Callable[[Cluster], list[int]], cluster: Cluster, stage: Stage)
 def test_executors_and_the_driver_of_a_cluster_killed_or_frozen_cost_no_event_and_double_none(
     source: SourceHarness, evidence: Path, store: SeaweedFS, mode: str, account: Callable[..., None]
 ) -> None:
-    log = log_uri(store, "killed", f"127.0.0.1:{store.port}")
+    log = store.log_uri(_BUCKET, "killed")
     with (
         Cluster(workers=(ClusterHost(), ClusterHost()), directory=evidence / "cluster") as cluster,
         staged(source, evidence, **spec_of(cluster, log, "127.0.0.1", mode)) as stage,
@@ -102,8 +93,8 @@ def test_executors_and_the_driver_of_a_cluster_killed_or_frozen_cost_no_event_an
 def test_a_worker_that_is_cut_off_holds_up_nobody_for_long_and_doubles_nothing_when_it_is_back(
     source: SourceHarness, evidence: Path, store: SeaweedFS, mode: str, account: Callable[..., None]
 ) -> None:
-    with SecondHost() as other, Proxy(store.port, other.near) as front:
-        log = log_uri(store, "cut", f"{other.near}:{front.port}")
+    with second_host() as other, Proxy(store.port, other.near) as front:
+        log = store.log_uri(_BUCKET, "cut", f"{other.near}:{front.port}")
         here, there = ClusterHost(other.near), ClusterHost(other.far, other.enter)
         # Two minutes without a heartbeat is Spark's own measure; a test need not wait for that.
         patience = {"spark.network.timeout": "20s", "spark.network.timeoutInterval": "5s"}

@@ -57,19 +57,22 @@ def latency(
     rate: Annotated[list[int] | None, typer.Option(help="Events a second, again for more; 10, 100, 1000.")] = None,
     mode: Annotated[list[str] | None, typer.Option(help="real_time, micro_batch, or both; real_time.")] = None,
     seconds: Annotated[float, typer.Option(help="How long each rate is offered.")] = 20,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="On two Spark workers, the log on S3; blackhole, kafka. Needs root.")
+    ] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a picture of it here (.svg or .png).")] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """From commit to checkpoint, hop by hop, from PostgreSQL.
 
     Percentiles in milliseconds over all events, at each rate and into each sink."""
-    from tidemill.lab.bench.latency import HOPS, SINKS, LatencyBench
+    from tidemill.lab.bench.latency import HOPS, LatencyBench
     from tidemill.lab.bench.plots import save_latency
 
     _check_modes(mode or ())
     bench = LatencyBench(
-        sinks=sinks or SINKS, modes=mode or ["real_time"], rates=sorted(rate or [10, 100, 1000]), seconds=seconds,
-        say=(lambda text: None) if as_json else terminal.say,
+        sinks=sinks or (), modes=mode or ["real_time"], rates=sorted(rate or [10, 100, 1000]), seconds=seconds,
+        say=(lambda text: None) if as_json else terminal.say, cluster=cluster,
     )  # fmt: skip
     result = bench.run()
     if plot is not None:
@@ -83,7 +86,7 @@ def latency(
             (one["mode"], one["sink"], f"{one['rate']:,}", *(f"{one[hop]['p50']} / {one[hop]['p99']}" for hop in HOPS))
             for one in result["measured"]
         ],
-        title=f"{result['server']}; milliseconds, p50 / p99",
+        title=f"{result['server']}, {result['place']}; milliseconds, p50 / p99",
     )
 
 

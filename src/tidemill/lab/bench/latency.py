@@ -6,11 +6,13 @@
     delivered -> saved    the checkpoint on disk, and what follows from it
 
 The first clock is the server's at commit, the others are those of this machine, where the server runs too. All events
-of a batch share its later hops. Percentiles are over events.
+of a batch share its later hops. Percentiles are over events. On a cluster (`lab/bench/cluster.py`) the log is on S3,
+and a block counts as logged before its index record is put: that request belongs to the second hop.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +25,7 @@ import numpy as np
 from tidemill import config
 from tidemill.errors import ConfigError, DeliveryError
 from tidemill.lab.bench import load
+from tidemill.lab.bench.cluster import BenchPlace
 from tidemill.lab.bench.drain import LIMIT_SECONDS, Observed, prime
 from tidemill.lab.bench.processes import ProcessSampler
 from tidemill.lab.servers.kafka import local_kafka
@@ -35,6 +38,7 @@ from tidemill.stream.spark.session import create_session, warm_up
 from tidemill.telemetry import events
 
 SINKS = ("blackhole", "kafka", "postgres", "redis")
+CLUSTER_SINKS = ("blackhole", "kafka")
 HOPS = ("commit_to_logged", "logged_to_taken", "taken_to_delivered", "delivered_to_saved", "total")
 _PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99_9": 99.9}
 _WARM_SECONDS = 3.0
@@ -47,20 +51,23 @@ class LatencyBench:
     """One server, one Spark session, a pipeline per sink and mode; everything is gone afterwards."""
 
     def __init__(
-        self, *, sinks: Sequence[str], modes: Sequence[str], rates: Sequence[int], seconds: float,
-        say: Callable[[str], None],
+        self, *, sinks: Sequence[str] = (), modes: Sequence[str], rates: Sequence[int], seconds: float,
+        say: Callable[[str], None], cluster: bool = False,
     ) -> None:  # fmt: skip
-        if unknown := [sink for sink in sinks if sink not in SINKS]:
-            raise ConfigError(f"no latency is measured to {', '.join(unknown)}", fix=f"Choose of: {', '.join(SINKS)}.")
-        self._sinks, self._modes, self._rates, self._seconds, self._say = sinks, modes, rates, seconds, say
+        known = CLUSTER_SINKS if cluster else SINKS
+        if unknown := [sink for sink in sinks if sink not in known]:
+            raise ConfigError(f"no latency is measured to {', '.join(unknown)}", fix=f"Choose of: {', '.join(known)}.")
+        self._sinks, self._cluster = sinks or known, cluster
+        self._modes, self._rates, self._seconds, self._say = modes, rates, seconds, say
 
     def run(self) -> dict[str, Any]:
         with ExitStack() as stack:
             self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemill-bench-")))
             events.configure(stream=stack.enter_context((self._scratch / "events.log").open("w")))
             self._database = stack.enter_context(load.server())
+            self._place = BenchPlace.cluster(stack) if self._cluster else BenchPlace()
             settings = {sink: self._settings(sink, stack) for sink in self._sinks}
-            spark = create_session("tidemill bench", master="local[3]", conf={"spark.default.parallelism": "2"})
+            spark = create_session("tidemill bench", master=self._place.master, conf=self._place.conf)
             stack.callback(spark.stop)
             warm_up(spark)
             load.prepare(self._database, [])
@@ -70,6 +77,7 @@ class LatencyBench:
                     measured += self._measure(spark, mode, sink, settings[sink])
             return {
                 "server": f"PostgreSQL {self._database.version}",
+                "place": self._place.label,
                 "seconds": self._seconds,
                 "measured": measured,
             }
@@ -77,7 +85,8 @@ class LatencyBench:
     def _settings(self, sink: str, stack: ExitStack) -> str:
         match sink:
             case "kafka":
-                broker = local_kafka(self._scratch / "kafka", Path(".services/kafka").absolute())
+                cache = Path(".services/kafka").absolute()
+                broker = local_kafka(self._scratch / "kafka", cache, address=self._place.address)
                 stack.callback(broker.stop)
                 return f"brokers: '{broker.bootstrap}', topic: latency"
             case "postgres":
@@ -92,6 +101,7 @@ class LatencyBench:
     def _measure(self, spark: Any, mode: str, sink: str, settings: str) -> list[dict[str, Any]]:
         slot = f"{mode}_{sink}"
         document = self._scratch / f"{slot}.yaml"
+        log = {"retention_seconds": 3600, "uri": self._place.log_uri(slot)}
         document.write_text(f"""
 metadata: {{name: {slot.replace("_", "-")}}}
 spec:
@@ -100,7 +110,7 @@ spec:
     config: {{id: bench, dsn: "{self._database.dsn()}", tables: [public.bench], slot: {slot}, publication: bench}}
   sinks: [{{type: {sink}, config: {{id: out, {settings}}}}}]
   trigger: {{mode: {mode}}}
-  log: {{retention_seconds: 3600}}
+  log: {json.dumps({name: value for name, value in log.items() if value})}
   state_dir: {self._scratch / "state"}
 """)
         pipeline = config.load(document)[0]

@@ -47,10 +47,13 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 
-def local_kafka(directory: Path, cache: Path, settings: Mapping[str, str] | None = None) -> Broker | Mock:
-    """A started Kafka with its data in `directory`; the real broker if the jars can be had, the mock cluster if not."""
+def local_kafka(
+    directory: Path, cache: Path, settings: Mapping[str, str] | None = None, *, address: str = "127.0.0.1"
+) -> Broker | Mock:
+    """A started Kafka with its data in `directory`; the real broker if the jars can be had, the mock cluster if not,
+    which is on 127.0.0.1 always."""
     try:
-        broker = Broker(directory, fetch_jars(cache), settings)
+        broker = Broker(directory, fetch_jars(cache), settings, address=address)
     except EnvironmentProblem:
         mock = Mock(settings)
         mock.start()
@@ -141,17 +144,21 @@ class _Server:
 
 
 class Broker(_Server):
-    """Apache Kafka: broker and controller in one JVM. `settings` are added to server.properties."""
+    """Apache Kafka: broker and controller in one JVM. `settings` are added to server.properties; clients reach it at
+    `address`."""
 
     label = f"broker {VERSION}"
 
-    def __init__(self, directory: Path, jars: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, jars: Path, settings: Mapping[str, str] | None = None, *, address: str = "127.0.0.1"
+    ) -> None:
         super().__init__()
         self._directory = directory
         self._jars = jars
         self._settings = dict(settings or {})
         self._port, self._controller_port = free_ports(2)
-        self.bootstrap = f"127.0.0.1:{self._port}"
+        self._address = address
+        self.bootstrap = f"{address}:{self._port}"
 
     def start(self, *, timeout: float = 60.0) -> None:
         """Returns when clients are answered. A second start keeps port and data."""
@@ -166,7 +173,7 @@ class Broker(_Server):
                 start_new_session=True,  # Ctrl-C belongs to the owner, which then stops the broker in order
             )  # fmt: skip
         deadline = time.monotonic() + timeout
-        while not _answers(self._port):
+        while not _answers(self._address, self._port):
             if not self.running or time.monotonic() > deadline:
                 self.stop()
                 tail = log.read_text(errors="replace").strip().splitlines()[-5:]
@@ -175,14 +182,14 @@ class Broker(_Server):
 
     def _format(self, properties: Path) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        listeners = f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}"
+        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}"
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "controller.listener.names": "CONTROLLER",
             "listeners": listeners,
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "log.dirs": str(self._directory / "data"),
             # One node has no replicas to give; the defaults of 3 would leave groups and transactions without a home.
             "offsets.topic.replication.factor": "1",
@@ -234,11 +241,11 @@ class Mock(_Server):
             raise EnvironmentProblem("librdkafka's mock cluster did not start", fix="Install tidemill[kafka].")
 
 
-def _answers(port: int) -> bool:
+def _answers(address: str, port: int) -> bool:
     # An ApiVersions request, version 0: an open port is not yet a broker that serves.
     header = (18).to_bytes(2) + (0).to_bytes(2) + (1).to_bytes(4) + (0xFFFF).to_bytes(2)
     try:
-        with socket.create_connection(("127.0.0.1", port), 1) as connection:
+        with socket.create_connection((address, port), 1) as connection:
             connection.settimeout(2)
             connection.sendall(len(header).to_bytes(4) + header)
             return len(connection.recv(4)) == 4

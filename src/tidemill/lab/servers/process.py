@@ -160,10 +160,10 @@ def listens(port: int) -> bool:
         return False
 
 
-def speaks(port: int, greeting: bytes, answer: bytes) -> bool:
+def speaks(port: int, greeting: bytes, answer: bytes, *, address: str = "127.0.0.1") -> bool:
     """Whether what listens there answers a greeting as it should: an open port is not yet a server that serves."""
     try:
-        with socket.create_connection(("127.0.0.1", port), 1) as connection:
+        with socket.create_connection((address, port), 1) as connection:
             connection.settimeout(2)
             connection.sendall(greeting)
             return connection.recv(len(answer)).startswith(answer)

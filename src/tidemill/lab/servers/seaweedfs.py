@@ -21,21 +21,23 @@ def binary() -> Path:
 
 
 class SeaweedFS(ServerProcess):
-    """Master, volume server, filer and S3 gateway in one process, each with a port that was free a moment ago."""
+    """Master, volume server, filer and S3 gateway in one process, each with a port that was free a moment ago, on
+    `address`."""
 
     name = "seaweedfs"
     start_seconds = 60.0
     access_key = "tidemill"
     secret_key = "tidemill-secret"
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
         super().__init__()
+        self._address = address
         self._binary = binary()
         self._ports: dict[str, int] = {}
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._address}:{self.port}"
 
     def command(self) -> Sequence[str]:
         if not self._ports:
@@ -54,7 +56,7 @@ class SeaweedFS(ServerProcess):
         config = self.directory / "s3.json"
         config.write_text(json.dumps(login))
         return [
-            str(self._binary), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={self.directory}",
+            str(self._binary), "server", f"-ip={self._address}", f"-ip.bind={self._address}", f"-dir={self.directory}",
             "-filer", "-s3", f"-s3.port={self.port}", f"-s3.config={config}",
             "-master.volumeSizeLimitMB=64", "-volume.max=50",
             # It is alone; after a restart it would wait ten seconds for the vote of others.
@@ -66,7 +68,7 @@ class SeaweedFS(ServerProcess):
 
     def answers(self) -> bool:
         greeting = b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        return speaks(self.port, greeting, b"HTTP/1.1 200") and self._stores()
+        return speaks(self.port, greeting, b"HTTP/1.1 200", address=self._address) and self._stores()
 
     def bucket(self, name: str) -> str:
         """Makes a bucket; answers its name."""
@@ -77,6 +79,11 @@ class SeaweedFS(ServerProcess):
         obstore.put(store, ".keep", b"")
         obstore.delete(store, ".keep")
         return name
+
+    def log_uri(self, bucket: str, folder: str, endpoint: str = "") -> str:
+        """For `log.uri` of a pipeline. `endpoint` is where others reach the server, if that is elsewhere."""
+        options = f"scheme=http&endpoint_override={endpoint or self.endpoint.partition('//')[2]}&region=us-east-1"
+        return f"s3://{self.access_key}:{self.secret_key}@{self.bucket(bucket)}/{folder}?{options}"
 
     def store(self, bucket: str) -> object:
         from obstore.store import S3Store
