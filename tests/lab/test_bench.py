@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from tidemill.errors import ConfigError
 from tidemill.lab.bench.baselines import BASELINES
 from tidemill.lab.bench.filtered import FilterBench
 from tidemill.lab.bench.formats import FormatsBench
+from tidemill.lab.bench.lanes import LanesBench
 from tidemill.lab.bench.latency import HOPS, LatencyBench, summary
 from tidemill.lab.bench.material import TABLE, Material
-from tidemill.lab.bench.plots import save_latency, save_throughput
+from tidemill.lab.bench.plots import save_lanes, save_latency, save_scale, save_throughput
 from tidemill.lab.bench.processors import ProcessorsBench
 from tidemill.lab.bench.sensing import SensingBench
 from tidemill.lab.bench.sinks import SinksBench
@@ -130,32 +132,67 @@ def test_latency_is_told_hop_by_hop_and_the_hops_add_up(tmp_path: Path) -> None:
 def test_a_sink_whose_latency_is_not_measured_is_named() -> None:
     with pytest.raises(ConfigError, match="no latency is measured to files"):
         LatencyBench(sinks=["files"], modes=["real_time"], rates=[10], seconds=1, say=print)
+    with pytest.raises(ConfigError, match="Choose of: blackhole, kafka"):
+        LatencyBench(sinks=["redis"], modes=["real_time"], rates=[10], seconds=1, say=print, cluster=True)
 
 
-def test_a_picture_of_latency_names_every_sink_and_stage(tmp_path: Path) -> None:
-    hop = {"p50": 2.0, "p99": 5.0}
+def test_a_picture_of_latency_names_every_sink_rate_percentile_and_stage(tmp_path: Path) -> None:
+    hop = {"p50": 2.0, "p99": 5.0, "p99_9": 9.0}
     measured = [
         {"mode": "real_time", "sink": sink, "rate": rate, **dict.fromkeys(HOPS, hop)}
         for sink in ("kafka", "redis")
         for rate in (10, 1000)
     ]
-    save_latency({"measured": measured}, tmp_path / "latency.svg")
-    words = (tmp_path / "latency.svg").read_text()
-    for word in ("kafka", "redis", "checkpoint", "at 1,000 events a second"):
+    words = _draw(save_latency, {"measured": measured, "place": "a cluster"}, tmp_path)
+    for word in ("kafka", "redis", "p99.9", "checkpoint", "at 10 events a second", "at 1,000 events a second",
+                 "ms from commit to checkpoint", "real time, a cluster"):  # fmt: skip
         assert word in words
 
 
 @pytest.mark.parametrize("kafka", [True, False])
 def test_a_picture_of_throughput_shows_the_cpu_of_every_process_by_destination(tmp_path: Path, kafka: bool) -> None:
-    kinds = ["baseline", "blackhole", *(["kafka"] if kafka else [])]
+    kinds = ["baseline", "blackhole", *(["kafka"] if kafka else []), "micro_batch_blackhole"]
     parts = {"capture": 0.9, "workers": 3.9, "jvm": 0.1, "driver": 0.1, "broker": 4.0}
     result = {"rows": 1000, "mode": "real_time", "seconds": {kind: [0.5, 0.6] for kind in kinds}}
     result |= {f"{kind}_rows_per_s": 2000 for kind in kinds} | {"kafka_us_per_row": parts if kafka else None}
     result |= {f"{part}_us_per_row": 0.5 for part in ("capture", "worker", "jvm", "driver")}
-    save_throughput(result, tmp_path / "throughput.svg")
-    words = (tmp_path / "throughput.svg").read_text()
-    assert all(word in words for word in ("pg_recvlogical", "real_time", "JVM", "driver", "to blackhole"))
+    words = _draw(save_throughput, result, tmp_path)
+    for word in ("pg_recvlogical", "real time", "micro-batches", "JVM", "driver", "to blackhole", "2,000"):
+        assert word in words
     assert ("to kafka" in words) == kafka
+
+
+def test_a_picture_of_copies_has_a_panel_each_server(tmp_path: Path) -> None:
+    scale = {str(tasks): {"rows_per_s": 500_000 * tasks, "copy_rows_per_s": 900_000} for tasks in (1, 2, 3, 4)}
+    result = {"scale": scale, "server": "PostgreSQL 18", "mysql_scale": scale, "mysql_server": "MySQL 9"}
+    words = _draw(save_scale, result, tmp_path)
+    assert all(word in words for word in ("PostgreSQL 18", "MySQL 9", "tasks", "rows a second", "into the log"))
+
+
+def test_a_picture_of_lanes_shows_each_sink_beside_as_many_times_one_lane(tmp_path: Path) -> None:
+    result = {"lanes": {"blackhole": {"1": 900, "2": 1000}, "http": {"1": 20, "2": 39}},
+              "titles": {"blackhole": "only encodes", "http": "waits"}}  # fmt: skip
+    words = _draw(save_lanes, result, tmp_path)
+    assert all(word in words for word in ("only encodes", "waits", "lanes", "events a second", "as many times"))
+
+
+def _draw(save: Callable[[dict[str, Any], Path], None], result: dict[str, Any], directory: Path) -> str:
+    """The picture as text. The same numbers give the same bytes: a committed picture changes with what it shows."""
+    one, other = directory / "one.svg", directory / "other.svg"
+    save(result, one)
+    save(result, other)
+    assert one.read_bytes() == other.read_bytes()
+    save(result, directory / "one.png")
+    assert (directory / "one.png").stat().st_size > 0
+    return one.read_text()
+
+
+def test_the_bench_of_lanes_answers_with_a_rate_for_each_sink_and_number(spark: Any) -> None:
+    result = LanesBench(rows=20_000, rounds=1, lanes=(1, 2), say=print).run(spark)
+    assert result["lanes"].keys() == result["titles"].keys() == {"blackhole", "http"}
+    for rates in result["lanes"].values():
+        assert rates.keys() == {"1", "2"}
+        assert all(rate > 0 for rate in rates.values())
 
 
 @pytest.mark.parametrize("mode", MODES)

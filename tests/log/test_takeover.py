@@ -10,7 +10,7 @@ from tests.log.conftest import Bucket
 from tests.log.look import events, offsets
 from tests.support.blocks import make_change, make_spill, position
 from tidemill.errors import LogCorrupt, LogError, LogTakenOver, is_retryable
-from tidemill.log import LogConfig, LogReader, trim
+from tidemill.log import LogConfig, LogReader, objects, trim
 from tidemill.log import index as module
 from tidemill.log.objects import ObjectStore
 from tidemill.log.writer import LogWriter
@@ -97,7 +97,7 @@ class Interrupted(ObjectStore):
     """A stand-in for a writer that is stopped after one request, while `meanwhile` happens."""
 
     at: str = ""
-    """The request: "names", "lock", or "look", which finds that there is no record yet."""
+    """The request: "names", "lock", or "put": before that of a record, when everything was looked at."""
     calls = 0
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
@@ -110,11 +110,10 @@ class Interrupted(ObjectStore):
         self._reached("names")
         return found
 
-    def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        found = super().read(name, at, size)
-        if name.endswith(".idx") and not found:
-            self._reached("look")
-        return found
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        if name.endswith(".idx"):
+            self._reached("put")
+        super().replace(name, data, durable=durable)
 
     def _reached(self, point: str) -> None:
         if point == self.at:
@@ -157,6 +156,7 @@ def test_a_record_that_comes_late_and_replaces_a_newer_one_stops_everybody(
     bucket: Bucket, late: int, appends: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(objects, "_REMEMBERED_SECONDS", 0.0)
     store = bucket.open(Interrupted)
     old = LogWriter.open(store, CONFIG)
     old.append(make_change(3))
@@ -169,7 +169,7 @@ def test_a_record_that_comes_late_and_replaces_a_newer_one_stops_everybody(
             new[0].append(make_change(5, number=2 + number))
         assert reader.tail().offset == 3 + 5 * appends
 
-    store.at, store.calls, store.meanwhile = "look", 1, take_over
+    store.at, store.calls, store.meanwhile = "put", 1, take_over
     with pytest.raises(LogTakenOver):
         old.append(make_change(late, number=2))
     with pytest.raises(LogTakenOver, match="has replaced") as raised:

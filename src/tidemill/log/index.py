@@ -102,8 +102,9 @@ class SegmentIndex:
     def refresh(self) -> bool:
         """Reads what was added since; True if that was anything."""
         name = index_name(self.base)
-        size = self._store.size(name) or 0
-        if size < self.scanned:
+        # An object does not grow; to look at its size would be one more request.
+        size = (self._store.size(name) or 0) if self._store.appends else None
+        if size is not None and size < self.scanned:
             # A record was taken back after its fsync failed. What is there now is the truth.
             self._forget()
         if size == self.scanned:
@@ -111,7 +112,7 @@ class SegmentIndex:
         before = len(self)
         start = self.scanned
         try:
-            data = self._store.read(name, start)
+            data = self._store.recall(name) if size is None else self._store.read(name, start)
             if not start:
                 self.stamp = data[:_STAMP_BYTES]
             for at, end, doc in scan(data):
@@ -151,7 +152,8 @@ class SegmentIndex:
 
     def entry(self, number: int) -> Entry:
         at, size = self.place(number)
-        found = unpack(self._store.read(index_name(self.base), at, size))
+        name = index_name(self.base)
+        found = unpack(self._store.read(name, at, size) if self._store.appends else self._store.recall(name))
         if found is None:
             raise LogError(
                 f"the index record of offset {self._bases[number]} is gone",
@@ -178,21 +180,20 @@ class Index:
         self._bases = [int(name[:-4]) for name in self._store.names() if name.endswith(".idx")]
         return self._bases
 
-    def refresh(self, empty: Tail = ORIGIN) -> Tail:
-        """Where the log ends now; `empty` says where it begins while it has no events. Two looks when idle."""
+    def refresh(self, empty: Tail = ORIGIN, *, until: Offset | None = None) -> Tail:
+        """Where the log ends now; `empty` says where it begins while it has no events. Two looks when idle, one in an
+        object store. Nothing after `until` is looked for: it may end later."""
         if not self._bases and not self.bases():
             return empty
         while True:
             last = self.segment(self._bases[-1])
             if self._store.appends or not len(last):
                 last.refresh()
-            # Offsets are dense: the name of the next segment is known before it exists.
-            if not len(last) or self._store.size(index_name(last.end)) is None:
+            enough = until is not None and last.end >= until
+            following = self._find(last.end) if len(last) and not enough else None
+            if following is None:
                 if self._was_trimmed(last) and self.bases():
                     continue
-                break
-            following = self.segment(last.end)
-            if not len(following) and not following.refresh():
                 break
             self._bases.append(following.base)
         if last.position is None:
@@ -200,7 +201,7 @@ class Index:
             self._bases.pop()
             self._cached.pop(last.base, None)
             gone = self._store.size(index_name(last.base)) is None
-            return self.refresh(empty) if self._bases or (gone and self.bases()) else empty
+            return self.refresh(empty, until=until) if self._bases or (gone and self.bases()) else empty
         return Tail(last.end, last.position)
 
     def _was_trimmed(self, last: SegmentIndex) -> bool:
@@ -215,11 +216,20 @@ class Index:
             raise replaced_error(last.base, self._store)
         return not there
 
-    def segment(self, base: Offset) -> SegmentIndex:
-        found = self._cached.get(base)
+    def _find(self, base: Offset) -> SegmentIndex | None:
+        """The segment that begins there, once it has an append. Offsets are dense: the name of the next one is known
+        before it exists."""
+        found = SegmentIndex(self._store, base)
+        return self.segment(base, found) if found.refresh() else None
+
+    def segment(self, base: Offset, read: SegmentIndex | None = None) -> SegmentIndex:
+        """`read`: it was read just now."""
+        found = read or self._cached.get(base)
         if found is None:
-            found = self._cached[base] = SegmentIndex(self._store, base)
+            found = SegmentIndex(self._store, base)
             found.refresh()
+        if base not in self._cached:
+            self._cached[base] = found
             kept = sum(map(len, self._cached.values()))
             for old in list(self._cached)[:-_SEGMENTS]:
                 # The last segment is asked for at every look at the tail, so it stays.

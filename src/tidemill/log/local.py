@@ -67,6 +67,9 @@ class LocalStore:
         except FileNotFoundError:
             return b""
 
+    def recall(self, name: str) -> bytes:
+        return self.read(name)
+
     def view(self, name: str, at: int, size: int) -> pa.Buffer:
         mapped = self._maps.get(name)
         if mapped is None or mapped.size < at + size:
@@ -174,6 +177,9 @@ class LocalStore:
         self._maps.pop(name, None)
         if name in self._files:
             os.close(self._files.pop(name))
+
+    def reopen(self) -> LocalStore:
+        return LocalStore(self.label, fsync=self._fsync, ours=self._ours)
 
     def unmap(self) -> None:
         self._maps.clear()

@@ -21,9 +21,12 @@ from __future__ import annotations
 import itertools
 import os
 import posixpath
+import threading
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
@@ -34,6 +37,8 @@ from tidemill.log.store import LOCK, RESTORE
 
 # Objects carry whole seconds as their time of change, too coarse to see one by; they are read this often instead.
 _LOOKS_PER_SECOND = 4
+# What was just read need not be asked for again by the next reader of this process, if it is small.
+_REMEMBERED_SECONDS, _REMEMBERED_BYTES, _REMEMBERED = 0.25, 4096, 512
 # An index record begins with its checksum and its length, which tell it from every other.
 _STAMP_BYTES = 24
 
@@ -54,6 +59,9 @@ class ObjectStore:
         self._attempts = itertools.count()
         self._first: tuple[str, bytes] | None = None
         """The first record that this writer has put, by its name and how it begins: an older writer's may come late."""
+        self._looks: ThreadPoolExecutor | None = None  # a writer's
+        self._remembered: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self._remembering = threading.Lock()
 
     def names(self) -> list[str]:
         with self._explain("cannot list the log"):
@@ -62,8 +70,12 @@ class ObjectStore:
 
     def size(self, name: str) -> int | None:
         with self._explain(f"cannot look at {name}"):
-            info = self._fs.get_file_info(self._at(name))
-        return int(info.size) if info.type == pafs.FileType.File else None
+            try:
+                # Not `get_file_info`: where there is no object it asks once more, for a folder of that name.
+                with self._fs.open_input_file(self._at(name)) as file:
+                    return int(file.size())
+            except FileNotFoundError:
+                return None
 
     def signature(self, name: str) -> Hashable:
         return int(time.monotonic() * _LOOKS_PER_SECOND)
@@ -76,6 +88,20 @@ class ObjectStore:
             return b""
         except OSError as error:
             raise LogError(f"cannot read {name}: {error}", where=self.label) from error
+
+    def recall(self, name: str) -> bytes:
+        with self._remembering:
+            since, data = self._remembered.get(name, (0.0, b""))
+        if data and time.monotonic() - since < _REMEMBERED_SECONDS:
+            return data
+        data = self.read(name)
+        if 0 < len(data) <= _REMEMBERED_BYTES:
+            with self._remembering:
+                self._remembered[name] = time.monotonic(), data
+                self._remembered.move_to_end(name)
+                if len(self._remembered) > _REMEMBERED:
+                    self._remembered.popitem(last=False)
+        return data
 
     def view(self, name: str, at: int, size: int) -> pa.Buffer:
         data = self.read(name, at, size)
@@ -105,9 +131,12 @@ class ObjectStore:
         """The same record that is there already is an earlier attempt whose answer was lost."""
         if at:
             raise ValueError("an object cannot be added to")
+        assert self._looks is not None, "only the holder of the lock publishes"
+        # Three requests that do not need each other's answers.
+        first, found = self._looks.submit(self._check_first), self._looks.submit(self.read, name)
         self.check_lock()
-        self._check_first()
-        there = self.read(name)
+        first.result()
+        there = found.result()
         if not record.startswith(there):  # nothing, or torn where a put is not atomic
             raise LogTakenOver(f"another writer has made {name}", where=self.label)
         if there != record:
@@ -183,9 +212,14 @@ class ObjectStore:
     def drop_pages(self, name: str) -> None:
         """Nothing is in memory."""
 
+    def reopen(self) -> ObjectStore:
+        """Itself: requests may come from any thread."""
+        return self
+
     def lock(self) -> None:
         self._id = uuid.uuid4().hex[:12]
         self._token = f"{os.getpid()} {self._id}".encode()
+        self._looks = self._looks or ThreadPoolExecutor(2, "log-looks")
         with self._explain("cannot make the log's directory"):
             self._fs.create_dir(self._path, recursive=True)
         self.replace(LOCK, self._token)
@@ -197,7 +231,9 @@ class ObjectStore:
             raise LogTakenOver(f"another process (pid {who}) has taken over this log", where=self.label)
 
     def close(self) -> None:
-        pass
+        if self._looks is not None:
+            self._looks.shutdown()
+            self._looks = None
 
     def _at(self, name: str) -> str:
         return posixpath.join(self._path, name)

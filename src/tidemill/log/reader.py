@@ -6,6 +6,7 @@ Any number of readers, in any process, while the writer writes. Memory does not 
 from __future__ import annotations
 
 import bisect
+import time
 import zlib
 from collections.abc import Iterator
 from itertools import takewhile
@@ -30,6 +31,8 @@ class LogReader:
         self.label = self._store.label  # for messages
         self._index = Index(self._store)
         self._resting = Bookmark(self._store, POSITION)
+        self._tail = ORIGIN
+        self._fresh_until = 0.0
 
     def head(self) -> Offset:
         """The oldest offset that can still be read; the tail's when there is none."""
@@ -38,9 +41,13 @@ class LogReader:
 
     def tail(self) -> Tail:
         """Where the log ends now. Cheap: a few looks at file sizes when nothing came."""
+        began = time.monotonic()
         resting = self._resting.get()
         tail = self._index.refresh(resting or ORIGIN)
-        return resting if resting is not None and resting.offset == tail.offset else tail
+        self._tail = resting if resting is not None and resting.offset == tail.offset else tail
+        now = time.monotonic()
+        self._fresh_until = now + (now - began)
+        return self._tail
 
     def plan(self, start: Offset, *, max_events: int, max_bytes: int, respect_tx: bool = True) -> Offset:
         """The end of the batch that begins at `start`; `start` itself when nothing is there.
@@ -164,7 +171,7 @@ class LogReader:
             )
 
     def _check(self, start: Offset, end: Offset | None = None) -> Tail:
-        tail = self.tail()
+        tail = self._reach(start, end)
         if max(start, end or 0) > tail.offset:
             raise LogError(
                 f"offset {max(start, end or 0)} is asked for, but the log ends at {tail.offset}",
@@ -175,3 +182,11 @@ class LogReader:
         if head is not None and start < head:
             raise trimmed_error(start, head, self._store)
         return tail
+
+    def _reach(self, start: Offset, end: Offset | None) -> Tail:
+        """A tail that is far enough. With an `end` nothing after it matters. Otherwise what was just seen holds for as
+        long as it took to see: in an object store each look is a request, and a batch asks several times."""
+        if end is not None:
+            tail = self._index.refresh(until=end)
+            return tail if tail.offset >= end else self.tail()
+        return self._tail if self._tail.offset > start and time.monotonic() < self._fresh_until else self.tail()

@@ -39,6 +39,9 @@ class Store(Protocol):
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
         """What is there of the range; empty when the file is not there."""
 
+    def recall(self, name: str) -> bytes:
+        """`read` of a whole file that does not change once it is there. It may come from memory for a moment."""
+
     def view(self, name: str, at: int, size: int) -> pa.Buffer:
         """The range without copying it where that is possible; `LogError` when the file is gone or shorter."""
 
@@ -84,6 +87,9 @@ class Store(Protocol):
     def drop_pages(self, name: str) -> None:
         """Nobody reads this file soon: the system need not keep what is on disk in memory as well."""
 
+    def reopen(self) -> Store:
+        """For one more reader, maybe in another thread. Of an object store they share what `recall` remembers."""
+
     def lock(self) -> None:
         """Makes this process the log's only writer, or raises `LogError`."""
 
@@ -104,15 +110,23 @@ def open_store(uri: str | Store, *, fsync: bool = True, ours: bool = False) -> S
     if "://" not in uri:
         return LocalStore(uri, fsync=fsync, ours=ours)
     try:
-        filesystem, path = pafs.FileSystem.from_uri(uri)
+        filesystem, path = pafs.FileSystem.from_uri(_with_single_puts(uri))
     except (pa.ArrowException, ValueError, OSError) as error:
         fix = "Give a directory, or a URI that pyarrow.fs understands: file://, s3://, gs://, hdfs://."
         # Arrow quotes the URI that it does not understand.
-        reason = str(error).replace(uri, masked_uri(uri))
+        reason = str(error).replace(_with_single_puts(uri), masked_uri(uri))
         raise ConfigError(f"the change log's URI cannot be opened: {reason}", where=masked_uri(uri), fix=fix) from None
     if isinstance(filesystem, pafs.LocalFileSystem):
         return LocalStore(path, fsync=fsync, ours=ours)
     return ObjectStore(filesystem, path, label=masked_uri(uri))
+
+
+def _with_single_puts(uri: str) -> str:
+    """An object is put in one request where it fits into one. Otherwise Arrow begins an upload in parts for each, which
+    takes three."""
+    if not uri.startswith("s3://") or "allow_delayed_open=" in uri:
+        return uri
+    return f"{uri}{'&' if '?' in uri else '?'}allow_delayed_open=true"
 
 
 def masked_uri(uri: str) -> str:

@@ -117,7 +117,7 @@ class StreamLoop:
         in_lane = _WAITED_FOR_IN_LANE_SECONDS if group.leads else 0.0
         self._lane_retry_seconds = in_lane if lane_retry_seconds is None else lane_retry_seconds
         self._on_batch, self._on_retry, self._on_error = on_batch, on_retry, on_error
-        self._log = LogReader(log_uri)
+        self._log = LogReader(ledger.log_store.reopen())
         self._trace = BatchTracer(tracer, self._pipeline, group, self._log, real_time=self._trigger.real_time)
         self._query: Any = None
         self._ask_at = 0.0  # when Spark is asked again whether the query runs
@@ -171,7 +171,7 @@ class StreamLoop:
                 self._checkpoint.offset, self._batch, self._sharding, self._lanes.count, asked=asked
             )
             self._batches = RealTime(
-                self._spark, self._stopping, self._guard, lanes=self._lanes,
+                self._spark, self._stopping, self._guard, lanes=self._lanes, log=self._ledger.log_store,
                 epoch_seconds=self._trigger.epoch_seconds, offset=lambda: self._checkpoint.offset, retry=self._retry,
                 context=self._context, on_error=self._on_error, on_failure=self._keep_error,
             )  # fmt: skip

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs as pafs
 import pytest
 
 from tests.support.blocks import make_change, position
+from tests.support.capturing import eventually
 from tidemill.checkpoints.sqlite import SqliteCheckpoints, SqliteConfig
 from tidemill.config.spec import CommitPolicy
 from tidemill.contracts import LostRange
 from tidemill.errors import CheckpointError, ConfigError, LogCorrupt, LogError, is_retryable
 from tidemill.log import LogConfig, LogReader, LogWriter, Tail
+from tidemill.log.objects import ObjectStore
 from tidemill.model.delivery import Checkpoint
 from tidemill.state import open_store
 from tidemill.stream.position import ledger as module
@@ -392,3 +396,27 @@ def test_a_checkpoint_inside_a_transaction_says_where_the_transaction_begins(des
     kept = desk.store.load("p")
     assert kept is not None
     assert (kept.offset, kept.position, kept.begins) == (14, position(1), 10)
+
+
+def test_no_batch_waits_until_objects_of_the_log_are_removed(desk: Desk) -> None:
+    class Slow(ObjectStore):
+        def remove(self, name: str) -> None:
+            assert may_remove.wait(60)
+            super().remove(name)
+
+    may_remove = threading.Event()
+    memory, _ = pafs.FileSystem.from_uri("mock://")
+    log = LogWriter.open(ObjectStore(memory, "log"), LogConfig.model_validate({}))
+    for number in range(1, 4):
+        log.append(make_change(TX, number=number))
+    policy = Policy.of("p", CommitPolicy(mode="all"), {"a": True})
+    ledger = Ledger(policy, desk.store, Slow(memory, "log"), state=desk.state)
+    ledger.open()
+    for number in range(1, 4):
+        go(ledger, "a", number)
+    assert desk.offset("p") == 3 * TX
+    reader = LogReader(ObjectStore(memory, "log"))
+    assert reader.head() == 0, "nothing could be removed yet"
+    may_remove.set()
+    eventually(lambda: reader.head() == TX)  # what the first batch delivered
+    log.close()

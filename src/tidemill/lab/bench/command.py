@@ -26,7 +26,9 @@ def postgres(
     large: Annotated[int, typer.Option(help="Rows of the one large transaction; 0 leaves it out.")] = 2_000_000,
     latency_seconds: Annotated[float, typer.Option(help="How long 1,000 events/s are offered; 0 leaves it out.")] = 20,
     kafka: Annotated[bool, typer.Option(help="Also to Kafka (a real broker where it can be had).")] = True,
-    mode: Annotated[str, typer.Option(help="The trigger's: real_time or micro_batch.")] = "real_time",
+    mode: Annotated[
+        list[str] | None, typer.Option(help="The trigger's: real_time, micro_batch, or both; real_time.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a picture of the result here (.svg or .png).")] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
@@ -37,9 +39,10 @@ def postgres(
     from tidemill.lab.bench.postgres import Bench
     from tidemill.lab.bench.show import show
 
-    _check_modes([mode])
+    modes = mode or ["real_time"]
+    _check_modes(modes)
     say = (lambda text: None) if as_json else terminal.say
-    with Bench(rows=rows, rounds=rounds, kafka=kafka, mode=mode, say=say) as bench:
+    with Bench(rows=rows, rounds=rounds, kafka=kafka, modes=modes, say=say) as bench:
         result = bench.run(large=large, latency_seconds=latency_seconds)
     if plot is not None:
         save_throughput(result, plot)
@@ -243,6 +246,43 @@ def sinks(
     )  # fmt: skip
     terminal.show_table(
         ["format", "µs/row"], [(name, f"{f['us_per_row']:.2f}") for name, f in result["formats"].items()]
+    )
+
+
+@app.command()
+def lanes(
+    rows: Annotated[int, typer.Option(help="Events to blackhole; a fifth of them to HTTP.")] = 500_000,
+    rounds: Annotated[int, typer.Option(help="Alternating runs; the median counts.")] = 3,
+    count: Annotated[list[int] | None, typer.Option(help="Lanes, again for more; 1, 2, 4.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a picture of it here (.svg or .png).")] = None,
+    as_json: terminal.AsJson = False,
+) -> None:
+    """What more lanes bring to a sink that encodes, and to one that waits.
+
+    A prepared log through Spark in micro-batches, to blackhole and to an HTTP server that answers late."""
+    from tidemill.lab.bench.lanes import LanesBench
+    from tidemill.lab.bench.plots import save_lanes
+    from tidemill.stream.spark.session import create_session, warm_up
+
+    counts = sorted(count or [1, 2, 4])
+    bench = LanesBench(
+        rows=rows, rounds=rounds, lanes=counts, say=(lambda text: None) if as_json else terminal.say
+    )  # fmt: skip
+    spark = create_session("tidemill bench", master=f"local[{counts[-1]}]")
+    try:
+        warm_up(spark)
+        result = bench.run(spark)
+    finally:
+        spark.stop()
+    if plot is not None:
+        save_lanes(result, plot)
+    if as_json:
+        terminal.show_json(result)
+        return
+    terminal.show_table(
+        ["lanes", *result["lanes"]],
+        [(number, *(f"{rates[str(number)]:,}" for rates in result["lanes"].values())) for number in counts],
+        title="events/s",
     )
 
 

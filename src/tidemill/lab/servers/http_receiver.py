@@ -123,16 +123,20 @@ class Receiver:
 
 
 class Sponge(ServerProcess):
-    """A process that answers 200 to everything as fast as it can."""
+    """A process that answers 200 to everything as fast as it can, or `delay` seconds after that."""
 
     name = "http"
+
+    def __init__(self, delay: float = 0.0) -> None:
+        super().__init__()
+        self._delay = delay
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", __spec__.name, str(self.port)]
+        return [sys.executable, "-m", __spec__.name, str(self.port), str(self._delay)]
 
     def answers(self) -> bool:
         return speaks(self.port, b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 200")
@@ -145,6 +149,7 @@ class _Absorb(socketserver.BaseRequestHandler):
     """
 
     request: socket.socket
+    delay = 0.0
 
     def handle(self) -> None:
         self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -167,6 +172,8 @@ class _Absorb(socketserver.BaseRequestHandler):
                 left -= size
             view[:-left] = bytes(view[held + left : held])  # what is of the next request already
             held = -left
+            if self.delay:
+                time.sleep(self.delay)
             self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
 
@@ -177,5 +184,6 @@ class _Sponge(socketserver.ThreadingTCPServer):
 
 
 if __name__ == "__main__":
+    _Absorb.delay = float(sys.argv[2])
     with _Sponge(("127.0.0.1", int(sys.argv[1])), _Absorb) as server:
         server.serve_forever()

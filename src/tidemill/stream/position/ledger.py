@@ -15,6 +15,7 @@ from dataclasses import replace
 from tidemill.contracts import CheckpointStore, LostRange, StateStore
 from tidemill.errors import CheckpointConflict, CheckpointError, ConfigError, LogCorrupt, LogError
 from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
+from tidemill.log.store import open_store
 from tidemill.model.delivery import Checkpoint, key_of
 from tidemill.model.position import Offset, Position
 from tidemill.state.older import has_joined, lost_range_of
@@ -47,9 +48,10 @@ class Ledger:
         process may still believe that it runs the pipeline: each position gets a new version first, so that every
         save of that process is a `CheckpointConflict`."""
         self.policy, self.state = policy, state
-        self._store, self._log_uri = store, log_uri
+        self._store = store
         self._log_config = log or LogConfig.model_validate({})
-        self._log = LogReader(log_uri)
+        self.log_store = open_store(log_uri)
+        self._log = LogReader(self.log_store.reopen())
         self._floor, self._guard, self._fence = floor, guard, fence
         self._lock = threading.RLock()
         self._kept: dict[str, Checkpoint] = {}
@@ -59,6 +61,7 @@ class Ledger:
         self._writer = uuid.uuid4().hex
         self._confirmed = 0  # version of the pipeline's checkpoint that the log knows of
         self._trimmed_at = 0.0
+        self._trimming: threading.Thread | None = None
         self._sizes: dict[Offset, int] = {}  # of the log's segments, for `trim`
 
     def open(self) -> None:
@@ -187,19 +190,28 @@ class Ledger:
         # Also when nothing moved but the last word to the log failed: capture waits for it when the log is full. A log
         # that was moved away does not reach so far; capture begins it anew, from the checkpoint.
         if self._confirmed != self._pipeline.version and self._log.tail().offset >= self._pipeline.offset:
-            acknowledge(self._log_uri, Tail(self._pipeline.offset, self._pipeline.position))
+            acknowledge(self.log_store, Tail(self._pipeline.offset, self._pipeline.position))
             self._confirmed = self._pipeline.version
 
     def _trim(self) -> None:
         now = time.monotonic()
-        if now - self._trimmed_at < _TRIM_EVERY:
+        if now - self._trimmed_at < _TRIM_EVERY or (self._trimming is not None and self._trimming.is_alive()):
             return
         self._trimmed_at = now
         least = min(kept.offset for kept in self._kept.values())
         floor = self._floor()
         before = self._pipeline.offset if floor is None else min(floor, self._pipeline.offset)
+        if self.log_store.appends:
+            self._remove_segments(before, least)
+            return
+        # Each append is two objects there, and to remove one takes several requests: no batch waits for that. Whoever
+        # is killed meanwhile leaves a log that begins later.
+        self._trimming = threading.Thread(target=self._remove_segments, args=(before, least), name="trim", daemon=True)
+        self._trimming.start()
+
+    def _remove_segments(self, before: Offset, held: Offset) -> None:
         try:
-            trim(self._log_uri, before, self._log_config, held=least, sizes=self._sizes)
+            trim(self.log_store, before, self._log_config, held=held, sizes=self._sizes)
         except LogError as error:  # the batch is delivered all the same; the next one tries again
             warn("stream.not_trimmed", pipeline=self.policy.pipeline, error=error.what, where=error.where)
 

@@ -21,6 +21,7 @@ from typing import Any
 from tidemill.errors import SparkLost, StreamError, TidemillError, is_retryable
 from tidemill.log import LogReader
 from tidemill.log.notice import AppendNotice
+from tidemill.log.store import Store
 from tidemill.model.position import Offset
 from tidemill.retry import Retries, RetryPolicy
 from tidemill.stream.batch import failures
@@ -65,6 +66,7 @@ class RealTime:
         deliver: Callable[[Dispatch, int], None],
         *,
         lanes: Lanes,
+        log: Store,
         epoch_seconds: float,
         offset: Callable[[], Offset],
         retry: RetryPolicy,
@@ -73,7 +75,7 @@ class RealTime:
         on_failure: Callable[[TidemillError], None],
     ) -> None:
         self._spark, self._stopping, self._deliver = spark, stopping, deliver
-        self._lanes, self._epoch_seconds, self._offset = lanes, epoch_seconds, offset
+        self._lanes, self._log, self._epoch_seconds, self._offset = lanes, log, epoch_seconds, offset
         self._retry = retry
         self._retries: Retries | None = None  # begun by the first epoch that is lost
         self._context, self._on_error, self._on_failure = context, on_error, on_failure
@@ -171,7 +173,7 @@ class RealTime:
 
     def _backlog(self) -> int:
         try:
-            return LogReader(self._plan.log).tail().offset - self._offset()
+            return LogReader(self._log.reopen()).tail().offset - self._offset()
         except TidemillError as error:
             problem = failures.outside_a_batch(failures.Carried(error), self._plan.pipeline)
             self._on_failure(problem)
@@ -225,7 +227,7 @@ class RealTime:
             )
 
     def _feed_lanes(self, lanes: StandingLanes) -> None:
-        log, notice = LogReader(self._plan.log), AppendNotice(self._plan.log)
+        log, notice = LogReader(self._log.reopen()), AppendNotice(self._plan.log)
         until = time.monotonic() + self._epoch_seconds
         lanes.watch(self._woken.fileno())
         watched: int | None = None
