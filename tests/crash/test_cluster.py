@@ -1,5 +1,6 @@
 """A pipeline on a standalone Spark cluster of two workers, with its log on S3: executors, their Python workers and the
-driver are killed, an executor stands still, and a worker on another host is cut off while the rest goes on.
+driver are killed, an executor stands still, and a worker on another host is cut off while the rest goes on, or while
+the driver is started again.
 
 Afterwards the delivered files, replayed, are the source's tables row by row, and no event is there twice.
 """
@@ -19,8 +20,7 @@ from tests.crash.actors import command_of, descendants, wait_for
 from tests.crash.harness import SourceHarness
 from tests.crash.test_run import MODES, Stage, staged
 from tests.crash.workload import Load
-from tests.delivery.proxy import Proxy
-from tests.support.second_host import second_host
+from tests.support.other_hosts import other_hosts
 from tests.support.seed import choose, dice
 from tidemill.lab.servers.seaweedfs import SeaweedFS
 from tidemill.lab.servers.spark import Cluster, ClusterHost
@@ -91,17 +91,18 @@ def test_executors_and_the_driver_of_a_cluster_killed_or_frozen_cost_no_event_an
 
 @pytest.mark.parametrize("mode", choose("partition mode", MODES))
 def test_a_worker_that_is_cut_off_holds_up_nobody_for_long_and_doubles_nothing_when_it_is_back(
-    source: SourceHarness, evidence: Path, store: SeaweedFS, mode: str, account: Callable[..., None]
+    source: SourceHarness, evidence: Path, mode: str, account: Callable[..., None]
 ) -> None:
-    with second_host() as other, Proxy(store.port, other.near) as front:
-        log = store.log_uri(_BUCKET, "cut", f"{other.near}:{front.port}")
-        here, there = ClusterHost(other.near), ClusterHost(other.far, other.enter)
+    """Both workers are on other hosts than the driver, which is killed while one of them is cut off."""
+    with other_hosts(2) as (stays, other), SeaweedFS(stays.near) as store:
+        log = store.log_uri(_BUCKET, "cut")
+        here, there = ClusterHost(stays.near), [ClusterHost(host.far, host.enter) for host in (stays, other)]
         # Two minutes without a heartbeat is Spark's own measure; a test need not wait for that.
         patience = {"spark.network.timeout": "20s", "spark.network.timeoutInterval": "5s"}
         patience["spark.executor.heartbeatInterval"] = "4s"
         with (
-            Cluster(host=here, workers=(here, there), directory=evidence / "cluster") as cluster,
-            staged(source, evidence, **spec_of(cluster, log, other.near, mode, **patience)) as stage,
+            Cluster(host=here, workers=there, directory=evidence / "cluster") as cluster,
+            staged(source, evidence, **spec_of(cluster, log, stays.near, mode, **patience)) as stage,
         ):
             stage.run.begin(source)
             with Load(source, seed=6, pause=0.1, rows_per_second=300).running():
@@ -110,7 +111,9 @@ def test_a_worker_that_is_cut_off_holds_up_nobody_for_long_and_doubles_nothing_w
                 other.cut()
                 time.sleep(2)  # what was on its way has arrived
                 stage.wait_for_progress()  # without the other host
+                stage.kill("driver", dice("cut driver"))
+                stage.wait_for_progress()
                 other.join()
                 stage.wait_for_progress()
             events = stage.finish()
-            account(mode=mode, events=events, cut=1, duplicates=0)
+            account(mode=mode, events=events, cut=1, kills="driver", duplicates=0)

@@ -59,21 +59,23 @@ def save_throughput(result: dict[str, Any], path: Path) -> None:
     first mode."""
     kinds = list(result["seconds"])
     with _figure(path, 10.5, {3.6: 2}) as [[left, right]]:
-        for x, kind in enumerate(kinds):
+        for y, kind in enumerate(kinds):
             mode, sink = _mode_and_sink(kind, result["mode"])
             colour = "black" if kind == "baseline" else _SINKS[sink][0]
             later = mode != result["mode"]
             speed = result[f"{kind}_rows_per_s"]
-            left.bar(x, speed, color="white" if later else colour, edgecolor=colour, hatch="//" if later else "")
-            seconds = result["seconds"][kind]
-            left.scatter([x] * len(seconds), [result["rows"] / s for s in seconds], color="black", s=10, zorder=3)
-            top = max(speed, result["rows"] / min(seconds))
-            left.annotate(f"{speed:,}", (x, top), (0, 4), textcoords="offset points", ha="center")
-        left.set_xticks(range(len(kinds)), [_name_of(kind, result["mode"]) for kind in kinds])
-        left.set_ylabel("row changes a second")
-        left.yaxis.set_major_formatter("{x:,.0f}")
-        left.set_ylim(top=left.get_ylim()[1] * 1.06)
-        left.set_title("The same WAL, drained in turns; bars are medians, dots are runs")
+            fill = {"color": "white", "hatch": "//"} if later else {"color": colour}
+            left.barh(y, speed, 0.6, edgecolor=colour, **fill)
+            runs = [result["rows"] / seconds for seconds in result["seconds"][kind]]
+            left.scatter(runs, [y + 0.42] * len(runs), color="black", s=8, zorder=3)
+            left.annotate(f"{speed:,}", (speed, y), (4, 0), textcoords="offset points", va="center")
+        left.set_yticks(range(len(kinds)), [_name_of(kind, result["mode"]) for kind in kinds])
+        left.invert_yaxis()
+        left.set_xlabel("row changes a second: medians, and each run as a dot")
+        left.xaxis.set_major_formatter("{x:,.0f}")
+        left.locator_params(axis="x", nbins=5)
+        left.margins(x=0.15)
+        left.set_title("The same WAL, drained in turns")
         own = {part: result[f"{key}_us_per_row"] for part, key in _PARTS.items()}
         by_kind = {"blackhole": own, "kafka": result["kafka_us_per_row"] if "kafka" in kinds else None}
         shown = {kind: parts for kind, parts in by_kind.items() if parts}
@@ -162,7 +164,8 @@ def save_latency(result: dict[str, Any], path: Path) -> None:
         for axis in above:
             axis.set_ylim(0, most)
         above[0].set_ylabel("ms from commit to checkpoint")
-        above[0].legend(frameon=False, loc="upper left", ncols=2)
+        handles, labels = above[0].get_legend_handles_labels()
+        above[0].figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=len(labels))
         for axis, rate in zip(below, rates, strict=True):
             _draw_hops(axis, rate, [one for one in measured if one["rate"] == rate])
         most = max(axis.get_xlim()[1] for axis in below)

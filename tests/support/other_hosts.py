@@ -1,4 +1,4 @@
-"""A second host for a test, which is skipped where none can be made."""
+"""Other hosts for a test, which is skipped where none can be made."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tidemill.lab.servers.virtual_host import VirtualHost
 
 
 @contextmanager
-def second_host() -> Iterator[VirtualHost]:
+def other_hosts(count: int) -> Iterator[list[VirtualHost]]:
     with ExitStack() as stack:
         try:
-            host = stack.enter_context(VirtualHost())
+            hosts = [stack.enter_context(VirtualHost(number)) for number in range(count)]
         except EnvironmentProblem as error:
             pytest.skip(str(error))
-        yield host
+        yield hosts
