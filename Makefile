@@ -61,7 +61,7 @@ format: $(STAMP) ## let ruff format and mend what it can
 	$(BIN)/ruff format .
 
 ##@ Prove
-bench: $(STAMP) services ## speed on this machine, WHAT=postgres, latency, mysql, sqlite, snapshot, sinks, formats, processors, sensing, server or profile (ARGS=--json)
+bench: $(STAMP) services ## speed on this machine, WHAT=postgres, latency, lanes, mysql, sqlite, snapshot, sinks, formats, processors, sensing, server or profile (ARGS=--json)
 	$(BIN)/tidemill bench $(WHAT) $(ARGS)
 crash: $(STAMP) services $(CLASSES) ## kill -9 and compare, CYCLES=20 times, each sink and source at each failpoint
 	TIDEMILL_MATRIX=whole TIDEMILL_CRASH_CYCLES=$(CYCLES) $(BIN)/pytest tests/crash tests/delivery --timeout 0 $(ARGS)

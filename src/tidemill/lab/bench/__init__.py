@@ -2,10 +2,12 @@
 
 command    the commands; show and plots are their output
 material   blocks without a database; load the table and changes that databases get, drain runs a pipeline over a
-           backlog, scratch its folder and servers
+           backlog, scratch its folder and servers; log_drain runs a stream alone over a prepared log
 processes  CPU time and memory by the part that a process plays
 profile    each stage alone
 postgres   from end to end; mysql, sqlite, latency and soak likewise
+cluster    where latency is measured: on one machine, or on a cluster
+lanes      what more lanes bring
 snapshot   copies of tables: copied the databases, copy_latency changes meanwhile
 sinks      every sink beside the plainest client loop (baselines)
 formats    wire formats; processors, filtered and sensing what is done to blocks before
