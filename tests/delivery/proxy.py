@@ -6,6 +6,7 @@ import socket
 import threading
 from contextlib import suppress
 from types import TracebackType
+from typing import Self
 
 _GULP = 1 << 16
 
@@ -49,7 +50,7 @@ class Proxy:
         """What was held goes on its way."""
         self._flowing.set()
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -15,7 +15,7 @@ from dataclasses import replace
 from tidemill.contracts import CheckpointStore, LostRange, StateStore
 from tidemill.errors import CheckpointConflict, CheckpointError, ConfigError, LogCorrupt, LogError
 from tidemill.log import LogConfig, LogReader, Tail, acknowledge, trim
-from tidemill.log.store import open_store
+from tidemill.log.store import Store, open_store
 from tidemill.model.delivery import Checkpoint, key_of
 from tidemill.model.position import Offset, Position
 from tidemill.state.older import has_joined, lost_range_of
@@ -35,7 +35,7 @@ class Ledger:
         self,
         policy: Policy,
         store: CheckpointStore,
-        log_uri: str,
+        log_uri: str | Store,
         log: LogConfig | None = None,
         *,
         state: StateStore,
