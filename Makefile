@@ -22,7 +22,7 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/build/numba
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up ps logs down venv services java quick test check format lock bench crash soak docs clean
+.PHONY: help demo up ps logs down venv services java quick test check format lock bench figures crash soak docs clean
 
 help: ## this table of contents
 	@awk 'BEGIN { FS = ":.*## " } \
@@ -61,6 +61,14 @@ format: $(STAMP) ## let ruff format and mend what it can
 	$(BIN)/ruff format .
 
 ##@ Prove
+figures: $(STAMP) services ## the pictures of the docs, measured anew (twenty minutes; needs root, and nothing beside it)
+	mkdir -p build/bench
+	$(BIN)/tidemill bench postgres --mode real_time --mode micro_batch --large 0 --latency-seconds 0 --json --plot docs/images/bench-postgres.svg > build/bench/postgres.json
+	$(BIN)/tidemill bench latency --rate 10 --rate 100 --rate 1000 --rate 10000 --seconds 10 --json --plot docs/images/bench-latency.svg > build/bench/latency.json
+	$(BIN)/tidemill bench latency --cluster --seconds 10 --json --plot docs/images/bench-cluster.svg > build/bench/cluster.json
+	$(BIN)/tidemill bench lanes --json --plot docs/images/bench-lanes.svg > build/bench/lanes.json
+	$(BIN)/tidemill bench snapshot --json --plot docs/images/bench-snapshot.svg > build/bench/snapshot.json
+
 bench: $(STAMP) services ## speed on this machine, WHAT=postgres, latency, lanes, mysql, sqlite, snapshot, sinks, formats, processors, sensing, server or profile (ARGS=--json)
 	$(BIN)/tidemill bench $(WHAT) $(ARGS)
 crash: $(STAMP) services $(CLASSES) ## kill -9 and compare, CYCLES=20 times, each sink and source at each failpoint
