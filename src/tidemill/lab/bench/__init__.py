@@ -7,7 +7,7 @@ processes  CPU time and memory by the part that a process plays
 profile    each stage alone
 postgres   from end to end; mysql, sqlite, latency and soak likewise
 cluster    where latency is measured: on one machine, or on a cluster
-lanes      what more lanes bring
+lanes      what more lanes bring; command_lanes its command
 snapshot   copies of tables: copied the databases, copy_latency changes meanwhile
 sinks      every sink beside the plainest client loop (baselines)
 formats    wire formats; processors, filtered and sensing what is done to blocks before
