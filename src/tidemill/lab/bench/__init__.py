@@ -2,7 +2,7 @@
 
 command    the commands; show and plots are their output
 material   blocks without a database; load the table and changes that databases get, drain runs a pipeline over a
-           backlog, scratch its folder and servers; log_drain runs a stream alone over a prepared log
+           backlog, scratch its folder and servers
 processes  CPU time and memory by the part that a process plays
 profile    each stage alone
 postgres   from end to end; mysql, sqlite, latency and soak likewise

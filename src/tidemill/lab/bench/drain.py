@@ -6,14 +6,18 @@ The clock starts when capture begins to stream and ends when the last batch has 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from tidemill import config
 from tidemill.capture.status import read_status
+from tidemill.checkpoints.file import FileCheckpoints, FileConfig
+from tidemill.config.spec import Batch, CommitPolicy, Sharding
 from tidemill.errors import DeliveryError, SourceError
+from tidemill.lab.bench.material import Material
 from tidemill.lab.bench.processes import ProcessSampler, peak_rss_mb
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.block import COMMIT_TIME, POSITION, Block, Op
@@ -24,9 +28,15 @@ from tidemill.model.types import DataType, JsonForm
 from tidemill.service.run.capture_process import CaptureProcess
 from tidemill.service.run.pipeline_run import PipelineRun
 from tidemill.service.run.status import State
+from tidemill.state import open_store
+from tidemill.stream.loop import StreamLoop
+from tidemill.stream.position.commit_policy import Policy
+from tidemill.stream.position.ledger import Ledger
 from tidemill.stream.report import BatchReport
 
 LIMIT_SECONDS = 600.0
+_BATCHES = 5  # of a run, the first of which does not count
+Spec = tuple[str, dict[str, Any]]
 _BEFORE_SECONDS, _WATCH_SECONDS = 0.02, 0.1  # until the stream is open, and as the supervisor does
 
 
@@ -123,3 +133,39 @@ class Observed(PipelineRun):
         super()._on_batch(report)
         self._bench_sees(report)
         self.delivered += report.events
+
+
+def drain_log(
+    spark: Any, material: Material, directory: Path, sink: Spec, *, processors: Sequence[Spec] = (), lanes: int = 0
+) -> float:
+    """A prepared log through Spark, without capture: events a second, in micro-batches. The first batch, which starts
+    Spark's processes, is not counted. `lanes`: as the pipeline would by itself, if 0."""
+    directory.mkdir()
+    times: list[tuple[float, int]] = []
+
+    def note(report: BatchReport) -> None:
+        times.append((time.monotonic(), report.end))
+
+    policy = Policy.of("bench", CommitPolicy(mode="all"), {sink[1]["id"]: True})
+    store, state = FileCheckpoints(FileConfig(), state_dir=directory), open_store(str(directory / "state.sqlite"))
+    ledger = Ledger(policy, store, material.log, state=state, floor=lambda: 0)  # the next run reads the log again
+    loop = StreamLoop(
+        policy.groups[0], ledger, "bench", material.log, [sink], spark=spark, spark_dir=directory / "spark",
+        batch=Batch(max_events=max(1, material.rows // _BATCHES), max_ms=1), processors=processors, on_batch=note,
+        sharding=Sharding(mode="hash", count=lanes) if lanes else None,
+    )  # fmt: skip
+    tail, until = LogReader(material.log).tail().offset, time.monotonic() + LIMIT_SECONDS
+    loop.start()
+    try:
+        while loop.checkpoint.offset < tail:
+            if not loop.running:
+                loop.await_end(5)
+            if time.monotonic() > until:
+                raise DeliveryError("the bench run did not finish", where=sink[0])
+            time.sleep(0.005)
+    finally:
+        loop.stop()
+        state.close()
+        store.close()
+    (began, first), (ended, last) = times[0], times[-1]
+    return (last - first) / (ended - began)

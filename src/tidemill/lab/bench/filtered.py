@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tidemill.lab.bench.log_drain import drain_log
+from tidemill.lab.bench.drain import drain_log
 from tidemill.lab.bench.material import Material
 
 _FILTER = ("filter", {"id": "all", "where": {"field": "after.id", "gte": 0}})

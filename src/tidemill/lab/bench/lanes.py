@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tidemill.lab.bench.log_drain import Spec, drain_log
+from tidemill.lab.bench.drain import Spec, drain_log
 from tidemill.lab.bench.material import Material
 from tidemill.lab.servers.http_receiver import Sponge
 
