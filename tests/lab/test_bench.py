@@ -13,13 +13,12 @@ from tests.support.blocks import make_change, position
 from tidemill import registry, sinks
 from tidemill.errors import ConfigError
 from tidemill.lab.bench.baselines import BASELINES
-from tidemill.lab.bench.filtered import FilterBench
 from tidemill.lab.bench.formats import FormatsBench
 from tidemill.lab.bench.lanes import LanesBench
 from tidemill.lab.bench.latency import HOPS, LatencyBench, summary
 from tidemill.lab.bench.material import TABLE, Material
 from tidemill.lab.bench.plots import save_lanes, save_latency, save_scale, save_throughput
-from tidemill.lab.bench.processors import ProcessorsBench
+from tidemill.lab.bench.processors import FilterBench, ProcessorsBench
 from tidemill.lab.bench.sensing import SensingBench
 from tidemill.lab.bench.sinks import SinksBench
 from tidemill.lab.bench.soak import MODES, SoakBench

@@ -10,7 +10,7 @@ cluster    where latency is measured: on one machine, or on a cluster
 lanes      what more lanes bring; command_lanes its command
 snapshot   copies of tables: copied the databases, copy_latency changes meanwhile
 sinks      every sink beside the plainest client loop (baselines)
-formats    wire formats; processors, filtered and sensing what is done to blocks before
+formats    wire formats; processors and sensing what is done to blocks before
 server     what a server costs
 """
 

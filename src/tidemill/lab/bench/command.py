@@ -277,8 +277,7 @@ def processors(
     """Every processor from block to block, JavaScript beside Node.
 
     CPU time of one core, that of V8's process included. A filter is also measured end to end, by the clock."""
-    from tidemill.lab.bench.filtered import FilterBench
-    from tidemill.lab.bench.processors import ProcessorsBench
+    from tidemill.lab.bench.processors import FilterBench, ProcessorsBench
     from tidemill.stream.spark.session import create_session, warm_up
 
     say = (lambda text: None) if as_json else terminal.say
