@@ -117,6 +117,9 @@ class MysqlOrigin:
                 cursor.execute(statement)
             db.commit()
 
+    def close(self) -> None:
+        self._server.execute("DROP DATABASE altered")
+
     def rows(self, names: str) -> list[tuple[Any, ...]]:
         return self._server.query(f"SELECT {names} FROM altered.items ORDER BY id")
 

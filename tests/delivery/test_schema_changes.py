@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def staged(
     with ExitStack() as stack:
         origin: Origin
         if kind == "mysql":
-            origin = MysqlOrigin(request.getfixturevalue("mysql"))
+            origin = stack.enter_context(closing(MysqlOrigin(request.getfixturevalue("mysql"))))
         else:
             capture = "trigger" if kind == "triggers" else kind
             origin = PostgresOrigin(stack.enter_context(postgres.database(name)), capture)

@@ -61,8 +61,10 @@ TOUCHED = {
     "sinks/pgstream/consumer.py": {"_make"},  # documented, of a named tuple
     "stream/spark/class_archive.py": {"_jvm"},
     "stream/spark/daemon.py": {"_exit"},  # documented, of os
+    "stream/spark/early/sitecustomize.py": {"_zip_directory_cache"},  # of the standard library's zipimport
     "stream/spark/gateway.py": {"_gateway", "_ensure_initialized"},
     "stream/spark/session.py": {"_active_spark_context", "_gateway", "_instantiatedSession", "_jsc", "_jvm"},
+    "stream/trigger/callback.py": {"_gateway", "_gateway_client"},
 }
 
 
@@ -259,6 +261,8 @@ def test_nats_asks_a_subclass_to_sign() -> None:
 
 
 def test_pyspark_starts_and_forks_the_way_we_bend_it() -> None:
+    from py4j.clientserver import JavaClient
+    from py4j.java_gateway import JavaGateway
     from pyspark import SparkContext, accumulators, daemon
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -266,6 +270,8 @@ def test_pyspark_starts_and_forks_the_way_we_bend_it() -> None:
     with relied_upon("pyspark", "what stream/ replaces or calls before a session is there"):
         assert {"_gateway", "_jvm", "_active_spark_context"} <= set(dir(SparkContext)), "forgotten after a lost JVM"
         assert hasattr(SparkSession, "_instantiatedSession")
+        assert "_gateway_client" in _stored_by(JavaGateway.set_gateway_client)
+        assert hasattr(JavaClient, "get_thread_connection"), "of the query that has ended"
         assert "_jsc" in _stored_by(SparkContext._do_init)
         assert "gateway" in inspect.signature(SparkContext._ensure_initialized).parameters
         assert "popen_kwargs" in inspect.signature(launch_gateway).parameters

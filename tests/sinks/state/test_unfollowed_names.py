@@ -124,7 +124,7 @@ def test_a_column_that_was_dropped_and_added_again_is_not_renamed(postgres_origi
         assert any("dropped" in what for what in said(receipts)["public.t"])
 
 
-def test_a_change_that_the_catalog_was_ahead_of_is_said_not_to_be_known(
+def test_a_change_that_the_catalog_was_ahead_of_is_followed_by_the_numbers_of_columns(
     postgres_origin: Origin, there: Destination
 ) -> None:
     """Rows of one structure are read when the table has another one already."""
@@ -139,10 +139,8 @@ def test_a_change_that_the_catalog_was_ahead_of_is_said_not_to_be_known(
         "INSERT INTO t (id) VALUES (3)",
     )
     origin.do()
-    receipts = write(there, *origin.blocks())
-    notices = said(receipts)["public.t"]
-    assert any('column "label"' in what for what in notices)
-    assert dict(there.rows("id, title"))[1] == "a" or any('column "title"' in what for what in notices)
+    write(there, *origin.blocks())
+    assert same(origin, there, "id, title, note, extra")
 
 
 def test_several_lanes_may_meet_the_new_structure_at_once(postgres_origin: Origin, there: Destination) -> None:

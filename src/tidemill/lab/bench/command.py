@@ -363,6 +363,7 @@ def soak(
     """Memory over time and over restarts; CPU and writes at rest.
 
     From SQLite files, in one Spark session. Memory by process, shared pages counted once."""
+    from tidemill.lab.bench.show import show_soak
     from tidemill.lab.bench.soak import MODES, SINKS, SoakBench
 
     for name, given, known in (("trigger", mode, MODES), ("sink", sink, SINKS)):
@@ -375,15 +376,7 @@ def soak(
     if as_json:
         terminal.show_json(result)
         return
-    terminal.show_table(
-        ["seconds", "phase", "rows", *sorted(result["samples"][0]["mb"]), "largest worker", "all, MB"],
-        [
-            (one["at"], one["phase"], f"{one['rows']:,}", *(value for _, value in sorted(one["mb"].items())),
-             one["largest_worker_mb"], one["total_mb"])
-            for one in result["samples"]
-        ],
-        title=f"{pipelines} pipelines, {mode}, {sink}; at rest: {result['rest']}",
-    )  # fmt: skip
+    show_soak(result, f"{pipelines} pipelines, {mode}, {sink}; at rest: {result['rest']}")
 
 
 @app.command()
@@ -393,13 +386,10 @@ def profile(
 ) -> None:
     """Where the time goes, stage by stage, in microseconds a row."""
     from tidemill.lab.bench.profile import profile_postgres
+    from tidemill.lab.bench.show import show_profile
 
     result = profile_postgres(rows)
     if as_json:
         terminal.show_json(result)
         return
-    terminal.show_table(
-        ["stage", "µs/row", "share"],
-        [(s["stage"], f"{s['us_per_row']:.3f}", f"{s['share']:.0%}") for s in result["stages"]],
-        title=f"{result['rows']:,} row changes of an 8-column table, one core",
-    )
+    show_profile(result)

@@ -17,7 +17,7 @@ def lanes(
     plot: Annotated[Path | None, typer.Option(help="Write a picture of it here (.svg or .png).")] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """What more lanes bring to a sink that encodes, and to one that waits.
+    """What more lanes bring, to a sink that encodes or waits.
 
     A prepared log through Spark in micro-batches, to blackhole and to an HTTP server that answers late."""
     from tidemill.lab.bench.lanes import LanesBench

@@ -31,3 +31,23 @@ def show(result: dict[str, Any]) -> None:
     for key in (*rest, "latency_p99_ms", "kafka", "batches", "peak_rss_mb", "seconds"):
         if result.get(key) is not None:
             terminal.say(f"{key}: {result[key]}")
+
+
+def show_soak(result: dict[str, Any], title: str) -> None:
+    terminal.show_table(
+        ["seconds", "phase", "rows", *sorted(result["samples"][0]["mb"]), "largest worker", "all, MB"],
+        [
+            (one["at"], one["phase"], f"{one['rows']:,}", *(value for _, value in sorted(one["mb"].items())),
+             one["largest_worker_mb"], one["total_mb"])
+            for one in result["samples"]
+        ],
+        title=title,
+    )  # fmt: skip
+
+
+def show_profile(result: dict[str, Any]) -> None:
+    terminal.show_table(
+        ["stage", "µs/row", "share"],
+        [(s["stage"], f"{s['us_per_row']:.3f}", f"{s['share']:.0%}") for s in result["stages"]],
+        title=f"{result['rows']:,} row changes of an 8-column table, one core",
+    )

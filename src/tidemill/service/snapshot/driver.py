@@ -6,7 +6,6 @@ it stages is adopted by capture (`capture/snapshot.py`). The log is kept from `f
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Sequence
@@ -27,9 +26,10 @@ from tidemill.service.snapshot.observations import Observations
 from tidemill.service.snapshot.plan import (
     ADDED,
     OVER,
+    AddedTables,
     find_tables,
     is_small,
-    look_for_added,
+    newest_tables,
     now,
     pack,
     plan_chunks,
@@ -53,7 +53,6 @@ _RUNNING = SnapshotState.RUNNING
 _SMALL_TABLES = 50  # of an assignment
 _AGAIN = RetryPolicy(first=0.2, most=5.0, jitter=0.0)  # of a chunk that was thrown away
 _LISTEN_SECONDS = 0.2
-_LONGEST_LOOK_PAUSE = 60.0  # until capture has all the tables that it is to have
 
 
 class SnapshotDriver:
@@ -73,7 +72,7 @@ class SnapshotDriver:
         self._of: SnapshotRecord | None = None  # the snapshot that they belong to
         self._delivered = delivered
         self._left_over: LeftOver | None = None  # while state sinks remove what the source no longer has
-        self._next_look, self._look_pause = 0.0, 0.25  # for tables that were added
+        self._added = AddedTables(pipeline, self._log)
         self._readers = ChunkReaders(spark, pipeline.log_uri)
         self._count = 0  # of readers, once it is known
         self._next_read = 0.0  # nothing is given to readers before
@@ -126,20 +125,17 @@ class SnapshotDriver:
         tail = self._log.tail()
         if not tail.position:
             return _BUSY_SECONDS  # the stream has not begun: what changes from now on would be missed
-        if time.monotonic() >= self._next_look:
-            whole = look_for_added(self._pipeline, self._store, self._reader, self._log)
-            self._look_pause = math.inf if whole else min(2 * self._look_pause, _LONGEST_LOOK_PAUSE)
-            self._next_look = time.monotonic() + self._look_pause
+        self._added.look(self._store, self._reader)
         record = self._store.active(self._name)
         self._land(record, self._reader)
         if self._of is not None and not self._is_current(record):
             # It is over, or was replaced, and its readers have returned: nobody adopts what it left.
             drop_staged(self._pipeline.log_uri, self._of.owns)
-            self._of, self.tables = None, self._tables_of_newest()
+            self._of, self.tables = None, newest_tables(self._store, self._name)
         if record is None:
             self.floor, self.idle = None, True
             if not self.tables:
-                self.tables = self._tables_of_newest()
+                self.tables = newest_tables(self._store, self._name)
             return _IDLE_SECONDS
         if not self._is_current(record):
             self._of, self._observations, self._thrown_away, self._left_over = record, Observations(), {}, None
@@ -173,12 +169,6 @@ class SnapshotDriver:
         self._store.add_tables(self._name, record.id, found)
         events.emit("snapshot.began", snapshot=record.id, why=record.why, tables=len(found))
         return self._store.tables(self._name, record.id)
-
-    def _tables_of_newest(self) -> tuple[TableCopy, ...]:
-        """Of one that was cancelled only those that were over: nobody copies the others."""
-        newest = self._store.records(self._name, 1)
-        tables = self._store.tables(self._name, newest[0].id) if newest else []
-        return tuple(t for t in tables if t.state in OVER or newest[0].state is not SnapshotState.CANCELLED)
 
     def _settle(self, record: SnapshotRecord, tables: Sequence[TableCopy]) -> bool:
         """Tables go on to their next state; True when the snapshot is over."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -13,7 +15,7 @@ from tidemill.contracts import ChunkCopy, SnapshotConfig, SnapshotReader, Snapsh
 from tidemill.errors import TidemillError
 from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
-from tidemill.model.snapshot import Bound, Chunk, SnapshotMode, SnapshotTable, TableState
+from tidemill.model.snapshot import Bound, Chunk, SnapshotMode, SnapshotState, SnapshotTable, TableState
 from tidemill.model.tablenames import TableNames
 from tidemill.telemetry import events
 
@@ -27,6 +29,7 @@ NOT_COPIED = "Add `snapshot: {}` to the source's config; `snapshot: {mode: never
 OVER = (TableState.READY, TableState.FAILED)
 _NAMED = 5
 _POINTS = 500  # keys that one chunk reads again
+_LONGEST_PAUSE_SECONDS = 60.0
 
 
 def now() -> str:
@@ -60,6 +63,21 @@ def _has_run(pipeline: Pipeline, state: StateStore) -> bool:
         return True
     with closing(pipeline.build_checkpoints()) as checkpoints:
         return checkpoints.load(pipeline.name) is not None
+
+
+class AddedTables:
+    """Of a pipeline that has started. Looked for until capture has all the tables that it is to have, less and less
+    often."""
+
+    def __init__(self, pipeline: Pipeline, log: LogReader) -> None:
+        self._pipeline, self._log = pipeline, log
+        self._next, self._pause = 0.0, 0.25
+
+    def look(self, store: SnapshotStore, reader: SnapshotReader) -> None:
+        if time.monotonic() >= self._next:
+            whole = look_for_added(self._pipeline, store, reader, self._log)
+            self._pause = math.inf if whole else min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+            self._next = time.monotonic() + self._pause
 
 
 def look_for_added(pipeline: Pipeline, store: SnapshotStore, reader: SnapshotReader, log: LogReader) -> bool:
@@ -164,6 +182,13 @@ def pack(chunks: Sequence[ChunkCopy], tables: dict[int, TableCopy], most: int, r
 
 def _weigh(estimate: int, rows: int) -> int:
     return rows if estimate < 0 else min(max(estimate, rows // 50), rows)
+
+
+def newest_tables(store: SnapshotStore, pipeline: str) -> tuple[TableCopy, ...]:
+    """Of the newest snapshot; of one that was cancelled only those that were over: nobody copies the others."""
+    newest = store.records(pipeline, 1)
+    tables = store.tables(pipeline, newest[0].id) if newest else []
+    return tuple(t for t in tables if t.state in OVER or newest[0].state is not SnapshotState.CANCELLED)
 
 
 def state_of(table: TableCopy) -> TableState:
