@@ -164,11 +164,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from tidemill.stream.spark.session import create_session
 
     # Lanes that stand hold a slot each; how many lanes a batch gets stays a matter of two cores.
-    slots = 6 if os.environ.get("TIDEMILL_TEST_TRIGGER") == "real_time" else 2
     with spark_start.long_life():
         built = create_session(
             "tidemill-tests",
-            master=f"local[{slots}]",
+            master="local[12]",
             conf={"spark.default.parallelism": "2"},
             scratch=tmp_path_factory.mktemp("spark"),
         )

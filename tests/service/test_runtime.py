@@ -6,27 +6,21 @@ import logging
 import random
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.config.conftest import PIPELINE
 from tests.service.scripted_runtime import CAPTURES, ScriptedCapture, ScriptedRuntime, is_free
-from tests.support.components import register
 from tests.support.scripted import DOWN, REFUSES, FailedCapture, ScriptedStream
 from tests.support.waiting import until
-from tidemill import config
 from tidemill.errors import (
     AlreadyRunning,
     ConfigError,
-    EnvironmentProblem,
     LifecycleError,
     PositionLost,
     TidemillError,
     UnknownPipeline,
 )
 from tidemill.service.run.ownership import lock_pipeline
-from tidemill.service.run.spark_session import check_slots, standing_lanes
 from tidemill.service.run.status import PipelineStatus, State
 from tidemill.service.runtime import Runtime
 from tidemill.stream.report import BatchReport
@@ -277,27 +271,3 @@ def test_events_of_a_run_name_its_pipeline(scripted: ScriptedRuntime, caplog: py
     assert {("pipeline.started", name) for name in names} <= said
     assert {("pipeline.failed", "users"), ("pipeline.stopped", "orders")} <= said
     assert {pipeline for _, pipeline in said} == set(names)
-
-
-class TwoSlots:
-    """All of a session that a check of its slots looks at."""
-
-    class sparkContext:
-        master = "local[2]"
-
-
-def test_lanes_that_stand_leave_a_slot_of_the_session_to_other_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register(monkeypatch)
-    pipelines = []
-    for name in ("a", "b"):
-        document = PIPELINE.replace("name: orders", f"name: {name}") + "  trigger: {mode: real_time}\n"
-        (tmp_path / f"{name}.yaml").write_text(document)
-        pipelines += config.load(tmp_path / f"{name}.yaml")
-    spark: Any = TwoSlots()
-    check_slots(spark, pipelines[:1])
-    with pytest.raises(EnvironmentProblem, match="would hold 2 of Spark's 2 slots") as raised:
-        check_slots(spark, pipelines)
-    assert "local[3]" in raised.value.fix
-    assert standing_lanes(pipelines[0]) == 1

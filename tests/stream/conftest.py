@@ -25,8 +25,8 @@ from tidemill.stream.position.ledger import Ledger
 from tidemill.stream.report import BatchReport
 from tidemill.stream.spark.session import register_source
 
-TRIGGER = Trigger.model_validate({"mode": os.environ.get("TIDEMILL_TEST_TRIGGER", "micro_batch")})
-"""The mode of loops in these tests: `TIDEMILL_TEST_TRIGGER=real_time` runs all of them over standing lanes."""
+TRIGGER = Trigger.model_validate({"mode": os.environ.get("TIDEMILL_TEST_TRIGGER", "real_time")})
+"""The mode of loops in these tests: `TIDEMILL_TEST_TRIGGER=micro_batch` runs each batch as a job of Spark."""
 
 
 def install_scribe(spark: Any, directory: Path) -> None:

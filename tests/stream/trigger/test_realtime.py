@@ -1,6 +1,6 @@
 """Standing lanes with real Spark: the same deliveries as in micro-batches, and what is lost costs an epoch, no event.
 
-`TIDEMILL_TEST_TRIGGER=real_time pytest tests/stream` runs all the others over standing lanes too.
+The others of tests/stream run over standing lanes too; `TIDEMILL_TEST_TRIGGER=micro_batch` runs them without.
 """
 
 from __future__ import annotations

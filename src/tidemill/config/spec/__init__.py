@@ -95,17 +95,23 @@ class Batch(Config):
 class Trigger(Config):
     """When delivery runs. What is delivered, in which order and with which promises, is the same in all modes."""
 
-    mode: Literal["micro_batch", "real_time", "once"] = Field(
-        default="micro_batch",
-        description="`micro_batch` runs a Spark job per batch; `real_time` keeps tasks standing that deliver within "
-        "milliseconds and hold a slot of Spark each; `once` delivers what is there at the start over such tasks, and "
-        "ends: docs/realtime.md.",
+    mode: Literal["real_time", "micro_batch", "once"] = Field(
+        default="real_time",
+        description="`real_time` keeps tasks standing that deliver within milliseconds and hold a slot of Spark each; "
+        "`micro_batch` runs a Spark job per batch, and is also what a pipeline that names no mode gets where the "
+        "session has no slot for it; `once` delivers what is there at the start over standing tasks, and ends: "
+        "docs/realtime.md.",
     )
     epoch_seconds: float = Field(
         default=600, ge=1, le=86_400,
         description="In real time, how long tasks stand before Spark starts them anew; in between nothing is delivered "
         "for less than a second.",
     )  # fmt: skip
+
+    @property
+    def chosen(self) -> bool:
+        """Whether somebody asked for this mode: else it gives way to a session without slots for it."""
+        return "mode" in self.model_fields_set
 
     @property
     def real_time(self) -> bool:
@@ -149,6 +155,11 @@ class Spark(Config):
         which follows the machine, and for a cluster, which may grow."""
         found = re.fullmatch(r"local(?:\[\s*(\d+)\s*(?:,\s*\d+\s*)?\])?", self.master)
         return int(found[1] or 1) if found else None
+
+    @property
+    def speculates(self) -> bool:
+        """Whether Spark starts a second task beside one that takes long, as a standing lane does by design."""
+        return self.conf.get("spark.speculation", "false").lower() == "true"
 
 
 class PipelineSpec(Config):
@@ -211,13 +222,15 @@ class PipelineSpec(Config):
 
     @model_validator(mode="after")
     def _has_slots_for_standing_lanes(self) -> PipelineSpec:
+        if not (self.trigger.real_time and self.trigger.chosen):
+            return self
         lanes, slots = self.lanes or 1, self.spark.slots
-        if self.trigger.real_time and self.spark.conf.get("spark.speculation", "false").lower() == "true":
+        if self.spark.speculates:
             raise ValueError(
                 f"trigger.mode {self.trigger.mode} does not go with spark.speculation: Spark would start a second "
                 "task for each lane that stands. Leave that setting out"
             )
-        if self.trigger.real_time and slots is not None and slots <= lanes:
+        if slots is not None and slots <= lanes:
             raise ValueError(
                 f"trigger.mode {self.trigger.mode} holds {lanes} of Spark's slots for lanes and needs one more for "
                 f"other jobs, but spark.master {self.spark.master} has {slots}: raise it to "

@@ -84,6 +84,7 @@ class PipelineRun:
         `held`: it begins paused, and captures; `spark` may be None until `release` brings one.
         """
         self.pipeline, self.trial, self._tracer, self.held = pipeline, trial, tracer, held
+        self.trigger = pipeline.spec.trigger
         meter = self._meter = PipelineMeter(metrics or Metrics(), pipeline.name, pipeline.log_uri)
         self._on_status, self._on_batch_done, self._on_error = on_status, on_batch, meter.counts_errors(on_error)
         self._capture = CaptureProcess(pipeline, said, lease, once, trial, held)
@@ -309,7 +310,7 @@ class PipelineRun:
             batch=spec.batch,
             sharding=spec.sharding,
             lanes=spec.lanes,
-            trigger=spec.trigger,
+            trigger=self.trigger,
             dead_letters=self._dead_letters.store,
             follower=self._dead_letters.follower(group.sinks),
             processors=[(p.type, reveal(p.config)) for p in spec.processors],

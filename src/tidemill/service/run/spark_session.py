@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from tidemill.config import Pipeline
 from tidemill.config.spec import Spark
-from tidemill.errors import ConfigError, EnvironmentProblem
+from tidemill.errors import ConfigError
+from tidemill.service.run.trigger_modes import choose_triggers, standing_lanes
 from tidemill.stream.position.commit_policy import policy_of
 from tidemill.stream.spark.gateway import JAVA_PORT
 from tidemill.stream.spark.settings import AMPLE_SLOTS, session_settings
@@ -33,9 +34,11 @@ def begin_java(pipelines: Sequence[Pipeline]) -> StartedJava | None:
     if JAVA_PORT in os.environ:
         return None
     check_agreement(pipelines)
-    all_stand = all(pipeline.spec.trigger.real_time for pipeline in pipelines)
-    standing = max(map(standing_lanes, pipelines)) if all_stand else 0
-    return StartedJava(session_settings(_NAME, *choose_master(pipelines), standing=standing), log_of(pipelines[0]))
+    master, conf = choose_master(pipelines)
+    lanes = _lanes(pipelines, master)
+    return StartedJava(
+        session_settings(_NAME, master, conf, standing=max(lanes) if all(lanes) else 0), log_of(pipelines[0])
+    )
 
 
 def open_session(pipelines: Sequence[Pipeline], said: Path, java: StartedJava | None = None) -> SparkSession:
@@ -51,7 +54,7 @@ def open_session(pipelines: Sequence[Pipeline], said: Path, java: StartedJava | 
     spark = create_session(_NAME, master=master, conf=conf, said=said, java=java)
     begin_archive(spark)
     # While capture connects and the queries start; a stop must not have to wait for it.
-    threading.Thread(target=_warm, args=(spark, _first_workers(pipelines)), name="warm-up").start()
+    threading.Thread(target=_warm, args=(spark, _first_workers(pipelines, master)), name="warm-up").start()
     return spark
 
 
@@ -106,42 +109,16 @@ def slots(master: str, beside: int = 0, *, ample: bool = False) -> tuple[str, di
     return f"local[{AMPLE_SLOTS if ample else cores + beside}]", conf
 
 
-def standing_lanes(pipeline: Pipeline) -> int:
-    """Slots that the pipeline holds for as long as it runs: in real time every lane of every group stands."""
-    from tidemill.stream.batch.ordering import single_lane
-
-    if not pipeline.spec.trigger.real_time:
-        return 0
-    types = {sink.config.id: sink.type for sink in pipeline.spec.sinks}
-    asked = pipeline.spec.lanes or 1
-    groups = policy_of(pipeline).groups
-    return sum(1 if single_lane(types[sink] for sink in group.sinks) else asked for group in groups)
+def _lanes(pipelines: Sequence[Pipeline], master: str) -> list[int]:
+    """That stand, of each; 0 where it has micro-batches."""
+    triggers = choose_triggers(pipelines, master)
+    return [standing_lanes(pipeline, triggers[pipeline.name]) for pipeline in pipelines]
 
 
-def check_slots(spark: SparkSession, pipelines: Sequence[Pipeline]) -> None:
-    """`EnvironmentProblem` where the lanes that would stand leave no slot for other jobs of this session: it was made
-    before one of the pipelines was added, or somebody chose its size."""
-    need = sum(map(standing_lanes, pipelines))
-    if not need:
-        return
-    master = spark.sparkContext.master
-    have = Spark(master=master).slots
-    if have is None or have > need:
-        return
-    names = ", ".join(pipeline.name for pipeline in pipelines if standing_lanes(pipeline))
-    raise EnvironmentProblem(
-        f"pipelines in real time would hold {need} of Spark's {have} slots, and one must stay free for other jobs",
-        where=f"master {master}; {names}",
-        fix=f"Start this process again with all of them known, give spark.master local[{need + 1}] or more, or use "
-        "trigger.mode micro_batch for some.",
-    )
-
-
-def _first_workers(pipelines: Sequence[Pipeline]) -> int | None:
+def _first_workers(pipelines: Sequence[Pipeline], master: str) -> int | None:
     """Workers that the first batches take: None for one of each core."""
-    if not all(pipeline.spec.trigger.real_time for pipeline in pipelines):
-        return None
-    return sum(map(standing_lanes, pipelines))
+    lanes = _lanes(pipelines, master)
+    return sum(lanes) if all(lanes) else None
 
 
 def _warm(spark: SparkSession, most: int | None) -> None:

@@ -73,6 +73,8 @@ class Supervisor:
         tracer: Tracer | None = None,
     ) -> None:
         self.pipeline = pipeline
+        self.trigger = pipeline.spec.trigger
+        """Of the next run, or of what is resumed; who starts it has looked at the session's slots."""
         self._leases, self._tracer = leases, tracer
         self._lease: HeldLease | None = None
         self.starting = threading.RLock()
@@ -190,6 +192,7 @@ class Supervisor:
             tracer=self._tracer,
             held=paused,
         )
+        run.trigger = self.trigger
         with bind(pipeline=name):
             try:
                 run.start()
@@ -209,6 +212,8 @@ class Supervisor:
             if self._thread is None or not self._thread.is_alive() or self.state is not State.PAUSED:
                 return False
             self._resumption = spark, cause
+            if self._run is not None:
+                self._run.trigger = self.trigger
             self._settled.clear()
             self._asked.set()
         self._settled.wait()
