@@ -6,7 +6,6 @@ import http.client
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.support.components import register
 from tests.support.scripted import NoCapture, ScriptedStream
+from tests.support.session_standin import NO_SPARK
 from tidemill import config
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
@@ -36,7 +36,6 @@ from tidemill.state import open_installation
 from tidemill.telemetry import events
 from tidemill.telemetry.metrics import Metrics
 
-_NO_SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[64]"))  # it has slots
 ENVIRONMENT = {"POND_DSN": "pond://frog:croak@127.0.0.1/lake", "SECRET_DSN": "pond://root:toor@127.0.0.1/all"}
 
 
@@ -92,7 +91,7 @@ class Harness:
                 "restarts": RetryPolicy(first=0.1, most=0.2), "environment": ENVIRONMENT, **settings,
             }
         )  # fmt: skip
-        runtime = Runtime(spark=_NO_SPARK, metrics=self.metrics, leases=leases)
+        runtime = Runtime(spark=NO_SPARK, metrics=self.metrics, leases=leases)
         self.control = ControlPlane(runtime, self.store, self.settings)
         self.control.load()
         self.control.start_wanted()

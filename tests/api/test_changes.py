@@ -13,6 +13,7 @@ import pytest
 from tests.api.conftest import Harness, Serve, StandInCapture, document
 from tests.support.blocks import make_change
 from tests.support.scripted import ScriptedStream
+from tests.support.session_standin import NO_SPARK
 from tests.support.waiting import until
 from tidemill.api.client import ServerClient
 from tidemill.capture.status import CaptureStatus
@@ -176,7 +177,7 @@ def test_files_that_change_their_spark_together_are_all_taken_and_api_documents_
 ) -> None:
     folder = tmp_path / "pipelines"
     folder.mkdir()
-    monkeypatch.setattr(Runtime, "_session", lambda *_: object())
+    monkeypatch.setattr(Runtime, "_session", lambda *_: NO_SPARK)
 
     def write(name: str, master: str) -> None:
         spark = {"master": master, "conf": {"spark.x": master}}

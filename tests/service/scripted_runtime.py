@@ -8,6 +8,7 @@ from typing import ClassVar
 from tests.config.conftest import PIPELINE
 from tests.support.blocks import make_change
 from tests.support.scripted import NoCapture, ScriptedStream
+from tests.support.session_standin import NO_SPARK
 from tidemill import config
 from tidemill.errors import (
     AlreadyRunning,
@@ -26,7 +27,7 @@ class ScriptedRuntime:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.runtime = Runtime(spark=object())
+        self.runtime = Runtime(spark=NO_SPARK)
 
     def pipeline(self, name: str, pause: str = "{}") -> config.Pipeline:
         path = self.directory / f"{name}.yaml"

@@ -6,6 +6,7 @@ import pytest
 
 from tests.service.scripted_runtime import CAPTURES, ScriptedCapture, ScriptedRuntime, is_free
 from tests.support.scripted import FailedCapture, ScriptedStream
+from tests.support.session_standin import NO_SPARK
 from tests.support.waiting import until
 from tidemill.errors import (
     LifecycleError,
@@ -67,7 +68,7 @@ def test_a_pipeline_that_starts_paused_captures_and_needs_no_spark(
             runtime.start(name, paused=True)
             assert (runtime.status(name).state, ScriptedCapture.calls) == (State.PAUSED, ["start"])
         until(lambda: runtime.status(name).lag_events == 10)
-        monkeypatch.setattr(runtime, "_session", lambda pipeline: object())
+        monkeypatch.setattr(runtime, "_session", lambda pipeline: NO_SPARK)
         runtime.resume(name)
         until(lambda: runtime.status(name).events == 10)
         assert ScriptedCapture.calls == ["start"]
