@@ -27,6 +27,7 @@ from tidemill.stream.spark.session import register_source
 
 TRIGGER = Trigger.model_validate({"mode": os.environ.get("TIDEMILL_TEST_TRIGGER", "real_time")})
 """The mode of loops in these tests: `TIDEMILL_TEST_TRIGGER=micro_batch` runs each batch as a job of Spark."""
+MICRO_BATCHES = Trigger(mode="micro_batch")
 
 
 def install_scribe(spark: Any, directory: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.stream.conftest import TRIGGER, Mill
+from tests.stream.conftest import MICRO_BATCHES, TRIGGER, Mill
 from tests.support.blocks import make_change
-from tidemill.config.spec import CommitPolicy
+from tidemill.config.spec import CommitPolicy, Trigger
 from tidemill.errors import Refused
 from tidemill.log import LogConfig, LogReader
 from tidemill.stream.loop import StreamLoop
@@ -32,8 +32,10 @@ def _no_pause_between_trims(monkeypatch: pytest.MonkeyPatch) -> None:
 class Fan:
     """A loop per group, as the supervisor has them."""
 
-    def __init__(self, mill: Mill, policy: CommitPolicy, log: LogConfig | None, **sinks: bool) -> None:
-        self.mill = mill
+    def __init__(
+        self, mill: Mill, policy: CommitPolicy, log: LogConfig | None, trigger: Trigger, **sinks: bool
+    ) -> None:
+        self.mill, self.trigger = mill, trigger
         self.ledger = Ledger(Policy.of("mill", policy, sinks), mill.store, mill.log_uri, log, state=mill.state)
         self.retries: list[str] = []
         self.loops = {group.key: self._loop(group) for group in self.ledger.policy.groups}
@@ -43,7 +45,8 @@ class Fan:
             group, self.ledger, "source", self.mill.log_uri, [self.mill.sink(sink) for sink in group.sinks],
             spark=self.mill.spark,
             spark_dir=self.mill.directory / f"spark of {group.key} 100%25",  # a name that URIs dislike
-            trigger=TRIGGER, on_batch=self.mill.reports.append, on_retry=lambda errors: self.retries.extend(errors),
+            trigger=self.trigger, on_batch=self.mill.reports.append,
+            on_retry=lambda errors: self.retries.extend(errors),
         )  # fmt: skip
 
     def offset(self, key: str) -> int:
@@ -59,9 +62,10 @@ class Fan:
 
 @contextmanager
 def fan(
-    mill: Mill, mode: str = "required", quorum: int | None = None, log: LogConfig | None = None, **sinks: bool
-) -> Iterator[Fan]:
-    built = Fan(mill, CommitPolicy.model_validate({"mode": mode, "quorum": quorum}), log, **sinks)
+    mill: Mill, mode: str = "required", quorum: int | None = None, log: LogConfig | None = None,
+    trigger: Trigger = TRIGGER, **sinks: bool,
+) -> Iterator[Fan]:  # fmt: skip
+    built = Fan(mill, CommitPolicy.model_validate({"mode": mode, "quorum": quorum}), log, trigger, **sinks)
     try:
         for loop in built.loops.values():
             loop.start()
@@ -169,7 +173,7 @@ def test_a_batch_that_is_trimmed_away_while_its_sink_is_down_is_lost_loudly(
 def test_streams_that_start_at_once_share_an_environment_that_threads_may_write_to(mill: Mill) -> None:
     """Spark writes into it as each starts; what it loses there makes every job of the session unreadable."""
     mill.log.append(make_change(3))
-    with fan(mill, a=True, b=False, c=False) as side_by_side:
+    with fan(mill, trigger=MICRO_BATCHES, a=True, b=False, c=False) as side_by_side:
         side_by_side.wait(lambda: all(side_by_side.offset(key) == 3 for key in side_by_side.loops))
     known = mill.spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(NAME)
     environment = known.dataSourceCls().envVars()

@@ -8,7 +8,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from tests.stream.conftest import Mill
+from tests.stream.conftest import MICRO_BATCHES, Mill
 from tests.support.blocks import make_change, make_table
 from tidemill.config.spec import Batch
 from tidemill.dlq import DeadLetters
@@ -134,7 +134,9 @@ def test_a_batch_in_which_nothing_is_learned_is_one_job(mill: Mill, monkeypatch:
     monkeypatch.setattr(source, "again", again)
     rows = ROWS_PER_LANE * 2
     kept = KeptStructures(RegistryFile(mill.directory / "registry.sqlite"))
-    settings: dict[str, Any] = {"processors": [quill(length_of="customer")], "structures": kept}
+    settings: dict[str, Any] = {
+        "processors": [quill(length_of="customer")], "structures": kept, "trigger": MICRO_BATCHES
+    }  # fmt: skip
     mill.log.append(make_change(rows))
     mill.run(lanes=2, **settings)
     assert second_jobs == [2], "both lanes of the first batch learn"

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.stream.schema.test_barrier import ID, NAME, NOTE, OLD, WIDER, Bench, bench, text
+from tests.support.capturing import eventually
 from tests.support.changes import column, structure
 from tidemill.contracts.schema_change_store import ChangeStatus, Decision
 from tidemill.errors import SchemaChangeHalted
@@ -144,6 +145,13 @@ def test_a_decision_that_comes_in_time_counts(bench: Bench) -> None:
     bench.begin(gate=True, gate_timeout_seconds=300)
     bench.insert(OLD, 1, "a")
     bench.insert(WIDER, 2, "b", "n")
-    threading.Timer(0.5, bench.decide, [Decision.APPROVED]).start()
+
+    def decide_when_it_waits() -> None:
+        eventually(lambda: bench.statuses() == [ChangeStatus.PENDING])
+        bench.decide(Decision.APPROVED)
+
+    decider = threading.Thread(target=decide_when_it_waits)
+    decider.start()
     assert bench.deliver()
+    decider.join()
     assert bench.statuses() == [ChangeStatus.APPLIED]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.stream.conftest import Mill
+from tests.stream.conftest import MICRO_BATCHES, Mill
 from tests.support.blocks import make_change
 from tidemill.errors import DeliveryError, TidemillError, is_retryable
 from tidemill.service.run.status import SinkState
@@ -52,7 +52,7 @@ def slow_planner(scribes_spark: Any, tmp_path: Path) -> Iterator[Path]:
 
 def test_a_planning_process_that_starts_slowly_is_waited_for(mill: Mill, slow_planner: Path) -> None:
     mill.log.append(make_change(3))
-    mill.run()
+    mill.run(trigger=MICRO_BATCHES)
     assert slow_planner.exists(), "nothing held it up"
     assert mill.reports[-1].end == 3
 

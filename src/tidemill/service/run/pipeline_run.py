@@ -83,12 +83,11 @@ class PipelineRun:
         With a `lease` nothing is saved or appended once it is lost. `once`: the status says when it has `caught_up`.
         `held`: it begins paused, and captures; `spark` may be None until `release` brings one.
         """
-        self.pipeline, self.trial, self._tracer, self.held = pipeline, trial, tracer, held
-        self.trigger = pipeline.spec.trigger
+        self.pipeline, self.trigger, self.trial, self.held = pipeline, pipeline.spec.trigger, trial, held
         meter = self._meter = PipelineMeter(metrics or Metrics(), pipeline.name, pipeline.log_uri)
         self._on_status, self._on_batch_done, self._on_error = on_status, on_batch, meter.counts_errors(on_error)
         self._capture = CaptureProcess(pipeline, said, lease, once, trial, held)
-        self._captured = CaptureStatus(0)  # what capture said last
+        self._captured, self._tracer = CaptureStatus(0), tracer  # what capture said last
         self._spark, self._policy = cast("SparkSession", spark), policy_of(pipeline)
         self._state = pipeline.build_state()
         self._record, self._quarantines = RunRecord(self._state, pipeline.name), RunQuarantines(pipeline, self._state)
