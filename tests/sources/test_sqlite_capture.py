@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -286,3 +287,17 @@ def test_a_commit_is_noticed_by_itself_and_not_by_the_next_look(
             eventually(lambda: found)
             reader.join(60)
     assert len(found) == 1
+
+
+def test_a_write_to_a_file_behind_a_symbolic_link_is_noticed(tmp_path: Path) -> None:
+    """SQLite keeps journal and WAL beside the file itself, not beside the link."""
+    (tmp_path / "data").mkdir()
+    path, link = tmp_path / "data" / "shop.db", tmp_path / "link.db"
+    with shop(path, "CREATE TABLE t (a)") as db:
+        link.symlink_to(path)
+        with closing(FileWatch(link, 20)) as watch:
+            assert watch.notified
+            db.execute("INSERT INTO t VALUES (1)")
+            begin = time.monotonic()
+            watch.wait(20)
+            assert time.monotonic() - begin < 10

@@ -98,6 +98,29 @@ def test_a_table_that_was_made_anew_is_recorded_again_and_marked_until_an_operat
     assert events[-1]["after"] == {"id": 3, "customer": "kim"}
 
 
+def test_a_table_that_is_made_anew_with_other_capitals_is_dropped_before_it_is_created(tmp_path: Path) -> None:
+    """A destination may take both for the same name."""
+    path = tmp_path / "shop.db"
+    with shop(path, ORDERS) as db, captured(path, tmp_path) as running:
+        for statement in ("BEGIN", "DROP TABLE orders", "CREATE TABLE Orders (id INTEGER PRIMARY KEY)", "COMMIT"):
+            db.execute(statement)
+        eventually(lambda: running.events == 2, running)
+        events = running.rows()
+    said = [(e["table"], orjson.loads(e["ddl"])["kind"]) for e in events]
+    assert said == [("main.orders", "drop"), ("main.Orders", "create")]
+
+
+def test_a_column_without_a_name_is_followed_through_a_change_of_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with shop(path, 'CREATE TABLE t ("" INTEGER PRIMARY KEY, b)') as db, captured(path, tmp_path) as running:
+        db.execute("INSERT INTO t VALUES (1, 'x')")
+        caught_up(db, running)
+        db.execute("ALTER TABLE t ADD COLUMN c")
+        db.execute("INSERT INTO t VALUES (2, 'y', 'z')")
+        eventually(lambda: any(e["op"] == 6 for e in caught_up(db, running)), running)
+        assert caught_up(db, running)[-1]["after"][""] == 2
+
+
 def test_patterns_choose_tables_and_two_pipelines_share_one_change_table(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     tables = ("CREATE TABLE ord_a (a INTEGER PRIMARY KEY)", "CREATE TABLE ord_b (b)", "CREATE TABLE other (c)")

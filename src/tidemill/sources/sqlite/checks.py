@@ -49,7 +49,7 @@ def run_checks(config: SqliteFileConfig, resting: Resting | None = None) -> Iter
 def _file(db: sqlite3.Connection, config: SqliteFileConfig) -> Iterator[Check]:
     (mode,) = db.execute("PRAGMA journal_mode").fetchone()
     yield Check("file", Outcome.PASS, f"{config.path}, SQLite {sqlite3.sqlite_version}")
-    if not os.access(config.path, os.W_OK) or not os.access(config.path.absolute().parent, os.W_OK):
+    if not os.access(config.path, os.W_OK) or not os.access(config.path.resolve().parent, os.W_OK):
         yield Check(
             "permissions", Outcome.FAIL, "the file or its folder may not be written",
             "Triggers and their table are made in the file: let this account write both.",
