@@ -24,6 +24,21 @@ from tidemill.sources.sqlite.file_watch import FileWatch
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT UNIQUE, total REAL)"
 
 
+def test_no_event_claims_a_transaction_that_it_may_share_with_others(tmp_path: Path) -> None:
+    """Five commits that one look finds, together and in pieces: which of them were one is not known."""
+    path = tmp_path / "shop.db"
+    with shop(path, ORDERS) as db:
+        with captured(path, tmp_path / "whole"), captured(path, tmp_path / "pieces", id="pieces"):
+            pass
+        for number in range(5):
+            db.execute("INSERT INTO orders VALUES (?, NULL, NULL)", [number])
+        with captured(path, tmp_path / "whole") as running:
+            events = caught_up(db, running)
+        with captured(path, tmp_path / "pieces", id="pieces", window_rows=2) as running:
+            events += caught_up(db, running)
+    assert [e["tx_id"] for e in events] == [None] * 10
+
+
 @pytest.mark.parametrize("journal", ["wal", "delete", "persist"])
 def test_changes_arrive_in_order_and_what_is_rolled_back_does_not(tmp_path: Path, journal: str) -> None:
     with shop(tmp_path / "shop.db", ORDERS, journal=journal) as db, captured(tmp_path / "shop.db", tmp_path) as running:
