@@ -179,6 +179,18 @@ def test_a_set_up_is_idempotent_and_removal_leaves_nothing(tmp_path: Path) -> No
         assert source.uninstall() == []
 
 
+def test_who_is_removed_while_others_read_the_file_hears_for_whom_the_rest_stays(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with shop(path, ORDERS) as db:
+        one, two = SqliteSource(config_of(path)), SqliteSource(config_of(path, id="two"))
+        one.setup()
+        two.setup()
+        assert two.uninstall() == ['reader "two"; triggers and tables stay for "shop"']
+        assert two.uninstall() == []
+        assert db.execute("SELECT name FROM _tidemill_readers").fetchall() == [("shop",)]
+        assert "table _tidemill_changes" in one.uninstall()
+
+
 def test_a_table_whose_columns_hide_the_rowid_is_refused(tmp_path: Path) -> None:
     with shop(tmp_path / "shop.db", "CREATE TABLE t (rowid, oid, _rowid_)"), pytest.raises(TidemillError) as caught:
         SqliteSource(config_of(tmp_path / "shop.db")).setup()

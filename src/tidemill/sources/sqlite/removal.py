@@ -13,10 +13,10 @@ from tidemill.sources.sqlite.triggers import READERS
 def remove(db: sqlite3.Connection, reader: str) -> list[str]:
     """The reader goes; with the last one everything of ours. Answers what was dropped."""
     if identity(db) is not None:
-        db.execute(f"DELETE FROM {READERS} WHERE name = ?", [reader])
+        known = db.execute(f"DELETE FROM {READERS} WHERE name = ?", [reader]).rowcount
         gaps.forget(db, reader)
-        if db.execute(f"SELECT 1 FROM {READERS}").fetchone():
-            return []
+        if others := [f'"{name}"' for (name,) in db.execute(f"SELECT name FROM {READERS}")]:
+            return [f'reader "{reader}"; triggers and tables stay for {", ".join(others)}'] if known else []
     return drop_everything(db)
 
 

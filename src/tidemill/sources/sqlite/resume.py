@@ -22,7 +22,10 @@ LAST_NUMBER = (
     f"SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = '{CHANGES}'), 0),"
     f" coalesce((SELECT max(change_id) FROM {CHANGES}), 0))"
 )
-_NEEDED = (CHANGES, SHAPES, READERS, META)
+_IDENTITY = (
+    f"SELECT value FROM {META} WHERE name = 'identity'"
+    f" AND NOT EXISTS (SELECT 1 FROM {CHANGES}, {SHAPES}, {READERS} LIMIT 0)"  # it names all that must be there
+)
 _FORM = re.compile(r"(\d{1,19})(?:/(\d{1,19}))?@([0-9a-f]{16})")
 
 
@@ -60,11 +63,14 @@ def compare(a: Position, b: Position) -> Ordering | None:
 
 
 def identity(db: sqlite3.Connection) -> str | None:
-    """None where nothing was set up, or somebody dropped a part of it."""
-    (there,) = db.execute(f"SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN {_NEEDED}").fetchone()
-    if there < len(_NEEDED):
+    """None where nothing was set up, or somebody dropped a part of it. Asked at each look, and so not of sqlite_schema,
+    which has no index."""
+    try:
+        row = db.execute(_IDENTITY).fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
         return None
-    row = db.execute(f"SELECT value FROM {META} WHERE name = 'identity'").fetchone()
     return str(row[0]) if row else None
 
 

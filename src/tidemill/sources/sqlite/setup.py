@@ -25,7 +25,7 @@ from tidemill.sources.sqlite.errors import TableUncapturable
 from tidemill.sources.sqlite.limits import MOST_COLUMNS, find_obstacle
 from tidemill.sources.sqlite.removal import drop_everything
 from tidemill.sources.sqlite.resume import identity, last_number
-from tidemill.sources.sqlite.specs import find_misplaced, read_spec, read_writes
+from tidemill.sources.sqlite.specs import MadeTriggers, find_misplaced, read_spec, read_writes
 from tidemill.sources.sqlite.triggers import (
     AFTER_KINDS,
     CHANGES,
@@ -107,11 +107,11 @@ def is_installed(db: sqlite3.Connection, reader: str, tables: Sequence[str]) -> 
     row = db.execute(f"SELECT tables, known FROM {READERS} WHERE name = ?", [reader]).fetchone()
     if row != (json.dumps(list(tables)), json.dumps(sorted(found))) or _find_unwanted(db, found, current):
         return None
-    writes = read_writes(db)
+    writes, made = read_writes(db), MadeTriggers.read(db)
     for name, sql in found.items():
         if not is_selected(patterns, name):
             continue
-        if name not in current or not _is_recorded(db, current[name], read_spec(db, name, sql, writes), writes):
+        if name not in current or not _is_recorded(made, current[name], read_spec(db, name, sql, writes), writes):
             return None
     (version,) = db.execute("PRAGMA schema_version").fetchone()
     return int(version)
@@ -126,7 +126,7 @@ class _Installation:
     def __init__(self, db: sqlite3.Connection, request: SetupRequest) -> None:
         self._db, self._request = db, request
         self._report = InstallReport()
-        self._writes = read_writes(db)
+        self._writes, self._made = read_writes(db), MadeTriggers.read(db)
         self._seen = request.seen
 
     def run(self) -> InstallReport:
@@ -180,10 +180,10 @@ class _Installation:
     def _follow(self, shape: _Shape, spec: TriggerSpec, sql: str) -> None:
         """A table that is recorded, and may have changed since."""
         db, table = self._db, spec.table
-        if _is_recorded(db, shape, spec, self._writes):
+        if _is_recorded(self._made, shape, spec, self._writes):
             return
         self._report.changed.append(table.name)
-        there = _triggers(db, shape.number, table.name)
+        there = self._made.ours(shape.number, table.name)
         recorder = there.get(trigger_name(shape.number, "after_insert"))
         then = tuple(c.name for c in shape.table.columns)
         now = recorded_names(recorder, len(then)) if recorder else then
@@ -219,7 +219,7 @@ class _Installation:
         former = {now.lower(): was.lower() for was, now in renamed.items()}
         if any(mark not in known for mark in index_marks(spec.uniques, former)):
             return "a unique index was made: rows that REPLACE deleted until the triggers knew it are not recorded"
-        late = find_misplaced(self._db, spec.table.name, shape.number, self._writes).late
+        late = find_misplaced(self._made, spec.table.name, shape.number, self._writes).late
         if any(map(self._writes.returns, late)):
             return (
                 "a trigger that writes to it was made: until ours ran before it, changes may stand in the wrong order"
@@ -345,13 +345,13 @@ def _find_unwanted(
     return [n for n in current if n not in there or not any(is_selected(patterns, n) for patterns in readers)]
 
 
-def _is_recorded(db: sqlite3.Connection, shape: _Shape, spec: TriggerSpec, writes: WriteGraph) -> bool:
+def _is_recorded(made: MadeTriggers, shape: _Shape, spec: TriggerSpec, writes: WriteGraph) -> bool:
     """Whether its triggers are there as they should be."""
     name = spec.table.name
     return (
         shape.table == spec.table
-        and _triggers(db, shape.number, name) == create_triggers(shape.number, spec)
-        and not find_misplaced(db, name, shape.number, writes)
+        and made.ours(shape.number, name) == create_triggers(shape.number, spec)
+        and not find_misplaced(made, name, shape.number, writes)
     )
 
 
@@ -364,15 +364,6 @@ def width(db: sqlite3.Connection, name: str = CHANGES) -> int:
     """How many values a row has room for."""
     (count,) = db.execute("SELECT count(*) FROM pragma_table_info(?) WHERE name GLOB 'v[0-9]*'", [name]).fetchone()
     return int(count)
-
-
-def _triggers(db: sqlite3.Connection, shape: int, table: str) -> dict[str, str]:
-    """Ours that are on the table. They go along with one that is renamed, even if its name is taken anew."""
-    rows = db.execute(
-        "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND name GLOB ? AND tbl_name = ?",
-        [f"{OWN}{shape}_*", table],
-    )
-    return {str(name): str(sql) for name, sql in rows}
 
 
 def drop_triggers(db: sqlite3.Connection, shape: int) -> None:
