@@ -304,7 +304,7 @@ def test_a_commit_is_noticed_by_itself_and_not_by_the_next_look(
     assert len(found) == 1
 
 
-def test_a_write_to_a_file_behind_a_symbolic_link_is_noticed(tmp_path: Path) -> None:
+def test_a_write_to_a_file_that_a_symbolic_link_names_is_noticed(tmp_path: Path) -> None:
     """SQLite keeps journal and WAL beside the file itself, not beside the link."""
     (tmp_path / "data").mkdir()
     path, link = tmp_path / "data" / "shop.db", tmp_path / "link.db"
