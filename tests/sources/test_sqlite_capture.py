@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -21,6 +22,21 @@ from tidemill.sources.sqlite import SqliteSource
 from tidemill.sources.sqlite.file_watch import FileWatch
 
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT UNIQUE, total REAL)"
+
+
+def test_no_event_claims_a_transaction_that_it_may_share_with_others(tmp_path: Path) -> None:
+    """Five commits that one look finds, together and in pieces: which of them were one is not known."""
+    path = tmp_path / "shop.db"
+    with shop(path, ORDERS) as db:
+        with captured(path, tmp_path / "whole"), captured(path, tmp_path / "pieces", id="pieces"):
+            pass
+        for number in range(5):
+            db.execute("INSERT INTO orders VALUES (?, NULL, NULL)", [number])
+        with captured(path, tmp_path / "whole") as running:
+            events = caught_up(db, running)
+        with captured(path, tmp_path / "pieces", id="pieces", window_rows=2) as running:
+            events += caught_up(db, running)
+    assert [e["tx_id"] for e in events] == [None] * 10
 
 
 @pytest.mark.parametrize("journal", ["wal", "delete", "persist"])
@@ -286,3 +302,17 @@ def test_a_commit_is_noticed_by_itself_and_not_by_the_next_look(
             eventually(lambda: found)
             reader.join(60)
     assert len(found) == 1
+
+
+def test_a_write_to_a_file_that_a_symbolic_link_names_is_noticed(tmp_path: Path) -> None:
+    """SQLite keeps journal and WAL beside the file itself, not beside the link."""
+    (tmp_path / "data").mkdir()
+    path, link = tmp_path / "data" / "shop.db", tmp_path / "link.db"
+    with shop(path, "CREATE TABLE t (a)") as db:
+        link.symlink_to(path)
+        with closing(FileWatch(link, 20)) as watch:
+            assert watch.notified
+            db.execute("INSERT INTO t VALUES (1)")
+            begin = time.monotonic()
+            watch.wait(20)
+            assert time.monotonic() - begin < 10

@@ -57,6 +57,26 @@ def test_a_column_that_is_added_while_a_pipeline_rests_is_completed_for_it_thoug
     assert events[-1]["after"] == {"id": 1, "customer": "ann", "note": "important"}
 
 
+def test_a_table_that_is_made_while_a_pipeline_rests_arrives_whole_though_another_one_begins(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with shop(path, ORDERS) as db:
+        with captured(path, tmp_path / "one", id="one"), captured(path, tmp_path / "other", id="other", tables=("o%",)):
+            pass
+        db.execute("CREATE TABLE lines (id INTEGER PRIMARY KEY, item TEXT)")
+        db.execute("INSERT INTO lines VALUES (1, 'tea'), (2, 'salt')")
+        with captured(path, tmp_path / "two", id="two") as running:
+            db.execute("INSERT INTO lines VALUES (3, 'rice')")
+            begun = caught_up(db, running)
+        with captured(path, tmp_path / "one", id="one") as running:
+            rested = caught_up(db, running)
+        with captured(path, tmp_path / "other", id="other", tables=("o%",)) as running:
+            db.execute("INSERT INTO orders VALUES (1, 'ann')")
+            assert shown(caught_up(db, running)) == [("insert", None, (1, "ann"))]
+    assert shown(begun) == [("insert", None, (3, "rice"))]
+    rows = [("insert", None, row) for row in ((1, "tea"), (2, "salt"), (3, "rice"))]
+    assert shown(rested) == [("ddl", None, None), *rows]
+
+
 def test_a_table_whose_name_is_taken_anew_is_marked_and_its_triggers_leave_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     with (

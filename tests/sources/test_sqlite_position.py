@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.sources.sqlite_support import captured, caught_up, config_of, shop
 from tests.support.capturing import eventually
 from tidemill.contracts import Outcome, Resting
 from tidemill.errors import ConfigError, PositionLost, SetupError, TidemillError
+from tidemill.model.change import Committed
 from tidemill.model.position import Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources.sqlite import SqliteSource
@@ -48,6 +50,14 @@ def _trimmed_by_hand(path: Path) -> None:
         db.execute("DELETE FROM _tidemill_changes WHERE change_id = 4")
 
 
+def _dropped(table: str) -> Callable[[Path], None]:
+    def drop(path: Path) -> None:
+        with shop(path, journal="delete") as db:
+            db.execute(f"DROP TABLE _tidemill_{table}")
+
+    return drop
+
+
 @pytest.mark.parametrize(
     ("happened", "code"),
     [
@@ -56,6 +66,7 @@ def _trimmed_by_hand(path: Path) -> None:
         (_restored, "file-replaced"),
         (_restored_and_gone_on, "file-replaced"),
         (_trimmed_by_hand, "changes-removed"),
+        *((_dropped(table), "file-replaced") for table in ("changes", "shapes", "readers", "meta")),
     ],
 )
 def test_a_file_that_lost_changes_is_an_error_with_its_fix_and_renewed_by_an_operator(
@@ -88,6 +99,11 @@ def test_a_file_that_lost_changes_is_an_error_with_its_fix_and_renewed_by_an_ope
     assert code == "changes-removed" or checks["position"].outcome is Outcome.FAIL
     renewed = source.renew(registry)
     source.open(renewed, registry)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("INSERT INTO orders VALUES (99, 'kim')")
+    changes = [change for change in source.changes(5) if isinstance(change, Committed)]
+    rows = [row for change in changes for block in change.blocks for row in block.batch.to_pylist()]
+    assert [row["after"]["id"] for row in rows] == [99]
     source.close()
     registry.close()
 
@@ -161,6 +177,18 @@ def test_a_set_up_is_idempotent_and_removal_leaves_nothing(tmp_path: Path) -> No
         left = [row for row in db.execute("SELECT name, sql FROM sqlite_schema") if row[0] != "sqlite_sequence"]
         assert left == before
         assert source.uninstall() == []
+
+
+def test_who_is_removed_while_others_read_the_file_hears_for_whom_the_rest_stays(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with shop(path, ORDERS) as db:
+        one, two = SqliteSource(config_of(path)), SqliteSource(config_of(path, id="two"))
+        one.setup()
+        two.setup()
+        assert two.uninstall() == ['reader "two"; triggers and tables stay for "shop"']
+        assert two.uninstall() == []
+        assert db.execute("SELECT name FROM _tidemill_readers").fetchall() == [("shop",)]
+        assert "table _tidemill_changes" in one.uninstall()
 
 
 def test_a_table_whose_columns_hide_the_rowid_is_refused(tmp_path: Path) -> None:

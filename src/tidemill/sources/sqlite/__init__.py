@@ -30,8 +30,9 @@ from tidemill.sources.sqlite.errors import translate
 from tidemill.sources.sqlite.file_watch import FileWatch
 from tidemill.sources.sqlite.limits import find_limits
 from tidemill.sources.sqlite.native import CellReader
+from tidemill.sources.sqlite.removal import remove
 from tidemill.sources.sqlite.resume import SqlitePlace
-from tidemill.sources.sqlite.setup import InstallReport, SetupRequest, install, is_installed, remove
+from tidemill.sources.sqlite.setup import InstallReport, SetupRequest, install, is_installed
 from tidemill.sources.sqlite.snapshot import SqliteSnapshotReader
 from tidemill.sources.sqlite.triggers import CHANGES, READERS, SHAPES
 from tidemill.sources.sqlite.trim import trim

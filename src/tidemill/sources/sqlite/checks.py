@@ -20,7 +20,7 @@ from tidemill.sources.sqlite.errors import translate
 from tidemill.sources.sqlite.file_watch import FileWatch
 from tidemill.sources.sqlite.limits import find_limits, find_obstacle
 from tidemill.sources.sqlite.native import load_library
-from tidemill.sources.sqlite.specs import find_misplaced, read_writes
+from tidemill.sources.sqlite.specs import MadeTriggers, find_misplaced, read_writes
 from tidemill.sources.sqlite.triggers import CHANGES, READERS, SHAPES, trigger_name
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run_checks(config: SqliteFileConfig, resting: Resting | None = None) -> Iter
 def _file(db: sqlite3.Connection, config: SqliteFileConfig) -> Iterator[Check]:
     (mode,) = db.execute("PRAGMA journal_mode").fetchone()
     yield Check("file", Outcome.PASS, f"{config.path}, SQLite {sqlite3.sqlite_version}")
-    if not os.access(config.path, os.W_OK) or not os.access(config.path.absolute().parent, os.W_OK):
+    if not os.access(config.path, os.W_OK) or not os.access(config.path.resolve().parent, os.W_OK):
         yield Check(
             "permissions", Outcome.FAIL, "the file or its folder may not be written",
             "Triggers and their table are made in the file: let this account write both.",
@@ -106,8 +106,8 @@ def _check_recording(db: sqlite3.Connection, config: SqliteFileConfig) -> Iterat
             " legacy_alter_table = ON, which leaves its old name in our triggers",
             'Start the pipeline: it makes them again. Or take them out: "tidemill source remove FILE".',
         )  # fmt: skip
-    writes = read_writes(db)
-    newer = {n: find_misplaced(db, n, shape, writes).late for n, shape in rows if is_selected(config.patterns, n)}
+    writes, made = read_writes(db), MadeTriggers.read(db)
+    newer = {n: find_misplaced(made, n, shape, writes).late for n, shape in rows if is_selected(config.patterns, n)}
     if late := [f"{trigger.name} on {full_name(name)}" for name, found in newer.items() for trigger in found]:
         yield Check(
             "triggers", Outcome.WARN, f"made after ours, and run before them: {', '.join(late[:5])}",

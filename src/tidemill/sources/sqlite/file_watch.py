@@ -19,8 +19,9 @@ _LOOKS = (0.0, 0.0005, 0.001, 0.002, 0.004)  # after a notice: the commit follow
 class FileWatch:
     def __init__(self, path: Path, poll_seconds: float) -> None:
         self._poll_seconds = poll_seconds
-        self._prefix = os.fsencode(path.name)
-        self._descriptor = watch_folder(path.absolute().parent)
+        real = path.resolve()  # of a symbolic link: SQLite keeps journal and WAL beside the file itself
+        self._prefix = os.fsencode(real.name)
+        self._descriptor = watch_folder(real.parent)
         self._looks: list[float] = []
 
     @property

@@ -15,12 +15,16 @@ from dataclasses import dataclass
 from tidemill.errors import ConfigError
 from tidemill.model.position import Ordering, Position
 from tidemill.sources.sqlite.errors import RECOVER, ChangesRemoved, FileReplaced
-from tidemill.sources.sqlite.triggers import CHANGES, META, READERS
+from tidemill.sources.sqlite.triggers import CHANGES, META, READERS, SHAPES
 
 #: A statement that fails in the middle (OR FAIL) keeps its rows, and SQLite does not note their numbers in the counter.
 LAST_NUMBER = (
     f"SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = '{CHANGES}'), 0),"
     f" coalesce((SELECT max(change_id) FROM {CHANGES}), 0))"
+)
+_IDENTITY = (
+    f"SELECT value FROM {META} WHERE name = 'identity'"
+    f" AND NOT EXISTS (SELECT 1 FROM {CHANGES}, {SHAPES}, {READERS} LIMIT 0)"  # it names all that must be there
 )
 _FORM = re.compile(r"(\d{1,19})(?:/(\d{1,19}))?@([0-9a-f]{16})")
 
@@ -59,10 +63,14 @@ def compare(a: Position, b: Position) -> Ordering | None:
 
 
 def identity(db: sqlite3.Connection) -> str | None:
-    """None where nothing was set up."""
-    if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", [META]).fetchone():
+    """None where nothing was set up, or somebody dropped a part of it. Asked at each look, and so not of sqlite_schema,
+    which has no index."""
+    try:
+        row = db.execute(_IDENTITY).fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
         return None
-    row = db.execute(f"SELECT value FROM {META} WHERE name = 'identity'").fetchone()
     return str(row[0]) if row else None
 
 
@@ -108,7 +116,8 @@ def check_file(db: sqlite3.Connection, place: SqlitePlace, reader: str, where: s
     found = identity(db)
     if found is None:
         raise FileReplaced(
-            "the file has no change table any more: it was removed, or this is another file", where=where,
+            "the file has no change table any more, or not all that belongs to it: it was removed, or this is another"
+            " file", where=where,
             fix=f"Check `path`. If the file was replaced on purpose: {RECOVER}",
         )  # fmt: skip
     if found != place.file:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidemill.decoders.sqlite import SqliteTable
+from tidemill.sources._shared.patterns import Pattern
 from tidemill.sources._shared.sqlite_catalog import OWN, quote, read_table, table_names
 from tidemill.sources._shared.sqlite_names import is_selected, patterns_of
 from tidemill.sources._shared.sqlite_writes import WriteGraph
@@ -22,8 +23,9 @@ from tidemill.sources.sqlite import gaps
 from tidemill.sources.sqlite.conflicts import TriggerSpec, index_marks
 from tidemill.sources.sqlite.errors import TableUncapturable
 from tidemill.sources.sqlite.limits import MOST_COLUMNS, find_obstacle
-from tidemill.sources.sqlite.resume import last_number
-from tidemill.sources.sqlite.specs import find_misplaced, read_spec, read_writes
+from tidemill.sources.sqlite.removal import drop_everything
+from tidemill.sources.sqlite.resume import identity, last_number
+from tidemill.sources.sqlite.specs import MadeTriggers, find_misplaced, read_spec, read_writes
 from tidemill.sources.sqlite.triggers import (
     AFTER_KINDS,
     CHANGES,
@@ -82,20 +84,34 @@ class _Shape:
     table: SqliteTable
 
 
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """`known`: the tables of the file at its last look."""
+
+    name: str
+    confirmed: int
+    patterns: tuple[Pattern, ...]
+    known: frozenset[str]
+
+    @classmethod
+    def of(cls, name: str, confirmed: int, tables: str, known: str) -> _Reader:
+        return cls(name, confirmed, patterns_of(json.loads(tables)), frozenset(json.loads(known)))
+
+
 def is_installed(db: sqlite3.Connection, reader: str, tables: Sequence[str]) -> int | None:
     """Inside a transaction. The version of the schema for which all is as `install` would leave it; else None."""
     row = db.execute("SELECT sql FROM sqlite_schema WHERE name = ?", [REPLACED]).fetchone()
-    if row is None or not row[0].startswith(_REPLACED):
+    if identity(db) is None or row is None or not row[0].startswith(_REPLACED):
         return None
     found, patterns, current = table_names(db), patterns_of(tables), _current(db)
     row = db.execute(f"SELECT tables, known FROM {READERS} WHERE name = ?", [reader]).fetchone()
     if row != (json.dumps(list(tables)), json.dumps(sorted(found))) or _find_unwanted(db, found, current):
         return None
-    writes = read_writes(db)
+    writes, made = read_writes(db), MadeTriggers.read(db)
     for name, sql in found.items():
         if not is_selected(patterns, name):
             continue
-        if name not in current or not _is_recorded(db, current[name], read_spec(db, name, sql, writes), writes):
+        if name not in current or not _is_recorded(made, current[name], read_spec(db, name, sql, writes), writes):
             return None
     (version,) = db.execute("PRAGMA schema_version").fetchone()
     return int(version)
@@ -110,18 +126,16 @@ class _Installation:
     def __init__(self, db: sqlite3.Connection, request: SetupRequest) -> None:
         self._db, self._request = db, request
         self._report = InstallReport()
-        self._writes = read_writes(db)
+        self._writes, self._made = read_writes(db), MadeTriggers.read(db)
         self._seen = request.seen
 
     def run(self) -> InstallReport:
         db, request, report = self._db, self._request, self._report
         found, patterns = table_names(db), patterns_of(request.tables)
         _create_tables(db, [name for name in found if is_selected(patterns, name)])
-        row = db.execute(f"SELECT known FROM {READERS} WHERE name = ?", [request.reader]).fetchone()
-        known = set(json.loads(row[0])) if row else set(found)
-        readers = db.execute(f"SELECT name, confirmed, tables FROM {READERS}").fetchall()
+        readers = [_Reader.of(*row) for row in db.execute(f"SELECT name, confirmed, tables, known FROM {READERS}")]
         if self._seen is None:
-            self._seen = min((confirmed for _, confirmed, _ in readers), default=None)
+            self._seen = min((reader.confirmed for reader in readers), default=None)
         db.execute(
             f"INSERT INTO {READERS} VALUES (?, ?, ?, ?)"
             " ON CONFLICT (name) DO UPDATE SET tables = excluded.tables, known = excluded.known",
@@ -129,6 +143,7 @@ class _Installation:
         )
         db.execute(f"DELETE FROM {REPLACED}")  # left by statements that are over
         current = _current(db)
+        self._retire(set(found), current)
         for name, sql in found.items():
             if is_selected(patterns, name):
                 spec = read_spec(db, name, sql, self._writes)
@@ -137,16 +152,24 @@ class _Installation:
                 if name in current:
                     self._follow(current[name], spec, sql)
                 else:
-                    self._add(spec, sql, fresh=name not in known and row is not None)
-        self._retire(set(found), current)
-        for name, _, chosen in readers:
-            own = patterns_of(json.loads(chosen))
-            gaps.record(db, {table: why for table, why in report.gaps.items() if is_selected(own, table)}, name)
+                    self._add(spec, sql, fresh=any(self._misses(reader, name) for reader in readers))
+        for reader in readers:
+            lacking = {table: why for table, why in report.gaps.items() if is_selected(reader.patterns, table)}
+            gaps.record(db, lacking, reader.name)
+        if request.reader not in {reader.name for reader in readers}:
+            # What was recorded here is for the others: a new reader begins after it.
+            db.execute(f"UPDATE {READERS} SET confirmed = ? WHERE name = ?", [last_number(db), request.reader])
         (report.schema_version,) = db.execute("PRAGMA schema_version").fetchone()
         return report
 
+    def _misses(self, reader: _Reader, table: str) -> bool:
+        """Whether the table was made after this reader's last look, and is wanted by it."""
+        wants = reader.name == self._request.reader or is_selected(reader.patterns, table)
+        return wants and table not in reader.known
+
     def _add(self, spec: TriggerSpec, sql: str, *, fresh: bool) -> None:
-        """A table that was not recorded. A fresh one was made after our last look, and so was all that is in it."""
+        """A table that was not recorded. A fresh one was made after a reader's last look, and so was all that is in
+        it."""
         number = self._describe(spec.table, "create" if fresh else "first", sql, None)
         self._create(number, spec)
         if fresh:
@@ -157,10 +180,10 @@ class _Installation:
     def _follow(self, shape: _Shape, spec: TriggerSpec, sql: str) -> None:
         """A table that is recorded, and may have changed since."""
         db, table = self._db, spec.table
-        if _is_recorded(db, shape, spec, self._writes):
+        if _is_recorded(self._made, shape, spec, self._writes):
             return
         self._report.changed.append(table.name)
-        there = _triggers(db, shape.number, table.name)
+        there = self._made.ours(shape.number, table.name)
         recorder = there.get(trigger_name(shape.number, "after_insert"))
         then = tuple(c.name for c in shape.table.columns)
         now = recorded_names(recorder, len(then)) if recorder else then
@@ -196,7 +219,7 @@ class _Installation:
         former = {now.lower(): was.lower() for was, now in renamed.items()}
         if any(mark not in known for mark in index_marks(spec.uniques, former)):
             return "a unique index was made: rows that REPLACE deleted until the triggers knew it are not recorded"
-        late = find_misplaced(self._db, spec.table.name, shape.number, self._writes).late
+        late = find_misplaced(self._made, spec.table.name, shape.number, self._writes).late
         if any(map(self._writes.returns, late)):
             return (
                 "a trigger that writes to it was made: until ours ran before it, changes may stand in the wrong order"
@@ -294,6 +317,8 @@ class _Installation:
 
 def _create_tables(db: sqlite3.Connection, names: Sequence[str]) -> None:
     """At once as wide as these tables need: a column that is added later costs a new look at the whole schema."""
+    if identity(db) is None:  # there is nothing, or somebody dropped a part of it, and the rest is of no use
+        drop_everything(db)
     for statement in _TABLES:
         db.execute(statement)
     db.execute(f"INSERT OR IGNORE INTO {META} VALUES ('identity', ?)", [secrets.token_hex(8)])
@@ -320,13 +345,13 @@ def _find_unwanted(
     return [n for n in current if n not in there or not any(is_selected(patterns, n) for patterns in readers)]
 
 
-def _is_recorded(db: sqlite3.Connection, shape: _Shape, spec: TriggerSpec, writes: WriteGraph) -> bool:
+def _is_recorded(made: MadeTriggers, shape: _Shape, spec: TriggerSpec, writes: WriteGraph) -> bool:
     """Whether its triggers are there as they should be."""
     name = spec.table.name
     return (
         shape.table == spec.table
-        and _triggers(db, shape.number, name) == create_triggers(shape.number, spec)
-        and not find_misplaced(db, name, shape.number, writes)
+        and made.ours(shape.number, name) == create_triggers(shape.number, spec)
+        and not find_misplaced(made, name, shape.number, writes)
     )
 
 
@@ -341,35 +366,7 @@ def width(db: sqlite3.Connection, name: str = CHANGES) -> int:
     return int(count)
 
 
-def _triggers(db: sqlite3.Connection, shape: int, table: str) -> dict[str, str]:
-    """Ours that are on the table. They go along with one that is renamed, even if its name is taken anew."""
-    rows = db.execute(
-        "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND name GLOB ? AND tbl_name = ?",
-        [f"{OWN}{shape}_*", table],
-    )
-    return {str(name): str(sql) for name, sql in rows}
-
-
 def drop_triggers(db: sqlite3.Connection, shape: int) -> None:
     rows = db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB ?", [f"{OWN}{shape}_*"])
     for (trigger,) in rows.fetchall():
         db.execute(f"DROP TRIGGER {quote(trigger)}")
-
-
-def remove(db: sqlite3.Connection, reader: str) -> list[str]:
-    """Inside a write transaction. The reader goes; with the last one everything of ours. Answers what was dropped."""
-    if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", [READERS]).fetchone():
-        return []
-    db.execute(f"DELETE FROM {READERS} WHERE name = ?", [reader])
-    gaps.forget(db, reader)
-    if db.execute(f"SELECT 1 FROM {READERS}").fetchone():
-        return []
-    kinds = {"trigger": "TRIGGER", "table": "TABLE"}
-    rows = db.execute(
-        "SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'trigger') AND substr(name, 1, ?) = ?"
-        " ORDER BY type DESC, name",
-        [len(OWN), OWN],
-    ).fetchall()
-    for kind, name in rows:
-        db.execute(f"DROP {kinds[kind]} {quote(name)}")
-    return [f"{kind} {name}" for kind, name in rows]

@@ -4,6 +4,8 @@ foreign keys do in the middle of a statement."""
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemill.decoders.sqlite import SqliteKind, SqliteTable, kind_of
@@ -75,14 +77,36 @@ class Misplaced:
         return bool(self.late or self.early)
 
 
-def find_misplaced(db: sqlite3.Connection, table: str, shape: int, writes: WriteGraph) -> Misplaced:
-    rows = db.execute(  # a trigger has the name as its statement spells it
-        "SELECT name, rowid FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE", [table]
-    )
-    made = {str(name): int(number) for name, number in rows}
-    after = min((made.get(trigger_name(shape, kind), 0) for kind in AFTER_KINDS), default=0)
-    before = max((made.get(trigger_name(shape, kind), 0) for kind in BEFORE_KINDS), default=0)
+@dataclass(frozen=True, slots=True)
+class MadeTriggers:
+    """All triggers of the file, read once: sqlite_schema has no index, and to ask it for each of many tables takes
+    seconds. By the names of their tables, in lower case: name, and when it was made (as a rank) with its text."""
+
+    by_table: Mapping[str, Mapping[str, tuple[int, str]]]
+
+    @classmethod
+    def read(cls, db: sqlite3.Connection) -> MadeTriggers:
+        found: dict[str, dict[str, tuple[int, str]]] = defaultdict(dict)
+        rows = db.execute("SELECT tbl_name, name, rowid, sql FROM sqlite_schema WHERE type = 'trigger'")
+        for table, name, number, sql in rows:  # a trigger has the table's name as its statement spells it
+            found[str(table).lower()][str(name)] = int(number), str(sql)
+        return cls(found)
+
+    def of(self, table: str) -> Mapping[str, tuple[int, str]]:
+        return self.by_table.get(table.lower(), {})
+
+    def ours(self, shape: int, table: str) -> dict[str, str]:
+        """Those of this description that are on the table. They go along with one that is renamed, even if its name is
+        taken anew."""
+        prefix = trigger_name(shape, "")
+        return {name: sql for name, (_, sql) in self.of(table).items() if name.startswith(prefix)}
+
+
+def find_misplaced(made: MadeTriggers, table: str, shape: int, writes: WriteGraph) -> Misplaced:
+    ranks = {name: rank for name, (rank, _) in made.of(table).items()}
+    after = min((ranks.get(trigger_name(shape, kind), 0) for kind in AFTER_KINDS), default=0)
+    before = max((ranks.get(trigger_name(shape, kind), 0) for kind in BEFORE_KINDS), default=0)
     return Misplaced(
-        tuple(t for t in writes.triggers(table) if not t.before and made[t.name] > after),
-        tuple(t for t in writes.first_triggers(table) if made[t.name] < before),
+        tuple(t for t in writes.triggers(table) if not t.before and ranks[t.name] > after),
+        tuple(t for t in writes.first_triggers(table) if ranks[t.name] < before),
     )

@@ -67,7 +67,7 @@ def create_triggers(shape: int, spec: TriggerSpec) -> dict[str, str]:
 
 def recorded_names(after_insert: str, count: int) -> tuple[str, ...]:
     """The columns that a trigger records, by the names that they have now."""
-    names = re.findall(r'(?:NEW|x)\."((?:[^"]|"")+)"', after_insert.rpartition(_INSERTED)[2])
+    names = re.findall(r'(?:NEW|x)\."((?:[^"]|"")*)"', after_insert.rpartition(_INSERTED)[2])
     return tuple(name.replace('""', '"') for name in names[:count])
 
 

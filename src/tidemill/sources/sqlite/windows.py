@@ -175,8 +175,8 @@ class ChangeWindows:
                 break
             cells = self._read(end)
         if self.place != begin:
-            place = self.place
-            yield SpillCommitted(self._spills, place.text(), place.number, place.witness * _MILLI, place.text())
+            place, unknown = self.place, 0  # it may be several transactions
+            yield SpillCommitted(self._spills, place.text(), unknown, place.witness * _MILLI, place.text())
         if len(stop):
             yield self._commit_of(self._read(self.place.number + 1))
 
