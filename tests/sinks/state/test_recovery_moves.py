@@ -142,7 +142,9 @@ def test_a_copy_beside_rows_that_move_ends_as_the_table(there: Destination, gap:
             for _ in range(chance.choice((0, 4, 12))):
                 table.change(told=False)
         make_log(chance, table)
-        cuts = sorted({0, len(table.log), *(chance.randrange(len(table.log) + 1) for _ in range(chance.choice((1, 6))))})
+        cuts = sorted(
+            {0, len(table.log), *(chance.randrange(len(table.log) + 1) for _ in range(chance.choice((1, 6))))}
+        )
         for begin, end in pairwise(cuts):
             deliver(sink, table.log[begin:end], SINCE + begin)
         if gap:
