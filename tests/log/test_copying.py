@@ -36,7 +36,10 @@ def test_updates_before_the_one_that_is_refused_go_with_it() -> None:
 
 @pytest.mark.parametrize(
     "between",
-    [(DELETE, {"id": 1}, None), (INSERT, None, row(1)), move(1, 5), (UPDATE, {"id": 1}, row(5)), (Op.TRUNCATE, None, None)],
+    [
+        (DELETE, {"id": 1}, None), (INSERT, None, row(1)), move(1, 5), (UPDATE, {"id": 1}, row(5)),
+        (Op.TRUNCATE, None, None),
+    ],
     ids=["deleted", "inserted", "moved", "moved whole", "truncated"],
 )  # fmt: skip
 def test_updates_of_a_row_that_had_the_key_before_were_done_and_stay(between: Change) -> None:
