@@ -1,4 +1,5 @@
-"""A running pipeline loses its slot and recovers by itself. It is killed while what the source lost is removed."""
+"""A pipeline loses its slot and recovers, by itself or by command, while everybody writes to its tables. It is killed
+while they are copied again, and while what the source lost is removed."""
 
 from __future__ import annotations
 
@@ -6,9 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.crash.actors import RunActor, on_stage, wait_for, write_pipeline
-from tests.service.snapshot.test_recovery import lose_slot
+from tests.crash.postgres import PostgresHarness
+from tests.crash.test_snapshot import MOVES, CopyStage, fill
+from tests.crash.workload import Load
+from tests.service.snapshot.test_recovery import FAILPOINTS, lose_slot, recover
 from tests.sources.support import execute, query
+from tests.support.seed import choose
+from tests.support.seed import dice as chances
 from tidemill.lab.servers.clickhouse_standin import ClickHouse
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.lab.servers.starrocks_standin import StarRocks
@@ -79,3 +87,38 @@ def test_a_run_that_loses_its_slot_ends_with_every_state_sink_equal_to_the_sourc
             execute(dsn, "INSERT INTO t VALUES (101, 'goes on')", "DELETE FROM t WHERE id = 1")
             wait_for(equal, SECONDS, lambda: f"after it: {answers()}\n{run.testimony()}")
             assert run.stop(SECONDS) == 0, run.output[-3000:]
+
+
+# Where the recovery itself is killed, and where the copy after it is.
+_KILLS = tuple(zip(FAILPOINTS, ("snapshot.staged:2", "snapshot.adopted:1", "snapshot.filtered:1", "recovery.removed:1"),
+                   strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize(("command_at", "copy_at"), choose("recovery under writes", _KILLS))
+def test_a_recovery_beside_writes_ends_with_the_sources_rows_whoever_is_killed(
+    source: PostgresHarness, target: PostgresHarness, evidence: Path, account: Callable[..., None], command_at: str,
+    copy_at: str,
+) -> None:  # fmt: skip
+    """What changed in the gap is in no event: a state sink has it from the copy, and loses what is not in it."""
+    luck = chances("recovery under writes", command_at)
+    fill(source)
+    stage = CopyStage(source, target, evidence)
+    with on_stage(stage.run):
+        load = Load(source, luck.randrange(1 << 30), clients=2, pause=0.15, rows_per_second=100, moves=MOVES)
+        with load.running():
+            stage.run.begin(source)
+            wait_for(stage.copied, SECONDS, lambda: f"the first copy does not end:\n{stage.run.testimony()}")
+            stage.run.kill("driver", luck)
+            lose_slot(source.dsn)
+            recover(stage.run.pipeline, "--snapshot", crash_at=command_at)
+            if command_at != "recovery.noted":  # else everything was done
+                recover(stage.run.pipeline, "--snapshot")
+            stage.run.crash_at = copy_at
+            stage.run.start()
+            wait_for(stage.logged, SECONDS, lambda: f"the second copy is not in the log:\n{stage.run.testimony()}")
+        wait_for(stage.copied, SECONDS, lambda: f"the second copy does not end:\n{stage.run.testimony()}")
+        met, stage.run.crash_at = stage.run.crashed_at_failpoint, ""
+        stage.deliver_all()
+    stage.check_target()
+    assert met, f"nobody passed {copy_at}"
+    account(killed_at=f"{command_at}, {copy_at}", transactions=load.done.total())

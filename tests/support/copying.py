@@ -65,6 +65,7 @@ class Copying:
     driver: SnapshotDriver
     dsn: str
     writer: LogWriter
+    source: Any
 
     def tables(self) -> dict[str, TableCopy]:
         with closing(self.pipeline.build_state()) as state:
@@ -172,7 +173,7 @@ def copying(
     driver = SnapshotDriver(pipeline, LocalSpark(), state)
     driver.start()
     try:
-        yield Copying(pipeline, reader, driver, dsn, writer)
+        yield Copying(pipeline, reader, driver, dsn, writer, source)
     finally:
         driver.stop()
         stop.set()

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tidemill.capture.copied_tables import find_copied
 from tidemill.capture.trace import AppendTracer
 from tidemill.capture.window import ChunkWindow, Verdict
-from tidemill.contracts import ChunkCopy, SnapshotRecord, SnapshotSource, SnapshotStore, TableCopy
+from tidemill.contracts import ChunkCopy, MarkingSource, SnapshotRecord, SnapshotSource, SnapshotStore, TableCopy
 from tidemill.errors import LogFull, StagingLost, StateError, is_retryable
 from tidemill.log.backlog import Backlog
 from tidemill.log.copying import EVERY, read_copying, write_copying
@@ -181,6 +182,13 @@ class ChunkAdopter:
     def begin(self) -> None:
         """Before the stream begins: of a snapshot that has begun already sinks know then from the first event on."""
         self._note_copying(self._store.active(self._pipeline))
+        self._tell_copied()
+
+    def _tell_copied(self) -> dict[str, Position]:
+        copied = find_copied(self._store, self._pipeline, self._filtered)
+        if isinstance(self._source, MarkingSource):
+            self._source.note_copied(copied)
+        return copied
 
     def _note_copying(self, record: SnapshotRecord | None) -> None:
         if self._copying is None:
@@ -199,7 +207,7 @@ class ChunkAdopter:
             if name in self._copying and ((until := self._copying[name]) is None or until > first)
         }  # fmt: skip
         ended = {name for name, until in self._copying.items() if until is None and name not in going}
-        ready = self._find_ready() if ended else frozenset()
+        ready = self._tell_copied() if ended else {}
         # No row comes any more of a table whose copy failed or was cancelled: none of its events is excused.
         noted: dict[str, Offset | None] = {
             name: self._log.tail.offset if name in ended else until
@@ -210,14 +218,6 @@ class ChunkAdopter:
         if noted != self._copying:
             write_copying(self._log.store, noted)
             self._copying = noted
-
-    def _find_ready(self) -> frozenset[str]:
-        """Tables whose newest copy has come to its end."""
-        states: dict[str, TableState] = {}
-        for record in self._store.records(self._pipeline):
-            for table in self._store.tables(self._pipeline, record.id):
-                states.setdefault(table.name, table.state)
-        return frozenset(name for name, state in states.items() if state is TableState.READY)
 
     def _give_up(self, copying: dict[str, Offset | None]) -> dict[str, Offset | None]:
         """The log knows of a copy that the state store has lost: nobody goes on with it, and no row is to come."""

@@ -22,7 +22,14 @@ from tidemill.contracts.format import BatchWriter, Format, WireFormat
 from tidemill.contracts.processor import BaseProcessor, ProcessorConfig
 from tidemill.contracts.recovery import RecoverableSink
 from tidemill.contracts.sink import BaseSink, Capabilities, Place, Sink, SinkConfig
-from tidemill.contracts.snapshot import ChunkReading, CopiedSourceConfig, SnapshotConfig, SnapshotReader, SnapshotSource
+from tidemill.contracts.snapshot import (
+    ChunkReading,
+    CopiedSourceConfig,
+    MarkingSource,
+    SnapshotConfig,
+    SnapshotReader,
+    SnapshotSource,
+)
 from tidemill.contracts.snapshot_store import ChunkCopy, SnapshotRecord, SnapshotStore, TableCopy
 from tidemill.contracts.source import Passage, Removable, Resting, Schemas, SlotHolder, Source, SourceConfig, Triggered
 from tidemill.contracts.state_store import ConfirmedPosition, LostRange, StateStore, Transition
@@ -47,6 +54,7 @@ __all__ = [
     "Decoder",
     "Format",
     "LostRange",
+    "MarkingSource",
     "Notice",
     "Outcome",
     "Passage",

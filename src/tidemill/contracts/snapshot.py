@@ -13,7 +13,7 @@ So what the read does not see committed after 2, was logged after 1, and stands 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
@@ -94,6 +94,15 @@ class SnapshotSource(Protocol):
     def register(self, tables: Sequence[Table], schemas: Schemas, position: Position) -> list[Table]:
         """The structures of tables that are copied, numbered; the stream has come to them (`SnapshotTable.high`). Many
         at once, so that neither the server nor the disk is asked for each of them."""
+
+
+@runtime_checkable
+class MarkingSource(Protocol):
+    """A source that says of a table that rows from before are missing, until they have come."""
+
+    def note_copied(self, tables: Mapping[str, Position]) -> None:
+        """All rows of these tables are in the log, from a copy that met the table at the position or after it
+        (`SnapshotTable.high`); an empty one where some were left out. Said again at every start."""
 
 
 @runtime_checkable

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.log.store import Store
 from tidemill.model.block import Block, Op
 from tidemill.model.columns import values
 from tidemill.model.position import Offset
-from tidemill.model.rowkeys import bits, keys_of
+from tidemill.model.rowkeys import bits, keys_of, old_keys_of, take_rows
 
 _NAME = "copying.json"
 EVERY = "*"
@@ -40,33 +42,61 @@ def find_excused(
     copying: Mapping[str, Offset | None], blocks: Iterable[Block], refused: Collection[Offset]
 ) -> set[Offset]:
     """Of the events that a sink refused because they lack columns of a row that is not there (`Poisoned.lacking`), and
-    of earlier ones of the same rows, those that the copy makes good. Goes through the blocks twice."""
+    of earlier ones that only change the same row, those that the copy makes good. Goes through the blocks twice.
+
+    A sink that brings several updates of a row together names the last of them only. Earlier ones go with it as far
+    back as the row has its key: what deleted a row of that key, or moved one away from it or onto it, was done at the
+    destination, and is not taken back.
+    """
     wanted = np.array(sorted(refused), np.uint64)
-    last: dict[tuple[str, bytes], Offset] = {}
-    for block, holes in _with_holes(copying, blocks):
-        here = np.flatnonzero(holes & np.isin(block.offsets(), wanted)).tolist()
-        keys = keys_of(block, "after") if here else []
-        last |= {(block.table.full_name, keys[row].as_py()): int(block.offsets()[row]) for row in here}
+    lacking: dict[str, set[bytes]] = {}
+    for block, holes in _of_copied(copying, blocks):
+        rows = np.flatnonzero(holes & np.isin(block.offsets(), wanted))
+        if len(rows):
+            lacking.setdefault(block.table.full_name, set()).update(
+                take_rows(keys_of(block, "after"), rows).to_pylist()
+            )
     found: set[Offset] = set()
-    for block, holes in _with_holes(copying, blocks) if last else ():
-        name, keys, offsets = block.table.full_name, keys_of(block, "after").to_pylist(), block.offsets()
-        found |= {
-            int(offsets[row])
-            for row in np.flatnonzero(holes).tolist()
-            if int(offsets[row]) <= last.get((name, keys[row]), -1)
-        }
+    pending: dict[tuple[str, bytes | None], list[Offset]] = {}  # by row: its updates with holes since it has its key
+    for block, holes in _of_copied(copying, blocks) if lacking else ():
+        name, offsets = block.table.full_name, block.offsets()
+        if name not in lacking:
+            continue
+        old, new = old_keys_of(block), keys_of(block, "after")
+        told = pa.array(sorted(lacking[name]), pa.binary())
+        near = bits(pc.or_(_is_in(old, told), _is_in(new, told)))
+        near |= values(block.batch.column("op"), np.uint8) == int(Op.TRUNCATE)
+        for row in np.flatnonzero(near).tolist():
+            offset, was, now = int(offsets[row]), old[row].as_py(), new[row].as_py()
+            if holes[row] and was in (None, now):
+                pending.setdefault((name, now), []).append(offset)
+                if offset in refused:
+                    found.update(pending.pop((name, now)))
+                continue
+            if was is None and now is None:  # TRUNCATE
+                pending = {place: updates for place, updates in pending.items() if place[0] != name}
+            pending.pop((name, was), None)
+            pending.pop((name, now), None)
+            if holes[row] and offset in refused:
+                found.add(offset)
     return found
 
 
-def _with_holes(copying: Mapping[str, Offset | None], blocks: Iterable[Block]) -> Iterator[tuple[Block, Any]]:
+def _is_in(keys: pa.Array, some: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.is_in(keys, value_set=some, skip_nulls=True), False)
+
+
+def _of_copied(copying: Mapping[str, Offset | None], blocks: Iterable[Block]) -> Iterator[tuple[Block, Any]]:
     """Blocks of tables that are copied, each with which of its rows are updates that the copy completes."""
     for block in blocks:
         unchanged, name = block.column("unchanged"), block.table.full_name
-        if unchanged is None or name not in copying:
+        if name not in copying:
+            continue
+        if unchanged is None:
+            yield block, np.zeros(block.rows, np.bool_)
             continue
         holes = (values(block.batch.column("op"), np.uint8) == int(Op.UPDATE)) & bits(unchanged.is_valid())
         until = copying[name]
         if until is not None:
             holes &= block.offsets() < np.uint64(until)
-        if holes.any():
-            yield block, holes
+        yield block, holes

@@ -279,6 +279,26 @@ def test_a_table_that_is_added_is_copied_alone(database: str, tmp_path: Path) ->
         assert copy.log.tail().offset == 2
 
 
+def marked(copy: Copying) -> list[str]:
+    """What capture says of its tables, as `run` shows it."""
+    return [notice.subject for notice in copy.source.notices() if notice.code == "table-incomplete"]
+
+
+def test_the_mark_of_a_table_that_was_added_with_rows_goes_when_it_is_copied(database: str, tmp_path: Path) -> None:
+    execute(
+        database, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY)", "INSERT INTO b VALUES (2)", "INSERT INTO c VALUES (3)",
+    )  # fmt: skip
+    with copying(database, tmp_path, "public.a") as copy:
+        copy.until_done()
+    with copying(database, tmp_path, "public.a", "public.b", "public.c", tables=["public.a", "public.b"]) as copy:
+        copy.until(lambda: set(copy.tables()) == {"public.b"})
+        copy.until_done()
+        copy.until(lambda: marked(copy) == ["public.c"], "the mark stays, or the other one goes")
+    with copying(database, tmp_path, "public.a", "public.b", "public.c", tables=["public.a", "public.b"]) as copy:
+        copy.until(lambda: marked(copy) == ["public.c"], "the mark stays, or the other one goes")
+
+
 def test_a_name_that_no_table_has_is_refused_or_fails(database: str, tmp_path: Path) -> None:
     execute(database, "CREATE TABLE orders (id int PRIMARY KEY)")
     with copying(database, tmp_path, "public.orders", mode="never") as copy:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,8 @@ class Recoveries:
                 emit("sink.recovery_given_up", table=target.full_name, why="its key changed")
                 self._drop(place, found)
                 found = None
+            elif found is not None:
+                self._make_keys(place, found)
             self._known[place] = found
         return self._known[place]
 
@@ -124,15 +127,13 @@ class Recoveries:
         self._db.execute(sql.SQL(_CREATE).format(table=self._table))
         if (older := self._read(place, "FOR UPDATE")) is not None:
             self._drop(place, older)
-        if not key or not set(key) <= set(columns(self._db, schema, name)):
-            return  # nothing is there yet, or nothing that could be told apart
+        there = columns(self._db, schema, name)
+        if not key or (there and not set(key) <= set(there)):
+            return  # nothing that could be told apart
         digest = hashlib.sha256(f"{schema}\x00{name}".encode()).hexdigest()[:16]
         kept = KeptKeys(self._schema, f"tidemill_keys_{digest}", since, tuple(key))
-        self._db.execute(
-            sql.SQL("CREATE TABLE {} AS SELECT {} FROM {} WITH NO DATA").format(
-                kept.identifier, _names(key), sql.Identifier(schema, name)
-            )
-        )
+        if there:  # else what was captured before the gap makes the table, which has its keys noted from then on
+            self._make_keys(place, kept)
         self._db.execute(
             sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s)").format(self._table),
             [schema, name, since, kept.name, list(key)],
@@ -151,7 +152,8 @@ class Recoveries:
                 fix="Another recovery has begun since. It removes what is left over.",
             )  # fmt: skip
         removed = 0
-        if remove:
+        if remove and columns(self._db, *place):
+            self._make_keys(place, kept)  # they are not there if nothing was written since
             self._db.execute(sql.SQL("ANALYZE {}").format(kept.identifier))
             same = sql.SQL(" AND ").join(sql.SQL("k.{0} = t.{0}").format(sql.Identifier(name)) for name in kept.columns)
             removed = self._db.execute(
@@ -161,6 +163,23 @@ class Recoveries:
             ).rowcount
         self._drop(place, kept)
         return removed
+
+    def _make_keys(self, place: tuple[str, str], kept: KeptKeys) -> None:
+        """If they are not there. Of several lanes one makes them, and the others wait for it to commit. Not under the
+        lock of `begin`, which waits for the note of the recovery that a lane holds."""
+        import psycopg
+        from psycopg import sql
+
+        if self._db.execute(
+            "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = %s", [kept.schema, kept.name]
+        ).fetchone():
+            return
+        with suppress(psycopg.errors.DuplicateTable, psycopg.errors.UniqueViolation), self._db.transaction():
+            self._db.execute(
+                sql.SQL("CREATE TABLE {} AS SELECT {} FROM {} WITH NO DATA").format(
+                    kept.identifier, _names(kept.columns), sql.Identifier(*place)
+                )
+            )
 
     @property
     def _table(self) -> sql.Identifier:

@@ -53,7 +53,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         super().__init__(config)
         self.catalog = RelationCatalog(lambda: connect(config), config.where)
         self._watch = watch.PublicationWatch(config)
-        self.slot_bytes = self._watch.slot_bytes
+        self.slot_bytes, self.note_copied = self._watch.slot_bytes, self._watch.note_copied
         self._numbering = TableNumbering(config, self.catalog, lambda: connect(config))
         self._stream: wire.WalConnection | None = None
         self._flushed = 0  # what the caller acknowledged

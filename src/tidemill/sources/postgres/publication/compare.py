@@ -127,7 +127,8 @@ class Comparison:
 
     def _find_joined(self, unit: Unit) -> Iterator[TableMark]:
         if unit.name not in self.ended:
-            yield TableMark(INCOMPLETE, unit.name, "", self.until, ("it had rows when it came into the publication",))
+            reason = "it had rows when it came into the publication"
+            yield TableMark(INCOMPLETE, unit.name, "", self.until, (reason,), absent=self.since)
 
     def _mark_missing(self, unit: Unit) -> TableMark:
         return TableMark(INCOMPLETE, unit.name, self.since, "", ("it was not in the publication",))

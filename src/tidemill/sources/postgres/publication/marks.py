@@ -1,11 +1,12 @@
 """Tables whose copy at the destinations is not the table any more, because of what happened to the publication.
 
-A mark stays, over restarts, until an operator has copied the table and accepts it (`tidemill recover FILE --table`).
+A mark stays, over restarts, until an operator has copied the table and accepts it (`tidemill recover FILE --table`). Of
+a table that joins with rows in it and was never captured, it goes when the table has been copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tidemill.contracts import Notice
@@ -19,13 +20,19 @@ _REASONS = 8
 @dataclass(frozen=True, slots=True)
 class TableMark:
     """Something happened to `table` after `since` and before `until`, between two looks at the catalog. Without `since`
-    it is about everything before `until`; without `until` it goes on."""
+    it is about everything before `until`; without `until` it goes on. `absent`: it lacks what was in the table when it
+    came into the publication, and at this position it was not there yet."""
 
     code: str
     table: str
     since: str
     until: str
     reasons: tuple[str, ...]
+    absent: str = ""
+
+    def is_made_good(self, copied: Mapping[str, Position]) -> bool:
+        """A copy met the table in the publication: it has the rows from before, and the stream all others."""
+        return bool(self.absent) and _lsn(copied.get(self.table, "")) >= _lsn(self.absent)
 
     def notice(self) -> Notice:
         because = "; ".join(self.reasons)
@@ -65,7 +72,8 @@ def _join(a: TableMark, b: TableMark) -> TableMark:
     since = min((a.since, b.since), key=_lsn) if a.since and b.since else ""
     until = max((a.until, b.until), key=_lsn) if b.until else ""
     reasons = dict.fromkeys((*a.reasons, *b.reasons))
-    return replace(a, since=since, until=until, reasons=tuple(reasons)[-_REASONS:])
+    absent = b.absent if a.reasons == b.reasons else ""
+    return replace(a, since=since, until=until, reasons=tuple(reasons)[-_REASONS:], absent=absent)
 
 
 def _lsn(text: str) -> int:

@@ -19,7 +19,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, LiteralString
@@ -30,6 +30,7 @@ from psycopg import sql
 
 from tidemill.contracts import Notice, Schemas
 from tidemill.errors import ConnectionLost, PositionLost, RegistryError, SourceError, TidemillError
+from tidemill.model.position import Position
 from tidemill.sources.postgres import ddl_trigger, errors, resume, setup
 from tidemill.sources.postgres.client import connect
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
@@ -82,6 +83,7 @@ class PublicationWatch:
         self.untriggered: ddl_trigger.Untriggered | None = None  # set by the setup, which knows why
         self.looks = self.failed_looks = 0
         self._slot_bytes: int | None = None  # as of the last look
+        self._copied: Mapping[str, Position] = {}
 
     def open(self, schemas: Schemas) -> None:
         self.close()
@@ -116,6 +118,11 @@ class PublicationWatch:
     def hint(self) -> None:
         """The stream met a table anew: the catalog may have changed. The next look comes sooner, not more often than
         looks may be."""
+        self._wake.set()
+
+    def note_copied(self, tables: Mapping[str, Position]) -> None:
+        """Marks that a copy makes good go at the next look."""
+        self._copied = dict(tables)
         self._wake.set()
 
     def notices(self) -> tuple[Notice, ...]:
@@ -203,6 +210,13 @@ class PublicationWatch:
             if self._schemas is not None and not stop.is_set():
                 keys.note(db, config.slot_name, now.units, self._schemas)
             marks = seen.marks
+            copied = [mark for mark in marks if mark.is_made_good(self._copied)]
+            if copied:
+                marks = tuple(mark for mark in marks if mark not in copied)
+                seen = replace(seen, marks=marks)
+                self._keep(seen, stop)
+            for mark in copied:
+                events.emit("catalog.table_complete", table=mark.table)
             if _differ(seen.published, now):
                 until = resume.wal_end(db)
                 marks = self._compare(db, seen, now, until)
