@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import orjson
 import psycopg
 import pytest
 
@@ -15,11 +16,13 @@ from tests.support.terminal import Terminal
 from tidemill import config
 from tidemill.capture.status import StatusFile
 from tidemill.contracts import Outcome
+from tidemill.contracts.schema_change_store import Decision, StoredChange
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Committed
 from tidemill.model.position import Position
 from tidemill.service import checks as system
+from tidemill.service.notice_checks import check_notices
 from tidemill.service.run.ownership import lock_pipeline
 from tidemill.state.migrations import latest
 
@@ -134,6 +137,43 @@ def test_a_pipeline_that_ran_rests_where_its_log_ends(tidemill: Terminal, tmp_pa
     rest = system.read_resting(subject)
     assert rest is not None
     assert (rest.after, rest.confirmed, rest.since > 0) == ("7/7", "7/9", True)
+
+
+def test_what_was_said_while_it_ran_is_shown_until_somebody_has_looked_at_it(
+    tidemill: Terminal, tmp_path: Path
+) -> None:
+    file = pipeline(tmp_path)
+    [subject] = config.load(file)
+    subject.state_path.mkdir(parents=True)
+
+    def said(code: str) -> dict[str, str]:
+        return {"code": code, "subject": "public.orders", "what": f"{code} was seen", "fix": "tidemill verify FILE"}
+
+    scanned = said("catalog-default")
+    StatusFile(subject.state_path).update(now=True, stage="cdc", notices=(scanned,))
+    left = {"warehouse": {"public.orders": [said("rows-left-behind")]}}
+    (subject.state_path / "notices.json").write_bytes(orjson.dumps(left))
+    with closing(subject.build_state()) as state:
+        for at, kinds in enumerate((("add_column",), ("drop_column",))):
+            change = StoredChange(0, at, Position("7/7"), "public.orders", kinds, "", "", "", "2026-01-31")
+            state.schema_changes.record(subject.name, change)
+        state.schema_changes.decide(subject.name, 1, Decision.APPROVED, "policy", "", "2026-01-31")
+    checks = tidemill("doctor", file, "--json").json["checks"]
+    found = [each for each in checks if "public.orders" in each["name"]]
+    assert [(each["name"].split()[0], each["outcome"]) for each in found] == [
+        ("catalog-default", "warn"), ("rows-left-behind", "warn"), ("ddl-waiting", "warn"),
+    ]  # fmt: skip
+    assert found[0]["fix"].startswith(f"tidemill verify {file}")
+    assert "schema change 2 waits for approval (drop_column)" in found[2]["detail"]
+
+
+def test_a_notice_that_the_source_finds_again_by_itself_is_shown_once(tidemill: Terminal, tmp_path: Path) -> None:
+    [subject] = config.load(pipeline(tmp_path))
+    subject.state_path.mkdir(parents=True)
+    seen = {"code": "table-incomplete", "subject": "public.orders", "what": "it may lack rows", "fix": ""}
+    StatusFile(subject.state_path).update(now=True, stage="cdc", notices=(seen,))
+    assert list(check_notices(subject, {"it may lack rows"})) == []
+    assert [each.detail for each in check_notices(subject, ())] == ["it may lack rows"]
 
 
 def test_a_real_database_is_examined(tidemill: Terminal, tmp_path: Path, database: str) -> None:

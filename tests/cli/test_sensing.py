@@ -87,6 +87,8 @@ def test_a_pipeline_that_ran_shows_what_its_events_are_like(
     assert b"schema.drift" in error
     last = orjson.loads(out.splitlines()[-1])
     assert {notice["code"] for notice in last["notices"]} >= {"drift-undeclared-column", "drift-out-of-range"}
+    examined = tidemill("doctor", path, "--json").json["checks"]
+    assert {each["name"] for each in examined} >= {f"{n['code']} {n['subject']}" for n in last["notices"]}
     assert "column note of type text is not declared" in tidemill("drift", path).out  # `ls` may be left out
     assert "2000" not in tidemill("drift", "ls", path, "--json").out
     valued = tidemill("drift", "ls", path, "--values", "--json").json["drift"]

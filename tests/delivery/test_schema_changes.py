@@ -126,6 +126,7 @@ def staged(
             runtime.close()  # before its slots go with the database
 
 
+@pytest.mark.timeout(5 * _PATIENCE)  # it goes on for as long as changes are made
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join([case[0], "+".join(case[1]), case[2]]))
 def test_every_copy_equals_the_source_after_many_changes_under_load(
     case: tuple[str, Sequence[str], str],

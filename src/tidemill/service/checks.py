@@ -23,6 +23,7 @@ from tidemill.contracts import Check, Outcome, Resting, SnapshotSource
 from tidemill.errors import TidemillError
 from tidemill.log import LogReader
 from tidemill.log.store import masked_uri
+from tidemill.service.notice_checks import check_notices
 from tidemill.service.processor_checks import check_processors
 from tidemill.service.run.ownership import find_copy
 from tidemill.service.snapshot.plan import NOT_COPIED, tables_with_rows
@@ -44,8 +45,12 @@ def machine() -> Iterator[Check]:
 
 
 def pipeline(subject: Pipeline) -> Iterator[Check]:
-    """Whatever the components say about themselves, then the places this pipeline writes to."""
+    """Whatever the components say about themselves, the places this pipeline writes to, then notices that stand."""
+    told = set()
     for check in _pipeline(subject):
+        told.add(check.detail)
+        yield replace(check, fix=fill_in(check.fix, subject))
+    for check in check_notices(subject, told):
         yield replace(check, fix=fill_in(check.fix, subject))
 
 

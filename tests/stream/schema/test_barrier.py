@@ -80,9 +80,9 @@ class Bench:
 
     def append(self, table: Table, *rows: tuple[Op, Any, Any], barrier: bool = False) -> None:
         kind = Barrier.SCHEMA_CHANGE if barrier else Barrier.NONE
-        position = Position(f"0/{self.writer.tail.offset + len(rows):X}")
-        block = changes(table, *rows)
-        self.writer.append(Committed((block,), len(rows), ((len(rows), position),), kind))
+        place = f"0/{self.writer.tail.offset + 1:X}."
+        block, last = changes(table, *rows, position=place), Position(f"{place}{len(rows) - 1:X}")
+        self.writer.append(Committed((block,), len(rows), ((len(rows), last),), kind))
 
     def insert(self, table: Table, *values: Any, barrier: bool = False) -> None:
         row = dict(zip([c.name for c in table.columns], values, strict=True))
@@ -152,6 +152,7 @@ def test_a_change_is_made_once_before_the_rows_whether_the_log_marks_it_or_not(b
     first, second = reversed(bench.store.changes("mill"))
     assert (first.kinds, first.status, first.actor, first.offset) == (("add_column",), "applied", "policy", 1)
     assert (second.kinds, second.offset) == (("rename_column",), 3)
+    assert [first.position, second.position] == ["0/2.0", "0/4.0"]  # of the rows that have it, not of those before
     assert first.outcomes["copy"].statements[0] == 'ALTER TABLE "copy"."items" ADD COLUMN "note" text'
 
 

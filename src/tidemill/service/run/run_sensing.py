@@ -54,7 +54,7 @@ class RunSensing:
             self._sender.start()
 
     def notices(self) -> Iterator[dict[str, str]]:
-        yield from drift_notices(self.keeper)
+        yield from drift_notices(self.keeper.fired() if self.keeper is not None else ())
         if self._sender is not None and self._sender.problem is not None:
             yield self._sender.problem
 

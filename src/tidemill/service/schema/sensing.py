@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -74,9 +74,9 @@ def build_keeper(pipeline: Pipeline, state: StateStore) -> SensingKeeper:
     )  # fmt: skip
 
 
-def drift_notices(keeper: SensingKeeper | None) -> Iterator[dict[str, str]]:
+def drift_notices(found: Iterable[Finding]) -> Iterator[dict[str, str]]:
     """Drift for the status of a pipeline."""
-    for finding in keeper.fired() if keeper is not None else ():
+    for finding in found:
         yield {
             "code": f"drift-{finding.kind.replace('_', '-')}",
             "subject": finding.table,

@@ -36,7 +36,7 @@ from tidemill.schema.diff import diff
 from tidemill.schema.policy import ChangePolicy, ChangeVerdict, list_kinds
 from tidemill.schema.view import NEVER_IGNORED, TableView
 from tidemill.stream.batch.failures import ours
-from tidemill.stream.schema.decisions import POLICY, halt_error, is_expired, verdict_after
+from tidemill.stream.schema.decisions import POLICY, halt_error, is_expired, stored_change, verdict_after
 from tidemill.stream.schema.known_table import KnownTable
 from tidemill.stream.schema.quarantine import QuarantineKeeper
 from tidemill.telemetry.events import emit, warn
@@ -106,7 +106,7 @@ class SchemaBarrier:
         for ref, block in self._new_structures(start, end):
             known = self._load().get(block.table.full_name)
             for change in self._changes(ref.first, block, known):
-                if not self._pass(change, known, requeued_for(ref)):
+                if not self._pass(change, known, requeued_for(ref), block):
                     return False
                 known = self._load().get(block.table.full_name)
         return True
@@ -199,12 +199,12 @@ class SchemaBarrier:
 
     # ---------------------------------------------------------------- what becomes of it
 
-    def _pass(self, change: SchemaChange, known: KnownTable | None, requeued: int) -> bool:
+    def _pass(self, change: SchemaChange, known: KnownTable | None, requeued: int, block: Block) -> bool:
         """`requeued`: the change stands in rows that were appended again for the one of this number; 0 if not."""
         policy, name = self._settings.policy, self._settings.pipeline
         verdict = policy.judge(change)
         released = self._quarantined.find_released(change, known, requeued)
-        stored = released or self._store.record(name, self._to_stored(change))
+        stored = released or self._store.record(name, stored_change(change, block))
         failpoint("ddl.recorded")
         if stored.quarantine is not None and released is None:
             self._quarantined.reload()  # another group came here before; the rows are met again at the log's end
@@ -374,13 +374,6 @@ class SchemaBarrier:
         documents = {name: table.to_dict() for name, table in tables.items()}
         self._store.keep_structures(self._settings.pipeline, self._settings.key, documents)
         self._load().update(tables)
-
-    def _to_stored(self, change: SchemaChange) -> StoredChange:
-        before, after = (t.to_json().decode() if t is not None else "" for t in (change.before, change.after))
-        return StoredChange(
-            0, change.offset, self._log.position_at(change.offset), change.table.full_name,
-            tuple(sorted(map(str, change.kinds))), change.text, before, after, utc_now(),
-        )  # fmt: skip
 
     @property
     def _names(self) -> list[str]:

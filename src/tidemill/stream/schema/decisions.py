@@ -1,4 +1,5 @@
-"""What a decision on a schema change means for the barrier, and what is said where there is none."""
+"""A schema change as it is put on record, what a decision on it means for the barrier, and what is said where there is
+none."""
 
 from __future__ import annotations
 
@@ -6,11 +7,26 @@ from datetime import UTC, datetime
 
 from tidemill.contracts.schema_change_store import Decision, StoredChange
 from tidemill.errors import SchemaChangeHalted
+from tidemill.model.block import Block
+from tidemill.model.clock import utc_now
+from tidemill.model.position import Position
 from tidemill.model.schema_change import SchemaChange
 from tidemill.schema.policy import ChangeVerdict
 
 POLICY = "policy"
 """Who decided where nobody was asked."""
+
+
+def stored_change(change: SchemaChange, block: Block) -> StoredChange:
+    """Nobody has decided yet. Its position is that of the transaction that made it, as the first event of `block` has
+    it: rows that were appended once more keep theirs."""
+    column = block.column("position")
+    position = Position("" if column is None else column[0].as_py() or "")
+    before, after = (t.to_json().decode() if t is not None else "" for t in (change.before, change.after))
+    return StoredChange(
+        0, change.offset, position, change.table.full_name, tuple(sorted(map(str, change.kinds))), change.text, before,
+        after, utc_now(),
+    )  # fmt: skip
 
 
 def verdict_after(stored: StoredChange, change: SchemaChange, verdict: ChangeVerdict) -> ChangeVerdict:
