@@ -285,9 +285,9 @@ def test_a_commit_is_noticed_by_itself_and_not_by_the_next_look(
     waiting = threading.Event()
     wait = FileWatch.wait
 
-    def tell_and_wait(watch: FileWatch, seconds: float) -> None:
+    def tell_and_wait(watch: FileWatch, seconds: float) -> bool:
         waiting.set()
-        wait(watch, seconds)
+        return wait(watch, seconds)
 
     monkeypatch.setattr(FileWatch, "wait", tell_and_wait)
     with shop(path, ORDERS, journal=journal) as db, closing(SchemaRegistry(tmp_path / "registry.sqlite")) as registry:

@@ -161,11 +161,13 @@ class _Play:
                 self._watch("capture and Spark are starting (about ten seconds)", self._stage.captured, _START_TIMEOUT)
                 self._shop.open()
                 self._watch("the first events are on their way", self._caught_up, _START_TIMEOUT)
-                start = self._view.start = time.monotonic()
+                first = self._view.begin()
+                start = self._view.start
                 customers.start()
                 self._watch("the shop is open", lambda: not customers.is_alive(), self._seconds + _DRAIN_TIMEOUT)
                 self._watch("the last events are on their way", self._caught_up, _DRAIN_TIMEOUT)
                 elapsed = time.monotonic() - start
+                peak, average = self._view.end()
             finally:
                 self._stop.set()
                 for thread in (customers, runner):
@@ -173,7 +175,8 @@ class _Play:
                         thread.join(_DRAIN_TIMEOUT)
         self._raise_failure()
         self._view.start = 0.0
-        return self._facts(elapsed), self._view
+        speed = {"first_events": first, "events_per_second": average, "peak_events_per_second": peak}
+        return self._facts(elapsed) | speed, self._view
 
     def _pipelines(self) -> list[config.Pipeline]:
         document = self._directory / "pipeline.yaml"
@@ -248,8 +251,6 @@ class _Play:
             "committed": shop.committed.total(),
             "duplicates": max(0, arrivals.total - shop.committed.total()),
             "seconds": round(elapsed, 1),
-            "events_per_second": round(arrivals.total / elapsed, 1),
-            "peak_events_per_second": max([*self._view.rates, 0]),
             "delay_seconds": round(arrivals.delay() or 0, 3),
             "transactions": shop.transactions,
             "rolled_back": shop.rolled_back,

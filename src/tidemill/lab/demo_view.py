@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -34,12 +35,35 @@ class View:
     done: list[str] = field(default_factory=list)
     start: float = 0.0
     rates: deque[int] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    _windows: list[tuple[int, float]] = field(default_factory=list)  # events and seconds, since `begin`
     _last_total: int = 0
+    _last_tick: float = field(default_factory=time.monotonic)
     _spinner: Spinner = field(default_factory=lambda: Spinner("dots", style="cyan"))  # one, or it never turns
 
+    def begin(self) -> int:
+        """From here on speed is measured. Says how many events arrived before."""
+        self.tick()
+        self._windows.clear()
+        self.start = self._last_tick
+        return self._last_total
+
     def tick(self) -> None:
-        self.rates.append(self.arrivals.total - self._last_total)
-        self._last_total = self.arrivals.total
+        now = time.monotonic()
+        self._windows.append((self.arrivals.total - self._last_total, now - self._last_tick))
+        self._last_total, self._last_tick = self.arrivals.total, now
+        events, seconds = self._windows[-1]
+        self.rates.append(round(events / max(seconds, 1.0)))
+
+    def end(self) -> tuple[int, float]:
+        """Events of the best second since `begin`, and of all on average. A rest of less than a second belongs to the
+        one before it: every moment counts in one of them, so that no average is above the best."""
+        self.tick()
+        if len(self._windows) > 1 and self._windows[-1][1] < 1:
+            (events, seconds), (before, earlier) = self._windows.pop(), self._windows.pop()
+            self._windows.append((events + before, seconds + earlier))
+        best = max(events / max(seconds, 1e-9) for events, seconds in self._windows)
+        total, elapsed = (sum(column) for column in zip(*self._windows, strict=True))
+        return math.ceil(best), round(total / max(elapsed, 1e-9), 1)
 
     def frame(self) -> RenderableType:
         if not self.arrivals.total:
@@ -109,7 +133,8 @@ def summary(view: View, facts: dict[str, Any]) -> RenderableType:
     )
     rolled = f"{facts['rolled_back']} transactions were rolled back; nothing of them arrived" if facts["equal"] else ""
     lines = [
-        Text.assemble("", (f"{facts['events']:,} events", "bold"), f" in {facts['seconds']:.0f} s",
+        Text.assemble("", (f"{facts['events']:,} events", "bold"),
+                      f", all but the first {facts['first_events']:,} in {facts['seconds']:.0f} s",
                       f" ({facts['events_per_second']:,.0f}/s, at most {facts['peak_events_per_second']:,}/s)"),
         Text(f"{facts['transactions']:,} transactions of 4 tables, {facts['files']:,} files, {facts['bytes']:,} bytes"),
         Text(f"half of the events were on disk {facts['delay_seconds']:.2f} s after their commit"),

@@ -7,13 +7,11 @@ notices come, often where appends were found that no notice spoke of.
 
 from __future__ import annotations
 
-import os
 import select
 import time
-from contextlib import suppress
 from pathlib import Path
 
-from tidemill.disk.inotify import READ_BYTES, changed_names, watch_folder
+from tidemill.disk.inotify import FolderWatch, watch_folder
 from tidemill.log.local import LocalStore
 from tidemill.log.store import open_store
 
@@ -30,7 +28,7 @@ class AppendNotice:
     def __init__(self, uri: str) -> None:
         store = open_store(uri)
         self._folder = Path(store.label) if isinstance(store, LocalStore) else None
-        self._file = -1
+        self._notices: FolderWatch | None = None
         self._noticed = True  # whether the append that is found next was told of
         self._missed = 0
         self._found_at = self._looked_at = time.monotonic()
@@ -39,12 +37,12 @@ class AppendNotice:
     @property
     def look_seconds(self) -> float:
         """Seconds that a reader who found nothing may wait before it looks again."""
-        if self._file >= 0 and self._missed < _MISSES:
+        if self._notices is not None and self._missed < _MISSES:
             return _WATCHED_SECONDS
         return min(_SELDOM_SECONDS, max(_OFTEN_SECONDS, (time.monotonic() - self._found_at) / 10))
 
     def fileno(self) -> int | None:
-        return self._file if self._file >= 0 else None
+        return self._notices.fileno() if self._notices is not None else None
 
     def wait(self, seconds: float) -> bool:
         """Until an index may have grown, or the time is over; says which."""
@@ -53,9 +51,9 @@ class AppendNotice:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            if self._file >= 0:
+            if self._notices is not None:
                 readable = select.poll()
-                readable.register(self._file, select.POLLIN)
+                readable.register(self._notices, select.POLLIN)
                 readable.poll(int(left * 1000) + 1)
             else:
                 time.sleep(left)
@@ -64,10 +62,8 @@ class AppendNotice:
     def clear(self) -> bool:
         """Takes what came; True if an index may have grown. Data of an append is written before, and means nothing."""
         grown = False
-        if self._file >= 0:
-            with suppress(BlockingIOError):
-                while data := os.read(self._file, READ_BYTES):
-                    grown = grown or any(name.endswith(b".idx") for name in changed_names(data))
+        if self._notices is not None:
+            grown = any(name.endswith(b".idx") for name in self._notices.take())
         elif self._folder is not None and time.monotonic() - self._looked_at > _WATCHED_SECONDS:
             self._watch()
         self._noticed = grown
@@ -82,11 +78,11 @@ class AppendNotice:
 
     def close(self) -> None:
         self._folder = None
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        if self._notices is not None:
+            self._notices.close()
+            self._notices = None
 
     def _watch(self) -> None:
         self._looked_at = time.monotonic()
         if self._folder is not None:
-            self._file = watch_folder(self._folder)
+            self._notices = watch_folder(self._folder)

@@ -134,12 +134,13 @@ class SqliteSource(DatabaseFileSource[SqliteFileConfig]):
                 self._follow(db, windows)
                 continue
             if end > windows.place.number:
+                watch.note_found()
                 yield from windows.changes(end)
                 return
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if (left := deadline - time.monotonic()) <= 0:
                 return
-            watch.wait(left)
+            if not watch.wait(left) and time.monotonic() >= deadline:
+                return  # the next call begins with a look
 
     def _look(self, db: sqlite3.Connection, place: SqlitePlace) -> tuple[int, int]:
         """The last change and the version of the schema, of one moment. It must be the file that was opened, and have

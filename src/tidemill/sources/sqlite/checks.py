@@ -70,8 +70,11 @@ def _file(db: sqlite3.Connection, config: SqliteFileConfig) -> Iterator[Check]:
     if watch.notified:
         yield Check("notices", Outcome.PASS, "inotify says when the file is written")
     else:
-        fix = "Nothing must be done: without inotify the file is looked at every few milliseconds."
-        yield Check("notices", Outcome.WARN, "no notices of writes on this system", fix)
+        yield Check(
+            "notices", Outcome.WARN, "the system gives no notices of writes: the file is looked at now and then",
+            f"A change after a quiet time waits for up to {config.poll_seconds} s (poll_seconds). On Linux with many"
+            " pipelines, raise fs.inotify.max_user_instances.",
+        )  # fmt: skip
     watch.close()
 
 
