@@ -116,6 +116,7 @@ def test_a_recovery_beside_writes_ends_with_the_sources_rows_whoever_is_killed(
             stage.run.crash_at = copy_at
             stage.run.start()
             wait_for(stage.logged, SECONDS, lambda: f"the second copy is not in the log:\n{stage.run.testimony()}")
+        stage.note_end()
         wait_for(stage.copied, SECONDS, lambda: f"the second copy does not end:\n{stage.run.testimony()}")
         met, stage.run.crash_at = stage.run.crashed_at_failpoint, ""
         stage.deliver_all()

@@ -63,8 +63,8 @@ def find_excused(
         if name not in lacking:
             continue
         old, new = old_keys_of(block), keys_of(block, "after")
-        told = pa.array(sorted(lacking[name]), pa.binary())
-        near = bits(pc.or_(_is_in(old, told), _is_in(new, told)))
+        known = pa.array(sorted(lacking[name]), pa.binary())
+        near = bits(pc.or_(_is_in(old, known), _is_in(new, known)))
         near |= values(block.batch.column("op"), np.uint8) == int(Op.TRUNCATE)
         for row in np.flatnonzero(near).tolist():
             offset, was, now = int(offsets[row]), old[row].as_py(), new[row].as_py()
