@@ -16,7 +16,7 @@ from tests.support.terminal import Terminal
 from tidemill import config
 from tidemill.capture.status import StatusFile
 from tidemill.contracts import Outcome
-from tidemill.contracts.schema_change_store import Decision, StoredChange
+from tidemill.contracts.schema_change_store import Decision, SinkOutcome, StoredChange
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.log.writer import LogWriter
 from tidemill.model.change import Committed
@@ -154,17 +154,20 @@ def test_what_was_said_while_it_ran_is_shown_until_somebody_has_looked_at_it(
     left = {"warehouse": {"public.orders": [said("rows-left-behind")]}}
     (subject.state_path / "notices.json").write_bytes(orjson.dumps(left))
     with closing(subject.build_state()) as state:
-        for at, kinds in enumerate((("add_column",), ("drop_column",))):
+        for at, kinds in enumerate((("add_column",), ("drop_column",), ("change_key",))):
             change = StoredChange(0, at, Position("7/7"), "public.orders", kinds, "", "", "", "2026-01-31")
             state.schema_changes.record(subject.name, change)
         state.schema_changes.decide(subject.name, 1, Decision.APPROVED, "policy", "", "2026-01-31")
+        state.schema_changes.note(subject.name, 3, "warehouse", SinkOutcome((), "failed", "no unique index"))
     checks = tidemill("doctor", file, "--json").json["checks"]
     found = [each for each in checks if "public.orders" in each["name"]]
     assert [(each["name"].split()[0], each["outcome"]) for each in found] == [
-        ("catalog-default", "warn"), ("rows-left-behind", "warn"), ("ddl-waiting", "warn"),
+        ("catalog-default", "warn"), ("rows-left-behind", "warn"), ("ddl-failed", "warn"),
+        ("ddl-waiting", "warn"),
     ]  # fmt: skip
     assert found[0]["fix"].startswith(f"tidemill verify {file}")
-    assert "schema change 2 waits for approval (drop_column)" in found[2]["detail"]
+    assert "schema change 2 waits for approval (drop_column)" in found[3]["detail"]
+    assert "schema change 3 could not be made (change_key). warehouse: no unique index" in found[2]["detail"]
 
 
 def test_a_notice_that_the_source_finds_again_by_itself_is_shown_once(tidemill: Terminal, tmp_path: Path) -> None:
