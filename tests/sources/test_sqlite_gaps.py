@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.sources.sqlite_support import captured, caught_up, config_of, copy_of, shop, shown
 from tests.support.capturing import eventually
 from tidemill.contracts import Outcome
@@ -75,6 +77,28 @@ def test_a_table_that_is_made_while_a_pipeline_rests_arrives_whole_though_anothe
     assert shown(begun) == [("insert", None, (3, "rice"))]
     rows = [("insert", None, row) for row in ((1, "tea"), (2, "salt"), (3, "rice"))]
     assert shown(rested) == [("ddl", None, None), *rows]
+
+
+@pytest.mark.parametrize("anew", ["ALTER TABLE fresh RENAME TO lines", "CREATE TABLE lines AS SELECT * FROM fresh"])
+def test_a_table_that_gets_the_name_of_a_dropped_one_arrives_whole_though_another_pipeline_saw_it_between(
+    tmp_path: Path, anew: str
+) -> None:
+    path = tmp_path / "shop.db"
+    with shop(path, ORDERS, "CREATE TABLE lines (id INTEGER PRIMARY KEY, item TEXT)") as db:
+        db.execute("CREATE TABLE fresh (id INTEGER PRIMARY KEY, item TEXT)")
+        db.execute("INSERT INTO fresh VALUES (1, 'tea'), (2, 'salt')")
+        with captured(path, tmp_path / "one", id="one", tables=("lines",)):
+            pass
+        with captured(path, tmp_path / "two", id="two", tables=("orders",)) as running:
+            db.execute("DROP TABLE lines")
+            seen = "SELECT count(*) FROM _tidemill_shapes WHERE kind = 'drop'"
+            eventually(lambda: db.execute(seen).fetchone() == (1,), running)
+        db.execute(anew)
+        with captured(path, tmp_path / "one", id="one", tables=("lines",)) as running:
+            db.execute("INSERT INTO lines VALUES (3, 'rice')")
+            events = caught_up(db, running)
+    rows = [("insert", None, row) for row in ((1, "tea"), (2, "salt"), (3, "rice"))]
+    assert shown(events) == [("ddl", None, None), ("ddl", None, None), *rows]
 
 
 def test_a_table_whose_name_is_taken_anew_is_marked_and_its_triggers_leave_the_old_one(tmp_path: Path) -> None:

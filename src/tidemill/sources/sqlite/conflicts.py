@@ -35,11 +35,29 @@ class TriggerSpec:
         return any(term.column not in stored for index in self.uniques for term in index.terms)
 
     @property
-    def doubtful(self) -> list[str]:
-        """Unique indexes with an expression whose value for a new row cannot be known: it compares columns, and a
-        comparison depends on their types, which NEW does not have in triggers."""
-        terms = [(index.name, term) for index in self.uniques for term in index.terms]
-        return sorted({name for name, term in terms if compares_values(term.expression)})
+    def doubtful(self) -> dict[str, str]:
+        """Unique indexes with an expression whose value for a new row cannot be known, and why. It compares columns,
+        and a comparison depends on their types, which NEW does not have in triggers; or it is made of the rowid, which
+        NEW does not have either before SQLite has chosen one."""
+        found = {}
+        for index in self.uniques:
+            if any(compares_values(term.expression) for term in index.terms):
+                found[index.name] = "it compares values in an expression"
+            elif any(self._is_of_rowid(term) for term in index.terms):
+                found[index.name] = "it is of an expression of the INTEGER PRIMARY KEY"
+        return found
+
+    def _is_of_rowid(self, term: IndexTerm) -> bool:
+        at = self.table.rowid_column
+        if at is None:
+            return False
+        generated = {name.lower(): expression for name, expression in self.generated.items()}
+        found: set[str] = set()
+        left = {token.word for token in term.expression or generated.get(term.column.lower(), ())}
+        while left:
+            found |= left
+            left = {token.word for name in left for token in generated.get(name, ())} - found
+        return self.table.columns[at].name.lower() in found
 
 
 class ConflictSql:

@@ -64,9 +64,9 @@ def find_limits(db: sqlite3.Connection, patterns: Sequence[Pattern]) -> Iterator
                 "Give the table a primary key. With one the last event of a row is always the row as it is.",
             )  # fmt: skip
         if doubtful := spec.doubtful:
+            named = ", ".join(f"{index} ({why})" for index, why in sorted(doubtful.items()))
             yield Notice(
-                "replace-unrecorded", full_name(name), f"rows of {full_name(name)} that REPLACE deletes because of"
-                f" {', '.join(doubtful)} may be missed: the unique index compares values in an expression",
-                "Let writers set PRAGMA recursive_triggers = ON, or make the expression a generated column and that"
-                " unique.",
+                "replace-unrecorded", full_name(name), f"rows of {full_name(name)} that REPLACE deletes because of the"
+                f" unique index {named} may be missed", "Let writers set PRAGMA recursive_triggers = ON, or make an"
+                " expression that compares values a generated column and that unique.",
             )  # fmt: skip

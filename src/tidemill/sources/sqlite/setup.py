@@ -39,6 +39,7 @@ from tidemill.sources.sqlite.triggers import (
     TRUNCATE,
     UPDATE,
     create_triggers,
+    know_old_rows,
     recorded_names,
     row_list,
     trigger_name,
@@ -133,6 +134,7 @@ class _Installation:
         db, request, report = self._db, self._request, self._report
         found, patterns = table_names(db), patterns_of(request.tables)
         _create_tables(db, [name for name in found if is_selected(patterns, name)])
+        self._forget_gone(set(found))
         readers = [_Reader.of(*row) for row in db.execute(f"SELECT name, confirmed, tables, known FROM {READERS}")]
         if self._seen is None:
             self._seen = min((reader.confirmed for reader in readers), default=None)
@@ -161,6 +163,14 @@ class _Installation:
             db.execute(f"UPDATE {READERS} SET confirmed = ? WHERE name = ?", [last_number(db), request.reader])
         (report.schema_version,) = db.execute("PRAGMA schema_version").fetchone()
         return report
+
+    def _forget_gone(self, there: set[str]) -> None:
+        """A table that comes to have the name of one that is gone now is new to every reader, also to one that rests
+        until then."""
+        for reader, known in self._db.execute(f"SELECT name, known FROM {READERS}").fetchall():
+            kept = json.dumps(sorted(there.intersection(json.loads(known))))
+            if kept != known:
+                self._db.execute(f"UPDATE {READERS} SET known = ? WHERE name = ?", [kept, reader])
 
     def _misses(self, reader: _Reader, table: str) -> bool:
         """Whether the table was made after this reader's last look, and is wanted by it."""
@@ -224,8 +234,8 @@ class _Installation:
             return (
                 "a trigger that writes to it was made: until ours ran before it, changes may stand in the wrong order"
             )
-        if spec.nested and trigger_name(shape.number, "before_delete") not in there:
-            return "a trigger or foreign key that writes to it was made: until ours knew it, changes may be missing"
+        if not know_old_rows(shape.number, spec, there):
+            return "a trigger or foreign key that bears on it was made: until ours knew it, changes may be missing"
         return ""
 
     def _has_changed(self, shape: _Shape) -> bool:

@@ -14,6 +14,8 @@ application's (ADR 65), note the row as it is then, and what else came in betwee
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import ClassVar
 
 from tidemill.decoders.sqlite import SqliteTable
 from tidemill.sources._shared.sqlite_catalog import OWN, quote
@@ -55,14 +57,24 @@ def row_list(table: SqliteTable, row: str) -> str:
 def create_triggers(shape: int, spec: TriggerSpec) -> dict[str, str]:
     """By name. Texts stand in the file as they are here, until a column or the table is renamed: then SQLite puts the
     new name into them."""
-    kind = _Triggers if not (spec.nested or spec.mixed) else _NestedTriggers
-    if spec.mixed and spec.table.without_rowid:
-        kind = _MixedKeyTriggers
-    bodies = kind(shape, spec).bodies()
+    bodies = _kind_of(spec)(shape, spec).bodies()
     return {
         trigger_name(shape, kind): f"CREATE TRIGGER {quote(trigger_name(shape, kind))} {body}"
         for kind, body in bodies.items()
     }
+
+
+def know_old_rows(shape: int, spec: TriggerSpec, there: Mapping[str, str]) -> bool:
+    """Whether these triggers note a row before it is changed, if those of the table must: what OLD and NEW say may not
+    be what is stored. Where keys are mixed, they must look for it by either form of its key."""
+    known, wanted = there.get(trigger_name(shape, "before_delete")), _kind_of(spec).notes_old
+    return wanted is None or (known is not None and wanted in known)
+
+
+def _kind_of(spec: TriggerSpec) -> type[_Triggers]:
+    if spec.mixed and spec.table.without_rowid:
+        return _MixedKeyTriggers
+    return _NestedTriggers if spec.nested or spec.mixed else _Triggers
 
 
 def recorded_names(after_insert: str, count: int) -> tuple[str, ...]:
@@ -76,6 +88,9 @@ _INSERTED = "/* the new row */"
 
 class _Triggers:
     """Of a table whose statements do not meet each other."""
+
+    #: A comment in the trigger that notes the row that a statement is about; None where none does.
+    notes_old: ClassVar[str | None] = None
 
     def __init__(self, shape: int, spec: TriggerSpec) -> None:
         self.shape, self.spec, self.table = shape, spec, spec.table
@@ -164,6 +179,8 @@ class _NestedTriggers(_Triggers):
     noted row is gone records that, so it comes before whatever takes its place. A new row is recorded as it stands in
     the table: what changed it before its trigger could record it was recorded before it."""
 
+    notes_old = ""
+
     def __init__(self, shape: int, spec: TriggerSpec) -> None:
         super().__init__(shape, spec)
         self.noted = f"{REPLACED}.shape = {shape} AND {REPLACED}.own <> {_UPDATED}"
@@ -186,7 +203,7 @@ class _NestedTriggers(_Triggers):
             f" BEGIN {sql.marks()} {clear} {self.note(inserts)} END",
             "before_update": f"BEFORE UPDATE ON {name} BEGIN {sql.load_inputs()}{clear} {self.note(updates)} {updated}"
             " END",
-            "before_delete": f"BEFORE DELETE ON {name} BEGIN {stale} {self.forget()} {deleted} END",
+            "before_delete": f"BEFORE DELETE ON {name} BEGIN {self.notes_old}{stale} {self.forget()} {deleted} END",
             "after_insert": f"AFTER INSERT ON {name} BEGIN {self.emit(gone)} DELETE FROM {REPLACED} WHERE {gone};"
             f" {self.record_insert()} END",
             "after_update": f"AFTER UPDATE ON {name} BEGIN {self.emit(replaced)}"
@@ -231,6 +248,8 @@ class _NestedTriggers(_Triggers):
 class _MixedKeyTriggers(_NestedTriggers):
     """Of a table without a rowid, where keys in OLD and NEW may be numbers though they are stored as texts. The old key
     is taken from the note that was made of it; rows whose text is the new number are recorded as they stand."""
+
+    notes_old = "/* by keys of either form */"
 
     def __init__(self, shape: int, spec: TriggerSpec) -> None:
         super().__init__(shape, spec)

@@ -52,7 +52,7 @@ class TursoConfig(DatabaseFileConfig):
     trim: bool = Field(
         default=True,
         description="Remove recorded changes that were delivered. Not if something else reads the change table, such as"
-        " Turso's sync.",
+        " another pipeline or Turso's sync.",
     )
 
     def is_selected(self, name: str) -> bool:
