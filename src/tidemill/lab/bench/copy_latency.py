@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from tidemill import config
@@ -13,13 +14,13 @@ from tidemill.lab.bench import load
 from tidemill.lab.bench.drain import LIMIT_SECONDS, Observed, prime
 from tidemill.lab.bench.latency import summary
 from tidemill.lab.servers.postgres import Postgres
-from tidemill.log.entry import BlockRef
 from tidemill.service.run.status import State
 from tidemill.service.snapshot import requests as snapshot_requests
 from tidemill.stream.report import BatchReport
 
 _RATE, _AT_ONCE = 1000, 10
 _WARM_SECONDS = 2.0
+_IS_COPIED = attrgetter("is_copied")
 
 
 def measure_latency(
@@ -38,12 +39,12 @@ def measure_latency(
         _offer(run, database, _WARM_SECONDS, lambda: True)
         reports.clear()
         _offer(run, database, seconds, lambda: True)
-        without = summary(pipeline.log_uri, reports, skip=_is_copied)
+        without = summary(pipeline.log_uri, reports, skip=_IS_COPIED)
         reports.clear()
         snapshot_requests.start(pipeline, [table], "")
         began = time.monotonic()
         _offer(run, database, LIMIT_SECONDS, lambda: snapshot_requests.status(pipeline)[0].state == "done")
-        during = summary(pipeline.log_uri, reports, skip=_is_copied)
+        during = summary(pipeline.log_uri, reports, skip=_IS_COPIED)
         spent = time.monotonic() - began
     finally:
         run.stop()
@@ -55,10 +56,6 @@ def measure_latency(
         "latency_during_seconds": round(spent, 1),
         "latency_ratio": round(during["total"]["p50"] / without["total"]["p50"], 2),
     }
-
-
-def _is_copied(ref: BlockRef) -> bool:
-    return (ref.position or "").startswith("snapshot:")
 
 
 def _offer(run: Observed, database: Postgres, seconds: float, enough: Callable[[], bool]) -> None:

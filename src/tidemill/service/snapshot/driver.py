@@ -20,6 +20,7 @@ from tidemill.log.staging import Staging, drop_staged
 from tidemill.model.position import Offset
 from tidemill.model.snapshot import Chunk, ChunkState, SnapshotState, TableState
 from tidemill.retry import RetryPolicy
+from tidemill.service.snapshot.chunk_sizes import ChunkSizes
 from tidemill.service.snapshot.left_over import Delivered, LeftOver
 from tidemill.service.snapshot.moved_rows import find_moved
 from tidemill.service.snapshot.observations import Observations
@@ -78,6 +79,7 @@ class SnapshotDriver:
         self._next_read = 0.0  # nothing is given to readers before
         self._thrown_away: dict[str, float] = {}  # when a chunk that is to be read again was first seen, by staging id
         self._refusals = Refusals()
+        self._sizes = ChunkSizes(self._config.chunk_rows, self._log)
         self.floor: Offset | None = None
         """From here on the log must stay; None: no snapshot needs it."""
         self.tables: tuple[TableCopy, ...] = ()
@@ -246,16 +248,17 @@ class SnapshotDriver:
         room = readers.room(count)
         if config.max_rows_per_second:
             room = max(0, min(room, count - sum(1 for _ in readers.assignments())))
+        rows = self._sizes.look(self._log.tail().offset)
         staged = sum(c.rows for c in self._chunks(record, ChunkState.STAGED))
-        if not room or staged > _STAGED_CHUNKS * count * config.chunk_rows:
+        if not room or staged > _STAGED_CHUNKS * count * rows:
             return ()
-        small = sum(1 for table in by_number.values() if is_small(table, config.chunk_rows))
+        small = sum(1 for table in by_number.values() if is_small(table, rows))
         wanted = room + min(small, _SMALL_TABLES * room)
         planned = self._due(record, by_number)
         if len(planned) < wanted:
-            self._plan(record, list(by_number.values()), reader, wanted - len(planned))
+            self._plan(record, list(by_number.values()), reader, wanted - len(planned), rows)
             planned = self._due(record, by_number)
-        packed = pack(planned, by_number, room, config.chunk_rows)
+        packed = pack(planned, by_number, room, rows)
         if not packed:
             return ()
         readers.begin(count, reader)
@@ -278,8 +281,10 @@ class SnapshotDriver:
                 found.append(chunk)
         return found
 
-    def _plan(self, record: SnapshotRecord, tables: Sequence[TableCopy], reader: SnapshotReader, wanted: int) -> None:
-        """About `wanted` chunks more, of the first tables that have some left; saved together."""
+    def _plan(
+        self, record: SnapshotRecord, tables: Sequence[TableCopy], reader: SnapshotReader, wanted: int, rows: int
+    ) -> None:
+        """About `wanted` chunks more of so many rows, of the first tables that have some left; saved together."""
         logged, plans, refused = self._log.tail().offset, [], {}
         for table in tables:
             parts = [self._config.filters.get(table.name, ""), record.where]
@@ -290,7 +295,7 @@ class SnapshotDriver:
                 if self._refusals.is_locked(table.name):
                     break
                 try:
-                    table, more = plan_chunks(reader, table, self._config.chunk_rows, where, logged)
+                    table, more = plan_chunks(reader, table, rows, where, logged)
                 except ConnectionLost:
                     raise
                 except TableLocked as error:
