@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tidemill.capture.copied_tables import find_copied
 from tidemill.capture.portions import Portions
+from tidemill.capture.shared_windows import SharedWindows
 from tidemill.capture.trace import AppendTracer
 from tidemill.capture.window import ChunkWindow, Verdict
 from tidemill.contracts import ChunkCopy, MarkingSource, SnapshotRecord, SnapshotSource, SnapshotStore, TableCopy
@@ -83,8 +84,9 @@ class ChunkAdopter:
         self._next = self._looked = 0.0
         self._copying: dict[str, Offset | None] | None = None  # as it stands in the log
         self._structures: dict[str, str] = {}  # of each table the last one that a chunk brought
-        self._shared: tuple[tuple[str, str, Offset], ChunkWindow] | None = None  # of one table, for the turn's chunks
+        self._windows = SharedWindows(self._events)
         self._portions = Portions()
+        self._copies = False  # a snapshot is being made
         self._seen = log.tail.offset  # where the log ended after the last look
         self.hurried = False
         """Somebody waits for the next turn: tables to be numbered before they are read, the last chunks, or the next
@@ -93,13 +95,10 @@ class ChunkAdopter:
     def turn(self, stopped: Callable[[], bool] = lambda: False) -> int:
         """Events that became visible. Cheap while there is no snapshot."""
         now = time.monotonic()
+        if self._copies or now >= self._next:
+            self._note_stream(now)
         if now < self._next:
             return 0
-        if self._log.tail.offset != self._seen:
-            self._seen = self._log.tail.offset
-            self._portions.note_change(self._seen, now)
-        if (delivered := self._log.acknowledged()) is not None:
-            self._portions.note_delivered(delivered.offset, now)
         if self._portions.must_wait(now) and now < self._looked + _IDLE_SECONDS:
             self._next = now + _PORTION_SECONDS
             return 0
@@ -108,6 +107,7 @@ class ChunkAdopter:
             record = self._store.active(self._pipeline)
             self._note_copying(record)
             self.hurried = False
+            self._copies = record is not None and record.state is SnapshotState.RUNNING
             if record is None or record.state is not SnapshotState.RUNNING:
                 return 0
             visible = self._adopt_all(record, lambda: stopped() or time.monotonic() - now > _TURN_SECONDS)
@@ -127,6 +127,14 @@ class ChunkAdopter:
         finally:
             self._seen = self._log.tail.offset
 
+    def _note_stream(self, now: float) -> None:
+        delivered, tail = self._log.acknowledged(), self._log.tail.offset
+        if delivered is not None:
+            self._portions.note_delivered(delivered.offset, now)
+        if tail != self._seen:
+            self._seen = tail
+            self._portions.note_change(tail, now, just_now=self._copies and (not delivered or delivered.offset < tail))
+
     def _adopt_all(self, record: SnapshotRecord, stopped: Callable[[], bool]) -> int:
         """Chunks that need no barrier share an append, and all that were adopted are noted together: there may be
         thousands of small tables, and each wait for the disk is one for all of them."""
@@ -143,6 +151,7 @@ class ChunkAdopter:
                 starts[chunk.table] = chunk.since
         done: list[tuple[ChunkCopy, int]] = []
         ready: list[_Ready] = []
+        self._windows.keep({by_number[chunk.table].structure.table.full_name for chunk in chunks})
         for chunk in chunks:
             if stopped() or self._is_full(sum(one.staged.manifest.size for one in ready)):
                 break
@@ -151,7 +160,6 @@ class ChunkAdopter:
             start = min(starts.get(chunk.table, chunk.since), chunk.since)
             if (rows := self._prepare(record, by_number[chunk.table], chunk, known, ready, start)) is not None:
                 done.append((chunk, rows))
-        self._shared = None
         visible = self._append(record, ready)
         if done or visible:
             failpoint("snapshot.adopted")
@@ -263,7 +271,7 @@ class ChunkAdopter:
         ):
             self._again(record, chunk, staging, "the table's structure changed, or its window is gone")
             return None
-        window = self._window_of(chunk, structure, start)
+        window = self._windows.window_of(chunk, structure, start, self._log.tail.offset)
         if window.verdict is Verdict.AGAIN and (structure.key or chunk.tries < KEYLESS_TRIES):
             self._again(record, chunk, staging, window.why)
             return None
@@ -331,20 +339,6 @@ class ChunkAdopter:
         if found.verdict is Verdict.AS_IT_IS:
             return part
         return staging.write(f"filtered{number}", found.blocks) if found.blocks else None
-
-    def _window_of(self, chunk: ChunkCopy, structure: Table, start: Offset) -> ChunkWindow:
-        """Read once for all chunks of a table that wait: if each read its own, chunks would wait longer for it, have
-        more changes in it, and wait even longer. It may begin too early (ADR 28), unless that sends a chunk back.
-        Points are read after the event that they are read for, and must not meet it."""
-        if chunk.chunk.seen >= 0:
-            return ChunkWindow(self._events(chunk.since, structure.full_name), structure)
-        key = (structure.full_name, structure.fingerprint, start)
-        if self._shared is None or self._shared[0] != key:
-            self._shared = key, ChunkWindow(self._events(start, structure.full_name), structure)
-        window = self._shared[1]
-        if window.verdict is Verdict.AGAIN and start < chunk.since:
-            return ChunkWindow(self._events(chunk.since, structure.full_name), structure)
-        return window
 
     def _events(self, start: Offset, table: str) -> Iterator[Block]:
         for entry in self._reader.entries(start):
