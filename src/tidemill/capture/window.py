@@ -55,14 +55,14 @@ class ChunkWindow:
         """`events` are the table's blocks in the window, in order of their offsets; rows of snapshots among them do not
         count. `table` is the chunk's."""
         self._table = table
-        self._parts: deque[_Part] = deque()
+        self._parts: deque[_WindowPart] = deque()
         self._touched: pa.Array | None = None  # keys of all parts, once somebody asks
         self.extend(events)
 
     def extend(self, events: Iterable[Block]) -> None:
         """The log has gone on: blocks that follow those it has."""
         for block in events:
-            if (part := _Part.of(block, self._table)) is not None:
+            if (part := _WindowPart.of(block, self._table)) is not None:
                 self._parts.append(part)
                 self._touched = None
 
@@ -109,7 +109,7 @@ class ChunkWindow:
         return Windowed(Verdict.FILTERED, _renumber(_leave_out(chunk, hits, merged)))
 
 
-class _Part:
+class _WindowPart:
     """One block of a window, without the rows that are no events, and the keys that it touches."""
 
     def __init__(self, block: Block, last: Offset, *, redefines: bool) -> None:
@@ -119,7 +119,7 @@ class _Part:
         self.truncates = bool((self.ops == int(Op.TRUNCATE)).any())
 
     @classmethod
-    def of(cls, block: Block, table: Table) -> _Part | None:
+    def of(cls, block: Block, table: Table) -> _WindowPart | None:
         """None: there is no event in it."""
         rows = np.flatnonzero(np.isin(values(block.batch.column("op"), np.uint8), _ROWS))
         if not len(rows):
@@ -149,7 +149,7 @@ class _Open:
 
 
 def _merge(
-    mine: list[pa.Array], hits: list[pa.Array], parts: Collection[_Part]
+    mine: list[pa.Array], hits: list[pa.Array], parts: Collection[_WindowPart]
 ) -> dict[tuple[int, int], list[tuple[Block, int]]]:
     """Rows of the chunk that stay, each with the events that lie over it."""
     window = [part.block for part in parts]

@@ -22,9 +22,11 @@ class ChunkSizes:
         self._most, self._log = most, log
         self._seen: Offset = -1
         self._changed_at = -QUIET_SECONDS
+        self.rows = most
+        """Of the chunks that are planned now."""
 
     def look(self, tail: Offset) -> int:
-        """Rows of the chunks that are planned now; `tail` is where the log ends."""
+        """`rows`, with the log's end at `tail`."""
         if self._seen < 0 or self._log.head() > self._seen:
             self._seen = tail
         if self._seen < tail:
@@ -33,4 +35,5 @@ class ChunkSizes:
                 self._changed_at = time.monotonic()
             self._seen = tail
         beside_changes = time.monotonic() - self._changed_at < QUIET_SECONDS
-        return min(self._most, _BESIDE_CHANGES_ROWS) if beside_changes else self._most
+        self.rows = min(self._most, _BESIDE_CHANGES_ROWS) if beside_changes else self._most
+        return self.rows

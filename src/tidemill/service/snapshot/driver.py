@@ -151,8 +151,7 @@ class SnapshotDriver:
         if record.recovers_from >= 0 and self._log.gap().snapshot != record.id:
             return _IDLE_SECONDS  # the source has not begun anew: what changes until then would be missed
         tables = self._store.tables(self._name, record.id) or self._begin(record, self._reader)
-        # After that look: a table is ready only if the log was searched beyond its last chunk.
-        if self._find_moved(record):
+        if self._find_moved(record):  # after that look: a table is ready only if its last chunk's rows were searched
             tables = self._store.tables(self._name, record.id)
         self.tables = tuple(tables)
         if self._settle(record, tables):
@@ -256,7 +255,7 @@ class SnapshotDriver:
         wanted = room + min(small, _SMALL_TABLES * room)
         planned = self._due(record, by_number)
         if len(planned) < wanted:
-            self._plan(record, list(by_number.values()), reader, wanted - len(planned), rows)
+            self._plan(record, list(by_number.values()), reader, wanted - len(planned))
             planned = self._due(record, by_number)
         packed = pack(planned, by_number, room, rows)
         if not packed:
@@ -281,10 +280,8 @@ class SnapshotDriver:
                 found.append(chunk)
         return found
 
-    def _plan(
-        self, record: SnapshotRecord, tables: Sequence[TableCopy], reader: SnapshotReader, wanted: int, rows: int
-    ) -> None:
-        """About `wanted` chunks more of so many rows, of the first tables that have some left; saved together."""
+    def _plan(self, record: SnapshotRecord, tables: Sequence[TableCopy], reader: SnapshotReader, wanted: int) -> None:
+        """About `wanted` chunks more, of the first tables that have some left; saved together."""
         logged, plans, refused = self._log.tail().offset, [], {}
         for table in tables:
             parts = [self._config.filters.get(table.name, ""), record.where]
@@ -295,7 +292,7 @@ class SnapshotDriver:
                 if self._refusals.is_locked(table.name):
                     break
                 try:
-                    table, more = plan_chunks(reader, table, rows, where, logged)
+                    table, more = plan_chunks(reader, table, self._sizes.rows, where, logged)
                 except ConnectionLost:
                     raise
                 except TableLocked as error:
