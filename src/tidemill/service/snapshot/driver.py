@@ -257,8 +257,7 @@ class SnapshotDriver:
         if len(planned) < wanted:
             self._plan(record, list(by_number.values()), reader, wanted - len(planned))
             planned = self._due(record, by_number)
-        packed = pack(planned, by_number, room, rows)
-        if not packed:
+        if not (packed := pack(planned, by_number, room, rows)):
             return ()
         readers.begin(count, reader)
         tail = self._log.tail()
