@@ -247,3 +247,34 @@ def _replay(events: Sequence[Event]) -> dict[tuple[int, str], tuple[int, str]]:
             before = rows.pop(event.old, None) if event.old else rows.get(key)
             rows[key] = (value[0], (before or (0, "a hole"))[1]) if event.holes else value
     return rows
+
+
+@pytest.mark.parametrize("run", range(20))
+def test_a_window_that_follows_the_log_says_what_one_that_is_read_anew_says(run: int) -> None:
+    chance = dice("extended window", run)
+    of = table()
+    source: dict[tuple[int, str], tuple[int, str]] = {(n, "x"): (n, f"big {n}") for n in range(20)}
+    chunk = [read(*((a, b, v, big) for (a, b), (v, big) in source.items()))]
+    log: list[Event] = []
+    for step in range(60):
+        _change(chance, source, log, step)
+        if chance.random() < 0.03:
+            log.append(Event(chance.choice([Op.TRUNCATE, Op.DDL])))
+    blocks, at = [], 0
+    while at < len(log):
+        size = chance.randint(1, 5)
+        blocks.append(block(log[at : at + size], of, first=at))
+        at += size
+    follows, since, known = ChunkWindow((), of), 0, 0
+    while known < len(blocks):
+        more = chance.randint(1, 6)
+        follows.extend(blocks[known : known + more])
+        known += more
+        since = chance.randint(since, min(known, len(blocks)))
+        first = sum(each.rows for each in blocks[:since])
+        follows.drop_before(first)
+        anew = ChunkWindow(blocks[since:known], of)
+        assert (follows.verdict, follows.why) == (anew.verdict, anew.why)
+        followed, expected = follows.filter(chunk), anew.filter(chunk)
+        assert followed.verdict is expected.verdict
+        assert left(followed.blocks) == left(expected.blocks)

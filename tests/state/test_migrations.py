@@ -146,6 +146,29 @@ def test_a_user_without_the_right_to_make_a_schema_uses_one_that_is_there(postgr
             admin.execute("DROP ROLE state_clerk")
 
 
+def test_chunks_that_an_older_version_kept_are_counted(
+    uri: str, opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From version 19 on a chunk that is in the log is a number of its table."""
+    steps = migrations.MIGRATIONS
+    monkeypatch.setattr(migrations, "MIGRATIONS", tuple(step for step in steps if step.version < 19))
+    old = opener()
+    old.confirm("orders", Position("0/7"), 7)
+    old.close()
+    table = "('orders', 3, 'public.t', 1, 'copying', '{}', 1, 0, 0, 'null', 4, '[]', '', '')"
+    chunks = ", ".join(
+        f"('orders', {snapshot}, 1, {number}, '{{}}', '{state}', -1, '', 0, '', {count}, 0)"
+        for snapshot, number, state, count in ((3, 0, "adopted", 10), (3, 1, "adopted", 5), (3, 2, "staged", 7),
+                                              (2, 0, "adopted", 99))
+    )  # fmt: skip
+    rows(uri, f"INSERT INTO snapshot_tables VALUES {table} RETURNING 1")
+    rows(uri, f"INSERT INTO snapshot_chunks VALUES {chunks} RETURNING 1")
+    monkeypatch.setattr(migrations, "MIGRATIONS", steps)
+    opener().confirm("orders", Position("0/8"), 8)
+    assert rows(uri, "SELECT adopted_chunks, adopted_rows FROM snapshot_tables") == [(2, 15)]
+    assert rows(uri, "SELECT snapshot, number, state FROM snapshot_chunks") == [(3, 2, "staged")]
+
+
 def use(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
     """As if this Tidemill were a later one."""
     monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, *more))
@@ -157,7 +180,7 @@ def rows(uri: str, statement: str) -> list[tuple[object, ...]]:
         import sqlite3
         from contextlib import closing
 
-        with closing(sqlite3.connect(uri)) as file:
+        with closing(sqlite3.connect(uri)) as file, file:
             return list(file.execute(statement))
     with psycopg.connect(uri, options="-c search_path=tidemill_state") as db:
         return list(db.execute(statement))

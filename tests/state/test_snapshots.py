@@ -104,7 +104,10 @@ def test_a_chunk_that_is_read_again_is_another_try_and_an_old_try_changes_nothin
     store.stage("orders", 1, [second])
     store.adopt("orders", 1, [(second, 1)])
     store.read_again("orders", 1, second)
-    assert [each.tries for each in store.chunks("orders", 1, ChunkState.ADOPTED)] == [1]
+    store.adopt("orders", 1, [(second, 1)])
+    assert [store.chunks("orders", 1, state) for state in ChunkState] == [[], []]
+    (now,) = store.tables("orders", 1)
+    assert (now.chunks, now.adopted, now.rows) == (1, 1, 1)
 
 
 def test_another_structure_forgets_chunks_that_are_not_adopted(opener: Opener) -> None:

@@ -5,7 +5,8 @@ __main__      the process: `python -m tidemill.capture`, started by `tidemill ru
 loop          the loop itself
 open_log      opens the log for writing
 snapshot      brings chunks of tables into the log where they belong; window is what of a chunk may still be said then,
-              copied_tables which tables have come whole
+              shared_windows one for all chunks that wait, portions how much comes beside changes, copied_tables which
+              tables have come whole
 confirmed     the position that was confirmed to the source
 recovery      begins anew after a lost position; failed_transaction is the one that an operator may skip
 requeue       rows of a table that waited in quarantine, once more

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.capture.copied_tables import find_copied
+from tidemill.capture.portions import Portions
+from tidemill.capture.shared_windows import SharedWindows
 from tidemill.capture.trace import AppendTracer
 from tidemill.capture.window import ChunkWindow, Verdict
 from tidemill.contracts import ChunkCopy, MarkingSource, SnapshotRecord, SnapshotSource, SnapshotStore, TableCopy
 from tidemill.errors import LogFull, StagingLost, StateError, is_retryable
-from tidemill.log.backlog import Backlog
 from tidemill.log.copying import EVERY, read_copying, write_copying
 from tidemill.log.entry import Constants
 from tidemill.log.reader import LogReader
@@ -33,13 +34,10 @@ from tidemill.telemetry.failpoints import failpoint
 
 # Between two turns that somebody waits for, that find something to do, and that do not.
 HURRIED_SECONDS, _BUSY_SECONDS, _IDLE_SECONDS = 0.01, 0.05, 1.0
+_PORTION_SECONDS = 0.002  # while a portion is delivered
 _LAST_CHUNKS = 4
 _CHUNKS, _TABLES, _TURN_SECONDS = 64, 100, 0.25  # at a time, so that the stream is not kept waiting
 KEYLESS_TRIES = 5
-# While changes come, so few copied bytes are adopted at a time; then changes have the lanes for themselves, for so many
-# times as long as these took, at most for so long: more than half of them meet no copied rows at all.
-_BESIDE_CHANGES_BYTES, _GRAIN_BYTES, _QUIET_SECONDS = 8 << 20, 1 << 20, 5.0
-_REST, _LONGEST_REST_SECONDS = 1.25, 1.0
 # With more than this waiting for delivery, what is adopted is read from the disk when its turn comes. A table as large
 # as memory would drive everything else out of it, the database's own pages too; and pages that are used over and over
 # cost a tenth of new ones (ADR 69).
@@ -83,33 +81,38 @@ class ChunkAdopter:
         self._source, self._log, self._reader, self._schemas = source, log, reader, schemas
         self._store, self._pipeline, self._most_bytes = store, pipeline, most_bytes
         self._filtered, self._quarantined, self._trace = frozenset(filtered), quarantined, trace
-        self._next = 0.0
+        self._next = self._looked = 0.0
         self._copying: dict[str, Offset | None] | None = None  # as it stands in the log
         self._structures: dict[str, str] = {}  # of each table the last one that a chunk brought
-        self._shared: tuple[tuple[str, str, Offset], ChunkWindow] | None = None  # of one table, for the turn's chunks
-        self._copied = Backlog(_GRAIN_BYTES)  # of this process's chunks
+        self._windows = SharedWindows(self._events)
+        self._portions = Portions()
+        self._copies = False  # a snapshot is being made
         self._seen = log.tail.offset  # where the log ended after the last look
-        self._adopted_at = self._rests_until = 0.0  # since when copied rows wait for delivery; when more of them may
-        self._changed = -_QUIET_SECONDS  # when the stream was last seen to bring something
         self.hurried = False
-        """Somebody waits for the next turn: tables to be numbered before they are read, or the last chunks."""
+        """Somebody waits for the next turn: tables to be numbered before they are read, the last chunks, or the next
+        portion."""
 
     def turn(self, stopped: Callable[[], bool] = lambda: False) -> int:
         """Events that became visible. Cheap while there is no snapshot."""
         now = time.monotonic()
+        if self._copies or now >= self._next:
+            self._note_stream(now)
         if now < self._next:
             return 0
-        self._next = now + _IDLE_SECONDS
-        if self._log.tail.offset != self._seen:
-            self._seen, self._changed = self._log.tail.offset, now
-        self._note_delivered(now)
+        if self._portions.must_wait(now) and now < self._looked + _IDLE_SECONDS:
+            self._next = now + _PORTION_SECONDS
+            return 0
+        self._looked, self._next = now, now + _IDLE_SECONDS
         try:
             record = self._store.active(self._pipeline)
             self._note_copying(record)
             self.hurried = False
+            self._copies = record is not None and record.state is SnapshotState.RUNNING
             if record is None or record.state is not SnapshotState.RUNNING:
                 return 0
             visible = self._adopt_all(record, lambda: stopped() or time.monotonic() - now > _TURN_SECONDS)
+            if visible and self._portions.beside_changes(now):
+                self.hurried = True
             # Many tables take their time to look through: the stream goes first.
             least = HURRIED_SECONDS if self.hurried else _BUSY_SECONDS
             self._next = time.monotonic() + max(least, time.monotonic() - now if not visible else 0.0)
@@ -123,6 +126,14 @@ class ChunkAdopter:
             return 0
         finally:
             self._seen = self._log.tail.offset
+
+    def _note_stream(self, now: float) -> None:
+        delivered, tail = self._log.acknowledged(), self._log.tail.offset
+        if delivered is not None:
+            self._portions.note_delivered(delivered.offset, now)
+        if tail != self._seen:
+            self._seen = tail
+            self._portions.note_change(tail, now, just_now=self._copies and (not delivered or delivered.offset < tail))
 
     def _adopt_all(self, record: SnapshotRecord, stopped: Callable[[], bool]) -> int:
         """Chunks that need no barrier share an append, and all that were adopted are noted together: there may be
@@ -140,6 +151,7 @@ class ChunkAdopter:
                 starts[chunk.table] = chunk.since
         done: list[tuple[ChunkCopy, int]] = []
         ready: list[_Ready] = []
+        self._windows.keep({by_number[chunk.table].structure.table.full_name for chunk in chunks})
         for chunk in chunks:
             if stopped() or self._is_full(sum(one.staged.manifest.size for one in ready)):
                 break
@@ -148,7 +160,6 @@ class ChunkAdopter:
             start = min(starts.get(chunk.table, chunk.since), chunk.since)
             if (rows := self._prepare(record, by_number[chunk.table], chunk, known, ready, start)) is not None:
                 done.append((chunk, rows))
-        self._shared = None
         visible = self._append(record, ready)
         if done or visible:
             failpoint("snapshot.adopted")
@@ -161,23 +172,7 @@ class ChunkAdopter:
 
     def _is_full(self, ready: int) -> bool:
         """Whether what waits for delivery, with so many bytes that are ready to be appended, is enough for now."""
-        now = time.monotonic()
-        return self._log.kept_bytes() + ready > self._most_bytes or (
-            now - self._changed < _QUIET_SECONDS
-            # So little that no lane notices waits for nobody: a repair, while another sink is away.
-            and (
-                self._copied.bytes > _BESIDE_CHANGES_BYTES // 8
-                or ready > _BESIDE_CHANGES_BYTES
-                or now < self._rests_until
-            )
-        )
-
-    def _note_delivered(self, now: float) -> None:
-        delivered, before = self._log.acknowledged(), self._copied.bytes
-        if delivered is not None and before:
-            self._copied.deliver(delivered.offset)
-            if not self._copied.bytes:
-                self._rests_until = now + min(_REST * (now - self._adopted_at), _LONGEST_REST_SECONDS)
+        return self._log.kept_bytes() + ready > self._most_bytes or self._portions.is_full(ready, time.monotonic())
 
     def begin(self) -> None:
         """Before the stream begins: of a snapshot that has begun already sinks know then from the first event on."""
@@ -276,7 +271,7 @@ class ChunkAdopter:
         ):
             self._again(record, chunk, staging, "the table's structure changed, or its window is gone")
             return None
-        window = self._window_of(chunk, structure, start)
+        window = self._windows.window_of(chunk, structure, start, self._log.tail.offset)
         if window.verdict is Verdict.AGAIN and (structure.key or chunk.tries < KEYLESS_TRIES):
             self._again(record, chunk, staging, window.why)
             return None
@@ -330,9 +325,8 @@ class ChunkAdopter:
             return []
         if self._trace is not None:
             self._trace.on_adopted(entry)
-        if not self._copied.bytes:
-            self._adopted_at = time.monotonic()
-        self._copied.add(self._log.tail.offset, sum(one.staged.manifest.size for one in ready))
+        size = sum(one.staged.manifest.size for one in ready)
+        self._portions.note_adopted(self._log.tail.offset, size, time.monotonic())
         self._structures |= {one.structure.full_name: one.structure.fingerprint for one in ready}
         if self._log.undelivered_bytes() > _IN_MEMORY_BYTES:
             for segment in {ref.segment for ref in entry.blocks}:
@@ -346,25 +340,11 @@ class ChunkAdopter:
             return part
         return staging.write(f"filtered{number}", found.blocks) if found.blocks else None
 
-    def _window_of(self, chunk: ChunkCopy, structure: Table, start: Offset) -> ChunkWindow:
-        """Read once for all chunks of a table that wait: if each read its own, chunks would wait longer for it, have
-        more changes in it, and wait even longer. It may begin too early (ADR 28), unless that sends a chunk back.
-        Points are read after the event that they are read for, and must not meet it."""
-        if chunk.chunk.seen >= 0:
-            return ChunkWindow(self._events(chunk.since, structure.full_name), structure)
-        key = (structure.full_name, structure.fingerprint, start)
-        if self._shared is None or self._shared[0] != key:
-            self._shared = key, ChunkWindow(self._events(start, structure.full_name), structure)
-        window = self._shared[1]
-        if window.verdict is Verdict.AGAIN and start < chunk.since:
-            return ChunkWindow(self._events(chunk.since, structure.full_name), structure)
-        return window
-
     def _events(self, start: Offset, table: str) -> Iterator[Block]:
         for entry in self._reader.entries(start):
             for ref in entry.blocks:
                 # What waited in quarantine is older than where it stands now; the window has it where it came first.
-                if ref.table == table and not ((ref.position or "").startswith("snapshot:") or requeued_for(ref)):
+                if ref.table == table and not (ref.is_copied or requeued_for(ref)):
                     yield self._reader.read(ref)
 
     def _barrier(self, table: str, fingerprint: str) -> Barrier:

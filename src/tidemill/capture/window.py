@@ -14,8 +14,10 @@ Pure: blocks in, blocks out. Whole columns are compared; only rows with holes ar
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ import pyarrow.compute as pc
 
 from tidemill.model.block import ODD, Block, Op, Side
 from tidemill.model.columns import column, values
+from tidemill.model.position import Offset
 from tidemill.model.rowkeys import bits, keys_of, old_keys_of, take_rows
 from tidemill.model.table import Table
 
@@ -45,48 +48,92 @@ class Windowed:
 
 
 class ChunkWindow:
-    """The events of one chunk's window. They are looked at before any row of the chunk is read, and then once for each
-    piece of it: a chunk may be larger than memory."""
+    """The events of windows that end together: of one chunk, or of chunks that wait. They are looked at before any row
+    of a chunk is read, and then once for each piece of it: a chunk may be larger than memory."""
 
     def __init__(self, events: Iterable[Block], table: Table) -> None:
         """`events` are the table's blocks in the window, in order of their offsets; rows of snapshots among them do not
         count. `table` is the chunk's."""
-        self.verdict, self.why = Verdict.AS_IT_IS, ""
-        self._window: list[Block] = []
+        self._table = table
+        self._parts: deque[_WindowPart] = deque()
+        self._touched: pa.Array | None = None  # keys of all parts, once somebody asks
+        self.extend(events)
+
+    def extend(self, events: Iterable[Block]) -> None:
+        """The log has gone on: blocks that follow those it has."""
         for block in events:
-            rows = np.flatnonzero(np.isin(values(block.batch.column("op"), np.uint8), _ROWS))
-            if not len(rows):
-                continue
-            if block.table.fingerprint != table.fingerprint:
-                self.verdict, self.why = Verdict.AGAIN, "the table's structure changed"
-                return
-            self._window.append(block if len(rows) == block.rows else Block(block.table, _take(block.batch, rows)))
-        if not self._window:
-            return
-        self._ops = np.concatenate([values(block.batch.column("op"), np.uint8) for block in self._window])
-        self.verdict = Verdict.FILTERED
-        self._truncated = bool((self._ops == int(Op.TRUNCATE)).any())
-        if (self._ops == int(Op.DDL)).any():
-            self.verdict, self.why = Verdict.AGAIN, "the table's structure changed"
-        elif not self._truncated and not table.key:
-            self.verdict, self.why = Verdict.AGAIN, "rows of a table without a key changed while it was read"
-        elif not self._truncated:
-            self._old = [old_keys_of(block) for block in self._window]
-            self._new = [keys_of(block, "after") for block in self._window]
-            self._touched = pa.chunked_array([*self._old, *self._new], pa.binary()).drop_null().unique()
+            if (part := _WindowPart.of(block, self._table)) is not None:
+                self._parts.append(part)
+                self._touched = None
+
+    def drop_before(self, offset: Offset) -> None:
+        """No chunk needs what came before."""
+        while self._parts and self._parts[0].last < offset:
+            self._parts.popleft()
+            self._touched = None
+
+    @property
+    def why(self) -> str:
+        """Why a chunk has to be read again; empty if it need not."""
+        if any(part.redefines for part in self._parts):
+            return "the table's structure changed"
+        if self._parts and not self._truncated and not self._table.key:
+            return "rows of a table without a key changed while it was read"
+        return ""
+
+    @property
+    def verdict(self) -> Verdict:
+        if not self._parts:
+            return Verdict.AS_IT_IS
+        return Verdict.AGAIN if self.why else Verdict.FILTERED
+
+    @property
+    def _truncated(self) -> bool:
+        return any(part.truncates for part in self._parts)
 
     def filter(self, chunk: Sequence[Block]) -> Windowed:
         """What is left of a piece of the chunk. A key is in one piece only, so that pieces do not know each other."""
-        if self.verdict is not Verdict.FILTERED:
-            return Windowed(self.verdict)
+        verdict = self.verdict
+        if verdict is not Verdict.FILTERED:
+            return Windowed(verdict)
         if self._truncated:
             return Windowed(Verdict.FILTERED)  # what came after it stands in the window as an insert
+        if self._touched is None:
+            both = [keys for part in self._parts for keys in (part.old, part.new)]
+            self._touched = pa.chunked_array(both, pa.binary()).drop_null().unique()
         mine = [keys_of(block, "after") for block in chunk]
         hits = [pc.fill_null(pc.is_in(keys, value_set=self._touched), False) for keys in mine]
         if not any(pc.any(hit).as_py() for hit in hits):
             return Windowed(Verdict.AS_IT_IS)
-        merged = _merge(mine, hits, self._window, self._ops, self._old, self._new)
+        merged = _merge(mine, hits, self._parts)
         return Windowed(Verdict.FILTERED, _renumber(_leave_out(chunk, hits, merged)))
+
+
+class _WindowPart:
+    """One block of a window, without the rows that are no events, and the keys that it touches."""
+
+    def __init__(self, block: Block, last: Offset, *, redefines: bool) -> None:
+        self.block, self.last, self.redefines = block, last, redefines
+        self.ops = values(block.batch.column("op"), np.uint8)
+        self.redefines |= bool((self.ops == int(Op.DDL)).any())
+        self.truncates = bool((self.ops == int(Op.TRUNCATE)).any())
+
+    @classmethod
+    def of(cls, block: Block, table: Table) -> _WindowPart | None:
+        """None: there is no event in it."""
+        rows = np.flatnonzero(np.isin(values(block.batch.column("op"), np.uint8), _ROWS))
+        if not len(rows):
+            return None
+        mine = block if len(rows) == block.rows else Block(block.table, _take(block.batch, rows))
+        return cls(mine, int(block.offsets()[-1]), redefines=block.table.fingerprint != table.fingerprint)
+
+    @cached_property
+    def old(self) -> pa.Array:
+        return old_keys_of(self.block)
+
+    @cached_property
+    def new(self) -> pa.Array:
+        return keys_of(self.block, "after")
 
 
 _GONE, _FULL = "gone", "full"
@@ -102,10 +149,10 @@ class _Open:
 
 
 def _merge(
-    mine: list[pa.Array], hits: list[pa.Array], window: list[Block], ops: np.ndarray[Any, Any],
-    old: list[pa.Array], new: list[pa.Array],
-) -> dict[tuple[int, int], list[tuple[Block, int]]]:  # fmt: skip
+    mine: list[pa.Array], hits: list[pa.Array], parts: Collection[_WindowPart]
+) -> dict[tuple[int, int], list[tuple[Block, int]]]:
     """Rows of the chunk that stay, each with the events that lie over it."""
+    window = [part.block for part in parts]
     if all((unchanged := block.column("unchanged")) is None or unchanged.null_count == len(unchanged)
            for block in window):  # fmt: skip
         return {}
@@ -113,13 +160,11 @@ def _merge(
     for number, (keys, hit) in enumerate(zip(mine, hits, strict=True)):
         for row in np.flatnonzero(bits(hit)).tolist():
             state[keys[row].as_py()] = _Open((number, row), ())
-    at = 0
-    for number, block in enumerate(window):
-        unchanged = block.column("unchanged")
-        holes = [False] * block.rows if unchanged is None else unchanged.is_valid().to_pylist()
-        for row, (was, now) in enumerate(zip(old[number].to_pylist(), new[number].to_pylist(), strict=True)):
-            op = int(ops[at])
-            at += 1
+    for number, part in enumerate(parts):
+        unchanged = part.block.column("unchanged")
+        holes = [False] * part.block.rows if unchanged is None else unchanged.is_valid().to_pylist()
+        for row, (was, now) in enumerate(zip(part.old.to_pylist(), part.new.to_pylist(), strict=True)):
+            op = int(part.ops[row])
             before = now if was is None else was
             if op == int(Op.UPDATE) and holes[row] and before == now:
                 if isinstance(known := state.get(now), _Open):

@@ -123,7 +123,9 @@ class SnapshotConfig(Config):
     tables: tuple[str, ...] = Field(
         default=(), description="Tables to copy, as in `tables` of the source; none means all that are captured."
     )
-    chunk_rows: int = Field(default=50_000, gt=0, description="About how many rows are read by one query.")
+    chunk_rows: int = Field(
+        default=50_000, gt=0, description="About how many rows are read by one query; at most 8,192 while changes come."
+    )
     max_connections: int = Field(default=4, gt=0, description="How many chunks are read at once.")
     max_rows_per_second: int | None = Field(
         default=None, gt=0, description="Over all connections, on the average. Not set: as fast as it goes."

@@ -66,6 +66,11 @@ class BlockRef:
     commit_time: int | None = None
 
     @property
+    def is_copied(self) -> bool:
+        """Whether a snapshot brought it, not the stream."""
+        return self.position is not None and self.position.startswith("snapshot:")
+
+    @property
     def constants(self) -> Constants | None:
         if self.position is None or self.tx_id is None or self.commit_time is None:
             return None

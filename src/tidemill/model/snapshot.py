@@ -42,9 +42,10 @@ class TableState(enum.StrEnum):
 
 
 class ChunkState(enum.StrEnum):
+    """Of one that is not in the log yet."""
+
     PLANNED = "planned"
     STAGED = "staged"
-    ADOPTED = "adopted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,6 +197,19 @@ MIGRATIONS = (
             "DELETE FROM answers WHERE status = 0",
         ),
     ),
+    Migration(
+        19,
+        "chunks that were adopted are counted, not kept",
+        (
+            "ALTER TABLE snapshot_tables ADD COLUMN adopted_chunks BIGINT NOT NULL DEFAULT 0",
+            "ALTER TABLE snapshot_tables ADD COLUMN adopted_rows BIGINT NOT NULL DEFAULT 0",
+            "UPDATE snapshot_tables SET (adopted_chunks, adopted_rows) = (SELECT COUNT(*), COALESCE(SUM(row_count), 0)"
+            " FROM snapshot_chunks c WHERE c.pipeline = snapshot_tables.pipeline"
+            " AND c.snapshot = snapshot_tables.snapshot AND c.table_number = snapshot_tables.number"
+            " AND c.state = 'adopted')",
+            "DELETE FROM snapshot_chunks WHERE state = 'adopted'",
+        ),
+    ),
 )
 
 _APPLIED = (

@@ -20,6 +20,7 @@ TABLES = ("snapshots", "snapshot_tables", "snapshot_chunks", "known_tables")
 
 _RECORD = "id, why, state, began, ended, tables, condition, since, observation, cursor_offset, mark, recovers_from"
 _MINE = "pipeline = ? AND snapshot = ?"
+_ONE = f"{_MINE} AND table_number = ? AND number = ? AND state = ? AND tries = ?"
 
 
 class SqlSnapshotStore:
@@ -103,15 +104,11 @@ class SqlSnapshotStore:
         with self._database.reading() as run:
             rows = run(
                 "SELECT t.name, t.number, t.state, t.structure, t.registered, t.planned, t.part, t.lower_bound,"
-                " t.next_number, t.points, t.error, t.fix, COUNT(c.number),"
-                " SUM(CASE WHEN c.state = ? THEN 1 ELSE 0 END),"
-                " SUM(CASE WHEN c.state = ? THEN c.row_count ELSE 0 END)"
-                " FROM snapshot_tables t LEFT JOIN snapshot_chunks c"
-                " ON c.pipeline = t.pipeline AND c.snapshot = t.snapshot AND c.table_number = t.number"
-                " WHERE t.pipeline = ? AND t.snapshot = ?"
-                " GROUP BY t.name, t.number, t.state, t.structure, t.registered, t.planned, t.part, t.lower_bound,"
-                " t.next_number, t.points, t.error, t.fix ORDER BY t.number",
-                str(ChunkState.ADOPTED), str(ChunkState.ADOPTED), pipeline, snapshot,
+                " t.next_number, t.points, t.error, t.fix, t.adopted_chunks, t.adopted_rows,"
+                " (SELECT COUNT(*) FROM snapshot_chunks c WHERE c.pipeline = t.pipeline AND c.snapshot = t.snapshot"
+                " AND c.table_number = t.number)"
+                " FROM snapshot_tables t WHERE t.pipeline = ? AND t.snapshot = ? ORDER BY t.number",
+                pipeline, snapshot,
             )  # fmt: skip
         return [_table(row) for row in rows]
 
@@ -131,9 +128,9 @@ class SqlSnapshotStore:
                 structure.to_json(), "null", pipeline, snapshot, name,
             )  # fmt: skip
             run(
-                f"DELETE FROM snapshot_chunks WHERE {_MINE} AND state <> ? AND table_number ="
+                f"DELETE FROM snapshot_chunks WHERE {_MINE} AND table_number ="
                 f" (SELECT number FROM snapshot_tables WHERE {_MINE} AND name = ?)",
-                pipeline, snapshot, str(ChunkState.ADOPTED), pipeline, snapshot, name,
+                pipeline, snapshot, pipeline, snapshot, name,
             )  # fmt: skip
 
     def set_table_states(self, pipeline: str, snapshot: int, states: Mapping[str, TableState]) -> None:
@@ -189,7 +186,7 @@ class SqlSnapshotStore:
             for chunk in chunks:
                 run(
                     "UPDATE snapshot_chunks SET state = ?, since = ?, high = ?, commit_time = ?, fingerprint = ?,"
-                    f" row_count = ? WHERE {_MINE} AND table_number = ? AND number = ? AND state = ? AND tries = ?",
+                    f" row_count = ? WHERE {_ONE}",
                     str(ChunkState.STAGED), chunk.since, chunk.high, chunk.commit_time, chunk.fingerprint, chunk.rows,
                     pipeline, snapshot, chunk.table, chunk.chunk.number, str(ChunkState.PLANNED), chunk.tries,
                 )  # fmt: skip
@@ -198,21 +195,22 @@ class SqlSnapshotStore:
     def adopt(self, pipeline: str, snapshot: int, chunks: Sequence[tuple[ChunkCopy, int]]) -> None:
         with self._database.writing(pipeline) as run:
             for chunk, rows in chunks:
-                run(
-                    f"UPDATE snapshot_chunks SET state = ?, row_count = ? WHERE {_MINE} AND table_number = ?"
-                    " AND number = ? AND state = ? AND tries = ?",
-                    str(ChunkState.ADOPTED), rows, pipeline, snapshot, chunk.table, chunk.chunk.number,
-                    str(ChunkState.STAGED), chunk.tries,
-                )  # fmt: skip
+                one = (pipeline, snapshot, chunk.table, chunk.chunk.number, str(ChunkState.STAGED), chunk.tries)
+                if run(f"SELECT 1 FROM snapshot_chunks WHERE {_ONE}", *one):
+                    run(f"DELETE FROM snapshot_chunks WHERE {_ONE}", *one)
+                    run(
+                        "UPDATE snapshot_tables SET adopted_chunks = adopted_chunks + 1,"
+                        f" adopted_rows = adopted_rows + ? WHERE {_MINE} AND number = ?",
+                        rows, pipeline, snapshot, chunk.table,
+                    )  # fmt: skip
             failpoint("state.before_commit")
 
     def read_again(self, pipeline: str, snapshot: int, chunk: ChunkCopy) -> None:
         self._write(
             pipeline,
             f"UPDATE snapshot_chunks SET state = ?, tries = tries + 1, since = -1 WHERE {_MINE} AND table_number = ?"
-            " AND number = ? AND state <> ? AND tries = ?",
-            str(ChunkState.PLANNED), pipeline, snapshot, chunk.table, chunk.chunk.number, str(ChunkState.ADOPTED),
-            chunk.tries,
+            " AND number = ? AND tries = ?",
+            str(ChunkState.PLANNED), pipeline, snapshot, chunk.table, chunk.chunk.number, chunk.tries,
         )  # fmt: skip
 
     def known_tables(self, pipeline: str) -> frozenset[str]:
@@ -260,10 +258,10 @@ def _json(value: Any) -> str:
 
 def _table(row: tuple[Any, ...]) -> TableCopy:
     name, number, state, structure, registered, planned, part, lower, next_number, *rest = row
-    points, error, fix, chunks, adopted, rows = rest
+    points, error, fix, adopted, rows, waiting = rest
     bound = orjson.loads(lower)
     return TableCopy(
         name, number, TableState(state), SnapshotTable.from_json(structure), bool(registered), bool(planned), part,
         None if bound is None else tuple(bound), next_number, tuple(tuple(point) for point in orjson.loads(points)),
-        error, fix, int(chunks), int(adopted or 0), int(rows or 0),
+        error, fix, int(adopted) + int(waiting), int(adopted), int(rows),
     )  # fmt: skip

@@ -20,6 +20,7 @@ from tests.sources.postgres.histories import standby_of
 from tests.sources.support import execute, query
 from tests.support.copying import LocalSpark, copying
 from tests.support.seed import WHOLE
+from tidemill.capture import shared_windows
 from tidemill.capture import snapshot as adopting
 from tidemill.capture.snapshot import ChunkAdopter
 from tidemill.capture.window import ChunkWindow
@@ -137,7 +138,7 @@ def test_changes_beside_chunks_that_wait_are_read_once_for_all_of_them(
         windows.append(table.full_name)
         return ChunkWindow(events, table)
 
-    monkeypatch.setattr(adopting, "ChunkWindow", count)
+    monkeypatch.setattr(shared_windows, "ChunkWindow", count)
     monkeypatch.setattr(ChunkAdopter, "_is_full", lambda self, ready: not go_on.is_set() or is_full(self, ready))
     with copying(database, tmp_path, "public.t", chunk_rows=50) as copy, closing(copy.pipeline.build_state()) as state:
         copy.until(lambda: len(state.snapshots.chunks("copied", 1, ChunkState.STAGED)) >= 16)

@@ -16,7 +16,7 @@ import pytest
 from tests.sources.support import execute, query
 from tests.support.blocks import make_table
 from tests.support.copying import PATIENCE, Copying, copying
-from tidemill.capture import snapshot as adopting
+from tidemill.capture import portions
 from tidemill.capture.snapshot import ChunkAdopter
 from tidemill.contracts import Capabilities, ChunkCopy, TableCopy
 from tidemill.errors import ConfigError, LifecycleError, Poisoned
@@ -59,8 +59,10 @@ def test_rows_that_were_there_come_as_reads_and_changes_after_them(database: str
 def test_copied_rows_do_not_pile_up_before_changes_that_come(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adopting, "_BESIDE_CHANGES_BYTES", 0)
-    monkeypatch.setattr(adopting, "_QUIET_SECONDS", PATIENCE)
+    monkeypatch.setattr(portions, "_UNNOTICED_BYTES", 0)
+    monkeypatch.setattr(portions, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(portions, "_MOST_BYTES", 0)
+    monkeypatch.setattr(portions, "QUIET_SECONDS", PATIENCE)
     looks: list[None] = []
     adopt_all = ChunkAdopter._adopt_all
 

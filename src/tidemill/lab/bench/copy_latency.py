@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from tidemill import config
@@ -13,13 +14,13 @@ from tidemill.lab.bench import load
 from tidemill.lab.bench.drain import LIMIT_SECONDS, Observed, prime
 from tidemill.lab.bench.latency import summary
 from tidemill.lab.servers.postgres import Postgres
-from tidemill.log.entry import BlockRef
 from tidemill.service.run.status import State
 from tidemill.service.snapshot import requests as snapshot_requests
 from tidemill.stream.report import BatchReport
 
 _RATE, _AT_ONCE = 1000, 10
 _WARM_SECONDS = 2.0
+_IS_COPIED = attrgetter("is_copied")
 
 
 def measure_latency(
@@ -35,15 +36,15 @@ def measure_latency(
         _await(run, lambda: bool(reports))
         run.start()
         _await(run, lambda: (seen := read_status(pipeline.state_path)) is not None and seen.streaming_since > 0)
-        _offer(run, database, _WARM_SECONDS, lambda: True)
+        _offer(run, database, _WARM_SECONDS)
         reports.clear()
-        _offer(run, database, seconds, lambda: True)
-        without = summary(pipeline.log_uri, reports, skip=_is_copied)
+        _offer(run, database, seconds)
+        without = summary(pipeline.log_uri, reports, skip=_IS_COPIED)
         reports.clear()
         snapshot_requests.start(pipeline, [table], "")
         began = time.monotonic()
         _offer(run, database, LIMIT_SECONDS, lambda: snapshot_requests.status(pipeline)[0].state == "done")
-        during = summary(pipeline.log_uri, reports, skip=_is_copied)
+        during = summary(pipeline.log_uri, reports, skip=_IS_COPIED)
         spent = time.monotonic() - began
     finally:
         run.stop()
@@ -57,18 +58,15 @@ def measure_latency(
     }
 
 
-def _is_copied(ref: BlockRef) -> bool:
-    return (ref.position or "").startswith("snapshot:")
-
-
-def _offer(run: Observed, database: Postgres, seconds: float, enough: Callable[[], bool]) -> None:
-    """Commits events for so long, or until it is `enough` if that takes longer than a moment; back when the stream has
-    delivered everything."""
+def _offer(run: Observed, database: Postgres, seconds: float, enough: Callable[[], bool] | None = None) -> None:
+    """Commits events for so long, or until it is `enough`; back when the stream has delivered everything, of a known
+    number of events those that capture has not seen by then, too."""
+    due = run.delivered + load.count(_RATE, seconds, _AT_ONCE)
     with load.client(database.dsn(), _RATE, seconds, _AT_ONCE) as client:
-        _await(run, lambda: client.exitcode is not None or (seconds >= LIMIT_SECONDS and enough()))
+        _await(run, lambda: client.exitcode is not None or (enough is not None and enough()))
         if client.exitcode:
             raise DeliveryError("the load did not come to its end", where=run.pipeline.name)
-    _await(run, lambda: run.watch().lag_events == 0)
+    _await(run, lambda: run.delivered >= due if enough is None else run.watch().lag_events == 0)
 
 
 def _await(run: Observed, done: Callable[[], bool]) -> None:

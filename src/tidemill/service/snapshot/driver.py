@@ -20,6 +20,7 @@ from tidemill.log.staging import Staging, drop_staged
 from tidemill.model.position import Offset
 from tidemill.model.snapshot import Chunk, ChunkState, SnapshotState, TableState
 from tidemill.retry import RetryPolicy
+from tidemill.service.snapshot.chunk_sizes import ChunkSizes
 from tidemill.service.snapshot.left_over import Delivered, LeftOver
 from tidemill.service.snapshot.moved_rows import find_moved
 from tidemill.service.snapshot.observations import Observations
@@ -78,6 +79,7 @@ class SnapshotDriver:
         self._next_read = 0.0  # nothing is given to readers before
         self._thrown_away: dict[str, float] = {}  # when a chunk that is to be read again was first seen, by staging id
         self._refusals = Refusals()
+        self._sizes = ChunkSizes(self._config.chunk_rows, self._log)
         self.floor: Offset | None = None
         """From here on the log must stay; None: no snapshot needs it."""
         self.tables: tuple[TableCopy, ...] = ()
@@ -149,8 +151,7 @@ class SnapshotDriver:
         if record.recovers_from >= 0 and self._log.gap().snapshot != record.id:
             return _IDLE_SECONDS  # the source has not begun anew: what changes until then would be missed
         tables = self._store.tables(self._name, record.id) or self._begin(record, self._reader)
-        # After that look: a table is ready only if the log was searched beyond its last chunk.
-        if self._find_moved(record):
+        if self._find_moved(record):  # after that look: a table is ready only if its last chunk's rows were searched
             tables = self._store.tables(self._name, record.id)
         self.tables = tuple(tables)
         if self._settle(record, tables):
@@ -246,17 +247,17 @@ class SnapshotDriver:
         room = readers.room(count)
         if config.max_rows_per_second:
             room = max(0, min(room, count - sum(1 for _ in readers.assignments())))
+        rows = self._sizes.look(self._log.tail().offset)
         staged = sum(c.rows for c in self._chunks(record, ChunkState.STAGED))
-        if not room or staged > _STAGED_CHUNKS * count * config.chunk_rows:
+        if not room or staged > _STAGED_CHUNKS * count * rows:
             return ()
-        small = sum(1 for table in by_number.values() if is_small(table, config.chunk_rows))
+        small = sum(1 for table in by_number.values() if is_small(table, rows))
         wanted = room + min(small, _SMALL_TABLES * room)
         planned = self._due(record, by_number)
         if len(planned) < wanted:
             self._plan(record, list(by_number.values()), reader, wanted - len(planned))
             planned = self._due(record, by_number)
-        packed = pack(planned, by_number, room, config.chunk_rows)
-        if not packed:
+        if not (packed := pack(planned, by_number, room, rows)):
             return ()
         readers.begin(count, reader)
         tail = self._log.tail()
@@ -290,7 +291,7 @@ class SnapshotDriver:
                 if self._refusals.is_locked(table.name):
                     break
                 try:
-                    table, more = plan_chunks(reader, table, self._config.chunk_rows, where, logged)
+                    table, more = plan_chunks(reader, table, self._sizes.rows, where, logged)
                 except ConnectionLost:
                     raise
                 except TableLocked as error:
