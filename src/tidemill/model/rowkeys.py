@@ -52,6 +52,8 @@ def key_strings(block: Block, rows: Sequence[int]) -> list[tuple[str, ...]]:
             strings = [None if value is None else value.hex() for value in cells.to_pylist()]
         elif pa.types.is_nested(cells.type):
             strings = [None] * len(cells)
+        elif pa.types.is_date32(cells.type) or pa.types.is_timestamp(cells.type) or pa.types.is_time64(cells.type):
+            strings = _temporal_strings(cells)
         else:
             strings = cells.cast(pa.string()).to_pylist()
         if odd is not None and None in strings:
@@ -82,6 +84,26 @@ def bits(mask: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 def take_rows(array: pa.Array, rows: np.ndarray[Any, Any]) -> pa.Array:
     return array.take(column(rows.astype(np.int64), pa.int64()))
+
+
+def _temporal_strings(cells: pa.Array) -> list[str | None]:
+    """As Arrow prints them, and as databases do what Arrow has no words for: midnight at the end of a day, years before
+    1, and those after 32767, which it prints as others."""
+    strings: list[str | None] = cells.cast(pa.string()).to_pylist()
+    if pa.types.is_time64(cells.type):
+        return [None if text is None else "24:00:00" if text.startswith("<") else text for text in strings]
+    zone = "Z" if pa.types.is_timestamp(cells.type) and cells.type.tz else ""
+    unit = "D" if pa.types.is_date32(cells.type) else cells.type.unit
+    numbers = cells.cast(pa.int32() if unit == "D" else pa.int64()).to_pylist()
+    first, last = (int(np.array(day, f"datetime64[{unit}]").astype(np.int64)) for day in ("0001-01-01", "9999-12-31"))
+    for row, number in enumerate(numbers):
+        if number is None or first <= number < last:
+            continue
+        printed = str(np.array(number, f"datetime64[{unit}]"))
+        year, _, rest = printed.lstrip("-").partition("-")
+        before = number < first  # there is no year 0: what is called so is 1 BC
+        strings[row] = f"{int(year) + before:04d}-{rest.replace('T', ' ')}{zone}{' BC' if before else ''}"
+    return strings
 
 
 def _bytes(array: pa.Array) -> pa.Array:

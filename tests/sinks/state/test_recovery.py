@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -22,8 +23,10 @@ from tests.sinks.state.support import (
 )
 from tests.support.changes import changes, column, delivery, structure
 from tests.support.origin import session
+from tidemill.errors import Refused
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.block import Op
+from tidemill.sinks.clickhouse import ClickHouseSink
 from tidemill.sinks.starrocks import StarRocksSink
 
 SINCE = 10
@@ -189,3 +192,43 @@ def test_lanes_that_meet_a_table_made_since_at_the_same_time_note_their_keys_tog
     assert not failures
     assert there.sink().end_recovery(T, "orders", SINCE, remove=True) == 1
     assert there.rows() == [(1, "new", "n"), (2, "new", "n")]
+
+
+def test_a_row_that_the_gap_left_gives_up_its_unique_values(postgres_there: PostgresThere) -> None:
+    """They are another row's at the source: the constraint refused that one for good, and with it the copy."""
+    there, _, _ = postgres_there
+    there.run("CREATE TABLE t (id bigint PRIMARY KEY, name text UNIQUE DEFERRABLE INITIALLY DEFERRED, note text)")
+    there.run("INSERT INTO t SELECT n, 'm' || n, 'n' FROM generate_series(1, 8) n")
+    sink = there.sink()
+    sink.begin_recovery([T], "orders", SINCE)
+    copied = [(Op.READ, None, row(n, name)) for n, name in enumerate(("m7", "m2", "m3"))]
+    there.write(changes(T, *copied, first=SINCE), start=SINCE, sink=sink)
+    assert (8, "m8", "n") in there.rows(), "what is in nobody's way stays until the end"
+    there.write(changes(T, (Op.READ, None, row(3, "m1")), first=SINCE + 3), start=SINCE + 3, sink=sink)
+    moved = changes(T, (UPDATE, {"id": 3}, row(4, "m5", None)), first=SINCE + 4, unchanged={0: ["note"]})
+    there.write(moved, start=SINCE + 4, sink=sink)
+    sink.end_recovery(T, "orders", SINCE, remove=True)
+    assert there.rows() == [(0, "m7", "n"), (1, "m2", "n"), (2, "m3", "n"), (4, "m5", "n")]
+
+
+@pytest.mark.parametrize("other", ["of the same source", "of another pipeline"])
+def test_rows_of_another_table_in_the_same_target_are_neither_removed_nor_called_extra(
+    there: Destination, other: str
+) -> None:
+    """Whose a row is, is not known: those of the other table were removed, since this recovery did not write them."""
+    theirs = structure("u", *T.columns)
+    settings: dict[str, Any] = {"table": "t"}
+    if isinstance(there.sink(), ClickHouseSink):
+        settings["shared_tables"] = True
+    sink = there.sink(**settings)
+    there.write(changes(T, (INSERT, None, row(1))), sink=sink)
+    second = sink if other == "of the same source" else there.sink(id="second", **settings)
+    source = "orders" if second is sink else "shop"
+    events = changes(theirs if second is sink else T, (INSERT, None, row(2)), first=1)
+    second.write(replace(delivery(events, start=1, pipeline="shop" if second is sink else "other"), source=source))
+    sink.begin_recovery([T], "orders", SINCE)
+    with pytest.raises(Refused):
+        sink.end_recovery(T, "orders", SINCE, remove=True)
+    assert there.rows() == [(1, "a", "n"), (2, "a", "n")]
+    with pytest.raises(Refused):
+        sink.audit(T, "orders")

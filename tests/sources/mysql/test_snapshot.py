@@ -15,6 +15,7 @@ import pytest
 
 from tests.servers.mysql import private_server
 from tests.sources.mysupport import account, config, opened
+from tests.support.changes import column
 from tests.support.seed import sample
 from tidemill.capture.window import ChunkWindow, Verdict
 from tidemill.errors import StructureChanged
@@ -24,6 +25,7 @@ from tidemill.model.position import Position
 from tidemill.model.rowkeys import key_strings, moved_with_holes
 from tidemill.model.snapshot import Bound, Chunk, SnapshotTable
 from tidemill.sources.mysql import MysqlSource
+from tidemill.sources.mysql.chunks import KeyColumn
 from tidemill.sources.mysql.copyable import end
 from tidemill.sources.mysql.errors import GrantMissing
 from tidemill.sources.mysql.snapshot import MysqlSnapshotReader
@@ -465,3 +467,17 @@ def test_rows_of_the_past_of_a_versioned_table_are_copied_as_the_stream_has_them
         points = tuple(key_strings(blocks[0], [0, 2]))
         assert sorted(_rows(_blocks(reader, Chunk("t", 0, points=points), table), "id")) == [(1,), (2,)]
         reader.close()
+
+
+@pytest.mark.parametrize(
+    ("native", "text", "wanted"),
+    [
+        ("float", "0.1", "`k` = 0.10000000149011612e0"),
+        ("double", "0.1", "`k` = 0.1e0"),
+        ("enum('a','')", "", "`k` IN (0, 2)"),
+        ("enum('a','')", "a", "`k` = 1"),
+    ],
+)
+def test_a_key_is_looked_up_by_the_value_that_the_server_compares(native: str, text: str, wanted: str) -> None:
+    """A FLOAT is compared as a double, and no row had 0.1; what is no label of an ENUM reads as the empty one."""
+    assert KeyColumn(column("k", native, pa.string())).equals(text) == wanted

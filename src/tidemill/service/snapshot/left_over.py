@@ -12,7 +12,7 @@ from contextlib import closing
 from tidemill.config.advice import fill_in
 from tidemill.config.pipeline import Pipeline
 from tidemill.contracts import RecoverableSink, SnapshotRecord, TableCopy
-from tidemill.errors import Refused
+from tidemill.errors import Refused, TidemillError, is_retryable
 from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
 from tidemill.model.snapshot import TableState
@@ -33,6 +33,7 @@ class LeftOver:
         self._filtered, self._delivered = frozenset(filtered), delivered
         self._wanted = LogReader(pipeline.log_uri).tail().offset  # the whole copy stands before it
         self._done: set[str] = set()
+        self._ended: set[tuple[str, str]] = set()  # sinks, each with a table whose left-over rows are gone
 
     def remove(self, tables: Sequence[TableCopy]) -> bool:
         """True when every sink has removed what is left over, or cannot. Errors of a sink that a retry may mend are
@@ -56,14 +57,24 @@ class LeftOver:
                 "recovery.processors", sink=name,
                 fix="Rows that processors send to tables of other names are not looked at: compare those yourself.",
             )  # fmt: skip
+        waits: TidemillError | None = None
         for copy in tables:
+            if (name, copy.name) in self._ended:
+                continue
             table = copy.structure.table
             whole = copy.state is TableState.READY and copy.name not in self._filtered and not given_up
             try:
                 removed = sink.end_recovery(table, self._pipeline.source_id, self._since, remove=whole)
             except Refused as error:
+                self._ended.add((name, copy.name))
                 events.warn("recovery.rows_stay", sink=name, table=copy.name, error=error.what, fix=error.fix)
                 continue
+            except TidemillError as error:
+                if not is_retryable(error):
+                    raise
+                waits = error  # for rows of another table that point to them, maybe
+                continue
+            self._ended.add((name, copy.name))
             failpoint("recovery.removed")
             if not whole:
                 events.warn(
@@ -76,6 +87,8 @@ class LeftOver:
                 )  # fmt: skip
             elif table.key:
                 events.emit("recovery.removed", sink=name, table=copy.name, rows=removed)
+        if waits is not None:
+            raise waits
 
 
 def abandon(pipeline: Pipeline, tables: Sequence[TableCopy]) -> None:

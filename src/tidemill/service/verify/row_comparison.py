@@ -199,6 +199,8 @@ def _keys(block: Block, rows: Sequence[int]) -> list[Bound]:
 
 
 def _digest(block: Block, row: int) -> str:
-    """Of the row's values, as Arrow prints them."""
-    parts = [block.batch.column(name).slice(row, 1) for name in ("after", "odd") if block.column(name) is not None]
-    return hashlib.sha256("".join(part.to_string() for part in parts).encode()).hexdigest()
+    """Of the row's values, as Arrow prints them. What stands beside them counts only where this row has some: whether
+    its block has such a column depends on the other rows."""
+    after, odd = block.batch.column("after").slice(row, 1).to_string(), block.column("odd")
+    beside = odd[row].as_py() if odd is not None else None
+    return hashlib.sha256(f"{after}{beside or ''}".encode()).hexdigest()

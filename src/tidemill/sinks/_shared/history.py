@@ -73,13 +73,13 @@ class WriterHistory(Generic[NameT]):
     where: str
     joined: bool = False
     _notes: dict[str, list[WriterNote]] = field(default_factory=dict)  # by database
-    _admitted: set[NameT] = field(default_factory=set)
+    _admitted: set[tuple[NameT, str]] = field(default_factory=set)  # targets, each with a table that fills it
 
     def admit(self, name: NameT, block: Block, delivery: Delivery) -> None:
         """Before the first row of a block is written: `Refused` if the table's versions are of another log."""
-        if name not in self._admitted:
+        if (name, block.table.full_name) not in self._admitted:
             self._look(name, block, delivery)
-            self._admitted.add(name)
+            self._admitted.add((name, block.table.full_name))
         own = [note for note in self._notes[name.database] if self._is_ours(note, delivery)]
         if own and delivery.start < min(note.start for note in own):
             raise self._other_log(
@@ -116,11 +116,21 @@ class WriterHistory(Generic[NameT]):
                 fix='Give each its own "table", or set shared_tables: true if their keys can never be the same.',
             )  # fmt: skip
         mine = [n for n in notes if self._is_ours(n, delivery) and n.table == name.table]
-        if not mine:
+        if not any(n.source_table == block.table.full_name for n in mine) if self.joined else not mine:
             first = _first(name, block, delivery, self)
             self.notebook.write(name.database, first)
             notes.append(first)
         self._notes[name.database] = notes
+
+    def require_one_writer(self, name: NameT, what: str) -> None:
+        """`Refused`, with `what` cannot be done, where several tables fill this one."""
+        notes = [note for note in self.notebook.read(name.database) if note.table == name.table]
+        writers = sorted({f'{note.source_table} by "{note.sink}" of "{note.pipeline}"' for note in notes})
+        if len(writers) > 1:
+            raise Refused(
+                f"{what}: {name.plain} is written from {', '.join(writers)}", where=self.where,
+                fix="Whose a row is, is not known. Compare them, and remove what is left over, yourself.",
+            )  # fmt: skip
 
     def _is_ours(self, note: WriterNote, delivery: Delivery) -> bool:
         return (note.pipeline, note.sink, note.base) == (delivery.pipeline, self.sink, self.base)

@@ -208,9 +208,10 @@ class ClickHouseSink(BaseSink[ClickHouseConfig]):
     def audit(self, table: Table, source: str, *, values: bool = False) -> ClickHouseAudit:
         from tidemill.sinks.clickhouse.audit import ClickHouseAudit
 
-        if self.config.mode != "upsert":
+        if self.config.mode != "upsert" or self.config.shared_tables:
             raise Refused(
-                "a changelog has events, not rows", where=self._where(),
+                "which rows are extra is not known in a table that several sources share"
+                if self.config.shared_tables else "a changelog has events, not rows", where=self._where(),
                 fix="verify works with mode: upsert, and with tables that no other source fills.",
             )  # fmt: skip
         name = self._name(table, source)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from tidemill.contracts import BaseSink, Capabilities, Check, Place, SinkConfig
-from tidemill.errors import ConfigError, Poisoned
+from tidemill.errors import ConfigError, Poisoned, Refused
 from tidemill.model.block import Block
 from tidemill.model.delivery import Delivery, Receipt, Tier
 from tidemill.model.position import Offset
@@ -31,6 +31,7 @@ from tidemill.sinks._shared.prefetch import prefetch
 from tidemill.sinks._shared.resume_scheme import fresh_units
 from tidemill.sinks._shared.unfollowed import Looks
 from tidemill.sinks.postgres.audit import PostgresAudit
+from tidemill.sinks.postgres.older import StructureMemories
 from tidemill.sinks.postgres.recovery import Recoveries
 from tidemill.sinks.postgres.resume import PlanChanged, Positions, PostgresResumption
 from tidemill.sinks.postgres.tables import PostgresTables, Rules
@@ -207,6 +208,12 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
             db = connect(self.config.model_copy(update={"statement_timeout_seconds": _AUDIT_SECONDS}), self._where)
             try:
                 schema, name = self._render(table, source)
+                if others := self._others(db, table, source):
+                    raise Refused(
+                        f"{schema}.{name} has rows of {others} too", where=self._where,
+                        fix="verify works with tables that no other table fills: which of the rows are extra is not "
+                        "known.",
+                    )  # fmt: skip
                 there = target_columns(db, schema, name)
                 return PostgresAudit(db, schema, name, table, there, self._where, values=values)
             except BaseException:
@@ -225,9 +232,26 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
         patient = self.config.model_copy(update={"statement_timeout_seconds": _AUDIT_SECONDS})
         with explain_errors(self._where), contextlib.closing(connect(patient, self._where)) as db:
             db.execute("SET row_security = off")  # a policy that hides rows is an error
+            others = self._others(db, table, source) if remove else ""
             with db.transaction():
                 recoveries = Recoveries(db, self.config.state_schema)
-                return recoveries.end(self._render(table, source), since, remove=remove, where=self._where)
+                place = self._render(table, source)
+                removed = recoveries.end(place, since, remove=remove and not others, where=self._where)
+        if others:
+            raise Refused(
+                f"rows that the source no longer has stay in {'.'.join(place)}, which {others} fills too",
+                where=self._where,
+                fix="Whose they are is not known: remove them yourself.",
+            )
+        return removed
+
+    def _others(self, db: Connection, table: Table, source: str) -> str:
+        """Tables that fill the target besides this one, for people; they may be of other pipelines."""
+        schema, name = self._render(table, source)
+        writers = StructureMemories(db, self.config.state_schema).read(schema, name).writers
+        return ", ".join(
+            sorted(f'{other} of "{of}"' for of, other in writers if (of, other) != (source, table.full_name))
+        )
 
     def doctor(self) -> Iterable[Check]:
         from tidemill.sinks.postgres.checks import run_checks
@@ -239,7 +263,7 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
         found = self._targets.get(table.full_name)
         if found is None or not self.knows(table):
             schema, name = self._render(table, source)
-            found = self._tables(db).follow(table, schema, name, since, redelivered=redelivered)
+            found = self._tables(db).follow(table, schema, name, since, source=source, redelivered=redelivered)
             self._targets[table.full_name] = found
             self._looks.record(table.full_name, found.notices)
         return found

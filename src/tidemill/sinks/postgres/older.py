@@ -21,35 +21,48 @@ from tidemill.schema.diff import diff
 if TYPE_CHECKING:
     from psycopg import sql
 
+    from tidemill.sinks._shared.pg_client import Connection
+
 T = TypeVar("T")
 _MOST_BEFORE = 1000
+
+Writer = tuple[str, str]
+"""The id of a source, and the full name of its table."""
 
 
 @dataclass(frozen=True, slots=True)
 class StructureMemory:
     """What the target was last made like, and the offset that this came with. `before` are the structures that it had
-    until then; None where a version that did not note them made the table."""
+    until then; None where a version that did not note them made the table. `writers`: the source tables that have
+    filled it."""
 
     table: Table | None = None
     since: Offset = 0
     before: tuple[str, ...] | None = ()
+    writers: tuple[Writer, ...] = ()
 
     @classmethod
     def from_json(cls, text: str) -> StructureMemory:
         doc = orjson.loads(text)
         before = doc.get("before")
-        return cls(Table.from_json(text), int(doc.get("since", 0)), None if before is None else tuple(before))
+        return cls(
+            Table.from_json(text), int(doc.get("since", 0)), None if before is None else tuple(before),
+            tuple((source, table) for source, table in doc.get("writers", ())),
+        )  # fmt: skip
 
     def to_json(self) -> str:
         assert self.table is not None
-        doc = orjson.loads(self.table.to_json()) | {"since": self.since}
+        doc = orjson.loads(self.table.to_json()) | {"since": self.since, "writers": self.writers}
         return orjson.dumps(doc if self.before is None else doc | {"before": self.before}).decode()
 
     def then(self, table: Table, since: Offset) -> StructureMemory:
         before = self.before
         if before is not None and self.table is not None:
             before = (*before, _digest(self.table))[-_MOST_BEFORE:]
-        return StructureMemory(_with_initials(table, self.table), since, before)
+        return StructureMemory(_with_initials(table, self.table), since, before, self.writers)
+
+    def written_by(self, writer: Writer) -> StructureMemory:
+        return self if writer in self.writers else replace(self, writers=(*self.writers, writer))
 
     def is_newer(self, table: Table, since: Offset, there: Collection[str], redelivered: bool) -> bool:
         """Whether the target has followed a later structure. An offset alone does not tell: a log that began anew
@@ -64,6 +77,44 @@ class StructureMemory:
         had = known.version > table.version if self.before is None else _digest(table) in self.before
         # A column that is nowhere any more is made again: without it, the values would be lost.
         return had and all(c.name in there for c in diff(table, known).dropped)
+
+
+class StructureMemories:
+    """What the targets of a database were made like, in `tidemill_tables`. Inside of the caller's transaction."""
+
+    def __init__(self, db: Connection, state_schema: str) -> None:
+        self._db, self._state = db, state_schema
+
+    def recall(self, table: Table, schema: str, name: str) -> StructureMemory:
+        found = self.read(schema, name)
+        if found.table is not None and found.table.full_name == table.full_name:
+            return found
+        # Made like another table of the source: no column of this one was renamed or dropped since.
+        return StructureMemory(writers=found.writers)
+
+    def read(self, schema: str, name: str) -> StructureMemory:
+        """Empty before the first delivery has made the sink's own tables."""
+        from psycopg import sql
+
+        state = sql.Identifier(self._state, "tidemill_tables")
+        if self._db.execute("SELECT to_regclass(%s)", [state.as_string(self._db)]).fetchone() == (None,):
+            return StructureMemory()
+        row = self._db.execute(
+            sql.SQL("SELECT source::text FROM {} WHERE schema_name = %s AND table_name = %s").format(state),
+            [schema, name],
+        ).fetchone()
+        return StructureMemory() if row is None else StructureMemory.from_json(row[0])
+
+    def remember(self, schema: str, name: str, memory: StructureMemory) -> None:
+        from psycopg import sql
+
+        self._db.execute(
+            sql.SQL(
+                "INSERT INTO {} (schema_name, table_name, source) VALUES (%s, %s, %s::json) "
+                "ON CONFLICT (schema_name, table_name) DO UPDATE SET source = EXCLUDED.source"
+            ).format(sql.Identifier(self._state, "tidemill_tables")),
+            [schema, name, memory.to_json()],
+        )
 
 
 def is_replaced(known: Table, table: Table) -> bool:

@@ -20,7 +20,7 @@ from tidemill.schema.diff import Diff, diff
 from tidemill.sinks._shared import unfollowed
 from tidemill.sinks.postgres.copy_text import plain
 from tidemill.sinks.postgres.exact import doubt
-from tidemill.sinks.postgres.older import StructureMemory, is_replaced, places, renames
+from tidemill.sinks.postgres.older import StructureMemories, is_replaced, places, renames
 from tidemill.sinks.postgres.target import Target, TargetColumn, check_names, columns, has_unique, rewrite_rule
 from tidemill.sinks.postgres.types import target_type, widens
 from tidemill.telemetry.events import emit
@@ -45,21 +45,25 @@ class Rules:
 class PostgresTables:
     def __init__(self, db: Connection, state_schema: str, rules: Rules, where: str) -> None:
         self._db = db
-        self._state = state_schema
+        self._memories = StructureMemories(db, state_schema)
         self._rules = rules
         self._where = where
 
-    def follow(self, table: Table, schema: str, name: str, since: Offset, *, redelivered: bool = False) -> Target:
+    def follow(
+        self, table: Table, schema: str, name: str, since: Offset, *, source: str, redelivered: bool = False
+    ) -> Target:
         """The target of this version of the table, whose rows come from `since` on; created or changed where it must
-        be. Events of an older structure change nothing: their values go where their columns are now."""
+        be. Events of an older structure change nothing: their values go where their columns are now. That this table
+        of `source` fills the target is noted."""
+        writer = source, table.full_name
         self._check_structure(schema, name, table)
-        found, memory = columns(self._db, schema, name), self._recall(table, schema, name)
+        found, memory = columns(self._db, schema, name), self._memories.recall(table, schema, name)
         if found and memory.is_newer(table, since, found, redelivered):
             return self._target(table, schema, name, found, memory.table)
-        if not self._needs_change(table, found, memory.table):
+        if not self._needs_change(table, found, memory.table) and writer in memory.writers:
             return self._target(table, schema, name, found)
         self._db.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemill', 0))")
-        found, memory = columns(self._db, schema, name), self._recall(table, schema, name)
+        found, memory = columns(self._db, schema, name), self._memories.recall(table, schema, name)
         unsaid: dict[str, str] = {}
         if not found:
             self._create(table, schema, name)
@@ -67,19 +71,18 @@ class PostgresTables:
             return self._target(table, schema, name, found, memory.table)
         elif self._needs_change(table, found, memory.table):
             unsaid = self._change(table, schema, name, found, memory.table, since)
-        self._remember(schema, name, memory.then(table, since))
+        else:
+            self._memories.remember(schema, name, memory.written_by(writer))
+            return self._target(table, schema, name, found)
+        self._memories.remember(schema, name, memory.then(table, since).written_by(writer))
         return self._target(table, schema, name, columns(self._db, schema, name), unsaid=unsaid)
 
     def plan(self, table: Table, schema: str, name: str, since: Offset) -> tuple[str, ...]:
         """The statements that `follow` would run at the target, in order. Runs none of them, and may come before the
         first delivery has made the sink's own tables."""
-        from psycopg import sql
-
         self._check_structure(schema, name, table)
-        state = sql.Identifier(self._state, "tidemill_tables").as_string(self._db)
-        has_state = self._db.execute("SELECT to_regclass(%s) IS NOT NULL", [state]).fetchone() == (True,)
         found = columns(self._db, schema, name)
-        memory = self._recall(table, schema, name) if has_state else StructureMemory()
+        memory = self._memories.recall(table, schema, name)
         if not found:
             statements = self._creation(table, schema, name)
         elif memory.is_newer(table, since, found, False) or not self._needs_change(table, found, memory.table):
@@ -368,29 +371,6 @@ class PostgresTables:
         required = sql.SQL(" NOT NULL" if not column.nullable or column.name in table.key else "")
         kind = sql.SQL(target_type(column.type, self._rules.types))
         return sql.SQL("{} {}{}").format(sql.Identifier(column.name), kind, required)
-
-    def _recall(self, table: Table, schema: str, name: str) -> StructureMemory:
-        from psycopg import sql
-
-        state = sql.Identifier(self._state, "tidemill_tables")
-        row = self._db.execute(
-            sql.SQL("SELECT source::text FROM {} WHERE schema_name = %s AND table_name = %s").format(state),
-            [schema, name],
-        ).fetchone()
-        found = StructureMemory() if row is None else StructureMemory.from_json(row[0])
-        # Made like another table of the source: no column of this one was renamed or dropped since.
-        return found if found.table is not None and found.table.full_name == table.full_name else StructureMemory()
-
-    def _remember(self, schema: str, name: str, memory: StructureMemory) -> None:
-        from psycopg import sql
-
-        self._db.execute(
-            sql.SQL(
-                "INSERT INTO {} (schema_name, table_name, source) VALUES (%s, %s, %s::json) "
-                "ON CONFLICT (schema_name, table_name) DO UPDATE SET source = EXCLUDED.source"
-            ).format(sql.Identifier(self._state, "tidemill_tables")),
-            [schema, name, memory.to_json()],
-        )
 
 
 def _names(names: tuple[str, ...]) -> sql.Composed:

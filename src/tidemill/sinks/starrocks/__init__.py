@@ -178,14 +178,18 @@ class StarRocksSink(BaseSink[StarRocksConfig]):
         """Rows go as they go with a TRUNCATE, also where `deletes` is `mark`."""
         if not remove or not table.key:
             return 0
-        return remove_older(self._open().tables, self._name(table, source), self.config.offset_base + since)
+        session, name = self._open(), self._name(table, source)
+        session.history.require_one_writer(name, "rows that the source no longer has stay")
+        return remove_older(session.tables, name, self.config.offset_base + since)
 
     def audit(self, table: Table, source: str, *, values: bool = False) -> StarRocksAudit:
         from tidemill.sinks.starrocks.audit import StarRocksAudit
 
         session = self.connect()
         try:
-            return StarRocksAudit(session.tables, self._name(table, source), table, values=values)
+            name = self._name(table, source)
+            session.history.require_one_writer(name, "which rows are extra is not known")
+            return StarRocksAudit(session.tables, name, table, values=values)
         except BaseException:
             session.connection.close()
             raise

@@ -35,6 +35,8 @@ class StarRocksNotebook:
         )
 
     def read(self, database: str) -> list[WriterNote]:
+        if not self.tables.describe(StarRocksTableName(database, TABLE)):
+            return []
         rows: list[tuple[Any, ...]] = self.tables.run(
             f"SELECT {_names(_NOTE)} FROM {StarRocksTableName(database, TABLE)}"
         )
@@ -45,7 +47,7 @@ class StarRocksNotebook:
 
     def write(self, database: str, note: WriterNote) -> None:
         """Of two lanes that note their first event at once the second one stays, which is as good."""
-        whose = (note.table, note.pipeline, note.sink, str(note.base))
+        whose = (note.table, note.source_table, note.pipeline, note.sink, str(note.base))
         identity = hashlib.sha256("\x00".join(whose).encode()).hexdigest()[:32]
         values = (
             identity, note.table, note.source_table, note.pipeline, note.sink, note.base, note.start, note.offset,

@@ -16,6 +16,7 @@ A comparison of rows, (a, b) > (1, 2), reads the whole index at MySQL. So ranges
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -83,6 +84,12 @@ class KeyColumn:
             return f"_{self.charset} X'{text}' COLLATE {self.collation}" if self.charset else f"X'{text}'"
         raise SourceError(f'"{text[:80]}" is no bound of a key of type {self.column.type.native}')
 
+    def equals(self, text: str) -> str:
+        """The condition of a value as Arrow prints it. What is no label of an ENUM is 0, and reads as the empty one."""
+        if self.base == "enum" and not text:
+            return f"{self.name} IN (0, {self.point(text)})"
+        return f"{self.name} = {self.point(text)}"
+
     def point(self, text: str) -> str:
         """The literal of a value as Arrow prints it: text in UTF-8, a label, bytes in hexadecimal."""
         match self.base:
@@ -96,6 +103,8 @@ class KeyColumn:
                 return {"true": "1", "false": "0"}.get(text.lower()) or self.literal(text)
             case "decimal":
                 return self.literal(format(Decimal(text), "f"))
+            case "float":  # compared as a double: 0.1 is 0.10000000149011612 there
+                return self.literal(repr(struct.unpack("f", struct.pack("f", float(text)))[0]))
             case base if base in _TEMPORALS:
                 return self.literal(text.replace("T", " ").removesuffix("Z").removesuffix("+00:00"))
         if self.charset:

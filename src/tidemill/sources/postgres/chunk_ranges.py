@@ -11,7 +11,7 @@ anew (VACUUM FULL, CLUSTER, some ALTER TABLE): then it has another file, and is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -37,7 +37,25 @@ class KeyRange:
     first: int | None = None
 
 
-def measure_keys(db: psycopg.Connection, relation: str, key: Sequence[str], types: Sequence[str]) -> KeyRange:
+_SYSTEM = "pg_catalog"
+# What is no class of its own, as an enum or an array, is compared by the system's operators.
+_OPERATORS = """
+WITH RECURSIVE base (name, kind) AS (
+    SELECT name, name::regtype::oid FROM unnest(%s::text[]) AS given (name)
+    UNION ALL
+    SELECT b.name, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.kind AND t.typtype = 'd'
+)
+SELECT b.name, n.nspname FROM base b
+JOIN pg_opclass c ON c.opcintype = b.kind AND c.opcdefault
+JOIN pg_am m ON m.oid = c.opcmethod AND m.amname = 'btree'
+JOIN pg_amop a ON a.amopfamily = c.opcfamily AND a.amopstrategy = 3 AND a.amoplefttype = b.kind
+    AND a.amoprighttype = b.kind
+JOIN pg_operator o ON o.oid = a.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
+"""
+
+
+def measure_keys(db: psycopg.Connection, relation: str, by: ChunkKey) -> KeyRange:
+    key, types = by.names, by.types
     backwards = ", ".join(f"{identifier(column)} DESC" for column in key)
     row = db.execute(
         f"SELECT {_key_columns(key)} FROM ONLY {relation} ORDER BY {backwards} LIMIT 1".encode()
@@ -53,26 +71,63 @@ def measure_keys(db: psycopg.Connection, relation: str, key: Sequence[str], type
 
 
 def next_key(
-    db: psycopg.Connection, relation: str, key: Sequence[str], types: Sequence[str], known: KeyRange,
-    after: Bound | None, rows: int,
-) -> Bound | None:  # fmt: skip
+    db: psycopg.Connection, relation: str, key: ChunkKey, known: KeyRange, after: Bound | None, rows: int
+) -> Bound | None:
     """The last key of the range of at most `rows` rows after `after`; None if it is the last range."""
     if known.first is not None and known.last is not None:
         end = (known.first - 1 if after is None else int(after[0])) + rows
         return (str(end),) if end < int(known.last[0]) else None
-    conditions = [compare(key, types, ">", after)] if after is not None else []
-    conditions += [compare(key, types, "<=", known.last)] if known.last is not None else []
+    conditions = [key.compare(">", after)] if after is not None else []
+    conditions += [key.compare("<=", known.last)] if known.last is not None else []
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    order = ", ".join(identifier(name) for name in key)
-    walk = f"SELECT {_key_columns(key)} FROM ONLY {relation}{where} ORDER BY {order} OFFSET {rows - 1} LIMIT 1"
+    order = ", ".join(identifier(name) for name in key.names)
+    walk = f"SELECT {_key_columns(key.names)} FROM ONLY {relation}{where} ORDER BY {order} OFFSET {rows - 1} LIMIT 1"
     row = db.execute(walk.encode()).fetchone()
     return None if row is None or tuple(row) == known.last else tuple(row)
 
 
-def compare(key: Sequence[str], types: Sequence[str], operator: str, bound: Bound) -> str:
-    columns = ", ".join(identifier(name) for name in key)
-    values = ", ".join(literal(text, kind) for text, kind in zip(bound, types, strict=True))
-    return f"({columns}) {operator} ({values})"
+@dataclass(frozen=True, slots=True)
+class ChunkKey:
+    """By what rows are ordered. `schemas`: where the operators of each column's type are; none: all are the system's.
+    Sessions have no search path, so that those of an extension (ltree, citext) are found by their full name only."""
+
+    names: Sequence[str]
+    types: Sequence[str]
+    schemas: Sequence[str] = ()
+
+    def compare(self, operator: str, bound: Bound) -> str:
+        names = [identifier(name) for name in self.names]
+        values = [literal(text, kind) for text, kind in zip(bound, self.types, strict=True)]
+        if all(schema == _SYSTEM for schema in self.schemas):
+            return f"({', '.join(names)}) {operator} ({', '.join(values)})"
+        return self._by_column(names, values, operator)
+
+    def _by_column(self, names: Sequence[str], values: Sequence[str], operator: str) -> str:
+        """A comparison of rows has the operators of one schema. a > 1 OR (a = 1 AND b > 2) is the same; the first
+        column's own condition is implied, but the server finds a range by it."""
+
+        def one(at: int, sign: str) -> str:
+            return f"{names[at]} OPERATOR({identifier(self.schemas[at])}.{sign}) {values[at]}"
+
+        last = len(names) - 1
+        if operator == "=":
+            return f"({' AND '.join(one(at, '=') for at in range(last + 1))})"
+        if not last:
+            return one(0, operator)
+        ways = [
+            " AND ".join(
+                [*(one(before, "=") for before in range(at)), one(at, operator if at == last else operator[0])]
+            )
+            for at in range(last + 1)
+        ]
+        return f"({one(0, operator[0] + '=')} AND ({' OR '.join(f'({way})' for way in ways)}))"
+
+
+def operator_schemas(db: psycopg.Connection, types: Collection[str]) -> dict[str, str]:
+    """Of types by their full names: the schema of the operators that the type is ordered by."""
+    outside = sorted(kind for kind in types if "." in kind)  # without a search path the system's own have no dot
+    rows = db.execute(_OPERATORS, [outside]).fetchall() if outside else []
+    return dict(rows)
 
 
 def _key_columns(key: Sequence[str]) -> str:

@@ -27,15 +27,16 @@ from tidemill.model.table import Table
 from tidemill.sources.postgres import tables as table_names
 from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.chunk_ranges import (
+    ChunkKey,
     KeyRange,
     Pages,
     check_file,
-    compare,
     file_query,
     measure_keys,
     measure_pages,
     next_bound,
     next_key,
+    operator_schemas,
     page_conditions,
 )
 from tidemill.sources.postgres.client import SESSION, CopySession, Endpoint, connect
@@ -72,16 +73,23 @@ class _Token:
     condition: str
     pages: bool = False  # without a key it may be read in ranges of pages
     most: int = -1  # it had not more rows when it was described; -1: not known
+    schemas: tuple[str, ...] = ()  # of the operators of the key's types, if not all are the system's
 
     def to_json(self) -> str:
         return orjson.dumps(
-            [self.oid, self.publication, self.signature, self.key_types, self.condition, self.pages, self.most]
-        ).decode()
+            [
+                self.oid, self.publication, self.signature, self.key_types, self.condition, self.pages, self.most,
+                self.schemas,
+            ]
+        ).decode()  # fmt: skip
+
+    def key(self, names: Sequence[str]) -> ChunkKey:
+        return ChunkKey(names, self.key_types, self.schemas)
 
     @classmethod
     def from_json(cls, text: str) -> _Token:
-        oid, publication, signature, types, condition, *rest = orjson.loads(text)
-        return cls(oid, publication, signature, tuple(types), condition, *rest)
+        oid, publication, signature, types, condition, pages, most, *schemas = orjson.loads(text)
+        return cls(oid, publication, signature, tuple(types), condition, pages, most, *map(tuple, schemas))
 
 
 class PostgresSnapshotReader:
@@ -146,6 +154,7 @@ class PostgresSnapshotReader:
         # At last: the structures hold at `high` or before it.
         sizes, high = self._measure(db, [oid for relation, leaves in copied for oid in leaves or [relation.oid]])
         pages = "update" in publication.kinds
+        operators = operator_schemas(db, {kind for one in said.values() for kind in one.key_types})
         found = []
         for relation, leaves in copied:
             if relation.oid not in tables:
@@ -155,7 +164,8 @@ class PostgresSnapshotReader:
             estimate = sum(rows for rows, _ in held)
             most = sum(rows for _, rows in held) if all(rows >= 0 for _, rows in held) else -1
             token = _Token(
-                relation.oid, publication.oid, one.signature, one.key_types, relation.filter, pages, most
+                relation.oid, publication.oid, one.signature, one.key_types, relation.filter, pages, most,
+                tuple(operators.get(kind, "pg_catalog") for kind in one.key_types) if operators else (),
             )  # fmt: skip
             leaf_names = ((published.relations[leaf].schema, published.relations[leaf].name) for leaf in leaves)
             parts = tuple(identifier(*name) for name in leaf_names)
@@ -190,11 +200,11 @@ class PostgresSnapshotReader:
     def _plan_keys(
         self, table: SnapshotTable, token: _Token, part: str, after: Bound | None, rows: int
     ) -> Bound | None:
-        name, key, types = part or _name(table), table.key, token.key_types
+        name, key = part or _name(table), token.key(table.key)
         with self._connect() as db:
             if after is None or (table.name, part) not in self._ranges:
-                self._ranges[table.name, part] = measure_keys(db, name, key, types)
-            return next_key(db, name, key, types, self._ranges[table.name, part], after, rows)
+                self._ranges[table.name, part] = measure_keys(db, name, key)
+            return next_key(db, name, key, self._ranges[table.name, part], after, rows)
 
     def _plan_pages(self, table: SnapshotTable, part: str, after: Bound | None, rows: int) -> Bound | None:
         with self._connect() as db:
@@ -317,15 +327,16 @@ def _name(table: SnapshotTable) -> str:
 
 
 def _copy(chunk: Chunk, table: SnapshotTable, token: _Token) -> str:
+    key = token.key(table.key)
     conditions = [f"({condition})" for condition in (token.condition, chunk.where) if condition]
     if not table.key:
         conditions += page_conditions(chunk)
     elif chunk.lower is not None:
-        conditions.append(compare(table.key, token.key_types, ">", chunk.lower))
+        conditions.append(key.compare(">", chunk.lower))
     if table.key and chunk.upper is not None:
-        conditions.append(compare(table.key, token.key_types, "<=", chunk.upper))
+        conditions.append(key.compare("<=", chunk.upper))
     if chunk.points:
-        points = [compare(table.key, token.key_types, "=", _print(point, token)) for point in chunk.points]
+        points = [key.compare("=", _print(point, token)) for point in chunk.points]
         conditions.append(f"({' OR '.join(points)})")
     columns = ", ".join(identifier(c.name) for c in table.table.columns)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
