@@ -159,6 +159,20 @@ spec:
             time.sleep(_WATCH_SECONDS)
 
 
+def rows_of(result: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """For people: the columns' names, and a row for each rate into each sink."""
+    columns = (*HOPS, *PARTS)
+    return ["mode", "sink", "events/s", *(each.replace("_", " ") for each in columns)], [
+        (
+            one["mode"],
+            one["sink"],
+            f"{one['rate']:,}",
+            *(f"{one[each]['p50']} / {one[each]['p99']}" for each in columns),
+        )
+        for one in result["measured"]
+    ]
+
+
 def summary(
     log_uri: str, reports: Sequence[tuple[float, BatchReport]], *, skip: Callable[[BlockRef], bool] = lambda ref: False
 ) -> dict[str, Any]:

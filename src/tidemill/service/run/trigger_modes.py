@@ -46,7 +46,7 @@ def choose_triggers(
         trigger, lanes = pipeline.spec.trigger, standing_lanes(pipeline)
         fits = slots is None or held + need + lanes < slots
         if lanes and speculates and trigger.chosen:
-            raise _speculating(pipeline, master)
+            raise _refuse_speculation(pipeline, master)
         if lanes and not trigger.chosen and (not fits or speculates):
             triggers[pipeline.name] = trigger.model_copy(update={"mode": "micro_batch"})
         else:
@@ -78,7 +78,7 @@ def _slots(master: str) -> int | None:
     return Spark(master=master).slots
 
 
-def _speculating(pipeline: Pipeline, master: str) -> EnvironmentProblem:
+def _refuse_speculation(pipeline: Pipeline, master: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         f'pipeline "{pipeline.name}" asks for trigger.mode {pipeline.spec.trigger.mode}, but its session has '
         "spark.speculation: Spark would start a second task for each lane that stands",
