@@ -15,7 +15,7 @@ from tidemill.errors import ConfigError
 from tidemill.lab.bench.baselines import BASELINES
 from tidemill.lab.bench.formats import FormatsBench
 from tidemill.lab.bench.lanes import LanesBench
-from tidemill.lab.bench.latency import HOPS, LatencyBench, summary
+from tidemill.lab.bench.latency import HOPS, PARTS, LatencyBench, summary
 from tidemill.lab.bench.material import TABLE, Material
 from tidemill.lab.bench.plots import save_lanes, save_latency, save_scale, save_throughput
 from tidemill.lab.bench.processors import FilterBench, ProcessorsBench
@@ -24,6 +24,7 @@ from tidemill.lab.bench.sinks import SinksBench
 from tidemill.lab.bench.soak import MODES, SoakBench
 from tidemill.lab.bench.sqlite import SqliteBench
 from tidemill.log import LogConfig, LogReader, LogWriter
+from tidemill.model.delivery import Receipt
 from tidemill.stream.report import BatchReport
 
 #: Sinks that are not measured, each with its reason.
@@ -119,13 +120,18 @@ def test_latency_is_told_hop_by_hop_and_the_hops_add_up(tmp_path: Path) -> None:
     log.close()
     written = [entry.written_at for entry in LogReader(str(tmp_path)).entries()]
     saved = written[-1] / 1000 + 0.050
-    report = BatchReport(0, 0, 20, position(2), 1, 0.030, 0, (), delivery_seconds=0.020)
+    receipts = (
+        Receipt("a", 0, encode_seconds=0.001, write_seconds=0.002),
+        Receipt("b", 0, encode_seconds=0.003, write_seconds=0.012),
+    )
+    report = BatchReport(0, 0, 20, position(2), 1, 0.030, 0, receipts, delivery_seconds=0.020)
     found = summary(str(tmp_path), [(saved, report)])
     assert found["events"] == 20
     assert found["taken_to_delivered"]["p50"] == 20
     assert found["delivered_to_saved"]["p99"] == 10
     assert 20 <= found["logged_to_taken"]["p99_9"] <= 20 + written[-1] - written[0] + 0.01
-    assert found.keys() == {"events", *HOPS}
+    assert [found[part]["p50"] for part in PARTS] == [3, 12, 5]
+    assert found.keys() == {"events", *HOPS, *PARTS}
 
 
 def test_a_sink_whose_latency_is_not_measured_is_named() -> None:

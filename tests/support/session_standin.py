@@ -3,5 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
-NO_SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[64]"))
-"""All that is asked of a session before a run: how many slots it has."""
+
+def session_of(master: str, **conf: str) -> Any:
+    """All that is asked of a session before a run: how many slots it has, and whether it starts tasks twice."""
+    return SimpleNamespace(sparkContext=SimpleNamespace(master=master, getConf=lambda: conf))
+
+
+NO_SPARK = session_of("local[64]")

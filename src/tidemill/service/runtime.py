@@ -28,11 +28,11 @@ from tidemill.disk.private import open_file
 from tidemill.errors import LifecycleError, TidemillError, UnknownPipeline
 from tidemill.service.cause import Cause
 from tidemill.service.lease.leases import LeaseKeeper
+from tidemill.service.run.session_slots import SessionSlots
 from tidemill.service.run.spark_session import check_agreement, log_of, open_session
 from tidemill.service.run.status import PipelineStatus, State
 from tidemill.service.run.subscribers import Subscribers
 from tidemill.service.run.supervisor import STOP_SECONDS, Ending, Supervisor
-from tidemill.service.run.trigger_modes import choose_triggers, report_turns, standing_lanes
 from tidemill.stream.report import BatchReport
 from tidemill.telemetry import events
 from tidemill.telemetry.metrics import Metrics
@@ -82,6 +82,7 @@ class Runtime:
         self._closed = False
         self._subscribers = Subscribers()
         self._session_changing = threading.Lock()  # held while Spark starts, which takes seconds
+        self._slots = SessionSlots()
 
     def __enter__(self) -> Runtime:
         return self
@@ -205,7 +206,7 @@ class Runtime:
                         chosen.append(supervisor)
                 spark = self._session(chosen[0].pipeline) if chosen and not paused else None
                 if spark is not None:
-                    self._choose_triggers(chosen, spark.sparkContext.master)
+                    held.enter_context(self._slots.choose(chosen, self._supervisors.values(), spark))
                 undoing.pop_all()
             for number, supervisor in enumerate(chosen):
                 try:
@@ -362,19 +363,6 @@ class Runtime:
 
     def _runnable(self, pipelines: Sequence[Pipeline]) -> list[Pipeline]:
         return [each for each in pipelines if self._runs is None or each.name in self._runs]
-
-    def _choose_triggers(self, chosen: list[Supervisor], master: str) -> None:
-        beside = [each for each in self._supervisors.values() if each not in chosen]
-        held = sum(
-            standing_lanes(each.pipeline, each.trigger)
-            for each in beside
-            if each.state in (State.RUNNING, State.FAILING)
-        )
-        pipelines = [each.pipeline for each in chosen]
-        triggers = choose_triggers(pipelines, master, held)
-        for supervisor in chosen:
-            supervisor.trigger = triggers[supervisor.pipeline.name]
-        report_turns(pipelines, triggers, master)
 
     def _find(self, name: str) -> Supervisor:
         supervisor = self._supervisors.get(name)

@@ -80,7 +80,9 @@ def test_who_asks_for_real_time_gets_it_or_an_error(load: Load) -> None:
 
 
 def test_a_session_that_starts_tasks_twice_has_no_standing_ones(load: Load) -> None:
-    assert modes([load("a", more='  spark: {conf: {spark.speculation: "true"}}')], "local[*]") == ["micro_batch"]
+    twice = load("a", more='  spark: {conf: {spark.speculation: "true"}}')
+    assert modes([twice], "local[*]") == ["micro_batch"]
+    assert modes([load("b"), twice], "local[64]") == ["micro_batch", "micro_batch"], "they share the session"
 
 
 def test_a_pipeline_that_takes_turns_says_why(load: Load, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ import weakref
 from collections import Counter, defaultdict
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -98,6 +99,38 @@ def test_a_standing_worker_that_dies_or_freezes_in_a_write_costs_an_epoch_and_it
     assert [(note["start"], note["end"]) for note in mill.notes()] == [(0, 5), (5, 10), (10, 15)]
     assert len({note["pid"] for note in mill.notes()}) == 2
     assert mill.offsets() == list(range(15))
+
+
+def test_no_lane_of_a_lost_epoch_still_writes_when_those_of_the_next_one_stand(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's job ends with the first of its tasks that fails. The others are told to, and may be in a write."""
+    rows = ROWS_PER_LANE * 2
+    loop = mill.loop(trigger=REAL_TIME, lanes=2)
+    hold = mill.directory / "s.hold"
+    pids: dict[int, int] = {}
+    still_there: list[bool] = []
+
+    def emit(event: str, **fields: object) -> None:
+        if event == "stream.lanes_standing" and pids:
+            still_there.append(Path(f"/proc/{pids[1]}").exists())
+            hold.unlink(missing_ok=True)
+
+    monkeypatch.setattr(realtime, "emit", emit)
+    loop.start()
+    try:
+        mill.log.append(make_change(rows))
+        mill.wait(loop, lambda: loop.checkpoint.offset == rows, SECONDS)
+        hold.touch()
+        mill.log.append(make_change(rows, number=2))
+        mill.wait(loop, hold.with_suffix(".held").exists, SECONDS)
+        pids.update((note["lane"], note["pid"]) for note in mill.notes())
+        os.kill(pids[0], signal.SIGKILL)
+        mill.wait(loop, lambda: loop.checkpoint.offset == rows * 2, SECONDS)
+    finally:
+        loop.stop()
+    assert still_there == [False]
+    assert mill.offsets() == list(range(rows * 2))
 
 
 @pytest.mark.parametrize(("killed", "resumed"), [("real_time", "micro_batch"), ("micro_batch", "real_time")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
 import time
@@ -203,6 +204,26 @@ def test_a_caller_that_never_speaks_does_not_hold_up_the_lanes(stage: Stage) -> 
     place = stage.server.place(1)
     with socket.create_connection((place.host, place.port)):
         stage.stand(1).dismiss()
+
+
+def test_a_driver_without_a_file_left_for_a_moment_lets_lanes_in_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listened any more, and every epoch of the run missed its lanes."""
+    accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")]
+
+    def accept_later(listener: socket.socket) -> tuple[socket.socket, Any]:
+        if failures:
+            raise failures.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    stage = Stage()
+    try:
+        lanes = stage.stand(1)
+        assert StandingDispatch(lanes, PinnedBatch(0, 5, 1, "hash")).first(PLAN).num_rows == 1
+        lanes.dismiss()
+    finally:
+        stage.server.close()
+    assert stage.returned()
 
 
 def test_a_frame_that_is_larger_than_agreed_is_refused_before_it_is_kept() -> None:

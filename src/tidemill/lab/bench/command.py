@@ -62,6 +62,7 @@ def latency(
     rate: Annotated[list[int] | None, typer.Option(help="Events a second, again for more; 10, 100, 1000.")] = None,
     mode: Annotated[list[str] | None, typer.Option(help="real_time, micro_batch, or both; real_time.")] = None,
     seconds: Annotated[float, typer.Option(help="How long each rate is offered.")] = 20,
+    at_once: Annotated[int | None, typer.Option(help="Events of a commit; a 100th of the rate.", min=1)] = None,
     cluster: Annotated[
         bool, typer.Option("--cluster", help="On two Spark workers, the log on S3; blackhole, kafka. Needs root.")
     ] = False,
@@ -71,13 +72,13 @@ def latency(
     """From commit to checkpoint, hop by hop, from PostgreSQL.
 
     Percentiles in milliseconds over all events, at each rate and into each sink."""
-    from tidemill.lab.bench.latency import HOPS, LatencyBench
+    from tidemill.lab.bench.latency import LatencyBench, rows_of
     from tidemill.lab.bench.plots import save_latency
 
     _check_modes(mode or ())
     bench = LatencyBench(
         sinks=sinks or (), modes=mode or ["real_time"], rates=sorted(rate or [10, 100, 1000]), seconds=seconds,
-        say=(lambda text: None) if as_json else terminal.say, cluster=cluster,
+        say=(lambda text: None) if as_json else terminal.say, cluster=cluster, at_once=at_once,
     )  # fmt: skip
     result = bench.run()
     if plot is not None:
@@ -86,11 +87,7 @@ def latency(
         terminal.show_json(result)
         return
     terminal.show_table(
-        ["mode", "sink", "events/s", *(hop.replace("_", " ") for hop in HOPS)],
-        [
-            (one["mode"], one["sink"], f"{one['rate']:,}", *(f"{one[hop]['p50']} / {one[hop]['p99']}" for hop in HOPS))
-            for one in result["measured"]
-        ],
+        *rows_of(result),
         title=f"{result['server']}, {result['place']}; milliseconds, p50 / p99",
     )
 

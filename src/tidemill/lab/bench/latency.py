@@ -40,6 +40,9 @@ from tidemill.telemetry import events
 SINKS = ("blackhole", "kafka", "postgres", "redis")
 CLUSTER_SINKS = ("blackhole", "kafka")
 HOPS = ("commit_to_logged", "logged_to_taken", "taken_to_delivered", "delivered_to_saved", "total")
+PARTS = ("encode", "write", "way")
+"""Of `taken_to_delivered`, of the slowest receipt: encoding, sending until the sink has answered, and the rest, which
+is the way to the lane and back and reading the log there."""
 _PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99_9": 99.9}
 _WARM_SECONDS = 3.0
 # To look at all processes takes milliseconds, in the process whose latency is measured.
@@ -52,13 +55,15 @@ class LatencyBench:
 
     def __init__(
         self, *, sinks: Sequence[str] = (), modes: Sequence[str], rates: Sequence[int], seconds: float,
-        say: Callable[[str], None], cluster: bool = False,
+        say: Callable[[str], None], cluster: bool = False, at_once: int | None = None,
     ) -> None:  # fmt: skip
+        """`at_once`: events of one commit, so that they come in bursts; a hundredth of the rate by default."""
         known = CLUSTER_SINKS if cluster else SINKS
         if unknown := [sink for sink in sinks if sink not in known]:
             raise ConfigError(f"no latency is measured to {', '.join(unknown)}", fix=f"Choose of: {', '.join(known)}.")
         self._sinks, self._cluster = sinks or known, cluster
         self._modes, self._rates, self._seconds, self._say = modes, rates, seconds, say
+        self._at_once = at_once
 
     def run(self) -> dict[str, Any]:
         with ExitStack() as stack:
@@ -79,6 +84,7 @@ class LatencyBench:
                 "server": f"PostgreSQL {self._database.version}",
                 "place": self._place.label,
                 "seconds": self._seconds,
+                "at_once": self._at_once,
                 "measured": measured,
             }
 
@@ -137,7 +143,7 @@ spec:
 
     def _offer(self, run: Observed, rate: int, seconds: float) -> None:
         """Returns when the last of these events has its checkpoint."""
-        at_once = max(1, rate // 100)
+        at_once = self._at_once or max(1, rate // 100)
         due = run.delivered + load.count(rate, seconds, at_once)
         with load.client(self._database.dsn(), rate, seconds, at_once) as client:
             self._await(run, lambda: bool(client.exitcode) or run.delivered >= due)
@@ -153,15 +159,31 @@ spec:
             time.sleep(_WATCH_SECONDS)
 
 
+def rows_of(result: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """For people: the columns' names, and a row for each rate into each sink."""
+    columns = (*HOPS, *PARTS)
+    return ["mode", "sink", "events/s", *(each.replace("_", " ") for each in columns)], [
+        (
+            one["mode"],
+            one["sink"],
+            f"{one['rate']:,}",
+            *(f"{one[each]['p50']} / {one[each]['p99']}" for each in columns),
+        )
+        for one in result["measured"]
+    ]
+
+
 def summary(
     log_uri: str, reports: Sequence[tuple[float, BatchReport]], *, skip: Callable[[BlockRef], bool] = lambda ref: False
 ) -> dict[str, Any]:
     """Milliseconds: percentiles of every hop over the events of these batches, but those of blocks to `skip`."""
     log = LogReader(log_uri)
-    hops: dict[str, list[Any]] = {hop: [] for hop in HOPS}
+    hops: dict[str, list[Any]] = {hop: [] for hop in (*HOPS, *PARTS)}
     for saved_at, report in reports:
         taken, saved = (saved_at - report.seconds) * 1000, saved_at * 1000
         delivered = taken + report.delivery_seconds * 1000
+        slowest = max(report.receipts, key=lambda each: each.encode_seconds + each.write_seconds, default=None)
+        encode, write = (slowest.encode_seconds * 1000, slowest.write_seconds * 1000) if slowest else (0.0, 0.0)
         for entry in log.entries(report.start):
             if entry.base >= report.end:
                 break
@@ -174,6 +196,9 @@ def summary(
                 hops["commit_to_logged"].append(entry.written_at - commit)
                 hops["logged_to_taken"].append((taken - entry.written_at) * same)
                 hops["taken_to_delivered"].append((delivered - taken) * same)
+                hops["encode"].append(encode * same)
+                hops["write"].append(write * same)
+                hops["way"].append((delivered - taken - encode - write) * same)
                 hops["delivered_to_saved"].append((saved - delivered) * same)
                 hops["total"].append(saved - commit)
     found: dict[str, Any] = {"events": sum(len(some) for some in hops["total"])}

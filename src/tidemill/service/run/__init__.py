@@ -4,6 +4,7 @@ supervisor       one pipeline through all its runs; pipeline_run is one of them
 capture_process  its capture; capture_fork_server where a server forks it
 stream_group     the stream of one group of sinks, stream_groups those of a pipeline; spark_session is shared by all
 trigger_modes    who is in real time, where the session has few slots
+session_slots    who holds which slots of the session, and what is left for those that start
 ownership        who may work on the state directory
 status           what it looks like from outside: lag, notices, dead_letters and quarantines are parts of it
 record           its changes of state, in the state store

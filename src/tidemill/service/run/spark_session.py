@@ -6,12 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.config import Pipeline
 from tidemill.config.spec import Spark
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, EnvironmentProblem
 from tidemill.service.run.trigger_modes import choose_triggers, standing_lanes
 from tidemill.stream.position.commit_policy import policy_of
 from tidemill.stream.spark.gateway import JAVA_PORT
@@ -116,9 +117,12 @@ def _lanes(pipelines: Sequence[Pipeline], master: str) -> list[int]:
 
 
 def _first_workers(pipelines: Sequence[Pipeline], master: str) -> int | None:
-    """Workers that the first batches take: None for one of each core."""
-    lanes = _lanes(pipelines, master)
-    return sum(lanes) if all(lanes) else None
+    """Workers that the first batches take: None for one of each core. Not all of the pipelines need start: whether
+    those that do find their slots is said then."""
+    with suppress(EnvironmentProblem):
+        lanes = _lanes(pipelines, master)
+        return sum(lanes) if all(lanes) else None
+    return None
 
 
 def _warm(spark: SparkSession, most: int | None) -> None:

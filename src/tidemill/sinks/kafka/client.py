@@ -29,9 +29,10 @@ _FATAL = -150
 NO_HEADERS = 0
 FATAL_FOR_CLIENT = frozenset({-169})  # _AUTHENTICATION: librdkafka would retry wrong credentials until messages expire
 _MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default
-_WAIT_MS, _LONGER = 200.0, 1.2
-# So few messages are one request per partition; they are flushed without a pause, for this long at most.
-_FEW, _AT_ONCE_SECONDS = 2000, 0.01
+_FIRST_MS, _LONGER = 4.0, 1.2
+# So few messages are one request per partition; they are flushed without a pause, for this long at most, and asked for
+# each millisecond: a broker that is slow for a moment need not be noticed late as well.
+_FEW, _AT_ONCE_SECONDS, _ASK_MS = 2000, 0.05, 1
 _FLUSH_MS, _QUIET_MS = 2, 20.0
 _REMEMBERED = 100_000  # failed messages whose numbers are kept
 
@@ -134,15 +135,15 @@ class Producer(ABC):
         few = left <= _FEW
         at_once = stuck_since + _AT_ONCE_SECONDS if few else 0.0
         # Success is silent: librdkafka's flush wakes up for failures only, and counts what is left each 10 ms at most.
-        wait = 1.0 if few else 4.0
+        wait = _FIRST_MS
         while left:
             if time.monotonic() < at_once:
-                self._flush(int(wait))
+                self._flush(_ASK_MS)
             else:
                 self._flush(_FLUSH_MS)
                 if self._count_queued():
-                    self._poll(int(min(wait, _QUIET_MS)))
-            wait = min(wait * _LONGER, _WAIT_MS)
+                    self._poll(int(wait))
+                wait = min(wait * _LONGER, _QUIET_MS)
             self._raise_failures()
             before, left = left, self._count_queued()
             if left < before:

@@ -8,12 +8,15 @@ a frame with a function in Python would have Spark plan a query, and PySpark imp
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from tidemill.stream.batch.plan import Plan
 from tidemill.stream.lane.standing import StandingPlace, stand
+
+_LOOK_SECONDS = 0.05
 
 
 def read_epochs(spark: Any) -> Any:
@@ -26,6 +29,25 @@ def stand_through(spark: Any, plan: Plan, place: StandingPlace, epoch: int) -> N
     """Returns when every lane of this epoch has returned. Called where a stream's batch is handed out, so that the job
     belongs to the stream."""
     _run_tasks(spark, place.lanes, partial(_stand, plan.to_json(), place, epoch))
+
+
+def await_tasks(spark: Any, group: str, seconds: float) -> bool:
+    """Waits for tasks that still run although the last job of the group has ended: one that failed or was cancelled
+    does not wait for them. Spark tells them to end, and kills the worker of one that does not in two to four seconds;
+    from a host that is cut off nothing is heard. False when some are left."""
+    tracker, deadline = spark.sparkContext.statusTracker(), time.monotonic() + seconds
+    job = max(tracker.getJobIdsForGroup(group), default=None)
+    while job is not None and _count_active(tracker, job):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+def _count_active(tracker: Any, job: int) -> int:
+    found = tracker.getJobInfo(job)
+    stages = [tracker.getStageInfo(stage) for stage in found.stageIds] if found is not None else []
+    return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
 def warm_workers(spark: Any, count: int) -> None:
@@ -47,8 +69,6 @@ def _stand(plan: str, place: StandingPlace, epoch: int, lane: int) -> list[None]
 
 
 def _warm(number: int) -> list[None]:
-    import time
-
     from tidemill.stream.spark.daemon import preload
 
     preload()

@@ -196,6 +196,11 @@ def cores(spark: Any) -> int:
     return int(spark.sparkContext.defaultParallelism)
 
 
+def speculates(spark: Any) -> bool:
+    """Whether it starts a second task beside one that takes long."""
+    return str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true"
+
+
 def has_ample_slots(spark: Any) -> bool:
     """Whether a lane more that stands can take nothing from others: slots of `local[*]` are only a number here."""
     return str(spark.sparkContext.master) == f"local[{AMPLE_SLOTS}]"

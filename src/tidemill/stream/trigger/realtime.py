@@ -43,6 +43,8 @@ _STAND_SECONDS = 90.0
 # A lane that was told to return may have a write to finish, with its own retries.
 _RETURN_SECONDS = 30.0
 _CANCEL_SECONDS = 10.0
+# Spark has killed a worker by then that does not return; of a host that is cut off nobody hears.
+_LATE_SECONDS = 8.0
 
 
 @dataclass(slots=True)
@@ -156,6 +158,8 @@ class RealTime:
         finally:
             epoch.over.set()
             feeder.join()
+        if problem is not None:
+            self._await_tasks()
         if epoch.failure is not None:
             if isinstance(epoch.failure, TidemillError):
                 self._on_failure(epoch.failure)
@@ -178,6 +182,15 @@ class RealTime:
             problem = failures.outside_a_batch(failures.Carried(error), self._plan.pipeline)
             self._on_failure(problem)
             raise problem from error
+
+    def _await_tasks(self) -> None:
+        """A job ends with the first of its tasks that fails, or when it is cancelled, and leaves the others to their
+        end. What one of them writes late must not come after what the next epoch, or the next run, writes."""
+        if self._query is None:
+            return
+        with suppress(SparkLost), reach_spark():
+            if not epochs.await_tasks(self._spark, str(self._query.runId), _LATE_SECONDS):
+                warn("stream.lanes_left", seconds=_LATE_SECONDS)
 
     def _recover(self, problem: TidemillError, lost: str) -> None:
         """The next epoch follows when this returns."""

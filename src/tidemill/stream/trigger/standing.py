@@ -37,6 +37,7 @@ from tidemill.stream.trigger.channel import (
 from tidemill.telemetry.events import warn
 
 _BACKLOG = 64
+_REST_SECONDS = 0.2  # after an error of the listener
 
 
 class EpochLost(Exception):
@@ -56,6 +57,7 @@ class LaneServer:
         self._host = host
         self._listener = socket.create_server((bind, 0), backlog=_BACKLOG)
         self._changed = threading.Condition()
+        self._closed = threading.Event()
         self._epoch = -1
         self._here: dict[int, Channel] = {}
         self._seen: set[int] = set()
@@ -83,6 +85,7 @@ class LaneServer:
             return here
 
     def close(self) -> None:
+        self._closed.set()
         self.expect(-1)
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # `close` alone does not wake who waits in `accept`
@@ -92,8 +95,12 @@ class LaneServer:
         while True:
             try:
                 sock, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+            except OSError as error:
+                if self._closed.wait(_REST_SECONDS):
+                    return
+                # The process has no file left, or the caller has gone: the next one may be let in.
+                warn("stream.lane_refused", error=error.strerror or type(error).__name__)
+                continue
             threading.Thread(target=self._let_in, args=(sock,), name="lane-hello", daemon=True).start()
 
     def _let_in(self, sock: socket.socket) -> None:
