@@ -94,6 +94,21 @@ def test_where_another_was_dropped_it_is_not_known_which_column_was_renamed_and_
     )
 
 
+def test_a_column_that_came_twice_before_the_catalog_was_asked_is_named(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    """Rows of both look the same, and the number is that of the last."""
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
+    write(there, *origin.blocks())
+    origin.do(
+        "ALTER TABLE t ADD COLUMN first text DEFAULT 'x'; UPDATE t SET name = 'later' WHERE id = 1;"
+        "ALTER TABLE t DROP COLUMN first; ALTER TABLE t ADD COLUMN first text DEFAULT 'y'"
+    )
+    receipts = write(there, *origin.blocks())
+    assert any('column "first"' in what and "dropped since" in what for what in said(receipts)["public.t"])
+
+
 def test_columns_that_exchange_their_names_are_followed_or_named(postgres_origin: Origin, there: Destination) -> None:
     origin = postgres_origin
     origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
