@@ -135,8 +135,9 @@ def _place(table: Table, before: Table | None, attributes: Sequence[StoredAttrib
     hidden = any(each.generated and each.name not in found for each in here)
     if dropped or hidden or not was_whole or not len(known) <= len(table.columns) <= len(here):
         return {}
-    # Not proof, but two more reasons for doubt: a name that is another column's now, and another type.
-    sure = all(
+    # Not proof, but two more reasons for doubt where it is not all of them: a name that is another column's now, and
+    # another type.
+    sure = len(table.columns) == len(here) or all(
         names.get(c.name, found[c.name].number) == found[c.name].number
         and (c.name == found[c.name].name or c.type.native == found[c.name].native_type)
         for c in table.columns
