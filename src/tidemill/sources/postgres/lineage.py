@@ -73,8 +73,9 @@ def trace(
     if not versions:
         return table  # met for the first time: nothing to compare with
     latest = {c.name: c for c in versions[-1].columns}
-    new = {c.origin for c in table.columns} - {c.origin for c in versions[-1].columns}
-    attributes = catalog.stored_attributes(relation) if new else ()  # "" is among them where a number is not known
+    known = {c.origin for c in versions[-1].columns} - {""}
+    asked = any(c.origin not in known for c in table.columns)
+    attributes = catalog.stored_attributes(relation) if asked else ()
     placed = {} if all(c.origin for c in table.columns) else _place(table, before, attributes)
     columns = tuple(
         c if c.origin
