@@ -46,11 +46,11 @@ def machine() -> Iterator[Check]:
 
 def pipeline(subject: Pipeline) -> Iterator[Check]:
     """Whatever the components say about themselves, the places this pipeline writes to, then notices that stand."""
-    told = set()
+    known = set()
     for check in _pipeline(subject):
-        told.add(check.detail)
+        known.add(check.detail)
         yield replace(check, fix=fill_in(check.fix, subject))
-    for check in check_notices(subject, told):
+    for check in check_notices(subject, known):
         yield replace(check, fix=fill_in(check.fix, subject))
 
 
