@@ -76,6 +76,23 @@ def test_a_column_that_is_added_filled_and_renamed_in_one_transaction_keeps_its_
     assert not any(said(receipts).values())
 
 
+def test_columns_that_are_filled_while_they_exchange_their_names_in_one_transaction_keep_their_values(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    """One of their names is the other's by the time that the catalog is asked."""
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL), (3, 'c', NULL)")
+    write(there, *origin.blocks())
+    origin.do(
+        "ALTER TABLE t RENAME COLUMN name TO label; UPDATE t SET label = 'x' WHERE id = 1;"
+        "ALTER TABLE t RENAME COLUMN note TO third; ALTER TABLE t RENAME COLUMN label TO note;"
+        "ALTER TABLE t RENAME COLUMN third TO label; ALTER TABLE t RENAME COLUMN note TO name"
+    )
+    receipts = write(there, *origin.blocks())
+    assert same(origin, there, "id, name, label")
+    assert not any(said(receipts).values())
+
+
 def test_where_another_was_dropped_it_is_not_known_which_column_was_renamed_and_that_is_said(
     postgres_origin: Origin, there: Destination
 ) -> None:
@@ -92,6 +109,35 @@ def test_where_another_was_dropped_it_is_not_known_which_column_was_renamed_and_
     assert any(
         'column "second"' in what and 'it may be "first", renamed' in what for what in said(receipts)["public.t"]
     )
+
+
+def test_a_column_that_came_twice_before_the_catalog_was_asked_is_named(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    """Rows of both look the same, and the number is that of the last."""
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
+    write(there, *origin.blocks())
+    origin.do(
+        "ALTER TABLE t ADD COLUMN first text DEFAULT 'x'; UPDATE t SET name = 'later' WHERE id = 1;"
+        "ALTER TABLE t DROP COLUMN first; ALTER TABLE t ADD COLUMN first text DEFAULT 'y'"
+    )
+    receipts = write(there, *origin.blocks())
+    assert any('column "first"' in what and "dropped since" in what for what in said(receipts)["public.t"])
+
+
+@pytest.mark.parametrize("there", ["clickhouse", "postgres"], indirect=True)
+def test_a_column_that_takes_the_name_of_one_that_was_dropped_at_once_is_followed(
+    postgres_origin: Origin, there: Destination
+) -> None:
+    """As a column is replaced by another: the new one is filled, the old one dropped, and the new one gets its name."""
+    origin = postgres_origin
+    origin.do("INSERT INTO t VALUES (1, 'a', 'n'), (2, 'b', NULL)")
+    write(there, *origin.blocks(), allow_destructive_ddl=True)
+    origin.do("ALTER TABLE t DROP COLUMN note; ALTER TABLE t RENAME COLUMN name TO note")
+    receipts = write(there, *origin.blocks(), allow_destructive_ddl=True)
+    assert same(origin, there, "id, note")
+    assert not any(said(receipts).values())
 
 
 def test_columns_that_exchange_their_names_are_followed_or_named(postgres_origin: Origin, there: Destination) -> None:

@@ -34,7 +34,8 @@ State = CatalogTable | Unknown
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What a statement did to one name. `source` is where a renamed table came from, `target` where it went; `asides`
-    are what it did beside the structure. `copied`: the table was made as a copy of the one that had the name."""
+    are what it did beside the structure. `copied`: an online tool made the table, with the rows of the one that had the
+    name."""
 
     key: TableKey
     kind: str
@@ -197,17 +198,15 @@ class TableHistory:
             source, gone = origin.get(name), target.get(name)
             if source == name or (before[name] is None and after is None):
                 continue
-            copied = source is not None and _is_copy(before[source], source, name)
+            copied = source is not None and _is_copy(source, name)
             effects.append(Effect(name, "rename", before[name], after, source, gone, copied=copied))
         return effects
 
 
-def _is_copy(state: State | None, name: TableKey, original: TableKey) -> bool:
-    """Whether an online tool made the table to take the place of the original: gh-ost makes it LIKE that, and
-    pt-online-schema-change with all of its definition, under a name by which it can be told."""
-    if isinstance(state, CatalogTable) and state.like == ".".join(original):
-        return True
-    return name[0] == original[0] and re.fullmatch(rf"_+{re.escape(original[1])}_new", name[1]) is not None
+def _is_copy(name: TableKey, original: TableKey) -> bool:
+    """Whether an online tool made the table to take the place of the original: gh-ost calls it _…_gho,
+    pt-online-schema-change _…_new. One that was made LIKE it under another name may be empty: so tables are rotated."""
+    return name[0] == original[0] and re.fullmatch(rf"_+{re.escape(original[1])}_(gho|new)", name[1]) is not None
 
 
 def _move(state: State, key: TableKey) -> State:

@@ -167,7 +167,11 @@ class PostgresTables:
         target = sql.Identifier(schema, name)
         changes = diff(known, table) if known is not None else Diff()
         there = dict(found)
-        steps, stuck = renames([(old.name, new.name) for old, new in changes.renamed], there)
+        # Before the others: one of them may take the name.
+        gone = [c.name for c in changes.dropped if self._rules.destructive and there.pop(c.name, None) is not None]
+        steps = [("dropped", sql.SQL("DROP COLUMN {}").format(sql.Identifier(column))) for column in gone]
+        renaming, stuck = renames([(old.name, new.name) for old, new in changes.renamed], there)
+        steps += renaming
         comments = {new.name: unfollowed.replaced_comment(since) for _, new in changes.replaced if new.name in there}
         comments |= {new: unfollowed.name_taken_comment(old, since) for old, new in stuck}
         comments |= {
@@ -193,11 +197,7 @@ class PostgresTables:
                 comments[column.name] = unfollowed.added_comment(column, since, why=reason)
         names = {c.name for c in table.columns}
         for left in [c.name for c in changes.dropped] + [old for old, _ in stuck if old not in names]:
-            if left not in there:
-                continue
-            if self._rules.destructive and left not in dict(stuck):
-                steps.append(("dropped", sql.SQL("DROP COLUMN {}").format(sql.Identifier(left))))
-            elif there[left].not_null:  # it stays, and new rows have no value for it
+            if left not in gone and left in there and there[left].not_null:  # it stays, and new rows lack it
                 steps.append(("kept", sql.SQL("ALTER COLUMN {} DROP NOT NULL").format(sql.Identifier(left))))
         if steps and not self._rules.create:
             raise Refused(

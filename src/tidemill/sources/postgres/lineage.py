@@ -8,7 +8,7 @@ anew since, changes nothing of what was found out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -21,6 +21,10 @@ from tidemill.model.table import Column, Initial, Table
 _CATALOG_NEWER = "the catalog was ahead of the stream when the column was met"
 _PERHAPS_RENAMED = (
     "it may be {}, renamed, whose values they keep: the catalog was ahead of the stream when that was met"
+)
+_PERHAPS_ANOTHER = (
+    "it may have been another column, dropped since, whose values they keep: the catalog was ahead of the stream when"
+    " the column was met"
 )
 REWRITTEN = (
     "the table was written anew since, so that each row may have its own (a default that is computed for each row, an"
@@ -69,7 +73,10 @@ def trace(
     if not versions:
         return table  # met for the first time: nothing to compare with
     latest = {c.name: c for c in versions[-1].columns}
-    placed = {} if all(c.origin for c in table.columns) else _place(table, before, catalog.stored_attributes(relation))
+    known = {c.origin for c in versions[-1].columns} - {""}
+    asked = any(c.origin not in known for c in table.columns)
+    attributes = catalog.stored_attributes(relation) if asked else ()
+    placed = {} if all(c.origin for c in table.columns) else _place(table, before, attributes)
     columns = tuple(
         c if c.origin
         else replace(c, origin=f"{mine}{placed[c.name].number}") if c.name in placed
@@ -88,7 +95,13 @@ def trace(
         columns=tuple(
             c
             if c.origin in names or not met
-            else replace(c, initial=initial(c) or _initial(c, relation, catalog, schemas, lost, placed))
+            else replace(
+                c,
+                initial=initial(c)
+                or _initial(
+                    c, relation, catalog, schemas, lost, placed, doubtful=_may_be_another(c, names, attributes)
+                ),
+            )
             for c in columns
         ),
         renamed=tuple((was, c.name) for c in columns for was in names.get(c.origin, {}) if was != c.name),
@@ -112,7 +125,7 @@ def _place(table: Table, before: Table | None, attributes: Sequence[StoredAttrib
     Columns stand in the order of their numbers, and a new one gets the next. If none was dropped since `before`, those
     that were there are still there, so that the table has the first of them all, as many as were announced.
     """
-    known = [int(c.origin.partition(".")[2]) for c in before.columns if c.origin] if before is not None else []
+    known = [_number(c.origin) for c in before.columns if c.origin] if before is not None else []
     if before is None or not known or len(known) < len(before.columns):
         return {}
     here = [each for each in attributes if not each.dropped]
@@ -123,8 +136,9 @@ def _place(table: Table, before: Table | None, attributes: Sequence[StoredAttrib
     hidden = any(each.generated and each.name not in found for each in here)
     if dropped or hidden or not was_whole or not len(known) <= len(table.columns) <= len(here):
         return {}
-    # Not proof, but two more reasons for doubt: a name that is another column's now, and another type.
-    sure = all(
+    # Not proof, but two more reasons for doubt where it is not all of them: a name that is another column's now, and
+    # another type.
+    sure = len(table.columns) == len(here) or all(
         names.get(c.name, found[c.name].number) == found[c.name].number
         and (c.name == found[c.name].name or c.type.native == found[c.name].native_type)
         for c in table.columns
@@ -132,14 +146,28 @@ def _place(table: Table, before: Table | None, attributes: Sequence[StoredAttrib
     return found if sure else {}
 
 
+def _may_be_another(column: Column, known: Iterable[str], attributes: Sequence[StoredAttribute]) -> bool:
+    """Whether there was a column meanwhile that could have had this one's name: dropped by now, and never announced.
+    `known` are the origins of those that were. The stream does not say anything of it if the two are of one type."""
+    number = _number(column.origin)
+    last = max(map(_number, known), default=0)
+    return any(each.dropped and last < each.number < number for each in attributes)
+
+
+def _number(origin: str) -> int:
+    return int(origin.partition(".")[2] or 0)
+
+
 def _initial(
     column: Column, relation: int, catalog: StorageCatalog, schemas: Schemas, lost: Sequence[str],
-    placed: Mapping[str, StoredAttribute],
+    placed: Mapping[str, StoredAttribute], *, doubtful: bool,
 ) -> Initial:  # fmt: skip
     if column.generated:
         return Initial(unknown=GENERATED)
     if lost:
         return Initial(unknown=_PERHAPS_RENAMED.format(" or ".join(f'"{name}"' for name in lost)))
+    if doubtful:
+        return Initial(unknown=_PERHAPS_ANOTHER)
     document = schemas.recall(_name(relation))
     if not column.origin or document is None:
         return Initial(unknown=_CATALOG_NEWER)

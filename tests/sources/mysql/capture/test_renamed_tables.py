@@ -63,3 +63,19 @@ def test_a_copy_that_an_online_tool_puts_in_its_place_is_the_table(private: Serv
         eventually(lambda: seen(running, f"{shop}.t", 3), running)
         found = marks(source, shop)
     assert found == [("table-incomplete", "_t_del"), ("table-incomplete", "_t_old")], "all but the table itself"
+
+
+def test_an_empty_table_of_the_same_shape_that_is_put_in_its_place_is_another_table(
+    private: Server, shop: str, tmp_path: Path
+) -> None:
+    """As tables are rotated: rows of before are those of the archive."""
+    source = MysqlSource(settings(private, shop))
+    with capturing(source, tmp_path) as running:
+        eventually(lambda: running.log.tail().position, running)
+        private.execute(
+            "CREATE TABLE t_empty LIKE t", "RENAME TABLE t TO t_archive, t_empty TO t", "INSERT INTO t (id) VALUES (3)",
+            database=shop,
+        )  # fmt: skip
+        eventually(lambda: seen(running, f"{shop}.t", 3), running)
+        found = marks(source, shop)
+    assert found == [("table-incomplete", "t"), ("table-incomplete", "t_archive")]
