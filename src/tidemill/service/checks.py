@@ -46,11 +46,11 @@ def machine() -> Iterator[Check]:
 
 def pipeline(subject: Pipeline) -> Iterator[Check]:
     """Whatever the components say about themselves, the places this pipeline writes to, then notices that stand."""
-    told = set()
+    details = set()
     for check in _pipeline(subject):
-        told.add(check.detail)
+        details.add(check.detail)
         yield replace(check, fix=fill_in(check.fix, subject))
-    for check in check_notices(subject, told):
+    for check in check_notices(subject, details):
         yield replace(check, fix=fill_in(check.fix, subject))
 
 

@@ -19,10 +19,10 @@ from tidemill.service.schema.sensing import drift_notices, drifts
 _WAITING = (ChangeStatus.PENDING, ChangeStatus.QUARANTINED)
 
 
-def check_notices(subject: Pipeline, told: Collection[str]) -> Iterator[Check]:
-    """`told` are details of the checks before: what the source has found again by itself is not said twice."""
-    for notice in (*_captured(subject), *SinkNotices(subject.state_path / "notices.json").standing()):
-        if notice["what"] not in told:
+def check_notices(subject: Pipeline, details: Collection[str]) -> Iterator[Check]:
+    """`details` are those of the checks before: what the source has found again by itself is not said twice."""
+    for notice in (*_capture_notices(subject), *SinkNotices(subject.state_path / "notices.json").standing()):
+        if notice["what"] not in details:
             yield _to_check(notice)
     try:
         changes = list_changes(subject, 1000)
@@ -34,7 +34,7 @@ def check_notices(subject: Pipeline, told: Collection[str]) -> Iterator[Check]:
     yield from map(_to_check, (*failed, *waiting, *drift_notices(drifted)))
 
 
-def _captured(subject: Pipeline) -> tuple[Mapping[str, str], ...]:
+def _capture_notices(subject: Pipeline) -> tuple[Mapping[str, str], ...]:
     status = read_status(subject.state_path)
     return status.notices if status is not None else ()
 
