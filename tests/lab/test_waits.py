@@ -12,7 +12,7 @@ from tests.support.terminal import Terminal
 from tidemill.errors import EnvironmentProblem
 from tidemill.lab import waits
 from tidemill.lab.bench import server
-from tidemill.lab.waits import Waits, ending_on_sigterm
+from tidemill.lab.waits import Waits, ending_on_signals
 
 
 def nothing() -> None:
@@ -42,11 +42,12 @@ def test_a_wait_ends_before_the_memory_of_the_machine_does(monkeypatch: pytest.M
         waiting.until(never, "all stream", check=nothing)
 
 
-def test_sigterm_ends_a_bench_with_an_error_and_only_there() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(EnvironmentProblem, match="SIGTERM"), ending_on_sigterm("tidemill bench server"):
-        signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) == before
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_bench_with_an_error_and_only_there(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(EnvironmentProblem, match=number.name), ending_on_signals("tidemill bench server"):
+        signal.raise_signal(number)
+    assert signal.getsignal(number) == before
 
 
 def test_a_bench_that_does_not_come_to_its_end_shows_what_it_has(

@@ -59,17 +59,19 @@ class Waits:
 
 
 @contextmanager
-def ending_on_sigterm(command: str) -> Iterator[None]:
-    """SIGTERM ends the bench with an error, so that it ends everything that it started and shows what it has."""
+def ending_on_signals(command: str) -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the bench with an error, so that it ends everything that it started and shows what it
+    has."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise EnvironmentProblem("the bench stopped: it got SIGTERM", where=command)
+        raise EnvironmentProblem(f"the bench stopped: it got {signal.Signals(number).name}", where=command)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _in_brackets(text: str) -> str:

@@ -31,7 +31,7 @@ from tidemill.api.client import ServerClient
 from tidemill.capture.status import read_status
 from tidemill.errors import EnvironmentProblem, TidemillError, UnknownPipeline
 from tidemill.lab.servers.process import free_port
-from tidemill.lab.waits import Waits, ending_on_sigterm
+from tidemill.lab.waits import Waits, ending_on_signals
 from tidemill.model.delivery import Checkpoint
 from tidemill.service.server.tokens import Role, open_tokens
 
@@ -75,7 +75,7 @@ class ServerBench:
     def run(self) -> dict[str, Any]:
         # What was killed may still write.
         with (
-            ending_on_sigterm(_COMMAND),
+            ending_on_signals(_COMMAND),
             tempfile.TemporaryDirectory(prefix="tidemill-bench-", ignore_cleanup_errors=True) as folder,
         ):
             self._folder = Path(folder)
@@ -247,7 +247,7 @@ class ServerBench:
 
     def _wait_for_all(self, client: ServerClient) -> None:
         """Asks for each until it streams, one after the other: the server has better things to do meanwhile."""
-        waiting = _names(self.pipelines)
+        waiting = _names(self.pipelines)[::-1]  # they start in the order of their names
 
         def all_stream() -> bool:
             while waiting and _streams_at(client, waiting[-1]):
