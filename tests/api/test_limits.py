@@ -141,9 +141,11 @@ def test_with_a_client_ca_a_client_needs_a_certificate(server: Harness, tmp_path
         assert list(ServerClient(address, server.admin, tls=known).pipelines()) == []
         with pytest.raises(Unauthenticated):
             list(ServerClient(address, tls=known).pipelines())
-        for refused in (stranger, nobody):
-            with pytest.raises(ServerError):
+        untrusting = ssl.create_default_context()
+        for refused, name in ((stranger, "_CERT"), (nobody, "_CERT"), (untrusting, "_CA")):
+            with pytest.raises(ServerError) as said:
                 list(ServerClient(address, server.admin, tls=refused).pipelines())
+            assert f"TIDEMILL_TLS{name}" in said.value.fix
     with pytest.raises(ConfigError, match="need TLS"):
         ServerSettings(Address("127.0.0.1", 0), None, "x", client_ca=theirs.ca).check()
 

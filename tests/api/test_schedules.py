@@ -20,12 +20,12 @@ from tests.support.terminal import Terminal
 from tidemill import config
 from tidemill.api.proto import flows_pb2 as flows
 from tidemill.api.proto import operations_pb2 as operations
-from tidemill.errors import ConfigError, LifecycleError
+from tidemill.errors import ConfigError, LifecycleError, PipelineBusy
 from tidemill.service.cause import Cause
 from tidemill.service.run.ownership import lock_pipeline
 from tidemill.service.runtime import Runtime
 from tidemill.service.schedule.values import RunResult, ScheduledRun, ServerEnds
-from tidemill.service.server import document_set, scheduled
+from tidemill.service.server import document_set, fleet, scheduled
 from tidemill.service.server.control import ControlPlane
 from tidemill.service.server.document_set import ControlSettings
 from tidemill.state import open_installation
@@ -106,7 +106,27 @@ def test_a_scheduled_pipeline_waits_runs_when_asked_and_shows_what_became_of_it(
     wait_until(server, "done", "done")
     shown = Terminal(capsys)("pipelines", "runs", "orders", "--server", server.url, "--token", server.admin)
     assert [line.split()[0] for line in shown.out.splitlines()] == ["state", "done", "done"]
-    assert [each.action for each in server.store.audit_trail(10)].count("run now") == 3
+    assert [each.action for each in server.store.audit_trail(50)].count("run now") == 3
+
+
+def test_who_asks_while_a_run_starts_gets_that_run(
+    serve: Serve, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start takes seconds, and has the pipeline's turn meanwhile."""
+    monkeypatch.setattr(fleet, "TURN_SECONDS", 0.1)
+    server = serve()
+    client = server.client()
+    client.create(document("orders", schedule=YEARLY))
+    with server.control._turn("orders"), pytest.raises(PipelineBusy):
+        client.run_now("orders")
+    first = client.run_now("orders")
+    wait_until(server, "running")
+    with server.control._turn("orders", wait=True):
+        assert client.run_now("orders")["id"] == first["id"]
+    client.pause("orders")
+    with pytest.raises(LifecycleError, match="is paused") as refused:
+        client.run_now("orders")
+    assert "Resume it first" in refused.value.fix
 
 
 def test_runs_are_asked_for_and_shown_over_grpc_too(serve: Serve, gate: threading.Event) -> None:

@@ -15,6 +15,7 @@ from tidemill.api.client import ServerClient
 from tidemill.api.routes import events
 from tidemill.config.posted import UsedValues
 from tidemill.errors import AccessRefused, ConfigError, TidemillError, Unauthenticated
+from tidemill.service.cause import current_actor
 from tidemill.service.server import tokens
 from tidemill.service.server.tokens import Role, Tokens, state_of
 from tidemill.state import open_installation
@@ -225,10 +226,17 @@ def test_every_change_is_in_the_audit_trail_with_who_made_it(server: Harness) ->
     client.stop("orders")
     client.request("POST", "/pipelines/orders/checkpoints", {"offset": 0})
     client.delete("orders")
-    trail = client.request("GET", "/audit")
-    assert [each["action"] for each in trail[::-1]] == ["create", "pause", "stop", "set checkpoint", "delete"]
-    assert all(each["actor"].startswith("ann (token ") for each in trail)
-    assert trail[3]["detail"] == "maintenance"
+    (made,) = (each for each in server.tokens.list() if each.name == "ann")
+    server.tokens.revoke(made.id)
+    trail = server.client(name="bob").request("GET", "/audit")
+    by_ann = [each for each in trail if each["actor"].startswith("ann (token ")]
+    assert [each["action"] for each in by_ann[::-1]] == ["create", "pause", "stop", "set checkpoint", "delete"]
+    assert by_ann[3]["detail"] == "maintenance"
+    of_ann = [each for each in trail if each["detail"] == f"{made.id} (ann): admin, all pipelines"]
+    assert [(each["action"], each["actor"]) for each in of_ann] == [
+        ("revoke token", current_actor()), ("create token", current_actor()),
+    ]  # fmt: skip
+    assert len(trail) == len(by_ann) + 4, "two more tokens were made"
 
 
 def test_a_defect_of_ours_shows_no_traceback(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -333,6 +333,25 @@ def test_tokens_are_made_listed_and_revoked_from_the_command_line(
     assert tidemill("token", "create", "x", "--role", "king", "--state", server.state).code == 2
 
 
+def test_tokens_are_those_of_the_store_that_the_server_was_told_of(
+    server: Harness, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tidemill = Terminal(capsys)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDEMILL_STATE", server.state)
+    made = tidemill("token", "create", "bob", "--json")
+    assert (list(ServerClient(server.url, made.json["token"]).pipelines()), made.err) == ([], "")
+    monkeypatch.delenv("TIDEMILL_STATE")
+    listed = tidemill("token", "ls", "--state-dir", str(Path(server.state).parent), "--json")
+    assert made.json["id"] in [each["id"] for each in listed.json["tokens"]]
+    for command in (("ls",), ("revoke", made.json["id"])):
+        refused = tidemill("token", *command)
+        assert (refused.code, "there is no state store" in refused.err) == (3, True)
+    assert not (tmp_path / ".tidemill").exists()
+    new = tidemill("token", "create", "ann", "--json")
+    assert (new.code, "There was no state store" in new.err, ".tidemill/state.sqlite" in new.err) == (0, True, True)
+
+
 def _read_until(process: subprocess.Popen[str], word: str) -> None:
     assert process.stdout is not None
     for line in process.stdout:

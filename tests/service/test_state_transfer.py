@@ -25,7 +25,7 @@ from tidemill.state import open_leases, open_store
 def state(tmp_path: Path) -> str:
     """The store of an installation with one token and one pipeline, which was stopped."""
     uri = str(tmp_path / "state" / "state.sqlite")
-    with open_tokens(uri) as tokens:
+    with open_tokens(uri, create=True) as tokens:
         tokens.create("ann", Role.ADMIN)
     record(uri, "stopped")
     return uri

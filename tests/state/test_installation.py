@@ -46,15 +46,20 @@ def test_a_document_is_kept_changed_and_removed_and_nobody_undoes_what_another_d
 
 def test_a_token_is_found_and_revoked_once(store: InstallationStore) -> None:
     assert store.token("a1") is None
-    assert store.add_first_token(TOKEN)
-    assert not store.add_first_token(replace(TOKEN, id="a2"))
-    store.add_token(replace(TOKEN, id="a3", created_at="2026-01-02T00:00:00Z"))
+    assert store.add_first_token(TOKEN, entry("first"))
+    assert not store.add_first_token(replace(TOKEN, id="a2"), entry("none"))
+    store.add_token(replace(TOKEN, id="a3", created_at="2026-01-02T00:00:00Z"), entry("second"))
     assert store.token("a1") == TOKEN
-    assert store.revoke_token("a1", "2026-02-01")
-    assert store.revoke_token("a1", "2026-03-01")
-    assert not store.revoke_token("a2", "2026-03-01")
+    assert store.revoke_token("a1", "2026-02-01", entry("revoked"))
+    assert store.revoke_token("a1", "2026-03-01", entry("again"))
+    assert not store.revoke_token("a2", "2026-03-01", entry("none"))
     assert [(each.id, each.revoked_at) for each in store.tokens()] == [("a1", "2026-02-01"), ("a3", "")]
-    assert not store.add_first_token(replace(TOKEN, id="a4")), "a revoked token was there first"
+    assert not store.add_first_token(replace(TOKEN, id="a4"), entry("none")), "a revoked token was there first"
+    assert [each.detail for each in store.audit_trail()] == ["revoked", "second", "first"]
+
+
+def entry(detail: str) -> AuditEntry:
+    return AuditEntry("2026-01-01T00:00:00Z", "ann", "change token", "", detail)
 
 
 def test_the_first_answer_to_a_key_stays_until_it_is_old(store: InstallationStore) -> None:
@@ -103,6 +108,6 @@ def test_the_audit_trail_is_newest_first_and_bounded(store: InstallationStore, m
 
 
 def test_only_the_owner_can_read_the_file(store: InstallationStore, uri: str) -> None:
-    store.add_token(TOKEN)
+    store.add_token(TOKEN, entry("made"))
     if "://" not in uri:
         assert Path(uri).stat().st_mode & 0o077 == 0

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from tests.state.test_migrations import SECOND, rows, use
-from tidemill.contracts.installation import StoredToken
+from tidemill.contracts.installation import AuditEntry, StoredToken
 from tidemill.errors import ConfigError, StateTooNew
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.state import find_store, migrations, open_database, open_installation, open_leases
@@ -100,7 +100,8 @@ def test_a_store_that_has_anything_is_left_alone(uri: str, tmp_path: Path) -> No
     full = tmp_path / "full.sqlite"
     fill(full)
     with closing(open_installation(uri)) as store:
-        store.add_token(token := StoredToken("a1", "ann", "admin", "5e88", "2026-01-01T00:00:00Z"))
+        token = StoredToken("a1", "ann", "admin", "5e88", "2026-01-01T00:00:00Z")
+        store.add_token(token, AuditEntry("2026-01-01T00:00:00Z", "ann", "create token", "", "a1"))
         with pytest.raises(ConfigError, match="it has rows of tokens") as refused:
             bring_in(uri, export(str(full)))
         assert "not there yet" in refused.value.fix

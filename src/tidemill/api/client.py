@@ -263,10 +263,21 @@ class ServerClient:
         lost = ServerError(
             f"the server did not answer: {getattr(error, 'strerror', None) or repr(error)}",
             where=self.url,
-            fix="Check that `tidemill serve` runs there, and the address.",
+            fix=_advice(self.url, error),
         )
         lost.exit_code = 3  # something outside is missing
         return lost
+
+
+def _advice(url: str, error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "TIDEMILL_TLS_CA names the CA of its certificate; the address must be one that the certificate is for."
+    if url.startswith("https:") and isinstance(error, ConnectionResetError | ssl.SSLError):  # told after the handshake
+        return (
+            "Check that `tidemill serve` runs there with TLS. If it asks for client certificates (--tls-client-ca), "
+            "TIDEMILL_TLS_CERT and TIDEMILL_TLS_KEY name yours."
+        )
+    return "Check that `tidemill serve` runs there, and the address."
 
 
 def _refusal(status: int, content: bytes, url: str) -> TidemillError:

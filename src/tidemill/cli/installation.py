@@ -25,7 +25,15 @@ State = Annotated[
         envvar="TIDEMILL_STATE",
     ),
 ]  # fmt: skip
+StateStore = Annotated[
+    str | None,
+    typer.Option(
+        "--state", help="The server's state store: postgresql://…, or its file.",
+        show_default="STATE_DIR/state.sqlite", envvar="TIDEMILL_STATE",
+    ),
+]  # fmt: skip
 StateDir = Annotated[Path, typer.Option(help="Where pipelines of the API keep their state.")]
+InstallationDir = Annotated[Path, typer.Option("--state-dir", help="The server's, with the store if it is a file.")]
 AllowEnv = Annotated[
     list[str] | None,
     typer.Option(help="A variable that documents of the API may use; may be repeated.", show_default=False),

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill.cli import terminal
+from tidemill.cli import installation, terminal
 
 if TYPE_CHECKING:
     from tidemill.state.transfer import Transferred
 
 app = terminal.commands("An installation's state store as one file: write it, read it into another store.")
 
-State = Annotated[str, typer.Option("--state", help="The state store: postgresql://…, or its file.")]
-_DEFAULT = str(Path(".tidemill") / "state.sqlite")
+_STATE_DIR = Path(".tidemill")
 
 
 @app.command("export")
 def export_store(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not be there yet.", show_default=False)],
-    state: State = _DEFAULT,
+    state: installation.StateStore = None,
+    state_dir: installation.InstallationDir = _STATE_DIR,
     yes: terminal.Yes = False,
     as_json: terminal.AsJson = False,
 ) -> None:
@@ -34,7 +34,7 @@ def export_store(
     from tidemill.errors import StateError
     from tidemill.service.state_transfer import export_state
 
-    done = export_state(state, file, terminal.confirm(StateError, yes=yes))
+    done = export_state(installation.state_uri(state, state_dir), file, terminal.confirm(StateError, yes=yes))
     _show(done, file, as_json)
     if not as_json:
         terminal.say(f"Read it into another store: tidemill state import {file} --state postgresql://…")
@@ -43,7 +43,8 @@ def export_store(
 @app.command("import")
 def import_store(
     file: Annotated[Path, typer.Argument(help="What `export` wrote.", show_default=False)],
-    state: State = _DEFAULT,
+    state: installation.StateStore = None,
+    state_dir: installation.InstallationDir = _STATE_DIR,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Read such a file into a store that has nothing.
@@ -51,7 +52,7 @@ def import_store(
     All of it, or nothing."""
     from tidemill.service.state_transfer import import_state
 
-    _show(import_state(state, file), file, as_json)
+    _show(import_state(installation.state_uri(state, state_dir), file), file, as_json)
     if not as_json:
         terminal.say("Servers and documents must use this store from now on (--state, state_uri), and no other.")
 

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from tidemill.cli import terminal
+from tidemill.cli import installation, terminal
 
 app = terminal.commands("Who may use a server: make tokens, list and revoke them.")
 
-State = Annotated[str, typer.Option("--state", help="The server's state store: postgresql://…, or its file.")]
-_DEFAULT = str(Path(".tidemill") / "state.sqlite")
+_STATE_DIR = Path(".tidemill")
 
 
 @app.command()
@@ -24,13 +23,15 @@ def create(
         str, typer.Option(help="Only for pipelines whose metadata.tenant is this.", show_default="all")
     ] = "",
     pipeline: Annotated[str, typer.Option(help="Only for this pipeline.", show_default="all")] = "",
-    state: State = _DEFAULT,
+    state: installation.StateStore = None,
+    state_dir: installation.InstallationDir = _STATE_DIR,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Make a token. It is shown once and kept nowhere."""
     from tidemill.errors import ConfigError
     from tidemill.service.server.scope import Scope
     from tidemill.service.server.tokens import Role, open_tokens
+    from tidemill.state import inspect_store
 
     if role not in list(Role):
         raise ConfigError(f'"{role}" is no role', where="--role", fix=f"There are: {', '.join(Role)}.")
@@ -38,8 +39,11 @@ def create(
         raise ConfigError(
             "a token is for a tenant or for a pipeline", where="--tenant, --pipeline", fix="Give one of the two."
         )
-    with open_tokens(state) as tokens:
+    place = inspect_store(uri := installation.state_uri(state, state_dir))
+    with open_tokens(uri, create=True) as tokens:
         secret, made = tokens.create(name, Role(role), expires=expires, scope=Scope(tenant, pipeline))
+    if place.version == 0:
+        terminal.progress(f"There was no state store: made {place.where}. Only a server that uses it takes the token.")
     if as_json:
         terminal.show_json({"token": secret, "id": made.id, "role": made.role, "tenant": tenant or None,
                             "pipeline": pipeline or None, "expires_at": made.expires_at})  # fmt: skip
@@ -48,12 +52,16 @@ def create(
 
 
 @app.command()
-def ls(state: State = _DEFAULT, as_json: terminal.AsJson = False) -> None:
+def ls(
+    state: installation.StateStore = None,
+    state_dir: installation.InstallationDir = _STATE_DIR,
+    as_json: terminal.AsJson = False,
+) -> None:
     """List tokens, without their secrets."""
     from tidemill.service.server.scope import Scope
     from tidemill.service.server.tokens import open_tokens, state_of
 
-    with open_tokens(state) as tokens:
+    with open_tokens(installation.state_uri(state, state_dir)) as tokens:
         found = tokens.list()
     if as_json:
         terminal.show_json({"tokens": [
@@ -77,13 +85,14 @@ def ls(state: State = _DEFAULT, as_json: terminal.AsJson = False) -> None:
 @app.command()
 def revoke(
     id: Annotated[str, typer.Argument(help="As `ls` shows it.", show_default=False)],
-    state: State = _DEFAULT,
+    state: installation.StateStore = None,
+    state_dir: installation.InstallationDir = _STATE_DIR,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Revoke a token, at once."""
     from tidemill.service.server.tokens import open_tokens
 
-    with open_tokens(state) as tokens:
+    with open_tokens(installation.state_uri(state, state_dir)) as tokens:
         tokens.revoke(id)
     if as_json:
         terminal.show_json({"revoked": id})

@@ -92,24 +92,29 @@ class InstallationStore(SharedRequests):
         found = self._read(f"SELECT {_TOKEN} FROM tokens WHERE id = ?", id)
         return StoredToken(*found[0]) if found else None
 
-    def add_token(self, token: StoredToken) -> None:
-        self._write(INSTALLATION, f"INSERT INTO tokens ({_TOKEN}) VALUES ({_MARKS})", *astuple(token))
+    def add_token(self, token: StoredToken, entry: AuditEntry) -> None:
+        """The token and its entry in the audit trail, or neither; so for every change of a token."""
+        with self._database.writing(INSTALLATION) as run:
+            run(f"INSERT INTO tokens ({_TOKEN}) VALUES ({_MARKS})", *astuple(token))
+            append_audit(run, entry)
 
-    def add_first_token(self, token: StoredToken) -> bool:
+    def add_first_token(self, token: StoredToken, entry: AuditEntry) -> bool:
         """Only if the store never had one: of servers that start at once, one adds its token."""
         with self._database.writing(INSTALLATION) as run:
             if run("SELECT id FROM tokens LIMIT 1"):
                 return False
             run(f"INSERT INTO tokens ({_TOKEN}) VALUES ({_MARKS})", *astuple(token))
+            append_audit(run, entry)
             return True
 
-    def revoke_token(self, id: str, at: str) -> bool:
-        """False if there is no such token. One that was revoked keeps its time."""
+    def revoke_token(self, id: str, at: str, entry: AuditEntry) -> bool:
+        """False if there is no such token. One that was revoked keeps its time, and has no second entry."""
         with self._database.writing(INSTALLATION) as run:
-            if not run("SELECT id FROM tokens WHERE id = ?", id):
-                return False
-            run("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at = ''", at, id)
-            return True
+            found = run("SELECT revoked_at FROM tokens WHERE id = ?", id)
+            if found and not found[0][0]:
+                run("UPDATE tokens SET revoked_at = ? WHERE id = ?", at, id)
+                append_audit(run, entry)
+            return bool(found)
 
     # ---------------------------------------------------------------- answers to idempotency keys
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from tidemill.cli import terminal
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, to_data
 from tidemill.lab.bench.command_lanes import lanes
 
 app = terminal.commands("Measure speed, beside the system's own client in the same run.")
@@ -324,26 +324,29 @@ def server(
         int, typer.Option(min=1000, help="Row changes of each backlog that the busy one drains.")
     ] = 300_000,
     mode: Annotated[str, typer.Option(help="real_time or micro_batch; by default that of a document.")] = "",
+    limit: Annotated[float, typer.Option(min=1, help="Seconds after which it ends, with what it has measured.")] = 1800,
     as_json: terminal.AsJson = False,
 ) -> None:
     """What `serve` costs beside `run`, and a takeover.
 
-    Real processes over SQLite files; one pipeline is busy, the others idle. `--pipelines 200` is the real size."""
+    Real processes over SQLite files; one pipeline is busy, the others idle. `--pipelines 200` is the real size. Where
+    it cannot go on it ends with what it has."""
     from tidemill.lab.bench.server import ServerBench
+    from tidemill.lab.bench.show import show_server
     from tidemill.lab.bench.soak import MODES
 
     if mode not in ("", *MODES):
         raise ConfigError(f'no trigger of this bench is called "{mode}"', fix=f"Give {' or '.join(MODES)}.")
-    say: Callable[[str], None] = (lambda text: None) if as_json else terminal.say
-    result = ServerBench(pipelines=pipelines, rows=rows, mode=mode, say=say).run()
-    if as_json:
-        terminal.show_json(result)
+    bench = ServerBench(pipelines=pipelines, rows=rows, mode=mode, say=terminal.progress, limit_seconds=limit)
+    problem = bench.try_all()
+    if not as_json:
+        show_server(bench.measured)
+        if problem:
+            raise problem
         return
-    goals = {"throughput_ratio": "≥ 0.97", "api_p99_ms": "≤ 100"}
-    terminal.show_table(
-        ["measure", "value", "goal"],
-        [(key, value if isinstance(value, str) else f"{value:,}", goals.get(key, "")) for key, value in result.items()],
-    )
+    terminal.show_json(bench.measured | ({"error": to_data(problem)} if problem else {}))
+    if problem:
+        raise typer.Exit(problem.exit_code)
 
 
 @app.command()

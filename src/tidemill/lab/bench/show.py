@@ -45,6 +45,14 @@ def show_soak(result: dict[str, Any], title: str) -> None:
     )  # fmt: skip
 
 
+def show_server(result: dict[str, Any]) -> None:
+    goals = {"throughput_ratio": "≥ 0.97", "api_p99_ms": "≤ 100"}
+    terminal.show_table(
+        ["measure", "value", "goal"],
+        [(key, value if isinstance(value, str) else f"{value:,}", goals.get(key, "")) for key, value in result.items()],
+    )
+
+
 def show_profile(result: dict[str, Any]) -> None:
     terminal.show_table(
         ["stage", "µs/row", "share"],

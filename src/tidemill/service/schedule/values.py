@@ -16,6 +16,9 @@ class RunState(enum.StrEnum):
     FAILED = "failed"
 
 
+UNDER_WAY = frozenset({RunState.QUEUED, RunState.RUNNING})
+
+
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """`slot` is the time that the cron meant, in ISO 8601; empty where somebody asked for the run: `actor`."""

@@ -57,6 +57,7 @@ class Fleet:
         self._claims: dict[str, tuple[Document, ...]] = {}  # of a change under way: the old document and the new one
         self._turns: dict[str, threading.RLock] = {}
         self._start_errors: dict[str, TidemillError] = {}
+        self._specs = m.MaskedSpecs()
         self._restarts = Restarts(self._list_failed, self._start_again, policy=settings.restarts)
         self._pace = StartPace(runtime.statuses)
         self.ready = self.stopping = False
@@ -234,6 +235,7 @@ class Fleet:
         self._forget_status(each.name)
         with self._changing:
             del self._managed[each.name]
+        self._specs.forget(each.name)
         self._start_errors.pop(each.name, None)
         self._restarts.forget(each.name)
 
@@ -289,7 +291,7 @@ class Fleet:
         return PipelineView(
             each.name, state, each.desired, each.origin, each.version,
             each.tenant, pipeline.labels if pipeline else {},
-            pipeline.mask_secrets()["spec"] if pipeline else None, each.changed_by, each.changed_at, status, error,
+            self._specs.of(pipeline) if pipeline else None, each.changed_by, each.changed_at, status, error,
             LeaseView.of(leases.known(each.name), leases.holder) if leases is not None else None,
         )  # fmt: skip
 

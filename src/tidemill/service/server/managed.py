@@ -103,6 +103,24 @@ class PipelineView:
     next_run: str | None = None
 
 
+class MaskedSpecs:
+    """Documents with their secrets masked, each made once: lists of all pipelines are asked for again and again, also
+    by those who only want names. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[Pipeline, Mapping[str, Any]]] = {}
+
+    def of(self, pipeline: Pipeline) -> Mapping[str, Any]:
+        """Not to be changed: it is everybody's."""
+        made = self._made.get(pipeline.name)
+        if made is None or made[0] is not pipeline:
+            made = self._made[pipeline.name] = (pipeline, pipeline.mask_secrets()["spec"])
+        return made[1]
+
+    def forget(self, name: str) -> None:
+        self._made.pop(name, None)
+
+
 def name_conflict(name: str) -> LifecycleError:
     return LifecycleError(f'there is a pipeline "{name}" already', fix="Change that one, or use another name.")
 

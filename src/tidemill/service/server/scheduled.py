@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 
 from tidemill.config.spec.schedule import Schedule
 from tidemill.contracts.installation import StoredDocument
-from tidemill.errors import LifecycleError, TidemillError, UnknownPipeline
+from tidemill.errors import LifecycleError, PipelineBusy, TidemillError, UnknownPipeline
 from tidemill.service.cause import Cause, current_actor
 from tidemill.service.run.status import State
 from tidemill.service.runtime import Runtime
 from tidemill.service.schedule.one_run import OneRun
 from tidemill.service.schedule.run_queue import RunQueue
 from tidemill.service.schedule.slots import SlotWatch
-from tidemill.service.schedule.values import RunFailed, RunRequest, RunResult, ScheduledRun
+from tidemill.service.schedule.values import UNDER_WAY, RunFailed, RunRequest, RunResult, ScheduledRun
 from tidemill.service.server import managed as m
 from tidemill.service.server.document_set import ControlSettings
 from tidemill.service.server.elsewhere import ElsewhereFleet
@@ -79,18 +79,27 @@ class ScheduledFleet(ElsewhereFleet):
     def run_now(self, name: str, cause: Cause) -> ScheduledRun:
         """The run that was queued; or the one that is queued or runs already. `LifecycleError` if the pipeline has no
         schedule, or is not wanted to run."""
-        with self._turn(name):
-            each = self._find(name)
-            if usable(each).spec.schedule is None:
-                raise LifecycleError(
-                    f'pipeline "{name}" has no schedule',
-                    fix="It runs all the time. Runs are of those with spec.schedule.",
-                )
-            if each.desired != m.RUNNING:
-                raise LifecycleError(f'pipeline "{name}" is {each.desired}', fix="Nothing was changed. Start it first.")
-            self._begin_queue()
-            self.audit(cause, "run now", name)
-            return self._queue.put(RunRequest(name, "", cause.actor))
+        try:
+            with self._turn(name):
+                return self._queue_run(name, cause)
+        except PipelineBusy:  # a run that starts has the turn for seconds
+            under_way = next((run for run in self.runs(name) if run.state in UNDER_WAY), None)
+            if under_way is None or self._find(name).desired != m.RUNNING:
+                raise
+            return under_way
+
+    def _queue_run(self, name: str, cause: Cause) -> ScheduledRun:
+        each = self._find(name)
+        if usable(each).spec.schedule is None:
+            raise LifecycleError(
+                f'pipeline "{name}" has no schedule', fix="It runs all the time. Runs are of those with spec.schedule."
+            )
+        if each.desired != m.RUNNING:
+            way_on = "Resume" if each.desired == m.PAUSED else "Start"
+            raise LifecycleError(f'pipeline "{name}" is {each.desired}', fix=f"Nothing was changed. {way_on} it first.")
+        self._begin_queue()
+        self.audit(cause, "run now", name)
+        return self._queue.put(RunRequest(name, "", cause.actor))
 
     def _execute(self, request: RunRequest) -> RunResult:
         """In a thread of the queue."""

@@ -16,10 +16,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tidemill.contracts.installation import StoredToken
-from tidemill.errors import ConfigError
+from tidemill.contracts.installation import AuditEntry, StoredToken
+from tidemill.errors import ConfigError, EnvironmentProblem
+from tidemill.model.clock import utc_now
+from tidemill.service.cause import current_actor
 from tidemill.service.server.scope import WHOLE, Scope
-from tidemill.state import open_installation
+from tidemill.state import inspect_store, open_installation
 from tidemill.state.installation import InstallationStore
 
 _TOKEN = re.compile(r"tm_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
@@ -54,29 +56,32 @@ class Principal:
 
 
 class Tokens:
-    """Any thread may call it."""
+    """Any thread may call it. Each change is in the audit trail, with who ran the process that made it."""
 
-    def __init__(self, store: InstallationStore) -> None:
-        self._store = store
+    def __init__(self, store: InstallationStore, actor: str = "") -> None:
+        self._store, self._actor = store, actor or current_actor()
 
     def create(
         self, name: str, role: Role, *, expires: str | None = None, scope: Scope = WHOLE
     ) -> tuple[str, StoredToken]:
         """The token itself, which is kept nowhere, and its record. `expires` is a duration such as 30d."""
         secret, token = _new(name, role, expires, scope)
-        self._store.add_token(token)
+        self._store.add_token(token, self._entry("create token", token))
         return secret, token
 
     def create_first(self) -> str | None:
         """An administrator's, if the store never had a token."""
         secret, token = _new("first start", Role.ADMIN, None)
-        return secret if self._store.add_first_token(token) else None
+        return secret if self._store.add_first_token(token, self._entry("create token", token)) else None
 
     def list(self) -> list[StoredToken]:
         return self._store.tokens()
 
     def revoke(self, id: str) -> None:
-        if not self._store.revoke_token(id, _now().isoformat(timespec="seconds")):
+        found = self._store.token(id)
+        if found is None or not self._store.revoke_token(
+            id, _now().isoformat(timespec="seconds"), self._entry("revoke token", found)
+        ):
             raise ConfigError(f'there is no token "{id}"', fix="tidemill token ls shows those that are there.")
 
     def authenticate(self, text: str) -> Principal | None:
@@ -89,10 +94,21 @@ class Tokens:
             return None
         return Principal(known.id, known.name, Role(known.role), Scope(known.tenant, known.pipeline))
 
+    def _entry(self, action: str, token: StoredToken) -> AuditEntry:
+        """Of no pipeline, so that only who may see all of them sees it."""
+        whose = f"{token.id} ({token.name}): {token.role}, {Scope(token.tenant, token.pipeline)}"
+        return AuditEntry(utc_now(), self._actor, action, "", whose)
+
 
 @contextmanager
-def open_tokens(state: str) -> Iterator[Tokens]:
-    """Those of a state store."""
+def open_tokens(state: str, *, create: bool = False) -> Iterator[Tokens]:
+    """Those of a state store. Without `create`, `EnvironmentProblem` where there is none."""
+    if not create and (found := inspect_store(state)).version == 0:
+        raise EnvironmentProblem(
+            "there is no state store", where=found.where,
+            fix="Name the one of your server with --state or --state-dir. Its first start makes it, or "
+            "`tidemill token create`.",
+        )  # fmt: skip
     with closing(open_installation(state)) as store:
         yield Tokens(store)
 
