@@ -14,17 +14,21 @@ class Clocked:
     def __init__(self, fixed: float, per_mega: float) -> None:
         self.portions, self.now, self.end = Portions(), 100.0, 0
         self._fixed, self._per_mega = fixed, per_mega
+        self.under_way = 0.0  # of a delivery that had begun when the portion came
 
-    def adopt(self, chunk: int) -> int:
+    def adopt(self, chunk: int, *, alone: bool = True) -> int:
         """A change alone, then one portion of chunks of so many bytes, each with its delivery; the portion's bytes."""
-        self.change()
+        if alone:
+            self.change()
+        else:
+            self.portions.note_change(self.end, self.now, just_now=False)
         ready = 0
         while not self.portions.is_full(ready, self.now):
             ready += chunk
         self.end += ready
         self.portions.note_adopted(self.end, ready, self.now)
         assert ready <= 128 * KILO or self.portions.must_wait(self.now)
-        self.now += self._fixed + self._per_mega * ready / MEGA
+        self.now += self.under_way + self._fixed + self._per_mega * ready / MEGA
         self.portions.note_delivered(self.end, self.now)
         return ready
 
@@ -71,6 +75,23 @@ def test_where_a_delivery_takes_milliseconds_portions_stay_small() -> None:
 
 def test_where_a_delivery_takes_long_anyway_portions_are_large() -> None:
     copy = Clocked(fixed=0.15, per_mega=0.006)
+    for _ in range(20):
+        size = copy.adopt(800 * KILO)
+        copy.rest()
+    assert size >= 8 * MEGA
+
+
+def test_a_slow_sink_for_which_no_change_is_ever_alone_does_not_starve_the_copy() -> None:
+    copy = Clocked(fixed=3.0, per_mega=0.006)
+    for _ in range(10):
+        size = copy.adopt(800 * KILO, alone=False)
+        copy.now += 1.0  # the longest pause
+    assert size >= 8 * MEGA
+
+
+def test_a_portion_that_waits_for_a_delivery_under_way_is_not_taken_for_large() -> None:
+    copy = Clocked(fixed=0.9, per_mega=0.006)
+    copy.under_way = 0.9
     for _ in range(20):
         size = copy.adopt(800 * KILO)
         copy.rest()

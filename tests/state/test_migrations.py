@@ -11,10 +11,12 @@ import psycopg
 import pytest
 
 from tests.state.conftest import Opener
+from tests.support.blocks import make_table
 from tidemill.contracts import ConfirmedPosition
 from tidemill.errors import StateError, StateTooNew, is_retryable
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.position import Position
+from tidemill.model.snapshot import Chunk, ChunkState, SnapshotTable
 from tidemill.state import find_store, migrations, open_store
 from tidemill.state.migrations import Migration
 
@@ -104,6 +106,7 @@ def test_who_only_looks_makes_nothing(uri: str, opener: Opener, monkeypatch: pyt
 _OPENS = """
 import sys
 from tidemill.model.position import Position
+from tidemill.model.snapshot import Chunk, ChunkState, SnapshotTable
 from tidemill.state import open_store
 store = open_store(sys.argv[1])
 sys.stdin.readline()
@@ -167,6 +170,23 @@ def test_chunks_that_an_older_version_kept_are_counted(
     opener().confirm("orders", Position("0/8"), 8)
     assert rows(uri, "SELECT adopted_chunks, adopted_rows FROM snapshot_tables") == [(2, 15)]
     assert rows(uri, "SELECT snapshot, number, state FROM snapshot_chunks") == [(3, 2, "staged")]
+
+
+def test_a_chunk_that_an_older_process_adopted_beside_us_is_not_waited_for(uri: str, opener: Opener) -> None:
+    """It keeps the row, and says in it that the chunk is in the log."""
+    store = opener().snapshots
+    store.begin("orders", "asked for", ["public.t"], "", "")
+    store.add_tables("orders", 1, [SnapshotTable(make_table("t"), ("id",), 10, Position("0/1"), ("",), "")])
+    (table,) = store.tables("orders", 1)
+    store.plan("orders", 1, [(table, [Chunk(table.name, 0), Chunk(table.name, 1)])])
+    rows(uri, "UPDATE snapshot_chunks SET state = 'adopted' WHERE number = 0 RETURNING 1")
+    (table,) = store.tables("orders", 1)
+    assert (table.chunks, table.adopted) == (1, 0)
+    (left,) = store.chunks("orders", 1, ChunkState.PLANNED)
+    store.stage("orders", 1, [left])
+    store.adopt("orders", 1, [(left, 3)])
+    (table,) = store.tables("orders", 1)
+    assert table.chunks == table.adopted
 
 
 def use(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:

@@ -19,7 +19,8 @@ _LEAST_BYTES, _MOST_BYTES, _GRAIN_BYTES = 64 << 10, 8 << 20, 16 << 10
 _UNNOTICED_BYTES = 128 << 10
 # A portion is too large if it takes so many times as long as changes alone, and so many seconds more. What those take
 # is learned from them, more from quick ones: slow ones may wait for what the copy does beside them.
-_SLOWER, _SLACK_SECONDS, _LEARNED, _FORGOTTEN = 1.5, 0.005, 0.2, 1.02
+# A portion may have to wait for a delivery that had begun.
+_SLOWER, _SLACK_SECONDS, _LEARNED, _FORGOTTEN = 2.5, 0.005, 0.2, 1.02
 # After a portion changes have the lanes for so many times as long as it took, at most for so long: more than half of
 # them meet no copied rows at all.
 _REST, _LONGEST_REST_SECONDS = 1.25, 1.0
@@ -75,7 +76,9 @@ class Portions:
         return self.must_wait(now) or (self.beside_changes(now) and ready > self._most)
 
     def _learn(self, took: float) -> None:
-        if took > _SLOWER * (self._alone_seconds or 0.0) + _SLACK_SECONDS:
+        # Where no change was ever alone, deliveries take longer than pauses: large portions cost them little.
+        known = self._alone_seconds
+        if known is not None and took > _SLOWER * known + _SLACK_SECONDS:
             self._most = max(self._most // 2, _LEAST_BYTES)
         elif self._size > self._most // 2:
             self._most = min(self._most * 2, _MOST_BYTES)

@@ -109,6 +109,7 @@ class ChunkAdopter:
             self.hurried = False
             self._copies = record is not None and record.state is SnapshotState.RUNNING
             if record is None or record.state is not SnapshotState.RUNNING:
+                self._windows.keep(())
                 return 0
             visible = self._adopt_all(record, lambda: stopped() or time.monotonic() - now > _TURN_SECONDS)
             if visible and self._portions.beside_changes(now):

@@ -30,6 +30,7 @@ from tidemill.model.position import Offset
 from tidemill.model.rowkeys import bits, keys_of, old_keys_of, take_rows
 from tidemill.model.table import Table
 
+_SMALL_BYTES = 1 << 20
 _ROWS = (int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE), int(Op.TRUNCATE), int(Op.DDL))
 
 
@@ -124,7 +125,9 @@ class _WindowPart:
         rows = np.flatnonzero(np.isin(values(block.batch.column("op"), np.uint8), _ROWS))
         if not len(rows):
             return None
-        mine = block if len(rows) == block.rows else Block(block.table, _take(block.batch, rows))
+        # A small one is copied: it would keep a mapping of the whole segment, and there may be thousands.
+        small = block.batch.nbytes < _SMALL_BYTES
+        mine = Block(block.table, _take(block.batch, rows)) if small or len(rows) < block.rows else block
         return cls(mine, int(block.offsets()[-1]), redefines=block.table.fingerprint != table.fingerprint)
 
     @cached_property

@@ -106,9 +106,9 @@ class SqlSnapshotStore:
                 "SELECT t.name, t.number, t.state, t.structure, t.registered, t.planned, t.part, t.lower_bound,"
                 " t.next_number, t.points, t.error, t.fix, t.adopted_chunks, t.adopted_rows,"
                 " (SELECT COUNT(*) FROM snapshot_chunks c WHERE c.pipeline = t.pipeline AND c.snapshot = t.snapshot"
-                " AND c.table_number = t.number)"
+                " AND c.table_number = t.number AND c.state IN (?, ?))"
                 " FROM snapshot_tables t WHERE t.pipeline = ? AND t.snapshot = ? ORDER BY t.number",
-                pipeline, snapshot,
+                str(ChunkState.PLANNED), str(ChunkState.STAGED), pipeline, snapshot,
             )  # fmt: skip
         return [_table(row) for row in rows]
 
