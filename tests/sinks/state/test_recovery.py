@@ -194,23 +194,6 @@ def test_lanes_that_meet_a_table_made_since_at_the_same_time_note_their_keys_tog
     assert there.rows() == [(1, "new", "n"), (2, "new", "n")]
 
 
-def test_a_row_that_the_gap_left_gives_up_its_unique_values(postgres_there: PostgresThere) -> None:
-    """They are another row's at the source: the constraint refused that one for good, and with it the copy."""
-    there, _, _ = postgres_there
-    there.run("CREATE TABLE t (id bigint PRIMARY KEY, name text UNIQUE DEFERRABLE INITIALLY DEFERRED, note text)")
-    there.run("INSERT INTO t SELECT n, 'm' || n, 'n' FROM generate_series(1, 8) n")
-    sink = there.sink()
-    sink.begin_recovery([T], "orders", SINCE)
-    copied = [(Op.READ, None, row(n, name)) for n, name in enumerate(("m7", "m2", "m3"))]
-    there.write(changes(T, *copied, first=SINCE), start=SINCE, sink=sink)
-    assert (8, "m8", "n") in there.rows(), "what is in nobody's way stays until the end"
-    there.write(changes(T, (Op.READ, None, row(3, "m1")), first=SINCE + 3), start=SINCE + 3, sink=sink)
-    moved = changes(T, (UPDATE, {"id": 3}, row(4, "m5", None)), first=SINCE + 4, unchanged={0: ["note"]})
-    there.write(moved, start=SINCE + 4, sink=sink)
-    sink.end_recovery(T, "orders", SINCE, remove=True)
-    assert there.rows() == [(0, "m7", "n"), (1, "m2", "n"), (2, "m3", "n"), (4, "m5", "n")]
-
-
 @pytest.mark.parametrize("other", ["of the same source", "of another pipeline"])
 def test_rows_of_another_table_in_the_same_target_are_neither_removed_nor_called_extra(
     there: Destination, other: str

@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tidemill.errors import Refused
 from tidemill.model.position import Offset
-from tidemill.sinks.postgres.target import Target, columns, unique_columns
+from tidemill.sinks.postgres.target import Target, columns
 from tidemill.telemetry.events import emit
 
 if TYPE_CHECKING:
@@ -41,14 +41,12 @@ CREATE TABLE IF NOT EXISTS {table} (
 
 @dataclass(frozen=True, slots=True)
 class KeptKeys:
-    """Keys of one target that events from `since` on have written, in the table `name`. `unique`: columns of its other
-    unique constraints."""
+    """Keys of one target that events from `since` on have written, in the table `name`."""
 
     schema: str
     name: str
     since: Offset
     columns: tuple[str, ...]
-    unique: tuple[tuple[str, ...], ...] = ()
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -91,31 +89,6 @@ class KeptKeys:
             )
         )  # fmt: skip
 
-    def make_room(self, db: Connection, target: Target, stage: sql.Identifier, offsets: np.ndarray[Any, Any]) -> None:
-        """Rows of the temporary table are about to be written. One of another key that has the values which one of them
-        brings for a unique constraint, and that nothing has written since the recovery began, has them no longer at the
-        source: it is gone there, or comes again with the copy."""
-        from psycopg import sql
-
-        late = np.flatnonzero(offsets >= np.uint64(self.since)).tolist()
-        if not late:
-            return  # rows from before the gap are what the source had
-        sent = {target.column(n) for n in target.numbers}
-        for unique in self.unique:
-            if not sent.issuperset(unique):
-                continue
-            db.execute(
-                sql.SQL(
-                    'DELETE FROM {} t USING {} s WHERE s."tidemill set" <> 0 AND s."tidemill row" = ANY (%s)'
-                    " AND {} AND NOT ({}) AND NOT EXISTS (SELECT FROM {} k WHERE {})"
-                    " AND NOT EXISTS (SELECT FROM {} o WHERE {})"
-                ).format(
-                    target.identifier, stage, _same("t", "s", unique), _same("t", "s", self.columns), self.identifier,
-                    _same("k", "t", self.columns), stage, _same("o", "t", self.columns),
-                ),
-                [late],
-            )  # fmt: skip
-
 
 class Recoveries:
     """Of one connection and one transaction."""
@@ -139,8 +112,6 @@ class Recoveries:
                 found = None
             elif found is not None:
                 self._make_keys(place, found)
-                others = unique_columns(self._db, *place) - {tuple(sorted(found.columns))}
-                found = replace(found, unique=tuple(sorted(others)))
             self._known[place] = found
         return self._known[place]
 

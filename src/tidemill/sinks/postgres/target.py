@@ -46,14 +46,6 @@ WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i
   AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid, i.indnkeyatts HAVING count(*) = i.indnkeyatts
 """
-_CONSTRAINTS = """
-SELECT array_agg(a.attname::text ORDER BY a.attname)
-FROM pg_index i
-JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indexprs IS NULL
-GROUP BY i.indexrelid, i.indnkeyatts HAVING count(*) = i.indnkeyatts
-"""
 _REWRITE_RULES = """
 SELECT r.rulename FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s AND r.ev_type <> '1' AND r.ev_enabled <> 'D'
@@ -112,11 +104,6 @@ def columns(db: Connection, schema: str, name: str) -> dict[str, TargetColumn]:
 def has_unique(db: Connection, schema: str, name: str, key: tuple[str, ...]) -> bool:
     rows: list[Any] = db.execute(_UNIQUE, [schema, name]).fetchall()
     return any(set(found) == set(key) for (found,) in rows)
-
-
-def unique_columns(db: Connection, schema: str, name: str) -> set[tuple[str, ...]]:
-    """Columns of which no two rows have the same values, or of some of the rows; also where that is looked at late."""
-    return {tuple(found) for (found,) in db.execute(_CONSTRAINTS, [schema, name]).fetchall()}
 
 
 def rewrite_rule(db: Connection, schema: str, name: str) -> str | None:

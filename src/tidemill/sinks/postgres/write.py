@@ -229,8 +229,6 @@ class Applier:
             kinds[members] = number
         stage = sql.Identifier(target.stage)
         self._fill(target, rows.offsets, kinds, rows.columns)
-        if self._kept is not None:
-            self._kept.make_room(self._db, target, stage, rows.offsets)
         if deleted.any():
             self._db.execute(
                 sql.SQL('DELETE FROM {} t USING {} s WHERE s."tidemill set" = 0 AND {}').format(
@@ -289,7 +287,6 @@ class Applier:
         changed = [n for n in target.numbers if n not in left]
         if self._kept is not None:
             self._kept.make_way(self._db, target, stage, int(row.offsets[0]))
-            self._kept.make_room(self._db, target, stage, np.repeat(row.offsets, 2))
         done = self._db.execute(
             sql.SQL(
                 'UPDATE {} t SET {} FROM {} s, {} n WHERE s."tidemill set" = 0 AND n."tidemill set" = 1 AND {}'
