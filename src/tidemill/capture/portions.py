@@ -2,7 +2,7 @@
 
 In one log a change is delivered after everything that was adopted before it. So copied rows come in portions: one is
 delivered before the next is adopted, and in between changes have the lanes for themselves for longer than it took. A
-portion may take little longer than changes alone do: in real time a few thousand rows are noticed, in micro-batches a
+portion may take a few times as long as changes alone: in real time a few thousand rows are noticed, in micro-batches a
 hundred thousand are not (`capture/snapshot.py`; ADR 77).
 """
 
