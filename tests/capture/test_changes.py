@@ -172,7 +172,7 @@ def test_on_trial_nothing_is_captured_before_the_document_is_accepted(tmp_path: 
 class Lines:
     """Each line is a position."""
 
-    consumed = 0
+    consumed = sent_at = 0
 
     def feed(self, data: memoryview) -> Iterator[Change]:
         *lines, rest = bytes(data).split(b"\n")

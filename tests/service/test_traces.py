@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.collector import ReceivedSpan, collecting
 from tests.support.waiting import until
 from tidemill import config
+from tidemill.lab.servers.collector import ReceivedSpan, collecting
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.service.runtime import Runtime
 
@@ -79,7 +79,9 @@ def test_a_transaction_is_one_trace_from_its_commit_to_its_checkpoint_in_both_tr
         by_name = {span.name: span for span in trace}
         assert tree(trace) == {
             "change": "",
-            **dict.fromkeys(("capture.read", "capture.decode", "capture.append", "stream.batch"), "change"),
+            **dict.fromkeys(
+                ("server.send", "capture.read", "capture.decode", "capture.append", "stream.batch"), "change"
+            ),
             **dict.fromkeys(
                 ("stream.pin", "stream.deliver", "stream.receipts", "stream.checkpoint"), "stream.batch"
             ),
@@ -88,8 +90,8 @@ def test_a_transaction_is_one_trace_from_its_commit_to_its_checkpoint_in_both_tr
         }  # fmt: skip
         assert len(trace) == len(tree(trace)), "a span came twice"
         order = [
-            "capture.read", "capture.decode", "capture.append", "stream.pin", "stream.deliver", "lane.deliver",
-            "lane.process", "sink.write", "stream.receipts", "stream.checkpoint",
+            "server.send", "capture.read", "capture.decode", "capture.append", "stream.pin", "stream.deliver",
+            "lane.deliver", "lane.process", "sink.write", "stream.receipts", "stream.checkpoint",
         ]  # fmt: skip
         begins = [by_name[name].start for name in order]
         assert begins == sorted(begins)

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from tests.support.collector import collecting
 from tests.support.waiting import until
+from tidemill.lab.servers.collector import collecting
 from tidemill.telemetry.spans import LaneSpans, Span, new_id, root_id, trace_id, trace_text, unpack
 from tidemill.telemetry.tracer import Tracer, is_wanted, open_tracer
 

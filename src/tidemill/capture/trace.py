@@ -2,6 +2,7 @@
 (`stream/trace.py`), below the same root.
 
     change                the commit of the append's first transaction → the append is visible
+    ├─ server.send        where the server says when it sent: the commit → it has sent the last of it
     ├─ capture.read       asked for bytes, at the earliest at the commit → they are here
     ├─ capture.decode     → the change is columns
     └─ capture.append     → it is durable and visible
@@ -26,6 +27,7 @@ _IN_FLIGHT = 4  # a change is written while the next is read
 @dataclass(frozen=True, slots=True)
 class _ReadTimes:
     asked: int
+    sent: int  # 0: the server does not say
     read: int  # 0: the source reads and decodes in one
     decoded: int
 
@@ -41,8 +43,9 @@ class AppendTracer:
         """The same changes, with when each was read and decoded."""
         asked = resumed = time.time_ns()
         for change in changes:
-            read = self._source.read_at if isinstance(self._source, ByteStreamSource) else 0
-            self._times.append((change, _ReadTimes(asked, read and max(read, resumed), time.time_ns())))
+            stream = self._source if isinstance(self._source, ByteStreamSource) else None
+            sent, read = (stream.decoder.sent_at, max(stream.read_at, resumed)) if stream is not None else (0, 0)
+            self._times.append((change, _ReadTimes(asked, sent, read, time.time_ns())))
             yield change
             resumed = time.time_ns()
 
@@ -78,6 +81,8 @@ class AppendTracer:
         )  # fmt: skip
         if times is not None:
             read = times.read or times.decoded
+            if start < times.sent <= read:
+                yield Span("server.send", start, times.sent, new_id(root, "send"), root)
             yield Span("capture.read", min(max(times.asked, start), read), read, new_id(root, "read"), root)
             if times.read:
                 yield Span("capture.decode", times.read, times.decoded, new_id(root, "decode"), root)

@@ -24,6 +24,11 @@ class Decoder(Protocol):
     @property
     def consumed(self) -> int: ...
 
+    @property
+    def sent_at(self) -> int:
+        """When the server sent the last of what was fed, by its own clock, nanoseconds since 1970; 0 if it does not
+        say."""
+
     def feed(self, data: memoryview) -> Iterator[Change]: ...
 
 

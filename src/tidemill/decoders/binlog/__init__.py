@@ -95,6 +95,7 @@ class BinlogDecoder:
         self.place = BinlogPlace.parse(began, flavor)
         self.place.server = self.place.server or server
         self.consumed = 0
+        self.sent_at = 0  # unknown: events have the second in which their statement began
         self._spill_bytes = spill_bytes
         self._stream = BinlogStream(
             self.place, checksum=checksum, null_zero_dates=zero_dates == "null", capacity=capacity

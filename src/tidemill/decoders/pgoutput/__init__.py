@@ -96,6 +96,12 @@ class PgOutputDecoder:
         return int(self._state[scanning.WAL_END])
 
     @property
+    def sent_at(self) -> int:
+        """When the server sent the last frame that was fed, by its own clock: nanoseconds since 1970; 0 before one."""
+        sent = int(self._state[scanning.SENT])
+        return sent and (sent + TWO_THOUSAND) * 1000
+
+    @property
     def idle(self) -> bool:
         """Nothing is half received, so `wal_end` may be acknowledged once all changes are delivered."""
         return not self._state[scanning.OPEN] and not self._state[scanning.STREAM]

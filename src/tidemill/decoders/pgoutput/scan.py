@@ -33,7 +33,8 @@ KNOWN = 13  # 1 inside such a transaction
 MUTE = 14  # 1 when logical messages are not wanted
 DDL = 15  # 1 when messages about changed tables are read, 0 when they are left out
 ALONE = 16  # 1 when the transactions noted so far must leave before another one begins: a table changed among them
-STATE_SIZE = 17
+SENT = 17  # when the server sent the last frame of its log, by its clock
+STATE_SIZE = 18
 
 # Why `scan` returned.
 MORE = 0  # the rest of the buffer is an unfinished frame
@@ -187,6 +188,7 @@ def scan(
         if kind != 119 or end - q < 26:  # w
             s[POS], s[ROWS], s[TXS] = p, r, t
             return BAD_FRAME
+        s[SENT] = _be64(b, q + 17)
         m = q + 25
         c = b[m]
         m += 1

@@ -71,8 +71,9 @@ def latency(
 ) -> None:
     """From commit to checkpoint, hop by hop, from PostgreSQL.
 
-    Percentiles in milliseconds over all events, at each rate and into each sink."""
-    from tidemill.lab.bench.latency import LatencyBench, rows_of
+    Percentiles in milliseconds over all events, at each rate and into each sink; by traces
+    of a tenth of the batches also every step."""
+    from tidemill.lab.bench.latency import LatencyBench, rows_of, steps_rows
     from tidemill.lab.bench.plots import save_latency
 
     _check_modes(mode or ())
@@ -90,6 +91,7 @@ def latency(
         *rows_of(result),
         title=f"{result['server']}, {result['place']}; milliseconds, p50 / p99",
     )
+    terminal.show_table(*steps_rows(result), title="Step by step, of a tenth of the batches")
 
 
 @app.command()

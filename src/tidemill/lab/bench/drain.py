@@ -33,6 +33,7 @@ from tidemill.stream.loop import StreamLoop
 from tidemill.stream.position.commit_policy import Policy
 from tidemill.stream.position.ledger import Ledger
 from tidemill.stream.report import BatchReport
+from tidemill.telemetry.tracer import Tracer
 
 LIMIT_SECONDS = 600.0
 _BATCHES = 5  # of a run, the first of which does not count
@@ -124,8 +125,14 @@ def prime(log_uri: str) -> None:
 class Observed(PipelineRun):
     """A pipeline whose batches the bench also sees."""
 
-    def __init__(self, pipeline: config.Pipeline, spark: Any, on_batch: Callable[[BatchReport], None]) -> None:
-        super().__init__(pipeline, spark)
+    def __init__(
+        self,
+        pipeline: config.Pipeline,
+        spark: Any,
+        on_batch: Callable[[BatchReport], None],
+        tracer: Tracer | None = None,
+    ) -> None:
+        super().__init__(pipeline, spark, tracer=tracer)
         self._bench_sees = on_batch
         self.delivered = 0
 

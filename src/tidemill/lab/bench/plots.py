@@ -21,11 +21,22 @@ _SINKS = {
 _MODES = {"real_time": "real time", "micro_batch": "micro-batches"}
 _PERCENTILES = {"p50": "p50", "p99": "p99", "p99_9": "p99.9"}
 _PARTS = {"capture": "capture", "workers": "worker", "jvm": "jvm", "driver": "driver"}
+#: steps of an event's way (`lab/bench/latency/steps.py`) that are drawn as one
+_STEPS = {
+    "sent by the server": (("sent",), _GREY),
+    "read and decoded": (("read", "decoded"), _SKY),
+    "in the log": (("logged",), _GREEN),
+    "noticed": (("noticed",), _ORANGE),
+    "pinned": (("pinned",), _PURPLE),
+    "at the lane, loaded, encoded": (("dispatched", "loaded", "encoded"), _BLUE),
+    "acknowledged by the sink": (("answered",), _VERMILION),
+    "back, checkpoint": (("returned", "saved"), "black"),
+}
 _HOPS = {
-    "commit_to_logged": ("server, decoding, log", _GREY),
-    "logged_to_taken": ("noticed, pinned", _ORANGE),
-    "taken_to_delivered": ("encoded, acknowledged by the sink", _BLUE),
-    "delivered_to_saved": ("checkpoint", _VERMILION),
+    "server, decoding, log": (("commit_to_logged",), _GREY),
+    "noticed, pinned": (("logged_to_taken",), _ORANGE),
+    "encoded, acknowledged by the sink": (("taken_to_delivered",), _BLUE),
+    "checkpoint": (("delivered_to_saved",), _VERMILION),
 }
 
 
@@ -151,8 +162,8 @@ def save_lanes(result: dict[str, Any], path: Path) -> None:
 
 
 def save_latency(result: dict[str, Any], path: Path) -> None:
-    """A panel each percentile by rate, a line a sink; below it a panel each rate with the hops of an event's way. Of
-    the first mode."""
+    """A panel each percentile by rate, a line a sink; below it a panel each rate with the steps of an event's way, its
+    hops where no steps were traced. Of the first mode."""
     mode = result["measured"][0]["mode"]
     measured = [one for one in result["measured"] if one["mode"] == mode]
     sinks = list(dict.fromkeys(one["sink"] for one in measured))
@@ -174,7 +185,7 @@ def save_latency(result: dict[str, Any], path: Path) -> None:
             if number:
                 axis.set_yticklabels([])
         figure = below[0].figure
-        figure.supxlabel("ms, the p50 of each hop", fontsize=9)
+        figure.supxlabel("ms, the p50 of each step", fontsize=9)
         handles, labels = below[0].get_legend_handles_labels()
         figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
         above[0].figure.suptitle(f"{_MODES[mode]}, {result.get('place', 'one machine')}", fontsize=10)
@@ -199,8 +210,9 @@ def _draw_percentile(
 
 def _draw_hops(axis: Any, rate: int, measured: Sequence[dict[str, Any]]) -> None:
     starts = [0.0] * len(measured)
-    for hop, (label, colour) in _HOPS.items():
-        widths = [one[hop]["p50"] for one in measured]
+    traced = all(one.get("steps") for one in measured)
+    for label, (names, colour) in (_STEPS if traced else _HOPS).items():
+        widths = [sum((one["steps"] if traced else one)[name]["p50"] for name in names) for one in measured]
         axis.barh([one["sink"] for one in measured], widths, left=starts, color=colour, label=label, height=0.6)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     axis.set_title(f"at {rate:,} events a second")

@@ -11,5 +11,5 @@ seaweedfs           S3
 spark               a standalone Spark cluster; virtual_host another host on this machine
 clickhouse_standin  the real engine under an HTTP front of ours
 starrocks_standin   Stream Load and the MySQL side, as the manual says
-http_receiver       takes what the http sink sends, by a script
+http_receiver       takes what the http sink sends, by a script; collector the same of traces
 """

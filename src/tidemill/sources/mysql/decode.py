@@ -52,6 +52,10 @@ class StreamDecoder:
     def consumed(self) -> int:
         return self._decoder.consumed
 
+    @property
+    def sent_at(self) -> int:
+        return self._decoder.sent_at
+
     def feed(self, data: memoryview) -> Iterator[Change]:
         config = self._config
         where = f"{config.where}, position {str(self.place.text())[:200]}"

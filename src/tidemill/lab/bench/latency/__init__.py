@@ -5,28 +5,32 @@
     taken -> delivered    to the lane, encoded, written, acknowledged by the sink, and back
     delivered -> saved    the checkpoint on disk, and what follows from it
 
+A tenth of the appends is traced besides, and these hops are told step by step (`lab/bench/latency/steps.py`).
+
 The first clock is the server's at commit, the others are those of this machine, where the server runs too. All events
-of a batch share its later hops. Percentiles are over events. On a cluster (`lab/bench/cluster.py`) the log is on S3,
-and a block counts as logged before its index record is put: that request belongs to the second hop.
+of a batch share its later hops. Percentiles are over events. On a cluster (`lab/bench/latency/place.py`) the log is on
+S3, and a block counts as logged before its index record is put: that request belongs to the second hop.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tidemill import config
 from tidemill.errors import ConfigError, DeliveryError
 from tidemill.lab.bench import load
-from tidemill.lab.bench.cluster import BenchPlace
 from tidemill.lab.bench.drain import LIMIT_SECONDS, Observed, prime
+from tidemill.lab.bench.latency.place import BenchPlace
 from tidemill.lab.bench.processes import ProcessSampler
 from tidemill.lab.servers.kafka import local_kafka
 from tidemill.lab.servers.valkey import Valkey
@@ -36,6 +40,10 @@ from tidemill.service.run.status import State
 from tidemill.stream.report import BatchReport
 from tidemill.stream.spark.session import create_session, warm_up
 from tidemill.telemetry import events
+from tidemill.telemetry.tracer import open_tracer
+
+if TYPE_CHECKING:
+    from tidemill.lab.servers.collector import Collector
 
 SINKS = ("blackhole", "kafka", "postgres", "redis")
 CLUSTER_SINKS = ("blackhole", "kafka")
@@ -48,6 +56,8 @@ _WARM_SECONDS = 3.0
 # To look at all processes takes milliseconds, in the process whose latency is measured.
 _SAMPLE_SECONDS = 5.0
 _WATCH_SECONDS = 0.1  # as the supervisor does
+_TRACED = 0.1  # of the appends: of them all, a batch would take a fraction of a millisecond longer
+_EXPORT_MILLISECONDS = 200
 
 
 class LatencyBench:
@@ -76,6 +86,10 @@ class LatencyBench:
             stack.callback(spark.stop)
             warm_up(spark)
             load.prepare(self._database, [])
+            self._collector = stack.enter_context(_tracing(self._say))
+            if (tracer := open_tracer()) is not None:
+                stack.callback(tracer.close)
+            self._tracer = tracer
             measured = []
             for mode in self._modes:
                 for sink in self._sinks:
@@ -121,7 +135,7 @@ spec:
 """)
         pipeline = config.load(document)[0]
         reports: list[tuple[float, BatchReport]] = []
-        run = Observed(pipeline, spark, lambda report: reports.append((time.time(), report)))
+        run = Observed(pipeline, spark, lambda report: reports.append((time.time(), report)), self._tracer)
         found = []
         try:
             prime(pipeline.log_uri)
@@ -131,12 +145,14 @@ spec:
             self._offer(run, self._rates[0], _WARM_SECONDS)
             for rate in self._rates:
                 reports.clear()
+                since = time.time_ns()
                 self._say(f"{mode}, {sink}: {rate:,} events/s for {self._seconds:.0f} s")
                 watch = ProcessSampler(interval=_SAMPLE_SECONDS).start()
                 self._offer(run, rate, self._seconds)
                 watch.stop()
                 fact = {"mode": mode, "sink": sink, "rate": rate, "batches": len(reports)}
-                found.append(fact | summary(pipeline.log_uri, reports) | {"cpu_seconds": watch.cpu_seconds()})
+                fact |= summary(pipeline.log_uri, reports) | {"cpu_seconds": watch.cpu_seconds()}
+                found.append(fact | {"steps": self._steps(since)})
         finally:
             run.stop()
         return found
@@ -149,6 +165,16 @@ spec:
             self._await(run, lambda: bool(client.exitcode) or run.delivered >= due)
             if client.exitcode:
                 raise DeliveryError("the load did not come to its end", where=run.pipeline.name)
+
+    def _steps(self, since: int) -> dict[str, Any]:
+        """Of batches that began after that time; empty without the library that exports traces."""
+        if self._collector is None:
+            return {}
+        from tidemill.lab.bench.latency.steps import steps_of
+
+        time.sleep(5 * _EXPORT_MILLISECONDS / 1000)  # what is on its way arrives
+        steps = steps_of(span for span in self._collector.spans() if span.start >= since)
+        return {step: _percentiles(waits) for step, waits in steps.items() if waits}
 
     def _await(self, run: Observed, done: Callable[[], bool], watch: Callable[[], object] | None = None) -> None:
         deadline = time.monotonic() + LIMIT_SECONDS
@@ -171,6 +197,20 @@ def rows_of(result: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
         )
         for one in result["measured"]
     ]
+
+
+def steps_rows(result: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The same of the steps, where they were traced."""
+    from tidemill.lab.bench.latency.steps import STEPS
+
+    traced = [one for one in result["measured"] if one["steps"]]
+    return ["mode", "sink", "events/s", *STEPS], [
+        (
+            one["mode"], one["sink"], f"{one['rate']:,}",
+            *(f"{one['steps'][step]['p50']} / {one['steps'][step]['p99']}" for step in STEPS),
+        )
+        for one in traced
+    ]  # fmt: skip
 
 
 def summary(
@@ -202,7 +242,34 @@ def summary(
                 hops["delivered_to_saved"].append((saved - delivered) * same)
                 hops["total"].append(saved - commit)
     found: dict[str, Any] = {"events": sum(len(some) for some in hops["total"])}
-    for hop, parts in hops.items():
-        waits = np.concatenate(parts) if parts else np.zeros(1)
-        found[hop] = {name: round(float(np.percentile(waits, at)), 2) for name, at in _PERCENTILES.items()}
-    return found
+    return found | {hop: _percentiles(np.concatenate(parts or [np.zeros(1)])) for hop, parts in hops.items()}
+
+
+def _percentiles(waits: Any) -> dict[str, float]:
+    return {name: round(float(np.percentile(waits, at)), 2) for name, at in _PERCENTILES.items()}
+
+
+@contextmanager
+def _tracing(say: Callable[[str], None]) -> Iterator[Collector | None]:
+    """This process and those that it starts export traces to a collector here. Without the library: none."""
+    if find_spec("opentelemetry") is None:
+        say("Steps are not told: `pip install tidemill[otel]` for them.")
+        yield None
+        return
+    from tidemill.lab.servers.collector import collecting
+
+    with collecting() as collector:
+        ours = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_TRACES_SAMPLER": "traceidratio",
+            "OTEL_TRACES_SAMPLER_ARG": str(_TRACED), "OTEL_BSP_SCHEDULE_DELAY": str(_EXPORT_MILLISECONDS),
+        }  # fmt: skip
+        before = {name: os.environ.get(name) for name in ours}
+        os.environ.update(ours)
+        try:
+            yield collector
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
