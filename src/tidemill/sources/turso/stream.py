@@ -71,11 +71,12 @@ class CdcStream:
         look = self._look()
         rows = look.rows
         if rows:
-            yield from self._find_renamed(rows)
             ends = transaction_ends(rows).tolist() if self._form.transactions else [len(rows)]
             if len(rows) == ROWS and self._form.transactions and len(ends) == 1:
+                yield from self._find_renamed(self._tables_of(rows[0].transaction))
                 yield from self._spill(rows)
             else:
+                yield from self._find_renamed(rows)
                 # Of as many as fit into a look the last transaction may go on.
                 whole = ends[:-1] if len(rows) == ROWS and self._form.transactions else ends
                 yield from self._read_committed(rows, whole)
@@ -112,6 +113,16 @@ class CdcStream:
 
     def _live(self) -> dict[str, str]:
         return {name: sql for name, sql in self._file.statements().items() if self._config.is_selected(name)}
+
+    def _tables_of(self, transaction: int) -> list[CdcRow]:
+        """Rows of a transaction that begins after our place, one of each table, and all of the schema's."""
+        rows = self._file.rows(
+            f"SELECT {self._form.columns} FROM {quote(self._form.table)} WHERE change_id > ?1 AND change_txn_id = ?2"
+            " AND (table_name = 'sqlite_schema' OR change_id IN (SELECT min(change_id)"
+            f" FROM {quote(self._form.table)} WHERE change_id > ?1 AND change_txn_id = ?2 GROUP BY table_name))",
+            [self.place.number, transaction],
+        )
+        return [CdcRow(*row) for row in rows]
 
     def _find_renamed(self, rows: list[CdcRow]) -> Iterator[Committed]:
         """Tables that were renamed, which no record tells, and written to before a look has found their new names."""
