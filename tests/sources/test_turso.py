@@ -332,29 +332,6 @@ def test_a_renamed_table_that_is_written_to_before_anybody_looks_is_captured(tmp
                     ("main.orders", "drop")]  # fmt: skip
 
 
-def test_a_renamed_table_is_captured_though_its_changes_come_late_in_a_transaction_larger_than_a_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turso_stream, "ROWS", 10)
-    path = tmp_path / "shop.db"
-    with writer(path, ORDERS, "CREATE TABLE t (id INTEGER PRIMARY KEY)") as db:
-        with captured(path, tmp_path):
-            pass
-        db.execute("ALTER TABLE t RENAME TO renamed")
-        db.execute("BEGIN")
-        for i in range(25):
-            db.execute("INSERT INTO orders VALUES (?, 'x', 1)", (i,))
-        db.execute("CREATE TABLE fresh (id INTEGER PRIMARY KEY)")
-        db.execute("INSERT INTO fresh VALUES (1)")
-        db.execute("INSERT INTO renamed VALUES (7)")
-        db.execute("COMMIT")
-        with captured(path, tmp_path) as running:
-            events = caught_up(db, running)
-    assert len(copy_of(events, "orders", (0,))) == 25
-    assert copy_of(events, "fresh", (0,)) == {(1,): (1,)}
-    assert copy_of(events, "renamed", (0,)) == {(7,): (7,)}
-
-
 def test_a_rename_is_found_although_others_write_without_a_pause(tmp_path: Path) -> None:
     """Changes and schema are of one read, whatever is written between two statements of ours."""
     path = tmp_path / "shop.db"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidemill.decoders.sqlite import ddl_block
+from tidemill.decoders.sqlite import ddl_block, write_record
 from tidemill.model.barrier import Barrier
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
 from tidemill.model.position import Position
@@ -96,6 +96,7 @@ class CdcStream:
                 f" LIMIT {limit + known if limit > 0 else limit}", [place.number],
             )  # fmt: skip
             version = self._file.schema_version()
+            statements = self._schema_rows() if any(map(_lacks_statement, rows)) else {}
             if known:
                 last = rows.pop(0) if rows and rows[0][0] == place.number else None
                 if last is None or last[1] != place.second or last != self._read.get(place.number, last):
@@ -109,7 +110,18 @@ class CdcStream:
             )  # fmt: skip
         if rows:
             self._read = {row[0]: row for row in rows}
-        return CdcLook([CdcRow(*row) for row in rows], version, live)
+        made = [CdcRow(*row) for row in rows]
+        if statements:
+            made = [
+                replace(r, after=statements.get(r.id)) if _lacks_statement(row) else r
+                for r, row in zip(made, rows, strict=True)
+            ]
+        return CdcLook(made, version, live)
+
+    def _schema_rows(self) -> dict[int, bytes]:
+        """Records of the schema as it is now, by rowid."""
+        rows = self._file.rows("SELECT rowid, type, name, tbl_name, rootpage, sql FROM sqlite_schema")
+        return {row[0]: write_record(row[1:]) for row in rows}
 
     def _live(self) -> dict[str, str]:
         return {name: sql for name, sql in self._file.statements().items() if self._config.is_selected(name)}
@@ -197,3 +209,10 @@ class CdcStream:
             rows = self._look().rows
         place = self.place
         yield SpillCommitted(self._spills, place.text(), number, place.second * _MICROS, place.text())
+
+
+def _lacks_statement(row: tuple[Any, ...]) -> bool:
+    """Whether a row of `CdcForm.columns` tells that a statement of the schema is new, and not how it is (modes id and
+    before): it is completed as other rows are."""
+    _, _, _, kind, table, _, before, after = row
+    return table == "sqlite_schema" and after is None and (kind == 0 or (kind == 1 and before is None))
