@@ -134,16 +134,19 @@ def is_unknown(error: sqlite3.Error) -> bool:
 
 
 def unique_indexes(db: sqlite3.Connection, name: str) -> list[UniqueIndex]:
-    """Also that of the primary key, except where that is the rowid."""
+    """Also that of the primary key, except where that is the rowid. The statement of an index is asked for only where
+    it has expressions: sqlite_schema has no index, and is read under the write lock, for each of many tables."""
     found = []
     indexes = db.execute(
-        'SELECT l.name, l.partial, s.sql FROM pragma_index_list(?) AS l LEFT JOIN sqlite_schema AS s ON s.name = l.name'
-        ' WHERE l."unique" ORDER BY l.name', [name]
-    ).fetchall()  # fmt: skip
-    for index, partial, sql in indexes:
+        'SELECT name, partial FROM pragma_index_list(?) WHERE "unique" ORDER BY name', [name]
+    ).fetchall()
+    for index, partial in indexes:
         rows = db.execute("SELECT cid, name, coll FROM pragma_index_xinfo(?) WHERE key ORDER BY seqno", [index])
         columns = rows.fetchall()
-        expressions = index_terms(sql) if any(cid < 0 for cid, _, _ in columns) else [[]] * len(columns)
+        expressions: list[list[SqliteToken]] = [[]] * len(columns)
+        if any(cid < 0 for cid, _, _ in columns):
+            made = "SELECT sql FROM sqlite_schema WHERE type = 'index' AND name = ?"
+            expressions = index_terms(db.execute(made, [index]).fetchone()[0])
         terms = tuple(
             IndexTerm(column, (), collation) if cid >= 0 else IndexTerm("", tuple(expression), collation)
             for (cid, column, collation), expression in zip(columns, expressions, strict=True)
