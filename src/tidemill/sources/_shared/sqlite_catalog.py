@@ -61,19 +61,30 @@ def quote(name: str) -> str:
 
 def table_names(db: sqlite3.Connection) -> dict[str, str]:
     """Name and statement of every ordinary table: no view, no virtual table or its shadows, nothing of SQLite's own.
-    Shadows of a module that is not loaded here are known by their names only."""
-    modules = {str(name).lower() for (name,) in db.execute("SELECT name FROM pragma_module_list")}
-    virtual = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql LIKE 'CREATE VIRTUAL TABLE%'").fetchall()
-    unknown = tuple(f"{name}_" for name, sql in virtual if not _module(sql) & modules)
+    Shadows of a module that is not loaded here are known by their names only (`likely_shadows`)."""
+    unknown = tuple(f"{name}_" for name in _unknown_virtual_tables(db))
+    return {name: sql for name, sql in _ordinary_tables(db) if not name.startswith(unknown)}
+
+
+def likely_shadows(db: sqlite3.Connection) -> dict[str, list[str]]:
+    """By virtual tables whose module is not loaded here: tables that are taken for a part of them."""
+    names = [name for name, _ in _ordinary_tables(db)]
+    found = {virtual: [n for n in names if n.startswith(f"{virtual}_")] for virtual in _unknown_virtual_tables(db)}
+    return {virtual: shadows for virtual, shadows in found.items() if shadows}
+
+
+def _ordinary_tables(db: sqlite3.Connection) -> list[tuple[str, str]]:
     rows = db.execute(
         "SELECT s.name, s.sql FROM sqlite_schema AS s JOIN pragma_table_list AS l ON l.name = s.name"
         " WHERE l.schema = 'main' AND l.type = 'table' AND s.type = 'table' ORDER BY s.name"
     ).fetchall()
-    return {
-        name: sql
-        for name, sql in rows
-        if not name.lower().startswith(("sqlite_", OWN)) and not name.startswith(unknown)
-    }
+    return [(name, sql) for name, sql in rows if not name.lower().startswith(("sqlite_", OWN))]
+
+
+def _unknown_virtual_tables(db: sqlite3.Connection) -> list[str]:
+    modules = {str(name).lower() for (name,) in db.execute("SELECT name FROM pragma_module_list")}
+    virtual = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql LIKE 'CREATE VIRTUAL TABLE%'").fetchall()
+    return [name for name, sql in virtual if not _module(sql) & modules]
 
 
 def _module(sql: str) -> set[str]:
