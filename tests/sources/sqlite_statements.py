@@ -21,7 +21,26 @@ _SETTINGS = (
     "recursive_triggers = ON", "recursive_triggers = OFF", "foreign_keys = ON", "foreign_keys = OFF",
     "defer_foreign_keys = ON", "reverse_unordered_selects = ON", "ignore_check_constraints = ON",
 )  # fmt: skip
-_EXPRESSIONS = ("lower({0})", "{0} + 1", "coalesce({0}, 0)", "substr({0}, 1, 1)", "({0} IS NULL)", "{0} || '-'")
+_EXPRESSIONS = (
+    "lower({0})",
+    "{0} + 1",
+    "coalesce({0}, 0)",
+    "substr({0}, 1, 1)",
+    "({0} IS NULL)",
+    "{0} || '-'",
+    "CASE {0} WHEN 1 THEN 2 ELSE {0} END",
+    "max({0}, 'A')",
+    "coalesce(nullif({0}, 'A'), 0)",
+)
+_GENERATED = (
+    "{}",
+    "lower({})",
+    "coalesce({}, 0)",
+    "{} || 1",
+    "{} || {}",
+    "coalesce({}, {})",
+    "CASE WHEN {} = 1 THEN {} END",
+)
 
 
 @dataclass(frozen=True)
@@ -134,9 +153,9 @@ class RandomSchema:
         definitions += [f"{column} {self._column()}" for column in "uvw"[: dice.randint(1, 3)]]
         columns = [definition.split()[0] for definition in definitions]
         if dice.random() < 0.3:
-            expression = dice.choice(("{}", "lower({})", "coalesce({}, 0)", "{} || 1")).format(dice.choice(columns))
+            expression = dice.choice(_GENERATED).format(*dice.sample([*columns, *columns], 2))
             kept = dice.choice(("VIRTUAL", "STORED")) + dice.choice((" UNIQUE", ""))
-            definitions.append(f"g AS ({expression}) {kept}")
+            definitions.append(f"g {dice.choice(('', '', 'TEXT', 'INT'))} AS ({expression}) {kept}")
         constraints = [f"PRIMARY KEY (id, k){clause}"] if kind == "composite" else []
         if len(columns) > 2 and dice.random() < 0.3:
             constraints.append(f"UNIQUE ({', '.join(dice.sample(columns, 2))}){dice.choice(_ON_CONFLICT)}")

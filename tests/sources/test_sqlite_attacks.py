@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.sources.sqlite_support import captured, caught_up, copy_of, shop
-from tests.support.capturing import Running
+from tests.support.capturing import Running, eventually
+from tidemill.model.position import Position
+from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources._shared.sqlite_catalog import quote
+from tidemill.sources.sqlite import SqliteFileConfig, SqliteSource
+from tidemill.sources.sqlite.client import connect
 from tidemill.sources.sqlite.native import CellBuffer
 from tidemill.sources.sqlite.triggers import CHANGES
+from tidemill.sources.sqlite.trim import trim
 
 
 def _assert_copied(db: sqlite3.Connection, running: Running, keys: dict[str, tuple[int, ...]]) -> list[dict[str, Any]]:
@@ -169,3 +174,44 @@ def test_a_file_is_captured_in_every_journal_mode_that_it_is_switched_to(tmp_pat
                 db.execute("INSERT INTO t DEFAULT VALUES")
                 _assert_copied(db, running, {"t": (0,)})
         assert db.execute(f"SELECT count(*) FROM {CHANGES}").fetchone()[0] == 18
+
+
+def test_a_removal_does_not_wait_for_somebodys_long_read_and_keeps_nobody_else_from_reading(tmp_path: Path) -> None:
+    """With a rollback journal a commit that waits for a reader locks out all others."""
+    path, patient = tmp_path / "shop.db", 3600
+    with shop(path, "CREATE TABLE t (id INTEGER PRIMARY KEY)", journal="delete") as db:
+        with captured(path, tmp_path):
+            pass
+        db.executemany("INSERT INTO t VALUES (?)", [(n,) for n in range(9)])
+        with closing(connect(path, "test", patient)) as ours, shop(path, journal="delete") as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM t").fetchall()
+            assert not trim(ours, "shop", 9)
+            assert not ours.in_transaction
+            assert ours.execute("PRAGMA busy_timeout").fetchone() == (patient * 1000,)
+            db.execute("PRAGMA busy_timeout = 0")
+            assert len(db.execute("SELECT * FROM t").fetchall()) == 9
+            reader.execute("COMMIT")
+            assert trim(ours, "shop", 9)
+        assert db.execute(f"SELECT change_id FROM {CHANGES}").fetchall() == [(9,)]
+
+
+def test_what_is_delivered_is_removed_seldom_unless_much_of_it_waits(tmp_path: Path) -> None:
+    """A removal is a transaction beside those of the application, and there should be few."""
+    path = tmp_path / "shop.db"
+    with shop(path, "CREATE TABLE t (id INTEGER PRIMARY KEY)"), captured(path, tmp_path) as running:
+        file = running.log.tail().position.partition("@")[2]
+    source = SqliteSource(SqliteFileConfig(id="shop", path=path, trim_seconds=3600))
+    source.setup()
+    registry = SchemaRegistry(tmp_path / "other.sqlite")
+    source.open(None, registry)
+    try:
+        first = Position(f"1/0@{file}")
+        assert source.due(first, caught_up=False) == first
+        source.acknowledge(first)
+        assert source.due(Position(f"2/0@{file}"), caught_up=False) is None
+        many = Position(f"100000/0@{file}")
+        eventually(lambda: source.due(many, caught_up=False) == many)
+    finally:
+        source.close()
+        registry.close()

@@ -86,3 +86,18 @@ def test_a_table_that_is_renamed_with_legacy_alter_table_is_named_by_doctor_and_
             db.execute("REPLACE INTO sales VALUES (2, 'a')")
             events = caught_up(db, running)
             assert copy_of(events, "sales", (0,)) == {(2,): (2, "a")}
+
+
+def test_tables_that_are_taken_for_parts_of_a_virtual_table_are_named(tmp_path: Path) -> None:
+    """What parts a table of a module has, only the module knows."""
+    path = tmp_path / "shop.db"
+    with shop(
+        path, "CREATE TABLE docs_owner (id INTEGER PRIMARY KEY)", "CREATE TABLE t (id INTEGER PRIMARY KEY)"
+    ) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        made = "CREATE VIRTUAL TABLE docs USING only_here(x)"
+        db.execute("INSERT INTO sqlite_schema VALUES ('table', 'docs', 'docs', 0, ?)", [made])
+    for tables, named in (((), True), (("docs_%",), True), (("t",), False)):
+        checks = {check.name: check for check in SqliteSource(config_of(path, tables=tables)).doctor()}
+        assert ("tables-left-out" in checks) is named, tables
+    assert "main.docs_owner" in {c.name: c for c in SqliteSource(config_of(path)).doctor()}["tables-left-out"].detail

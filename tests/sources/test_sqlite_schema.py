@@ -166,7 +166,7 @@ def test_many_tables_cost_a_look_nothing_and_a_set_up_no_search_for_each(tmp_pat
     searches = []
     for count in (3, 30):
         path = tmp_path / f"{count}.db"
-        with shop(path, *(f"CREATE TABLE t{i} (id INTEGER PRIMARY KEY)" for i in range(count))):
+        with shop(path, *(f"CREATE TABLE t{i} (id INTEGER PRIMARY KEY, u UNIQUE)" for i in range(count))):
             source = SqliteSource(config_of(path))
             source.setup()
             with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -177,5 +177,5 @@ def test_many_tables_cost_a_look_nothing_and_a_set_up_no_search_for_each(tmp_pat
                 check(db, SqlitePlace(0, 0, file), "shop", "here")
                 assert not any("sqlite_schema" in statement for statement in said)
                 assert is_installed(db, "shop", ()) is not None
-                searches.append(sum("FROM sqlite_schema" in statement for statement in said))
+                searches.append(sum("sqlite_schema" in statement for statement in said))
     assert searches[0] == searches[1] > 0

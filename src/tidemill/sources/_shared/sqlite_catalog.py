@@ -61,19 +61,30 @@ def quote(name: str) -> str:
 
 def table_names(db: sqlite3.Connection) -> dict[str, str]:
     """Name and statement of every ordinary table: no view, no virtual table or its shadows, nothing of SQLite's own.
-    Shadows of a module that is not loaded here are known by their names only."""
-    modules = {str(name).lower() for (name,) in db.execute("SELECT name FROM pragma_module_list")}
-    virtual = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql LIKE 'CREATE VIRTUAL TABLE%'").fetchall()
-    unknown = tuple(f"{name}_" for name, sql in virtual if not _module(sql) & modules)
+    Shadows of a module that is not loaded here are known by their names only (`likely_shadows`)."""
+    unknown = tuple(f"{name}_" for name in _unknown_virtual_tables(db))
+    return {name: sql for name, sql in _ordinary_tables(db) if not name.startswith(unknown)}
+
+
+def likely_shadows(db: sqlite3.Connection) -> dict[str, list[str]]:
+    """By virtual tables whose module is not loaded here: tables that are taken for a part of them."""
+    names = [name for name, _ in _ordinary_tables(db)]
+    found = {virtual: [n for n in names if n.startswith(f"{virtual}_")] for virtual in _unknown_virtual_tables(db)}
+    return {virtual: shadows for virtual, shadows in found.items() if shadows}
+
+
+def _ordinary_tables(db: sqlite3.Connection) -> list[tuple[str, str]]:
     rows = db.execute(
         "SELECT s.name, s.sql FROM sqlite_schema AS s JOIN pragma_table_list AS l ON l.name = s.name"
         " WHERE l.schema = 'main' AND l.type = 'table' AND s.type = 'table' ORDER BY s.name"
     ).fetchall()
-    return {
-        name: sql
-        for name, sql in rows
-        if not name.lower().startswith(("sqlite_", OWN)) and not name.startswith(unknown)
-    }
+    return [(name, sql) for name, sql in rows if not name.lower().startswith(("sqlite_", OWN))]
+
+
+def _unknown_virtual_tables(db: sqlite3.Connection) -> list[str]:
+    modules = {str(name).lower() for (name,) in db.execute("SELECT name FROM pragma_module_list")}
+    virtual = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql LIKE 'CREATE VIRTUAL TABLE%'").fetchall()
+    return [name for name, sql in virtual if not _module(sql) & modules]
 
 
 def _module(sql: str) -> set[str]:
@@ -134,16 +145,19 @@ def is_unknown(error: sqlite3.Error) -> bool:
 
 
 def unique_indexes(db: sqlite3.Connection, name: str) -> list[UniqueIndex]:
-    """Also that of the primary key, except where that is the rowid."""
+    """Also that of the primary key, except where that is the rowid. The statement of an index is asked for only where
+    it has expressions: sqlite_schema has no index, and is read under the write lock, for each of many tables."""
     found = []
     indexes = db.execute(
-        'SELECT l.name, l.partial, s.sql FROM pragma_index_list(?) AS l LEFT JOIN sqlite_schema AS s ON s.name = l.name'
-        ' WHERE l."unique" ORDER BY l.name', [name]
-    ).fetchall()  # fmt: skip
-    for index, partial, sql in indexes:
+        'SELECT name, partial FROM pragma_index_list(?) WHERE "unique" ORDER BY name', [name]
+    ).fetchall()
+    for index, partial in indexes:
         rows = db.execute("SELECT cid, name, coll FROM pragma_index_xinfo(?) WHERE key ORDER BY seqno", [index])
         columns = rows.fetchall()
-        expressions = index_terms(sql) if any(cid < 0 for cid, _, _ in columns) else [[]] * len(columns)
+        expressions: list[list[SqliteToken]] = [[]] * len(columns)
+        if any(cid < 0 for cid, _, _ in columns):
+            made = "SELECT sql FROM sqlite_schema WHERE type = 'index' AND name = ?"
+            expressions = index_terms(db.execute(made, [index]).fetchone()[0])
         terms = tuple(
             IndexTerm(column, (), collation) if cid >= 0 else IndexTerm("", tuple(expression), collation)
             for (cid, column, collation), expression in zip(columns, expressions, strict=True)

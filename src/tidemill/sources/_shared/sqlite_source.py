@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ from tidemill.sources._shared.patterns import Pattern
 from tidemill.sources._shared.sqlite_catalog import file_number, path_of_file
 from tidemill.sources._shared.sqlite_names import name_filters, patterns_of
 
+# Where so many recorded changes wait they are removed soon: a file must not grow faster than it is emptied.
+_MANY, _SOON_SECONDS = 5_000, 1.0
+
 
 class DatabaseFileConfig(SourceConfig):
     path: Path = Field(description="The database file. Its folder must be writable too: the journal is kept there.")
@@ -29,7 +33,10 @@ class DatabaseFileConfig(SourceConfig):
         default=None, description="Copies the rows that are in the tables already. Left out: changes only."
     )
     trim_seconds: float = Field(
-        default=1, ge=0, description="Seconds between removals of recorded changes that were delivered."
+        default=10,
+        ge=0,
+        description="Seconds between removals of recorded changes that were delivered; one second where thousands"
+        " wait. A removal writes to the file, as another program would.",
     )
 
     @field_validator("path", mode="before")
@@ -72,7 +79,7 @@ class DatabaseFileSource(Component[FileConfigT]):
         self.began = Position("")
         self._opened_file: tuple[int, int] | None = None
         self._trimmed = 0
-        self._trimmed_at = 0.0
+        self._trimmed_at = -math.inf
 
     @abstractmethod
     def _stream_position(self) -> Position | None:
@@ -85,11 +92,13 @@ class DatabaseFileSource(Component[FileConfigT]):
     def due(self, delivered: Position | None, *, caught_up: bool) -> Position | None:
         """Again for the same position, until all that is before it has been removed. Beyond what was delivered goes
         only a stream that has brought changes of other tables since then."""
-        if time.monotonic() - self._trimmed_at < self.config.trim_seconds:
+        if (rested := time.monotonic() - self._trimmed_at) < min(_SOON_SECONDS, self.config.trim_seconds):
             return None
         if caught_up:
             delivered = self._stream_position() or delivered
-        return delivered if delivered and self._number(delivered) > self._trimmed else None
+        if not delivered or (waiting := self._number(delivered) - self._trimmed) <= 0:
+            return None
+        return delivered if waiting > _MANY or rested >= self.config.trim_seconds else None
 
     def _is_opened_file(self) -> bool:
         return file_number(self.config.path) == self._opened_file

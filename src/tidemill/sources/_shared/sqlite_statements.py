@@ -7,16 +7,17 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+# SQLite's own idea of a name and of white space: whatever is not ASCII is part of a name, a no-break space, too.
 _TOKEN = re.compile(
-    r"""\s+ | --[^\n]* | /\*.*?(?:\*/|\Z)
+    r"""[ \t\n\f\r]+ | --[^\n]* | /\*.*?(?:\*/|\Z)
     | (?P<string> [xX]?'(?:[^']|'')*' )
     | (?P<quoted> "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^\]]*\] )
-    | (?P<name> [^\W\d][\w$]* )
-    | (?P<other> \d[\w.]* | . )""",
+    | (?P<name> [A-Za-z_\x80-\U0010FFFF][A-Za-z0-9_$\x80-\U0010FFFF]* )
+    | (?P<other> [0-9][A-Za-z0-9_.]* | . )""",
     re.VERBOSE | re.DOTALL,
 )
 _EVENTS = ("insert", "update", "delete")
-_COMPARISON = re.compile(r"[=<>]| (is|in|between|like|glob|match|regexp) ")
+_COMPARISON = re.compile(r"[=<>]| (is|in|between|like|glob|match|regexp|nullif|min|max) | case (?! when )")
 _NONE = re.compile(r"->>?|<<|>>| is +(not +)?null ")
 
 
@@ -104,9 +105,7 @@ def expression_text(tokens: Sequence[SqliteToken], columns: Collection[str]) -> 
 
 def compares_values(tokens: Sequence[SqliteToken]) -> bool:
     """Whether two values are compared, to which the types of columns matter."""
-    text = "".join(
-        f" {t.word} " if t.kind == "name" else t.text for t in tokens if t.kind == "other" or t.kind == "name"
-    )
+    text = "".join(f" {t.word} " if t.kind == "name" else t.text if t.kind == "other" else "''" for t in tokens)
     return bool(_COMPARISON.search(_NONE.sub("", text)))
 
 

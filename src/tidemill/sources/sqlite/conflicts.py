@@ -4,10 +4,10 @@ only what is gone counts; fewer would be a loss. A partial index is taken as a w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemill.decoders.sqlite import SqliteTable
+from tidemill.decoders.sqlite import SqliteKind, SqliteTable, kind_of
 from tidemill.sources._shared.sqlite_catalog import IndexTerm, UniqueIndex, quote
 from tidemill.sources._shared.sqlite_statements import SqliteToken, compares_values, expression_text
 
@@ -35,29 +35,47 @@ class TriggerSpec:
         return any(term.column not in stored for index in self.uniques for term in index.terms)
 
     @property
+    def recomputes(self) -> bool:
+        """Whether NEW may have a generated column as the new row will not have it: computed of NULL where REPLACE will
+        put a default, or of what a BEFORE trigger has changed since."""
+        return bool(self.defaults) or self.nested or self.mixed
+
+    @property
     def doubtful(self) -> dict[str, str]:
         """Unique indexes with an expression whose value for a new row cannot be known, and why. It compares columns,
         and a comparison depends on their types, which NEW does not have in triggers; or it is made of the rowid, which
         NEW does not have either before SQLite has chosen one."""
         found = {}
         for index in self.uniques:
-            if any(compares_values(term.expression) for term in index.terms):
+            if any(map(compares_values, self._expressions(index))):
                 found[index.name] = "it compares values in an expression"
             elif any(self._is_of_rowid(term) for term in index.terms):
                 found[index.name] = "it is of an expression of the INTEGER PRIMARY KEY"
         return found
 
+    def _expressions(self, index: UniqueIndex) -> Iterator[Sequence[SqliteToken]]:
+        """Expressions that triggers compute to know the index's values."""
+        for term in index.terms:
+            yield term.expression
+            if self.recomputes:
+                yield from self._sources(term).values()
+
     def _is_of_rowid(self, term: IndexTerm) -> bool:
         at = self.table.rowid_column
         if at is None:
             return False
+        names = {token.word for made in (term.expression, *self._sources(term).values()) for token in made}
+        return self.table.columns[at].name.lower() in names
+
+    def _sources(self, term: IndexTerm) -> dict[str, Sequence[SqliteToken]]:
+        """Generated columns that the term is made of, also through others, with their expressions."""
         generated = {name.lower(): expression for name, expression in self.generated.items()}
-        found: set[str] = set()
-        left = {token.word for token in term.expression or generated.get(term.column.lower(), ())}
-        while left:
-            found |= left
-            left = {token.word for name in left for token in generated.get(name, ())} - found
-        return self.table.columns[at].name.lower() in found
+        found: dict[str, Sequence[SqliteToken]] = {}
+        left = {token.word for token in term.expression} or {term.column.lower()}
+        while left := (left & generated.keys()) - found.keys():
+            found |= {name: generated[name] for name in left}
+            left = {token.word for name in left for token in generated[name]}
+        return found
 
 
 class ConflictSql:
@@ -106,7 +124,7 @@ class ConflictSql:
             text = expression_text(term.expression, self._names.keys())
             return f"({text}) {collation} IN (SELECT {text}{self._inputs(term.expression, moved)})"
         name = quote(term.column)
-        if moved or self._is_recomputed(term.column):
+        if moved or self._is_recomputed(term.column, moved):
             return f"x.{name} {collation} IN ({self._values(term.column, moved)})"
         return f"x.{name} = {self._value(term.column)} {collation}"
 
@@ -114,10 +132,12 @@ class ConflictSql:
         """A query of what the column may have in the new row."""
         quoted = quote(name)
         found = f"SELECT {self._value(name)} AS {quoted}"
-        if self._is_recomputed(name):
+        if self._is_recomputed(name, moved):
             expression = self._spec.generated[name]
-            text = expression_text(expression, self._names.keys())
-            found += f" UNION ALL SELECT {text}{self._inputs(expression, moved)}"
+            text, inputs = expression_text(expression, self._names.keys()), self._inputs(expression, moved)
+            found += f" UNION ALL SELECT {text}{inputs}"
+            if kind := self._cast(name):
+                found += f" UNION ALL SELECT CAST({text} AS {kind}){inputs}"
         return f"{found} UNION ALL SELECT cur.{quoted} {self._current}" if moved else found
 
     def _inputs(self, expression: Sequence[SqliteToken], moved: bool) -> str:
@@ -126,9 +146,23 @@ class ConflictSql:
         queries = ", ".join(f"({self._values(name, moved)})" for name in names)
         return f" FROM {queries}" if queries else ""
 
-    def _is_recomputed(self, name: str) -> bool:
-        """NEW has generated columns computed of NULL where REPLACE will put a default."""
-        return bool(self._spec.defaults) and name in self._spec.generated
+    def _is_recomputed(self, name: str, moved: bool) -> bool:
+        return (moved or bool(self._spec.defaults)) and name in self._spec.generated
+
+    def _cast(self, name: str) -> str:
+        """What a column's type makes of what is computed for it; empty where that stays as it is."""
+        declared = next((c.declared for c in self._spec.table.columns if c.name == name), "")
+        match kind_of(declared):
+            case _ if not declared:
+                return ""
+            case SqliteKind.BLOB:
+                return ""
+            case SqliteKind.TEXT:
+                return "TEXT"
+            case SqliteKind.REAL:
+                return "REAL"
+            case _:
+                return "NUMERIC"
 
     def _value(self, name: str) -> str:
         """REPLACE makes a NULL that may not be one the column's default, after our trigger."""

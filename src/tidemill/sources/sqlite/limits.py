@@ -8,8 +8,13 @@ from collections.abc import Iterator, Sequence
 from tidemill.contracts import Notice
 from tidemill.decoders.sqlite import SqliteTable
 from tidemill.sources._shared.patterns import Pattern
-from tidemill.sources._shared.sqlite_catalog import table_names, unreadable_columns, why_unreadable
-from tidemill.sources._shared.sqlite_names import full_name, is_selected
+from tidemill.sources._shared.sqlite_catalog import (
+    likely_shadows,
+    table_names,
+    unreadable_columns,
+    why_unreadable,
+)
+from tidemill.sources._shared.sqlite_names import full_name, is_selected, list_names
 from tidemill.sources.sqlite.specs import read_spec, read_writes
 from tidemill.sources.sqlite.triggers import rowid_name
 
@@ -33,6 +38,14 @@ def find_obstacle(table: SqliteTable) -> tuple[str, str] | None:
 
 def find_limits(db: sqlite3.Connection, patterns: Sequence[Pattern]) -> Iterator[Notice]:
     writes = read_writes(db)
+    for virtual, shadows in likely_shadows(db).items():
+        if chosen := [name for name in shadows if is_selected(patterns, name)]:
+            yield Notice(
+                "tables-left-out", full_name(virtual), f"not captured, because they are taken for parts of the virtual"
+                f" table {full_name(virtual)}: {list_names(chosen)}. Its module is not known here, which parts it has"
+                " neither", f"If one of them is the application's own, give it a name that does not begin with"
+                f' "{virtual}_". Else leave them out of `tables`.',
+            )  # fmt: skip
     for name, sql in table_names(db).items():
         if not is_selected(patterns, name):
             continue

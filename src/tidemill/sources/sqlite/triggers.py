@@ -139,8 +139,11 @@ class _Triggers:
         return f"{self.noted} AND at = {NOW}{kept} AND (({self.of('NEW')}) OR {self.absent()})"
 
     def absent(self, note: str = REPLACED) -> str:
-        key = " AND ".join(f"x.{k} = {note}.{v} AND x.{k} IS {note}.{v} COLLATE BINARY" for k, v in self.keys())
-        return f"NOT EXISTS (SELECT 1 FROM {self.name} AS x WHERE {key})"
+        return f"NOT EXISTS (SELECT 1 FROM {self.name} AS x WHERE {self.at_key(note)})"
+
+    def at_key(self, note: str = REPLACED) -> str:
+        """`x` has the place of the noted row."""
+        return " AND ".join(f"x.{k} = {note}.{v} AND x.{k} IS {note}.{v} COLLATE BINARY" for k, v in self.keys())
 
     def follow(self) -> str:
         """A noted row that is changed is still in the way."""
@@ -180,6 +183,8 @@ class _NestedTriggers(_Triggers):
     the table: what changed it before its trigger could record it was recorded before it."""
 
     notes_old = ""
+    #: Notes that are forgotten if their change did not happen.
+    ignorable: ClassVar[tuple[int, ...]] = (_UPDATED, _DELETED)
 
     def __init__(self, shape: int, spec: TriggerSpec) -> None:
         super().__init__(shape, spec)
@@ -194,7 +199,10 @@ class _NestedTriggers(_Triggers):
         # While one of them is gone, a statement that deletes rows is under way, and may delete the others.
         first = f"n.shape = {self.shape} AND n.own = {_IN_THE_WAY}"
         pending = f"SELECT 1 FROM {REPLACED} AS n WHERE {first} AND {self.absent('n')}"
-        clear = f"{stale} DELETE FROM {REPLACED} WHERE {self.notes} AND NOT EXISTS ({pending});"
+        clear = (
+            f"{stale} DELETE FROM {REPLACED} WHERE {self.notes} AND NOT EXISTS ({pending});"
+            f" {self.forget_ignored(pending)}"
+        )
         updated, deleted = (self.note(self.same("x", "OLD"), own) for own in (_UPDATED, _DELETED))
         gone, replaced = self.find_gone(), self.find_gone(updated=True)
         absent = f"{self.noted} AND at = {NOW} AND {self.absent()}"
@@ -203,7 +211,8 @@ class _NestedTriggers(_Triggers):
             f" BEGIN {sql.marks()} {clear} {self.note(inserts)} END",
             "before_update": f"BEFORE UPDATE ON {name} BEGIN {sql.load_inputs()}{clear} {self.note(updates)} {updated}"
             " END",
-            "before_delete": f"BEFORE DELETE ON {name} BEGIN {self.notes_old}{stale} {self.forget()} {deleted} END",
+            "before_delete": f"BEFORE DELETE ON {name} BEGIN {self.notes_old}{stale}"
+            f" {self.forget_ignored(pending)} {self.forget()} {deleted} END",
             "after_insert": f"AFTER INSERT ON {name} BEGIN {self.emit(gone)} DELETE FROM {REPLACED} WHERE {gone};"
             f" {self.record_insert()} END",
             "after_update": f"AFTER UPDATE ON {name} BEGIN {self.emit(replaced)}"
@@ -211,6 +220,17 @@ class _NestedTriggers(_Triggers):
             "after_delete": f"AFTER DELETE ON {name} BEGIN {self.emit(absent)} DELETE FROM {REPLACED} WHERE {absent};"
             " END",
         }
+
+    def forget_ignored(self, pending: str) -> str:
+        """Notes of changes that did not happen: of OR IGNORE, or of a trigger that said RAISE(IGNORE) after ours. Their
+        rows stand as they were; those of a change under way do not, except while REPLACE deletes others for it."""
+        places = enumerate(self.table.columns)
+        columns = " AND ".join(f"x.{quote(c.name)} IS {REPLACED}.v{i} COLLATE BINARY" for i, c in places)
+        kinds = ", ".join(map(str, self.ignorable))
+        return (
+            f"DELETE FROM {REPLACED} WHERE shape = {self.shape} AND own IN ({kinds}) AND NOT EXISTS ({pending})"
+            f" AND EXISTS (SELECT 1 FROM {self.name} AS x WHERE {self.at_key()} AND {columns});"
+        )
 
     def record_insert(self) -> str:
         return f"{self.into} SELECT {_INSERTED} {self.shape}, {INSERT}, {NOW}, {row_list(self.table, 'x')} {self.new};"
@@ -250,6 +270,7 @@ class _MixedKeyTriggers(_NestedTriggers):
     is taken from the note that was made of it; rows whose text is the new number are recorded as they stand."""
 
     notes_old = "/* by keys of either form */"
+    ignorable = (_DELETED,)  # without its note an update under way would not know the old key
 
     def __init__(self, shape: int, spec: TriggerSpec) -> None:
         super().__init__(shape, spec)

@@ -110,12 +110,17 @@ class TursoSource(DatabaseFileSource[TursoConfig]):
         first = int(rows[0][0] or 1)
         return CdcPlace(0, 0) if first == 1 else CdcPlace(*file.last(form))
 
-    def _lookup(self, table: SqliteTable, rowid: int) -> tuple[Any, ...] | None:
-        """A row as it is now, for changes that were recorded without it."""
+    def _lookup(self, table: SqliteTable, rowid: int) -> dict[str, Any] | None:
+        """A row as it is now, for changes that were recorded without it. The table, or some of its columns, may be gone
+        by now. Turso takes a quoted name that is none for a string, so the others are not asked for."""
         assert self._file is not None
-        columns = ", ".join(quote(c.name) for c in table.columns)
+        there = self._file.column_names(table.name)
+        names = [c.name for c in table.columns if c.name in there]
+        if not names:
+            return None
+        columns = ", ".join(map(quote, names))
         rows = self._file.rows(f"SELECT {columns} FROM {quote(table.name)} WHERE rowid = ?", [rowid])
-        return rows[0] if rows else None
+        return dict(zip(names, rows[0], strict=True)) if rows else None
 
     def changes(self, wait: float) -> Iterator[Change]:
         _, stream, silence = self._open()

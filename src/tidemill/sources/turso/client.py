@@ -76,7 +76,7 @@ class TursoFile:
     def form(self, table: str) -> CdcForm:
         if self.rows("PRAGMA journal_mode")[0][0] == "mvcc":
             raise MvccFile("the journal mode of the file is mvcc", where=self._where, fix=MVCC)
-        columns = [row[1] for row in self.rows(f"PRAGMA table_info({quote(table)})")]
+        columns = self.column_names(table)
         if not columns:
             raise CdcMissing(
                 f'the file has no table "{table}": no connection records its changes', where=self._where,
@@ -89,6 +89,10 @@ class TursoFile:
                 where=self._where, fix="Update Tidemill, or name the right table in `cdc_table`.",
             )  # fmt: skip
         return CdcForm(table, "change_txn_id" in columns)
+
+    def column_names(self, table: str) -> set[str]:
+        """Empty where there is no such table."""
+        return {str(row[1]) for row in self.rows(f"PRAGMA table_info({quote(table)})")}
 
     def last(self, form: CdcForm) -> tuple[int, int]:
         """Number and time of the last change; zeros where there is none."""

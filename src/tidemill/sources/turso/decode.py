@@ -7,7 +7,7 @@ Images are SQLite records. Quirks of Turso 0.8 that are met here: the INSERT hal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ COMMIT = 2
 _OPS = {1: Op.INSERT, 0: Op.UPDATE, -1: Op.DELETE}
 _MICROS = 1_000_000
 
-Lookup = Callable[[SqliteTable, int], tuple[Any, ...] | None]
+Lookup = Callable[[SqliteTable, int], Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ class CdcRow:
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """A row with its records completed. `gone`: of the new row only its key is known. `key`: likewise of the old."""
+    """A row with its records completed. `gone`: of the new row only its key is known. `key`: likewise of the old.
+    `lacking`: columns of the new row that are not known."""
 
     row: CdcRow
     op: Op
@@ -72,6 +73,7 @@ class _Image:
     new: bytes | None
     key: bytes | None = None
     gone: bool = False
+    lacking: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ class RowGroups:
 
 
 class CdcDecoder:
-    """`lookup` finds the row that has a rowid now; `selected` says of a table whether it is captured."""
+    """`lookup` finds the row that has a rowid now, as far as it still has the table's columns; `selected` says of a
+    table whether it is captured."""
 
     def __init__(self, tables: CdcTables, selected: Callable[[str], bool], lookup: Lookup, where: str) -> None:
         self._tables, self._selected, self._lookup, self._where = tables, selected, lookup, where
@@ -155,7 +158,7 @@ class CdcDecoder:
         place = Position(f"{row.number}@{row.second}")
         if row.kind == -1:
             return self._tables.apply(name, None, place)
-        if not names[1]:  # modes without the new image: the look at the schema tells
+        if not names[1]:  # it is gone by now
             return None
         return self._tables.apply(name, cells.bytes_of(4, 1).decode(), place)
 
@@ -208,11 +211,10 @@ class CdcDecoder:
         has_key = np.array([m.key is not None for m in images]) & (op != int(Op.INSERT))
         key = self._cells([m.key for m in images], images, known) if has_key.any() else None
         unsent = None
-        gone = np.array([m.gone for m in images])
-        if gone.any():
-            keys = _keys(known.described)
-            others = np.array([j not in keys for j in range(len(known.described.columns))])
-            unsent = others[:, None] & gone[None, :]
+        if any(m.lacking for m in images):
+            unsent = np.zeros((len(known.described.columns), len(images)), np.bool_)
+            for i, image in enumerate(images):
+                unsent[list(image.lacking), i] = True
         return RowChanges(known.table, op, old, new, has_old, has_new, key, has_key, unsent)
 
     def _image(self, row: CdcRow, table: SqliteTable) -> _Image:
@@ -227,8 +229,10 @@ class CdcDecoder:
             return _Image(row, op, old, new)
         found = self._lookup(table, row.id)
         if found is not None:
-            return _Image(row, op, old, write_record(found))
-        return _Image(row, Op.UPDATE, old, self._by_id(row, table), gone=True)
+            lacking = tuple(j for j, c in enumerate(table.columns) if c.name not in found)
+            return _Image(row, op, old, write_record([found.get(c.name) for c in table.columns]), lacking=lacking)
+        others = tuple(j for j, c in enumerate(table.columns) if not c.key)
+        return _Image(row, Op.UPDATE, old, self._by_id(row, table), gone=True, lacking=others)
 
     def _by_id(self, row: CdcRow, table: SqliteTable) -> bytes:
         at = table.rowid_column

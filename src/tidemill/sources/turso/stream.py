@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidemill.decoders.sqlite import ddl_block
+from tidemill.decoders.sqlite import ddl_block, write_record
 from tidemill.model.barrier import Barrier
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
 from tidemill.model.position import Position
@@ -71,11 +71,12 @@ class CdcStream:
         look = self._look()
         rows = look.rows
         if rows:
-            yield from self._find_renamed(rows)
             ends = transaction_ends(rows).tolist() if self._form.transactions else [len(rows)]
             if len(rows) == ROWS and self._form.transactions and len(ends) == 1:
+                yield from self._find_renamed(self._tables_of(rows[0].transaction))
                 yield from self._spill(rows)
             else:
+                yield from self._find_renamed(rows)
                 # Of as many as fit into a look the last transaction may go on.
                 whole = ends[:-1] if len(rows) == ROWS and self._form.transactions else ends
                 yield from self._read_committed(rows, whole)
@@ -95,6 +96,7 @@ class CdcStream:
                 f" LIMIT {limit + known if limit > 0 else limit}", [place.number],
             )  # fmt: skip
             version = self._file.schema_version()
+            statements = self._schema_rows() if any(map(_lacks_statement, rows)) else {}
             if known:
                 last = rows.pop(0) if rows and rows[0][0] == place.number else None
                 if last is None or last[1] != place.second or last != self._read.get(place.number, last):
@@ -108,10 +110,31 @@ class CdcStream:
             )  # fmt: skip
         if rows:
             self._read = {row[0]: row for row in rows}
-        return CdcLook([CdcRow(*row) for row in rows], version, live)
+        made = [CdcRow(*row) for row in rows]
+        if statements:
+            made = [
+                replace(r, after=statements.get(r.id)) if _lacks_statement(row) else r
+                for r, row in zip(made, rows, strict=True)
+            ]
+        return CdcLook(made, version, live)
+
+    def _schema_rows(self) -> dict[int, bytes]:
+        """Records of the schema as it is now, by rowid."""
+        rows = self._file.rows("SELECT rowid, type, name, tbl_name, rootpage, sql FROM sqlite_schema")
+        return {row[0]: write_record(row[1:]) for row in rows}
 
     def _live(self) -> dict[str, str]:
         return {name: sql for name, sql in self._file.statements().items() if self._config.is_selected(name)}
+
+    def _tables_of(self, transaction: int) -> list[CdcRow]:
+        """Rows of a transaction that begins after our place, one of each table, and all of the schema's."""
+        rows = self._file.rows(
+            f"SELECT {self._form.columns} FROM {quote(self._form.table)} WHERE change_id > ?1 AND change_txn_id = ?2"
+            " AND (table_name = 'sqlite_schema' OR change_id IN (SELECT min(change_id)"
+            f" FROM {quote(self._form.table)} WHERE change_id > ?1 AND change_txn_id = ?2 GROUP BY table_name))",
+            [self.place.number, transaction],
+        )
+        return [CdcRow(*row) for row in rows]
 
     def _find_renamed(self, rows: list[CdcRow]) -> Iterator[Committed]:
         """Tables that were renamed, which no record tells, and written to before a look has found their new names."""
@@ -186,3 +209,10 @@ class CdcStream:
             rows = self._look().rows
         place = self.place
         yield SpillCommitted(self._spills, place.text(), number, place.second * _MICROS, place.text())
+
+
+def _lacks_statement(row: tuple[Any, ...]) -> bool:
+    """Whether a row of `CdcForm.columns` tells that a statement of the schema is new, and not how it is (modes id and
+    before): it is completed as other rows are."""
+    _, _, _, kind, table, _, before, after = row
+    return table == "sqlite_schema" and after is None and (kind == 0 or (kind == 1 and before is None))
