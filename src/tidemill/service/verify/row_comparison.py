@@ -30,7 +30,7 @@ MOST = 1000
 _CHUNK_ROWS = 20_000
 _POINTS = 200
 _PAUSE_SECONDS = 0.5
-
+_WHOLE = {"window": 1 << 30, "container_window": 1 << 30, "element_size_limit": (1 << 31) - 1}
 
 _NOWHERE = Position("")
 
@@ -199,8 +199,8 @@ def _keys(block: Block, rows: Sequence[int]) -> list[Bound]:
 
 
 def _digest(block: Block, row: int) -> str:
-    """Of the row's values, as Arrow prints them. What stands beside them counts only where this row has some: whether
-    its block has such a column depends on the other rows."""
-    after, odd = block.batch.column("after").slice(row, 1).to_string(), block.column("odd")
+    """Of the row's values, as Arrow prints them, none of them shortened. What stands beside them counts only where this
+    row has some: whether its block has such a column depends on the other rows."""
+    after, odd = block.batch.column("after").slice(row, 1).to_string(**_WHOLE), block.column("odd")
     beside = odd[row].as_py() if odd is not None else None
     return hashlib.sha256(f"{after}{beside or ''}".encode()).hexdigest()
