@@ -105,7 +105,7 @@ class SnapshotStore(Protocol):
         recovers_from: Offset = -1,
     ) -> SnapshotRecord: ...
 
-    def records(self, pipeline: str, limit: int = 10) -> list[SnapshotRecord]:
+    def records(self, pipeline: str, limit: int = 1000) -> list[SnapshotRecord]:
         """Newest first."""
 
     def active(self, pipeline: str) -> SnapshotRecord | None:

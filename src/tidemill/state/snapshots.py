@@ -51,7 +51,7 @@ class SqlSnapshotStore:
             )  # fmt: skip
         return made
 
-    def records(self, pipeline: str, limit: int = 10) -> list[SnapshotRecord]:
+    def records(self, pipeline: str, limit: int = 1000) -> list[SnapshotRecord]:
         return self._records("pipeline = ? ORDER BY id DESC LIMIT ?", pipeline, limit)
 
     def active(self, pipeline: str) -> SnapshotRecord | None:
