@@ -82,6 +82,25 @@ def test_a_table_that_a_cancelled_snapshot_did_not_finish_is_cancelled_too(tidem
     ]  # fmt: skip
 
 
+def test_the_snapshot_under_way_is_shown_however_many_wait_for_it(tidemill: Terminal, file: Path) -> None:
+    for _ in range(13):
+        tidemill("snapshot", "start", file)
+    (pipeline,) = config.load(file)
+    with closing(pipeline.build_state()) as state:
+        state.snapshots.add_tables("orders", 1, [SnapshotTable(make_table(), ("id",), 400, Position("0/1"))])
+    shown = tidemill("snapshot", "status", file).out
+    assert shown.startswith("snapshot 1 (asked for): running")
+    assert "public.orders" in shown
+    assert shown.endswith("After it: snapshot 2, snapshot 3 and 10 more.\n")
+    assert tidemill("snapshot", "pause", file).out == "orders: snapshot 1 is paused\n"
+    listed = tidemill("snapshot", "status", file, "--json").json["snapshots"]
+    assert [each["id"] for each in listed] == [*range(13, 0, -1)]
+    for _ in range(13):
+        tidemill("snapshot", "cancel", file)
+    assert tidemill("snapshot", "status", file).out.startswith("snapshot 13 (asked for): cancelled")
+    assert len(tidemill("snapshot", "status", file, "--json").json["snapshots"]) == 10
+
+
 def test_what_cannot_be_done_says_why(tidemill: Terminal, file: Path) -> None:
     for command in ("pause", "resume", "cancel"):
         failed = tidemill("snapshot", command, file)

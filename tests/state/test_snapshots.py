@@ -68,6 +68,20 @@ def test_tables_keep_their_order_structure_and_state(opener: Opener) -> None:
     assert (found[0].state, found[0].error, found[0].fix) == (TableState.FAILED, "no right to read it", "GRANT SELECT")
 
 
+def test_planned_chunks_of_tables_that_failed_do_not_stand_before_those_of_others(opener: Opener) -> None:
+    """A thousand of them filled every answer: chunks of other tables were never read."""
+    store = opener().snapshots
+    first, second = begun(store, "orders", "items")
+    for table in (first, second):
+        store.plan("orders", 1, [(replace(table, next=2), [Chunk(table.name, number) for number in range(2)])])
+    staged, planned, *others = store.chunks("orders", 1, ChunkState.PLANNED)
+    store.stage("orders", 1, [staged])
+    store.set_table_state("orders", 1, first.name, TableState.FAILED, error="no right to read it")
+    assert store.chunks("orders", 1, ChunkState.PLANNED) == others
+    store.stage("orders", 1, [planned])  # it was being read
+    assert [each.chunk for each in store.chunks("orders", 1, ChunkState.STAGED)] == [staged.chunk]
+
+
 def test_a_chunk_goes_from_planned_to_staged_to_adopted_and_is_counted(opener: Opener) -> None:
     store = opener().snapshots
     (table,) = begun(store, "orders")

@@ -28,7 +28,7 @@ from tidemill.capture.status import StatusFile
 from tidemill.capture.trace import AppendTracer
 from tidemill.config.advice import fill_in_data, fill_in_error
 from tidemill.config.pipeline import Pipeline
-from tidemill.contracts import SlotHolder, SnapshotSource, StateStore
+from tidemill.contracts import SilentSource, SlotHolder, SnapshotSource, StateStore
 from tidemill.disk.private import make_directory
 from tidemill.errors import PositionLost, TidemillError, is_retryable
 from tidemill.log.reader import LogReader
@@ -198,6 +198,8 @@ def _capture(
         end = SourceEnd(source) if task.once else None
 
     def adopt() -> int:
+        if isinstance(source, SilentSource):
+            status.note_reached(lambda: source.reached_position(log.tail.position), log.tail.offset)
         status.write_due()  # an idle stream says nothing more
         if end is not None and not requeuer.busy and end.look(log.tail.position):
             status.update(now=True, caught_up=True)

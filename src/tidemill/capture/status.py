@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import orjson
 
 from tidemill.disk.replace import replace_file
 from tidemill.errors import ErrorData, TidemillError, to_data
-from tidemill.model.position import Position
+from tidemill.model.position import Offset, Position
 from tidemill.telemetry import events
 
 _STATUS = "capture.json"
@@ -31,13 +32,15 @@ class CaptureStatus:
     all that the source had then; only said where it was asked for (`run --once`). `main_since`: when the process had
     loaded its modules. `tables` are events by table, of the busiest so many; `busy_seconds` those in which it read and
     wrote changes, without what it waited for; `slot_bytes` what PostgreSQL keeps for the slot, `undelivered_bytes`
-    what the log holds for the stream."""
+    what the log holds for the stream. `reached`: the log has everything of the source up to there, which is further
+    than `position` where nothing was captured since."""
 
     pid: int
     stage: str = "init"
     events: int = 0
     offset: int = 0
     position: str = ""
+    reached: str = ""
     lag_bytes: int | None = None
     error: ErrorData = field(default_factory=ErrorData)
     notices: tuple[dict[str, str], ...] = ()
@@ -62,6 +65,13 @@ class StatusFile:
         self._status = CaptureStatus(os.getpid(), main_since=time.time())
         self._written = 0.0
         self._due = False  # what was said last is not written
+
+    def note_reached(self, reached: Callable[[], Position], offset: Offset) -> None:
+        """For every turn: `reached` is asked only when a status would be written."""
+        if time.time() - self._written <= _INTERVAL:
+            return
+        if (now := reached()) != self._status.reached:
+            self.update(reached=now, offset=offset)
 
     def update(self, *, now: bool = False, **changes: Any) -> None:
         stage = self._status.stage

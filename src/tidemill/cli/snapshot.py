@@ -19,7 +19,7 @@ Tables = Annotated[
     list[str] | None, typer.Option("--table", help="Copy this table: schema.name or a pattern. May be repeated.")
 ]
 Where = Annotated[str, typer.Option("--where", help="Copy only rows for which this SQL condition holds.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Go on showing it until the snapshot is over.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Go on showing it until no snapshot is under way.")]
 
 _STATES = {
     "waiting": "begins when the pipeline runs, after snapshots before it",
@@ -49,7 +49,7 @@ def start(
 def status(
     file: target.File, watch: Watch = False, pipeline: target.Which = None, as_json: terminal.AsJson = False
 ) -> None:
-    """Show how far the newest snapshot is, table by table.
+    """Show how far a snapshot is, table by table: the one under way, else the newest.
 
     Below the tables stands what sinks have not got yet."""
     from tidemill.service.snapshot import requests as snapshot_requests
@@ -59,6 +59,7 @@ def status(
     progress = SnapshotView()
     while True:
         found = snapshot_requests.status(chosen)
+        going = [each for each in reversed(found) if each.state in (snapshot_requests.WAITING, "running", "paused")]
         lacking = count_undelivered(chosen) if found else {}
         if as_json:
             shown = [each.as_data() for each in found]
@@ -68,8 +69,11 @@ def status(
         else:
             if watch:
                 terminal.clear()
-            progress.show(found[0], lacking)
-        if not watch or not found or found[0].state not in (snapshot_requests.WAITING, "running", "paused"):
+            progress.show((going or found)[0], lacking)
+            if next_ones := [f"snapshot {each.id}" for each in going[1:]]:
+                more = f" and {len(next_ones) - 2} more" if len(next_ones) > 2 else ""
+                terminal.say(f"After it: {', '.join(next_ones[:2])}{more}.")
+        if not watch or not going:
             return
         time.sleep(1)
 

@@ -97,6 +97,14 @@ class SnapshotSource(Protocol):
 
 
 @runtime_checkable
+class SilentSource(Protocol):
+    """A source whose server goes on where nothing is captured: its stream comes further than the log's last event."""
+
+    def reached_position(self, logged: Position) -> Position:
+        """How far the log has everything, as `reached` counts, and asked when that may be."""
+
+
+@runtime_checkable
 class MarkingSource(Protocol):
     """A source that says of a table that rows from before are missing, until they have come."""
 

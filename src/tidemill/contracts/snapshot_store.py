@@ -105,7 +105,7 @@ class SnapshotStore(Protocol):
         recovers_from: Offset = -1,
     ) -> SnapshotRecord: ...
 
-    def records(self, pipeline: str, limit: int = 10) -> list[SnapshotRecord]:
+    def records(self, pipeline: str, limit: int = 1000) -> list[SnapshotRecord]:
         """Newest first."""
 
     def active(self, pipeline: str) -> SnapshotRecord | None:
@@ -137,7 +137,9 @@ class SnapshotStore(Protocol):
 
     def set_table_state(
         self, pipeline: str, snapshot: int, name: str, state: TableState, *, error: str = "", fix: str = ""
-    ) -> None: ...
+    ) -> None:
+        """Chunks of one that failed are not read any more: those that are planned are forgotten. There may be a
+        thousand such tables, and `chunks` names so many at a time."""
 
     def plan(self, pipeline: str, snapshot: int, plans: Sequence[tuple[TableCopy, Sequence[Chunk]]]) -> None:
         """Adds chunks, and saves `planned`, `part`, `lower`, `next` and `points` of their tables, in one."""

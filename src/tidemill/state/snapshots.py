@@ -51,7 +51,7 @@ class SqlSnapshotStore:
             )  # fmt: skip
         return made
 
-    def records(self, pipeline: str, limit: int = 10) -> list[SnapshotRecord]:
+    def records(self, pipeline: str, limit: int = 1000) -> list[SnapshotRecord]:
         return self._records("pipeline = ? ORDER BY id DESC LIMIT ?", pipeline, limit)
 
     def active(self, pipeline: str) -> SnapshotRecord | None:
@@ -145,10 +145,18 @@ class SqlSnapshotStore:
     def set_table_state(
         self, pipeline: str, snapshot: int, name: str, state: TableState, *, error: str = "", fix: str = ""
     ) -> None:
-        self._write(
-            pipeline, f"UPDATE snapshot_tables SET state = ?, error = ?, fix = ? WHERE {_MINE} AND name = ?",
-            str(state), error, fix, pipeline, snapshot, name,
-        )  # fmt: skip
+        with self._database.writing(pipeline) as run:
+            run(
+                f"UPDATE snapshot_tables SET state = ?, error = ?, fix = ? WHERE {_MINE} AND name = ?",
+                str(state), error, fix, pipeline, snapshot, name,
+            )  # fmt: skip
+            if state is TableState.FAILED:
+                run(
+                    f"DELETE FROM snapshot_chunks WHERE {_MINE} AND state = ? AND table_number ="
+                    f" (SELECT number FROM snapshot_tables WHERE {_MINE} AND name = ?)",
+                    pipeline, snapshot, str(ChunkState.PLANNED), pipeline, snapshot, name,
+                )  # fmt: skip
+            failpoint("state.before_commit")
 
     def plan(self, pipeline: str, snapshot: int, plans: Sequence[tuple[TableCopy, Sequence[Chunk]]]) -> None:
         with self._database.writing(pipeline) as run:

@@ -142,6 +142,33 @@ def test_a_key_that_changes_with_columns_left_out_is_noted(postgres_there: Postg
     assert there.rows() == [(9, "moved", "n")]
 
 
+@pytest.mark.parametrize("when", ["before the recovery", "in the recovery"])
+def test_a_target_whose_key_changed_is_not_said_to_have_nothing_left_over(
+    postgres_there: PostgresThere, when: str
+) -> None:
+    """What was noted by the old key says nothing of rows by the new one. All of them stayed, and it was done."""
+    there, _, db = postgres_there
+    filled(there)
+    other = structure("t", *T.columns[:1], replace(T.columns[1], nullable=False), *T.columns[2:], key=("id", "name"))
+    rekey = "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, name)"
+    if when == "before the recovery":  # and the target lacks a column of it
+        db.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, DROP COLUMN name")
+        there.sink().begin_recovery([other], "orders", SINCE)
+        db.execute("ALTER TABLE t ADD COLUMN name text DEFAULT 'old'")
+        db.execute("ALTER TABLE t ADD PRIMARY KEY (id, name)")
+    else:
+        there.sink().begin_recovery([T], "orders", SINCE)
+        db.execute(rekey)
+    for at in range(2):
+        there.write(changes(other, (Op.READ, None, row(at, "new")), first=SINCE + at), start=SINCE + at)
+    with pytest.raises(Refused, match="whose key changed"):
+        there.sink().end_recovery(other, "orders", SINCE, remove=True)
+    assert len(there.rows()) == 7
+    assert db.execute("SELECT count(*) FROM tidemill_recoveries").fetchall() == [(0,)]
+    assert db.execute("SELECT relname FROM pg_class WHERE relname LIKE 'tidemill_keys%'").fetchall() == []
+    assert there.sink().end_recovery(other, "orders", SINCE, remove=True) == 0, "a second time it is over"
+
+
 def test_a_writer_under_way_is_waited_for_before_anything_is_removed(postgres_there: PostgresThere) -> None:
     there, dsn, db = postgres_there
     filled(there)

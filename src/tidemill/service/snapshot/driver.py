@@ -390,11 +390,11 @@ class SnapshotDriver:
         return bool(points)
 
     def _hold(self, record: SnapshotRecord) -> None:
-        """The log is kept from the oldest place on that a chunk's window may begin at."""
+        """The log is kept from the oldest place on that a chunk's window may begin at. Not while sinks remove what is
+        left over, which may wait for an operator: all tables are in the log then."""
         waiting = [chunk.since for chunk in self._chunks(record, ChunkState.STAGED)]
-        proven = [record.since] if record.observation else [0]
-        cursor = [record.cursor] if record.cursor >= 0 else [0]
-        self.floor = min([*waiting, *proven, *cursor, *self._readers.windows()])
+        looked_at = [record.since if record.observation else 0, max(record.cursor, 0)]
+        self.floor = min([*waiting, *looked_at, *self._readers.windows()]) if self._left_over is None else None
 
     def _chunks(self, record: SnapshotRecord, state: ChunkState) -> list[ChunkCopy]:
         return self._store.chunks(self._name, record.id, state)

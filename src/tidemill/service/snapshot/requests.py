@@ -25,6 +25,8 @@ from tidemill.state import find_store
 _EVERY_ROW = "1 = 1"  # a condition: sinks do not take the table for one whose missing rows are all on their way
 
 _NAMED = 10
+_SHOWN = 10  # snapshots, and all that are not over
+_UNDER_WAY = (SnapshotState.RUNNING, SnapshotState.PAUSED)
 
 WAITING = "waiting"
 """Shown of a snapshot that is to run, and whose tables nobody has looked for yet."""
@@ -100,12 +102,12 @@ def send_rows(pipeline: Pipeline, table: SnapshotTable, keys: Sequence[Bound]) -
 
 def state_of(pipeline: Pipeline, number: int) -> SnapshotState | None:
     with closing(pipeline.build_state()) as state:
-        found = (each.state for each in state.snapshots.records(pipeline.name, 1000) if each.id == number)
+        found = (each.state for each in state.snapshots.records(pipeline.name) if each.id == number)
         return next(found, None)
 
 
 def status(pipeline: Pipeline) -> list[SnapshotStatus]:
-    """The last snapshots, newest first."""
+    """The last snapshots, newest first, with all that are not over."""
     state = find_store(pipeline.state_uri)
     if state is None:
         return []
@@ -113,7 +115,8 @@ def status(pipeline: Pipeline) -> list[SnapshotStatus]:
         store = state.snapshots
         return [
             _status(record, table_statuses(store.tables(pipeline.name, record.id)))
-            for record in store.records(pipeline.name)
+            for number, record in enumerate(store.records(pipeline.name))
+            if number < _SHOWN or record.state in _UNDER_WAY
         ]
 
 
@@ -143,7 +146,7 @@ def cancel_after(pipeline: Pipeline, number: int) -> None:
     """Snapshots that began after that one and are not over: of a document that was tried out and put away again."""
     with closing(pipeline.build_state()) as state:
         for record in state.snapshots.records(pipeline.name):
-            if record.id > number and record.state in (SnapshotState.RUNNING, SnapshotState.PAUSED):
+            if record.id > number and record.state in _UNDER_WAY:
                 state.snapshots.set_state(pipeline.name, record.id, SnapshotState.CANCELLED, now())
 
 
@@ -159,7 +162,7 @@ def _change(pipeline: Pipeline, into: SnapshotState) -> SnapshotStatus:
         if into is SnapshotState.CANCELLED and record.recovers_from >= 0:
             abandon(pipeline, store.tables(pipeline.name, record.id))
         store.set_state(pipeline.name, record.id, into, now() if into is SnapshotState.CANCELLED else "")
-        (changed,) = [each for each in store.records(pipeline.name, 1000) if each.id == record.id]
+        (changed,) = [each for each in store.records(pipeline.name) if each.id == record.id]
         return _status(changed, table_statuses(store.tables(pipeline.name, record.id)))
 
 

@@ -1,9 +1,9 @@
 """Compares one table's rows, and settles what differed at the first look.
 
 Keys that differ are looked at again, until the sink has passed the place at which the source was looked at before: what
-differs then, although the source's row has not changed in between, is a difference. A row that changes from look to
-look is reported as moving, and judged by no one. Where the sink does not come so far in time, which the verdict says, a
-difference may be a delay.
+differs then, and once more, although the source's row has not changed in between, is a difference. A row that changes
+from look to look is reported as moving, and judged by no one. Where the sink does not come so far in time, which the
+verdict says, a difference may be a delay.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tidemill.capture.status import read_status
 from tidemill.config import Pipeline
 from tidemill.contracts import RowAudit, RowDifference, RowFault, SnapshotReader, ValuePair
 from tidemill.errors import Refused
@@ -30,7 +31,7 @@ MOST = 1000
 _CHUNK_ROWS = 20_000
 _POINTS = 200
 _PAUSE_SECONDS = 0.5
-
+_WHOLE = {"window": 1 << 30, "container_window": 1 << 30, "element_size_limit": (1 << 31) - 1}
 
 _NOWHERE = Position("")
 
@@ -38,8 +39,9 @@ _NOWHERE = Position("")
 @dataclass(slots=True)
 class _Suspect:
     """`digest` of the source's row; empty where it has none, None if nobody has looked. `high`: the place of the look
-    that saw it first. `moved`: it was another one at the look before. `settled`: the sink had passed `high` before the
-    last look, and differed all the same."""
+    that saw it first. `moved`: it was another one at the look before. `passed`: the sink had passed `high` before the
+    last look, and differed all the same. `settled`: before the last two. At one alone the source's row may have changed
+    between the looks at both sides, and the sink have the newer one."""
 
     fault: RowFault
     columns: tuple[str, ...] = ()
@@ -47,6 +49,7 @@ class _Suspect:
     digest: str | None = None
     high: Position = _NOWHERE
     moved: bool = False
+    passed: bool = False
     settled: bool = False
 
 
@@ -127,14 +130,16 @@ class RowComparison:
         deadline = time.monotonic() + self._wait
         while True:
             over = time.monotonic() >= deadline
-            passed = {high for high in {one.high for one in suspects.values()} if self._has_passed(high)}
-            suspects = self._again(suspects, passed)
+            suspects = self._again(suspects)
+            if any(one.passed and not one.settled for one in suspects.values()):
+                suspects = self._again(suspects)
             if all(one.settled for one in suspects.values()) or over:
                 return suspects
             time.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - time.monotonic())))
 
-    def _again(self, before: _Suspects, passed: set[Position]) -> _Suspects:
-        """Of the suspects those that still differ. `passed`: places that the sink had passed before."""
+    def _again(self, before: _Suspects) -> _Suspects:
+        """Of the suspects those that still differ."""
+        passed = {high for high in {one.high for one in before.values()} if self._has_passed(high)}
         found: _Suspects = {}
         alone = [key for key, one in before.items() if one.fault is RowFault.EXTRA]
         others = [key for key, one in before.items() if one.fault is not RowFault.EXTRA]
@@ -143,7 +148,8 @@ class RowComparison:
         for keys in groups:
             self._look_at(keys, before, found)
         for one in found.values():
-            one.settled = not one.moved and one.high in passed
+            known, one.passed = one.passed, not one.moved and one.high in passed
+            one.settled = known and one.passed
         return found
 
     def _look_at(self, keys: Sequence[Bound], before: _Suspects, found: _Suspects) -> None:
@@ -169,12 +175,15 @@ class RowComparison:
 
     def _has_passed(self, high: Position) -> bool:
         """Whether the sink has all that the stream had up to there: by its checkpoint, or, where that covers the whole
-        log, by how far the log is."""
+        log, by how far the log is, or capture, of a source in which others than the captured tables change."""
         reached = next((at.checkpoint for at in sink_positions(self._pipeline) if at.sink == self._sink), None)
         if reached is None or not reached.position or not high:
             return False
         tail = self._log.tail()
         places = [reached.position, *([tail.position] if tail.position and reached.offset >= tail.offset else [])]
+        capture = read_status(self._pipeline.state_path)
+        if capture is not None and capture.reached and reached.offset >= capture.offset:
+            places.append(Position(capture.reached))
         return any(self._source.compare(place, high) in (Ordering.SAME, Ordering.AFTER) for place in places)
 
 
@@ -182,7 +191,7 @@ def _compare(known: _Suspect, now: _Suspect) -> _Suspect:
     """As it is now. The same row keeps the place of its first look; another one has moved, unless nobody had looked at
     the source for it yet."""
     if known.digest == now.digest:
-        now.high = known.high
+        now.high, now.passed = known.high, known.passed
     else:
         now.moved = known.digest is not None or bool(now.digest)
     return now
@@ -199,8 +208,8 @@ def _keys(block: Block, rows: Sequence[int]) -> list[Bound]:
 
 
 def _digest(block: Block, row: int) -> str:
-    """Of the row's values, as Arrow prints them. What stands beside them counts only where this row has some: whether
-    its block has such a column depends on the other rows."""
-    after, odd = block.batch.column("after").slice(row, 1).to_string(), block.column("odd")
+    """Of the row's values, as Arrow prints them, none of them shortened. What stands beside them counts only where this
+    row has some: whether its block has such a column depends on the other rows."""
+    after, odd = block.batch.column("after").slice(row, 1).to_string(**_WHOLE), block.column("odd")
     beside = odd[row].as_py() if odd is not None else None
     return hashlib.sha256(f"{after}{beside or ''}".encode()).hexdigest()

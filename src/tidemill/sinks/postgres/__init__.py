@@ -243,6 +243,12 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
                 where=self._where,
                 fix="Whose they are is not known: remove them yourself.",
             )
+        if removed is None:
+            raise Refused(
+                f"rows that the source no longer has stay in {'.'.join(place)}, whose key changed meanwhile",
+                where=self._where,
+                fix="tidemill verify FILE says which; with --repair it deletes them.",
+            )
         return removed
 
     def _others(self, db: Connection, table: Table, source: str) -> str:

@@ -41,7 +41,8 @@ CREATE TABLE IF NOT EXISTS {table} (
 
 @dataclass(frozen=True, slots=True)
 class KeptKeys:
-    """Keys of one target that events from `since` on have written, in the table `name`."""
+    """Keys of one target that events from `since` on have written, in the table `name`. Without `columns` they are not
+    known: the target's key became another one."""
 
     schema: str
     name: str
@@ -99,16 +100,18 @@ class Recoveries:
         self._known: dict[tuple[str, str], KeptKeys | None] = {}
 
     def of(self, target: Target) -> KeptKeys | None:
-        """None: no recovery of this target is under way. Holds it still until the transaction ends. If the target's key
-        is another one by now, what was noted says nothing any more: it is dropped."""
+        """None: no recovery of this target is under way, or it was given up. Holds it still until the transaction ends.
+        If the target's key is another one by now, what was noted says nothing any more: the recovery is given up."""
         place = target.schema, target.name
         if not self._is_there():
             return None
         if place not in self._known:
             found = self._read(place, "FOR SHARE")
-            if found is not None and set(found.columns) != {target.column(n) for n in target.key}:
+            if found is not None and not found.columns:
+                found = None
+            elif found is not None and set(found.columns) != {target.column(n) for n in target.key}:
                 emit("sink.recovery_given_up", table=target.full_name, why="its key changed")
-                self._drop(place, found)
+                self._give_up(place, found)
                 found = None
             elif found is not None:
                 self._make_keys(place, found)
@@ -124,19 +127,24 @@ class Recoveries:
         if (older := self._read(place, "FOR UPDATE")) is not None:
             self._drop(place, older)
         there = columns(self._db, schema, name)
-        if not key or (there and not set(key) <= set(there)):
+        if not key:
             return  # nothing that could be told apart
+        if there and not set(key) <= set(there):
+            key = ()  # it has the key of the time before
         digest = hashlib.sha256(f"{schema}\x00{name}".encode()).hexdigest()[:16]
         kept = KeptKeys(self._schema, f"tidemill_keys_{digest}", since, tuple(key))
-        if there:  # else what was captured before the gap makes the table, which has its keys noted from then on
+        if (
+            there and key
+        ):  # else what was captured before the gap makes the table, which has its keys noted from then on
             self._make_keys(place, kept)
         self._db.execute(
             sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s)").format(self._table),
             [schema, name, since, kept.name, list(key)],
         )
 
-    def end(self, place: tuple[str, str], since: Offset, *, remove: bool, where: str) -> int:
-        """In one transaction: rows go, and with them the note of the recovery."""
+    def end(self, place: tuple[str, str], since: Offset, *, remove: bool, where: str) -> int | None:
+        """In one transaction: rows go, and with them the note of the recovery. None: the recovery was given up, so that
+        none are removed."""
         from psycopg import sql
 
         kept = self._read(place, "FOR UPDATE") if self._is_there() else None
@@ -147,8 +155,8 @@ class Recoveries:
                 f"{'.'.join(place)} is being recovered from offset {kept.since}, not from {since}", where=where,
                 fix="Another recovery has begun since. It removes what is left over.",
             )  # fmt: skip
-        removed = 0
-        if remove and columns(self._db, *place):
+        removed: int | None = 0 if kept.columns or not remove else None
+        if remove and kept.columns and columns(self._db, *place):
             self._make_keys(place, kept)  # they are not there if nothing was written since
             self._db.execute(sql.SQL("ANALYZE {}").format(kept.identifier))
             same = sql.SQL(" AND ").join(sql.SQL("k.{0} = t.{0}").format(sql.Identifier(name)) for name in kept.columns)
@@ -202,6 +210,18 @@ class Recoveries:
             place,
         ).fetchone()
         return None if row is None else KeptKeys(self._schema, row[0], int(row[1]), tuple(row[2]))
+
+    def _give_up(self, place: tuple[str, str], kept: KeptKeys) -> None:
+        """The note stays, so that the recovery's end is not taken for one that found nothing to remove."""
+        from psycopg import sql
+
+        self._db.execute(
+            sql.SQL("UPDATE {} SET key_columns = '{{}}' WHERE schema_name = %s AND table_name = %s").format(
+                self._table
+            ),
+            place,
+        )
+        self._db.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(kept.identifier))
 
     def _drop(self, place: tuple[str, str], kept: KeptKeys) -> None:
         from psycopg import sql

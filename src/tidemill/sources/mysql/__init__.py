@@ -267,6 +267,9 @@ class MysqlSource(ByteStreamSource[MysqlConfig, StreamDecoder]):
         place = self.decoder.place
         return BinlogPlace.parse(high, place.flavor).compare(place) in (Ordering.SAME, Ordering.BEFORE)
 
+    def reached_position(self, logged: Position) -> Position:
+        return self.decoder.place.text()
+
     def hasten(self, high: Position) -> None:
         """Nothing to do: `high` is the end of a transaction, which the stream brings by itself."""
 

@@ -169,11 +169,12 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         return PostgresSnapshotReader(self.config.model_copy(update={"dsn": standby}) if standby else self.config)
 
     def reached(self, high: Position, logged: Position) -> bool:
+        return parse_lsn(self.reached_position(logged)) >= parse_lsn(high)
+
+    def reached_position(self, logged: Position) -> Position:
         """By commits, which come in the order of the WAL, or by how far an idle server says it has sent."""
-        decoder, wanted = self.decoder, parse_lsn(high)
-        if not decoder.idle:
-            return self._decoded >= wanted
-        return max(self._decoded, decoder.wal_end, parse_lsn(logged)) >= wanted
+        decoder = self.decoder
+        return format_lsn(max(self._decoded, decoder.wal_end, parse_lsn(logged)) if decoder.idle else self._decoded)
 
     def hasten(self, high: Position) -> None:
         """Writes a message, where that is allowed; and asks how far the server is."""
