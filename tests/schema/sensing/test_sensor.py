@@ -75,7 +75,7 @@ def test_few_values_are_an_enumeration_and_many_are_not() -> None:
 @pytest.mark.parametrize(
     ("texts", "format"),
     [
-        (["2026-01-31", "1999-12-01"], "date"),
+        (["2026-01-31", "1999-12-01", "2024-02-29", "2000-02-29", "2026-06-30"], "date"),
         (["2026-01-31T10:00:00Z", "2026-01-31T10:00:00.5+02:00"], "date-time"),
         (["9b2d5b2e-59a1-4e0c-8d5a-000000000001"], "uuid"),
         (["ada@example.org", "a.b+c@mail.example.co.uk"], "email"),
@@ -213,6 +213,41 @@ def test_the_json_schema_validates_the_events_that_it_was_made_from(rows: list[d
     validator = Draft202012Validator(schema)
     for event in JsonFormat().encode(made, "shop").to_pylist():
         validator.validate(json.loads(event)["after"])
+
+
+def is_valid(profile: TableProfile, *rows: dict[str, Any]) -> bool:
+    validator = Draft202012Validator(json_schema(profile), format_checker=Draft202012Validator.FORMAT_CHECKER)
+    return all(validator.is_valid({"doc": None, "note": None, **row}) for row in rows)
+
+
+def test_a_key_of_a_map_may_have_every_type_of_the_maps_values_in_whichever_document_it_came() -> None:
+    wide = {"id": 1, "doc": {f"k{n}": "x" if n == 5 else n for n in range(150)}}
+    narrow = {"id": 2, "doc": {"k5": 1}}
+    parts = profile(wide), profile(narrow)
+    for one, other in (parts, parts[::-1]):
+        merged = one.merge(other, max_values=20, max_keys=100)
+        assert set(merged.columns["doc"].paths) == {("", "object"), ("/{}", "integer"), ("/{}", "string")}
+        assert is_valid(merged, wide, narrow)
+
+
+@pytest.mark.parametrize("whole_first", [True, False])
+def test_what_is_looked_at_only_from_some_event_on_is_not_said_of_all(whole_first: bool) -> None:
+    plain, row, other = SensingOptions(sample_rate=1), {"id": 500, "note": "b"}, {"id": 1, "note": "2026-01-31"}
+    parts = [profile(row, options=plain), profile(other)]
+    merged = parts[whole_first].merge(parts[not whole_first], max_values=20, max_keys=100)
+    assert is_valid(merged, row, other)
+    assert merged.columns["note"].enumeration == frozenset({"2026-01-31"})  # and is still shown
+    whole = json_schema(profile(other))["properties"]
+    assert (whole["note"]["format"], whole["id"]["maximum"]) == ("date", 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-02-29", "2026-04-31", "1900-02-29", "2026-02-30T10:00:00Z", "2026-01-31T10:00:00+99:00"]
+)
+def test_a_day_or_a_zone_that_there_is_not_is_no_date(text: str) -> None:
+    found = profile({"id": 1, "note": text})
+    assert found.columns["note"].formats == frozenset()
+    assert is_valid(found, {"id": 1, "note": text})
 
 
 def test_the_json_schema_of_common_types_validates_their_events_and_refuses_others() -> None:
