@@ -61,7 +61,7 @@ class PgOutputDecoder:
         *,
         observe: Callable[[Ints, Ints, Ints, Ints, bool], None] = lambda lsn, end, xid, time, again: None,
         messages: bool = True,
-        statements: Callable[[bytes], list[TableStatement]] | None = None,
+        statements: Callable[[bytes, int], list[TableStatement]] | None = None,
         mark_events: int = 1000,
         spill_bytes: int = 16 << 20,
         capacity: int = 1 << 17,
@@ -357,9 +357,10 @@ class PgOutputDecoder:
     def _statement(self, found: messages.LogicalMessage, at: int, end: int) -> None:
         """A row for each table, in a slot of its own."""
         assert self._statements is not None
-        for each in self._statements(found.content):
+        place = self._place()
+        for each in self._statements(found.content, place.lsn):
             self._note_statement(each, end, found.xid)
-            self._relations.state(at, each, self._place(), found.xid)
+            self._relations.state(at, each, place, found.xid)
             self._mark_change()
 
     def _note_statement(self, statement: TableStatement, end: int, sub: int) -> None:
