@@ -10,7 +10,7 @@ pieces (`Spilled`) and becomes visible only with `SpillCommitted` (invariant 3);
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from tidemill.model.block import Block
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.columns import Ints
 from tidemill.model.position import Position
+from tidemill.model.table import Table
 
 __all__ = [
     "STATEMENT", "TWO_THOUSAND", "WITNESS", "Announcement", "CopyTextDecoder", "Cursor", "DescribedBy",
@@ -374,7 +375,13 @@ class PgOutputDecoder:
         self._state[scanning.ALONE] = not self._state[scanning.STREAM] and not self._state[scanning.SPILLING]
 
     def _blocks(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
-        return table_blocks(self._rows, self._slots, self._buffer, first, last, offset, ordinal, committed=committed)
+        def admit_nulls(slot: int, columns: Sequence[str]) -> Table:
+            return self._relations.admit_nulls(slot, columns, self._place().lsn)
+
+        return table_blocks(
+            self._rows, self._slots, self._buffer, first, last, offset, ordinal, committed=committed,
+            admit_nulls=admit_nulls,
+        )  # fmt: skip
 
     def _broken_error(self, status: int) -> DecodeError:
         head = self._buffer[(at := int(self._state[scanning.POS])) : at + 40].tobytes().hex()
