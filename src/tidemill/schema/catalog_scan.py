@@ -78,7 +78,7 @@ class CatalogFacts:
     def of(cls, table: Table, scanned: ScannedTable) -> CatalogFacts:
         """All that the catalog says, of a table whose newest version is `table`."""
         expressions = dict(scanned.expressions)
-        return cls(dict(scanned.defaults), expressions, _generated(table) & expressions.keys())
+        return cls(dict(scanned.defaults), expressions, _generated_columns(table) & expressions.keys())
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class CatalogBaseline:
         )
 
 
-def _generated(table: Table) -> frozenset[str]:
+def _generated_columns(table: Table) -> frozenset[str]:
     return frozenset(c.name for c in table.columns if c.generated)
 
 
@@ -224,8 +224,8 @@ def _compare_facts(name: str, known: CatalogFacts, now: CatalogFacts) -> Iterato
             yield CatalogFinding(name, CatalogDrift.DEFAULT, column, what, of_facts=True)
     for column in now.expressions.keys() | known.expressions.keys():
         made, was_made = now.expressions.get(column), known.expressions.get(column)
-        told = now.streamed if was_made is None else known.streamed if made is None else ()
-        if made == was_made or column in told:
+        by_stream = now.streamed if was_made is None else known.streamed if made is None else ()
+        if made == was_made or column in by_stream:
             continue
         if made is None:
             what = f"column {column} is generated no longer, or is gone"
