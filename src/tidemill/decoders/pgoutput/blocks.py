@@ -92,8 +92,8 @@ def _images(notes: PgOutputRows, buffer: Buffer, table: Table, rows: Ints) -> tu
             array, bad = convert(found, table.columns[j].type)
             children.append(array)
             known = table.columns[j]
-            sure = known.nullable or known.name in table.key or not array.null_count
-            if side is Side.AFTER and not sure and ((kind[j] == cells.NULL) & present).any():
+            declared = side is Side.AFTER and not known.nullable and known.name not in table.key
+            if declared and array.null_count and ((kind[j] == cells.NULL) & present).any():
                 nulls.append(known.name)
             if bad is not None:
                 where = np.nonzero(bad)[0]
