@@ -204,11 +204,19 @@ def test_merging_is_associative_and_commutative(rows: list[dict[str, Any]], data
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(ROWS, min_size=1, max_size=12), st.sampled_from([2, 100]))
-def test_the_json_schema_validates_the_events_that_it_was_made_from(rows: list[dict[str, Any]], most: int) -> None:
-    options = SensingOptions(sample_rate=1, ranges=True, enumerations=True, formats=True, max_keys=most, max_values=3)
-    made = block(EVENTS, rows)
-    schema = json_schema(sense(made, options=options).profile)
+@given(st.lists(ROWS, min_size=1, max_size=12), st.sampled_from([2, 5, 100]), st.integers(0, 11), st.booleans())
+def test_the_json_schema_validates_the_events_that_it_was_made_from(
+    rows: list[dict[str, Any]], most: int, cut: int, later: bool
+) -> None:
+    """In one piece or two, the second one perhaps with options that the first did not have."""
+    every = SensingOptions(sample_rate=1, ranges=True, enumerations=True, formats=True, max_keys=most, max_values=3)
+    plain = SensingOptions(sample_rate=1, max_keys=most)
+    made, parts = block(EVENTS, rows), []
+    for piece, options in ((rows[:cut], plain if later else every), (rows[cut:], every)):
+        if piece:
+            parts.append(sense(block(EVENTS, piece), options=options).profile)
+    profile = parts[0] if len(parts) == 1 else parts[0].merge(parts[1], max_values=3, max_keys=most)
+    schema = json_schema(profile)
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)
     for event in JsonFormat().encode(made, "shop").to_pylist():
