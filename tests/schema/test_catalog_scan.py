@@ -88,12 +88,30 @@ def test_a_column_that_comes_later_is_compared_from_then_on() -> None:
     assert findings(scanned(defaults=DEFAULTS | {"new": "8"}), known) == {(CatalogDrift.DEFAULT, "new")}
 
 
+def test_a_generated_column_that_the_stream_tells_is_no_finding_when_it_comes_or_goes() -> None:
+    more = replace(ORDERS, columns=(*ORDERS.columns, Column("more", BIGINT, generated=True)))
+    told = scanned(more, expressions={"total": "price * 2", "more": "1"})
+    known = first_scan()
+    for catalog, table in ((told, ORDERS), (told, more), (scanned(), more), (scanned(), ORDERS), (told, more)):
+        comparison = known.compare(scan(catalog), [table])
+        agrees = catalog.table is table
+        assert {each.subject for each in comparison.findings} == (set() if agrees else {"more"}), (catalog, table)
+        known = CatalogBaseline.from_json(known.advance(comparison, ()).to_json())
+    other = scanned(more, expressions={"total": "price * 2", "more": "2"})
+    assert {each.subject for each in known.compare(scan(other), [more]).findings} == {"more"}
+
+
+def test_what_an_earlier_version_noted_is_read() -> None:
+    document = first_scan().to_json().replace(b",[]]", b"]").replace(b'"version":2', b'"version":1')
+    assert CatalogBaseline.from_json(document) == first_scan()
+
+
 def test_what_is_accepted_is_no_finding_until_it_ends_and_comes_again() -> None:
     gone = scanned(None, defaults=DEFAULTS | {"quantity": "2"})
     known = first_scan()
     comparison = known.compare(scan(gone), [ORDERS])
     assert len(comparison.findings) == 2
-    known = known.accept(scan(gone), comparison, "public.orders")
+    known = known.accept(scan(gone), comparison, ORDERS)
 
     def visible(found: ScannedTable) -> set[CatalogDrift]:
         nonlocal known

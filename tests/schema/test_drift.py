@@ -89,6 +89,17 @@ def test_a_null_where_none_is_declared_fires(directory: Path) -> None:
     assert note.last.offset == 3
 
 
+def test_a_null_from_before_the_column_became_not_null_in_its_transaction_is_none(directory: Path) -> None:
+    watch = Watch(directory)
+    watch.see({"id": 1, "note": "x"})
+    stricter = table(*(replace(c, nullable=False) for c in EVENTS.columns), sequence=2)
+    sensor = Sensor(SensingOptions.of(watch.keeper.plan()))
+    sensor.observe(0, block(EVENTS, [{"id": 2, "doc": {}, "note": None}], first=1))
+    sensor.observe(1, block(stricter, [{"id": 2, "doc": {}, "note": "y"}], first=2))
+    watch.keeper.take(3, [sensor.take()])
+    assert watch.found() == []
+
+
 def test_another_type_than_declared_fires(directory: Path) -> None:
     watch = Watch(directory, {"note": DeclaredColumn(type="integer"), "doc": DeclaredColumn(type="string")})
     watch.see({"id": 1, "note": "12"}, {"id": 2, "note": "twelve"}, {"id": 3, "note": None})

@@ -62,6 +62,19 @@ def test_an_accepted_baseline_stays_until_the_next_and_its_findings_go(opener: O
     assert store.revision("orders") == 2
 
 
+def test_what_a_batch_found_does_not_undo_what_was_accepted_meanwhile(opener: Opener) -> None:
+    store = opener().sensing
+    store.save("orders", replace(batch(7), revision=0))
+    opener().sensing.accept("orders", "public.orders", {"columns": {"id": ["bigint", False]}})
+    store.save("orders", replace(batch(8, version=2), revision=0, drifted=({"kind": "a"},)))
+    assert store.baselines("orders") == {"public.orders": {"columns": {"id": ["bigint", False]}}}
+    assert store.findings("orders") == []
+    assert (store.offset("orders"), store.tables("orders")[0].version) == (8, 2)
+    assert len(store.drift_events("orders")) == 1  # it was reported
+    store.save("orders", replace(batch(9), revision=1))
+    assert len(store.findings("orders")) == 1
+
+
 def test_only_the_newest_versions_are_kept(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensing, "KEPT_VERSIONS", 3)
     store = opener().sensing

@@ -40,7 +40,8 @@ class StoredFinding:
 
 @dataclass(frozen=True, slots=True)
 class SensedBatch:
-    """What one batch changed. `offset`: every event before it has been counted."""
+    """What one batch changed. `offset`: every event before it has been counted. `revision` is that of the baselines
+    which `findings` and `baselines` come from."""
 
     offset: Offset
     at: str
@@ -49,6 +50,7 @@ class SensedBatch:
     baselines: Mapping[str, dict[str, Any]] | None = None  # learned now, by table
     findings: Sequence[StoredFinding] = ()
     drifted: Sequence[dict[str, Any]] = ()  # reported with this batch, for the sink of drift
+    revision: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class SensingStore(Protocol):
         """By table, kind and subject."""
 
     def save(self, pipeline: str, batch: SensedBatch) -> None:
-        """All of it or nothing. A batch whose offset is not above the one that is kept changes nothing."""
+        """All of it or nothing. A batch whose offset is not above the one that is kept changes nothing. Baselines and
+        findings are left out after an `accept` that the batch's revision does not know."""
 
     def accept(self, pipeline: str, table: str, baseline: Mapping[str, Any]) -> None:
         """The new baseline of a table; its findings are forgotten."""

@@ -22,7 +22,7 @@ from tidemill.schema.diff import diff
 BASELINE = "catalog.baseline"
 """The document of the registry. Scans write it, and who accepts: always as `SchemaRegistry.revise`."""
 
-_VERSION = 1
+_VERSION = 2
 _LONGEST = 80
 
 
@@ -68,10 +68,17 @@ class CatalogFinding:
 @dataclass(frozen=True, slots=True)
 class CatalogFacts:
     """What no version of a table has: `defaults` by column, empty for a column without one; `expressions` of generated
-    columns."""
+    columns, and which of these events have: the stream tells when they come and go."""
 
     defaults: Mapping[str, str]
     expressions: Mapping[str, str]
+    streamed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, table: Table, scanned: ScannedTable) -> CatalogFacts:
+        """All that the catalog says, of a table whose newest version is `table`."""
+        expressions = dict(scanned.expressions)
+        return cls(dict(scanned.defaults), expressions, _generated_columns(table) & expressions.keys())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,7 @@ class CatalogBaseline:
             scanned, known = scan.tables.get(name), self.facts.get(name)
             if scanned is None:
                 continue
-            now = CatalogFacts(dict(scanned.defaults), dict(scanned.expressions))
+            now = CatalogFacts.of(table, scanned)
             facts[name] = now if known is None else _keep_known(known, now)
             structure = list(_compare_structure(table, scanned))
             come_or_gone = {each.subject for each in structure if each.kind in _TELL_ALL}
@@ -112,19 +119,21 @@ class CatalogBaseline:
         """What was accepted and is so no longer is reported when it comes again."""
         return CatalogBaseline(comparison.facts, frozenset(reported), self.accepted & comparison.findings)
 
-    def accept(self, scan: CatalogScan, comparison: CatalogComparison, table: str) -> CatalogBaseline:
+    def accept(self, scan: CatalogScan, comparison: CatalogComparison, table: Table) -> CatalogBaseline:
         """The table as it is now is the baseline."""
-        facts = {**self.facts, **comparison.facts}
-        if (scanned := scan.tables.get(table)) is not None:
-            facts[table] = CatalogFacts(dict(scanned.defaults), dict(scanned.expressions))
-        standing = {each for each in comparison.findings if each.table == table and not each.of_facts}
+        facts, name = {**self.facts, **comparison.facts}, table.full_name
+        if (scanned := scan.tables.get(name)) is not None:
+            facts[name] = CatalogFacts.of(table, scanned)
+        standing = {each for each in comparison.findings if each.table == name and not each.of_facts}
         return replace(self, facts=facts, accepted=self.accepted | standing)
 
     def to_json(self) -> bytes:
         return orjson.dumps(
             {
                 "version": _VERSION,
-                "facts": {name: [each.defaults, each.expressions] for name, each in self.facts.items()},
+                "facts": {
+                    name: [each.defaults, each.expressions, sorted(each.streamed)] for name, each in self.facts.items()
+                },
                 "reported": [each.to_list() for each in sorted(self.reported)],
                 "accepted": [each.to_list() for each in sorted(self.accepted)],
             },
@@ -136,23 +145,35 @@ class CatalogBaseline:
         if document is None:
             return cls()
         data: dict[str, Any] = orjson.loads(document)
-        if data["version"] != _VERSION:
+        if data["version"] not in (1, _VERSION):  # 1 does not say what is streamed
             raise RegistryError(
                 "what was scanned of the catalog was noted by another version of Tidemill",
                 fix="Go on with that version, or set catalog_scan.enabled to false.",
             )
         return cls(
-            {name: CatalogFacts(*facts) for name, facts in data["facts"].items()},
+            {
+                name: CatalogFacts(defaults, expressions, frozenset(*streamed))
+                for name, (defaults, expressions, *streamed) in data["facts"].items()
+            },
             frozenset(CatalogFinding.from_list(each) for each in data["reported"]),
             frozenset(CatalogFinding.from_list(each) for each in data["accepted"]),
         )
 
 
+def _generated_columns(table: Table) -> frozenset[str]:
+    return frozenset(c.name for c in table.columns if c.generated)
+
+
 def _keep_known(known: CatalogFacts, now: CatalogFacts) -> CatalogFacts:
     """What was known of columns that are still there, and what is new of others."""
+    expressions = {
+        column: known.expressions.get(column, now.expressions.get(column, ""))
+        for column in known.expressions.keys() - (known.streamed - now.expressions.keys()) | now.streamed
+    }
     return CatalogFacts(
-        {column: known.defaults.get(column, default) for column, default in now.defaults.items()}, known.expressions
-    )
+        {column: known.defaults.get(column, default) for column, default in now.defaults.items()},
+        expressions, (known.streamed | now.streamed) & expressions.keys(),
+    )  # fmt: skip
 
 
 def _compare_structure(table: Table, scanned: ScannedTable) -> Iterator[CatalogFinding]:
@@ -203,7 +224,8 @@ def _compare_facts(name: str, known: CatalogFacts, now: CatalogFacts) -> Iterato
             yield CatalogFinding(name, CatalogDrift.DEFAULT, column, what, of_facts=True)
     for column in now.expressions.keys() | known.expressions.keys():
         made, was_made = now.expressions.get(column), known.expressions.get(column)
-        if made == was_made:
+        by_stream = now.streamed if was_made is None else known.streamed if made is None else ()
+        if made == was_made or column in by_stream:
             continue
         if made is None:
             what = f"column {column} is generated no longer, or is gone"

@@ -181,7 +181,8 @@ def compare(baseline: TableBaseline, declared: Mapping[str, DeclaredColumn], sen
         elif name in sensed.mismatched:
             wanted = " and ".join(each for each in (said.type, said.format) if each)
             add(DriftKind.TYPE_MISMATCH, name, f"values of {name} are not {wanted}", sensed.mismatched[name])
-        required = not said.nullable if said.nullable is not None else not (nullable and column.type.nullable)
+        # By the baseline: a batch may have rows from before a SET NOT NULL, and its structure is that from after it.
+        required = not said.nullable if said.nullable is not None else not nullable
         if required and column.nulls.count:
             add(DriftKind.UNEXPECTED_NULL, name, f"column {name} is declared not null, and has nulls", column.nulls)
         if name in sensed.beyond:

@@ -55,8 +55,8 @@ class SqlSensingStore:
         return {name: orjson.loads(document) for name, document in rows}
 
     def revision(self, pipeline: str) -> int:
-        ((found,),) = self._read("SELECT COALESCE(SUM(revision), 0) FROM drift_baselines WHERE pipeline = ?", pipeline)
-        return int(found)
+        with self._database.reading() as run:
+            return _revision(run, pipeline)
 
     def findings(self, pipeline: str) -> list[StoredFinding]:
         rows = self._read(
@@ -92,14 +92,8 @@ class SqlSensingStore:
                     "DELETE FROM sensed_versions WHERE pipeline = ? AND name = ? AND version <= ?",
                     pipeline, name, version.version - KEPT_VERSIONS,
                 )  # fmt: skip
-            for name, baseline in (batch.baselines or {}).items():
-                _keep_baseline(run, pipeline, name, baseline, accepted=0)
-            for finding in batch.findings:
-                run(
-                    "INSERT INTO drift_findings (pipeline, name, kind, subject, document) VALUES (?, ?, ?, ?, ?)"
-                    " ON CONFLICT (pipeline, name, kind, subject) DO UPDATE SET document = excluded.document",
-                    pipeline, finding.table, finding.kind, finding.subject, _json(finding.document),
-                )  # fmt: skip
+            if batch.revision is None or _revision(run, pipeline) == batch.revision:
+                _keep_drift(run, pipeline, batch)
             _add_drifted(run, pipeline, batch)
             failpoint("state.before_commit")
 
@@ -136,6 +130,22 @@ def _add_drifted(run: Rows, pipeline: str, batch: SensedBatch) -> None:
         run(
             "INSERT INTO drift_events (pipeline, number, document) VALUES (?, ?, ?)",
             pipeline, number, _json(document),
+        )  # fmt: skip
+
+
+def _revision(run: Rows, pipeline: str) -> int:
+    ((found,),) = run("SELECT COALESCE(SUM(revision), 0) FROM drift_baselines WHERE pipeline = ?", pipeline)
+    return int(found)
+
+
+def _keep_drift(run: Rows, pipeline: str, batch: SensedBatch) -> None:
+    for name, baseline in (batch.baselines or {}).items():
+        _keep_baseline(run, pipeline, name, baseline, accepted=0)
+    for finding in batch.findings:
+        run(
+            "INSERT INTO drift_findings (pipeline, name, kind, subject, document) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (pipeline, name, kind, subject) DO UPDATE SET document = excluded.document",
+            pipeline, finding.table, finding.kind, finding.subject, _json(finding.document),
         )  # fmt: skip
 
 

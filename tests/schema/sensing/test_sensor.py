@@ -75,7 +75,7 @@ def test_few_values_are_an_enumeration_and_many_are_not() -> None:
 @pytest.mark.parametrize(
     ("texts", "format"),
     [
-        (["2026-01-31", "1999-12-01"], "date"),
+        (["2026-01-31", "1999-12-01", "2024-02-29", "2000-02-29", "2026-06-30"], "date"),
         (["2026-01-31T10:00:00Z", "2026-01-31T10:00:00.5+02:00"], "date-time"),
         (["9b2d5b2e-59a1-4e0c-8d5a-000000000001"], "uuid"),
         (["ada@example.org", "a.b+c@mail.example.co.uk"], "email"),
@@ -204,15 +204,58 @@ def test_merging_is_associative_and_commutative(rows: list[dict[str, Any]], data
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(ROWS, min_size=1, max_size=12), st.sampled_from([2, 100]))
-def test_the_json_schema_validates_the_events_that_it_was_made_from(rows: list[dict[str, Any]], most: int) -> None:
-    options = SensingOptions(sample_rate=1, ranges=True, enumerations=True, formats=True, max_keys=most, max_values=3)
-    made = block(EVENTS, rows)
-    schema = json_schema(sense(made, options=options).profile)
+@given(st.lists(ROWS, min_size=1, max_size=12), st.sampled_from([2, 5, 100]), st.integers(0, 11), st.booleans())
+def test_the_json_schema_validates_the_events_that_it_was_made_from(
+    rows: list[dict[str, Any]], most: int, cut: int, later: bool
+) -> None:
+    """In one piece or two, the second one perhaps with options that the first did not have."""
+    every = SensingOptions(sample_rate=1, ranges=True, enumerations=True, formats=True, max_keys=most, max_values=3)
+    plain = SensingOptions(sample_rate=1, max_keys=most)
+    made, parts = block(EVENTS, rows), []
+    for piece, options in ((rows[:cut], plain if later else every), (rows[cut:], every)):
+        if piece:
+            parts.append(sense(block(EVENTS, piece), options=options).profile)
+    profile = parts[0] if len(parts) == 1 else parts[0].merge(parts[1], max_values=3, max_keys=most)
+    schema = json_schema(profile)
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)
     for event in JsonFormat().encode(made, "shop").to_pylist():
         validator.validate(json.loads(event)["after"])
+
+
+def is_valid(profile: TableProfile, *rows: dict[str, Any]) -> bool:
+    validator = Draft202012Validator(json_schema(profile), format_checker=Draft202012Validator.FORMAT_CHECKER)
+    return all(validator.is_valid({"doc": None, "note": None, **row}) for row in rows)
+
+
+def test_a_key_of_a_map_may_have_every_type_of_the_maps_values_in_whichever_document_it_came() -> None:
+    wide = {"id": 1, "doc": {f"k{n}": "x" if n == 5 else n for n in range(150)}}
+    narrow = {"id": 2, "doc": {"k5": 1}}
+    parts = profile(wide), profile(narrow)
+    for one, other in (parts, parts[::-1]):
+        merged = one.merge(other, max_values=20, max_keys=100)
+        assert set(merged.columns["doc"].paths) == {("", "object"), ("/{}", "integer"), ("/{}", "string")}
+        assert is_valid(merged, wide, narrow)
+
+
+@pytest.mark.parametrize("whole_first", [True, False])
+def test_what_is_looked_at_only_from_some_event_on_is_not_said_of_all(whole_first: bool) -> None:
+    plain, row, other = SensingOptions(sample_rate=1), {"id": 500, "note": "b"}, {"id": 1, "note": "2026-01-31"}
+    parts = [profile(row, options=plain), profile(other)]
+    merged = parts[whole_first].merge(parts[not whole_first], max_values=20, max_keys=100)
+    assert is_valid(merged, row, other)
+    assert merged.columns["note"].enumeration == frozenset({"2026-01-31"})  # and is still shown
+    whole = json_schema(profile(other))["properties"]
+    assert (whole["note"]["format"], whole["id"]["maximum"]) == ("date", 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-02-29", "2026-04-31", "1900-02-29", "2026-02-30T10:00:00Z", "2026-01-31T10:00:00+99:00"]
+)
+def test_a_day_or_a_zone_that_there_is_not_is_no_date(text: str) -> None:
+    found = profile({"id": 1, "note": text})
+    assert found.columns["note"].formats == frozenset()
+    assert is_valid(found, {"id": 1, "note": text})
 
 
 def test_the_json_schema_of_common_types_validates_their_events_and_refuses_others() -> None:

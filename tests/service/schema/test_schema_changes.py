@@ -15,6 +15,7 @@ from tidemill.contracts.schema_change_store import ChangeStatus, Decision
 from tidemill.errors import ConfigError, LifecycleError
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.service.cause import Cause
+from tidemill.service.run.status import State
 from tidemill.service.schema import changes as service
 from tidemill.state import open_installation
 
@@ -76,6 +77,8 @@ def test_the_gate_holds_a_change_over_a_restart_until_one_decision_lets_it_pass(
     mirror.waits()
     (notice,) = [each for each in mirror.runtime.status(mirror.name).notices if each["code"] == "ddl-waiting"]
     assert 'copy: ALTER TABLE "copy"."items" ADD COLUMN "note" text' in notice["what"]
+    mirror.runtime.drain(mirror.name, seconds=3600)  # as SIGTERM does: what waits for a person is left
+    assert (mirror.runtime.status(mirror.name).state, mirror.statuses()) == (State.STOPPED, [ChangeStatus.PENDING])
     mirror.again()
     mirror.waits()
     assert (mirror.columns(), mirror.statuses()) == (["id", "name"], [ChangeStatus.PENDING])

@@ -252,6 +252,38 @@ def test_a_connection_that_is_made_anew_tells_nothing_again_and_what_changed_mea
     ]  # fmt: skip
 
 
+def test_rows_from_before_a_column_became_not_null_are_of_a_structure_where_it_may_be_null(
+    database: str, tmp_path: Path
+) -> None:
+    """The catalog is ahead of them: a sink that makes the table as it says there would refuse them."""
+    execute(database, TABLE)
+    settings = config(database, "t")
+    with opened(settings) as source, capturing(source, tmp_path) as running:
+        caught_up(database, running)
+    execute(
+        database,
+        "INSERT INTO t VALUES (1, NULL)",
+        "UPDATE t SET v = 'x'",
+        "ALTER TABLE t ALTER v SET NOT NULL",
+        "INSERT INTO t VALUES (2, 'y')",
+    )
+    with opened(settings) as source, capturing(source, tmp_path) as running:
+        rows = caught_up(database, running)
+        blocks = [running.log.read(ref) for ref in running.log.refs(0, running.events) if ref.table == "public.t"]
+    changed = [row["after"] for row in rows if row["op"] != DDL]
+    assert changed == [{"id": 1, "v": None}, {"id": 1, "v": "x"}, {"id": 2, "v": "y"}]
+    assert all(block.table.columns[1].nullable for block in blocks if block.struct("after"))
+    registry = SchemaRegistry(tmp_path / "registry.sqlite")
+    known = {each.fingerprint for each in registry.versions("public.t")}
+    registry.close()
+    assert {block.table.fingerprint for block in blocks} <= known
+    with opened(settings) as source, capturing(source, tmp_path) as running:
+        execute(database, "INSERT INTO t VALUES (3, 'z')", "DELETE FROM t WHERE id = 1")
+        caught_up(database, running)
+        *_, block = [running.log.read(ref) for ref in running.log.refs(0, running.events) if ref.table == "public.t"]
+    assert not block.table.columns[1].nullable  # a row that is gone has no NULL
+
+
 def test_a_log_that_is_lost_is_captured_again_with_the_same_events(database: str, tmp_path: Path) -> None:
     """Invariant 4. The catalog is far ahead of the stream by then."""
     execute(database, TABLE)

@@ -59,8 +59,12 @@ def test_statements_stand_among_the_rows_of_their_transaction_in_exact_order(dat
     with_statements = [{row["tx_id"] for row in rows[i:j]} for i, j in ((1, 6), (6, 7))]
     assert [len(each) for each in with_statements] == [1, 1]
     registry = SchemaRegistry(tmp_path / "registry.sqlite")
-    *_, wider, newest = registry.versions("public.t")
+    _, *later = registry.versions("public.t")
+    met = [found.position for each in later if (found := registry.get("public.t", each.version)) is not None]
     registry.close()
+    told = [row["position"] for row in rows if row["op"] == DDL]
+    assert met == told, "each is known from its transaction on"
+    wider, newest = later[-2:]
     assert [c.name for c in newest.columns] == ["id", "w", "n"]
     assert newest.renamed == (("v", "w"),)
     added = wider.columns[2].initial

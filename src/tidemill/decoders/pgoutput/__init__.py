@@ -10,7 +10,7 @@ pieces (`Spilled`) and becomes visible only with `SpillCommitted` (invariant 3);
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from tidemill.model.block import Block
 from tidemill.model.change import Change, Committed, SpillAborted, SpillCommitted, Spilled
 from tidemill.model.columns import Ints
 from tidemill.model.position import Position
+from tidemill.model.table import Table
 
 __all__ = [
     "STATEMENT", "TWO_THOUSAND", "WITNESS", "Announcement", "CopyTextDecoder", "Cursor", "DescribedBy",
@@ -61,7 +62,7 @@ class PgOutputDecoder:
         *,
         observe: Callable[[Ints, Ints, Ints, Ints, bool], None] = lambda lsn, end, xid, time, again: None,
         messages: bool = True,
-        statements: Callable[[bytes], list[TableStatement]] | None = None,
+        statements: Callable[[bytes, int], list[TableStatement]] | None = None,
         mark_events: int = 1000,
         spill_bytes: int = 16 << 20,
         capacity: int = 1 << 17,
@@ -363,9 +364,10 @@ class PgOutputDecoder:
     def _statement(self, found: messages.LogicalMessage, at: int, end: int) -> None:
         """A row for each table, in a slot of its own."""
         assert self._statements is not None
-        for each in self._statements(found.content):
+        place = self._place()
+        for each in self._statements(found.content, place.lsn):
             self._note_statement(each, end, found.xid)
-            self._relations.state(at, each, self._place(), found.xid)
+            self._relations.state(at, each, place, found.xid)
             self._mark_change()
 
     def _note_statement(self, statement: TableStatement, end: int, sub: int) -> None:
@@ -379,7 +381,13 @@ class PgOutputDecoder:
         self._state[scanning.ALONE] = not self._state[scanning.STREAM] and not self._state[scanning.SPILLING]
 
     def _blocks(self, first: int, last: int, offset: Ints, ordinal: Ints, *, committed: bool) -> tuple[Block, ...]:
-        return table_blocks(self._rows, self._slots, self._buffer, first, last, offset, ordinal, committed=committed)
+        def admit_nulls(slot: int, columns: Sequence[str]) -> Table:
+            return self._relations.admit_nulls(slot, columns, self._place().lsn)
+
+        return table_blocks(
+            self._rows, self._slots, self._buffer, first, last, offset, ordinal, committed=committed,
+            admit_nulls=admit_nulls,
+        )  # fmt: skip
 
     def _broken_error(self, status: int) -> DecodeError:
         head = self._buffer[(at := int(self._state[scanning.POS])) : at + 40].tobytes().hex()

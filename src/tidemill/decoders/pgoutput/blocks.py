@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -25,9 +27,10 @@ TWO_THOUSAND = 946_684_800_000_000  # microseconds from 1970 to 2000, where Post
 
 def table_blocks(
     notes: PgOutputRows, slots: Slots, buffer: Buffer, first: int, last: int, offset: Ints, ordinal: Ints,
-    *, committed: bool,
+    *, committed: bool, admit_nulls: Callable[[int, Sequence[str]], Table],
 ) -> tuple[Block, ...]:  # fmt: skip
-    """Rows `first` to `last` of the notes, a block a table. `offset` and `ordinal` number them."""
+    """Rows `first` to `last` of the notes, a block a table. `offset` and `ordinal` number them. `admit_nulls` gives
+    the structure of a slot whose rows hold NULL in columns that it has as not null."""
     slot = notes.slot[first:last]
     made = []
     for number, here in table_runs(slot, lambda number: slots.tables[number].full_name):
@@ -38,7 +41,9 @@ def table_blocks(
         elif number in slots.statements:
             columns = {"ddl": pa.array([slots.documents[place] for place in notes.fill[first + here]], DDL)}
         else:
-            columns = _images(notes, buffer, table, first + here)
+            columns, nulls = _images(notes, buffer, table, first + here)
+            if nulls:
+                table = admit_nulls(number, nulls)
         batch = pa.RecordBatch.from_pydict({**own, **columns})
         made.append(Block(table, batch))
     return tuple(made)
@@ -60,13 +65,15 @@ def _lsns(notes: PgOutputRows, txs: npt.NDArray[np.int32]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(txs), [None, pa.py_buffer(offsets), pa.py_buffer(data[:size].copy())])
 
 
-def _images(notes: PgOutputRows, buffer: Buffer, table: Table, rows: Ints) -> dict[str, pa.Array]:
-    """`key`, `before`, `after`, and the side columns, each only if some row has it."""
+def _images(notes: PgOutputRows, buffer: Buffer, table: Table, rows: Ints) -> tuple[dict[str, pa.Array], list[str]]:
+    """`key`, `before`, `after`, and the side columns, each only if some row has it. Second, columns in which a new row
+    holds NULL against the table's structure."""
     nothing = np.full(len(rows), -1, np.int64)
     # A partition that logs only its key comes under a root that is FULL as a whole row, with NULLs that are none.
     old, whole = notes.old[rows], (notes.full[rows] == 1) & (table.identity == "full")
     columns: dict[str, pa.Array] = {}
     odd: list[tuple[Ints, Side, int, pa.Array]] = []
+    nulls: list[str] = []
     keys = [i for i, c in enumerate(table.columns) if c.name in table.key]
     every = list(range(len(table.columns)))
     images = (
@@ -84,6 +91,10 @@ def _images(notes: PgOutputRows, buffer: Buffer, table: Table, rows: Ints) -> di
             found = PgOutputCells(buffer, at[j], size[j], kind[j])
             array, bad = convert(found, table.columns[j].type)
             children.append(array)
+            known = table.columns[j]
+            declared = side is Side.AFTER and not known.nullable and known.name not in table.key
+            if declared and array.null_count and ((kind[j] == cells.NULL) & present).any():
+                nulls.append(known.name)
             if bad is not None:
                 where = np.nonzero(bad)[0]
                 odd.append((where, side, j, strings(found.take(where))))
@@ -94,7 +105,7 @@ def _images(notes: PgOutputRows, buffer: Buffer, table: Table, rows: Ints) -> di
             columns["unchanged"] = list_unchanged(kind == cells.UNSENT)
     if odd:
         columns["odd"] = side_values(odd, len(rows))
-    return columns
+    return columns, nulls
 
 
 def _cut(buffer: Buffer, start: Ints, fill: Ints, columns: int) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:

@@ -10,8 +10,8 @@ Bytes that are scanned again are announced again, so that everything can be take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tidemill.decoders.pgoutput.messages import Relation
@@ -60,6 +60,9 @@ class RelationTables(Protocol):
     def tell(self, before: Announcement | None, now: Announcement) -> Sequence[TableStatement]:
         """The change as events, at most two: none where nothing differs, or somebody else tells it."""
 
+    def correct(self, table: Table, lsn: int) -> Table:
+        """A structure that rows proved, with its version, in the place of the one that was described."""
+
     def record(self, lsn: int, now: Announcement) -> None:
         """The table is so from the transaction that commits at `lsn` on. Durable when it returns; again changes
         nothing."""
@@ -82,6 +85,9 @@ class DescribedBy:
 
     def tell(self, before: Announcement | None, now: Announcement) -> Sequence[TableStatement]:
         return ()
+
+    def correct(self, table: Table, lsn: int) -> Table:
+        return table.with_fingerprint()
 
     def record(self, lsn: int, now: Announcement) -> None:
         pass
@@ -270,6 +276,14 @@ class Relations:
             learned.pop(oid, None)
         else:
             learned[oid] = value
+
+    def admit_nulls(self, slot: int, columns: Collection[str], lsn: int) -> Table:
+        """Whether a column is NOT NULL is not announced, and the catalog that says so may be ahead of rows from before.
+        For the rest of this connection the slot's columns may be null."""
+        table = self.slots.tables[slot]
+        made = tuple(replace(c, nullable=True) if c.name in columns else c for c in table.columns)
+        found = self.slots.tables[slot] = self._tables.correct(replace(table, columns=made), lsn)
+        return found
 
     def _slot(self, relation: Relation, table: Table) -> int:
         known = relation, table, table.lineage

@@ -40,12 +40,13 @@ def _column(column: ColumnProfile) -> dict[str, Any]:
     only = next(iter(column.forms)) if len(column.forms) == 1 and not column.odd else ""
     if column.forms == {JsonForm.BASE64}:
         found["contentEncoding"] = "base64"
-    formats = [name for name in _FORMATS if name in (column.formats or ())]
+    # What was asked for later says nothing of the values before.
+    formats = [name for name in _FORMATS if name in (column.formats or ()) and "formats" in column.whole]
     if formats and only == JsonForm.STRING:
         found["format"] = formats[0]
-    if column.enumeration and only == JsonForm.STRING:
+    if column.enumeration and "enumerations" in column.whole and only == JsonForm.STRING:
         found["enum"] = sorted(column.enumeration) + ([None] if "null" in types else [])
-    if column.range and only == "integer":
+    if column.range and "ranges" in column.whole and only == "integer":
         low, high = column.range
         found |= {"minimum": int(low[0]), "maximum": int(high[0])}
     return found

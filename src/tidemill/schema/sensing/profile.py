@@ -16,6 +16,8 @@ from tidemill.schema.sensing import shapes
 from tidemill.schema.sensing.shapes import Shape
 
 EXAMPLES = 5
+VALUE_LOOKS = ("ranges", "enumerations", "formats")
+"""What is looked at where it is asked for, as the options call it."""
 
 Range = tuple[tuple[str, str], tuple[str, str]]
 """Least and greatest, each as a decimal number to compare and as text to show."""
@@ -83,7 +85,7 @@ class ColumnProfile:
     as text instead of their type (NaN, infinity). `enumeration` is None where it was not asked for, or where there are
     too many (`many`). `formats` are those that every text has; None before the first one. `paths` counts documents, in
     arrays and maps those of each key. `forms` are those of all types that the column has had. `last_seen` is the last
-    event whose structure has the column."""
+    event whose structure has the column. `whole` are those of `VALUE_LOOKS` that all of the values had."""
 
     type: SensedType
     forms: frozenset[str]
@@ -98,6 +100,7 @@ class ColumnProfile:
     documents: int = 0
     paths: Mapping[tuple[str, str], int] = field(default_factory=dict)
     last_seen: Offset = 0
+    whole: frozenset[str] = frozenset()
 
     @property
     def null_rate(self) -> float:
@@ -147,6 +150,7 @@ class ColumnProfile:
             self.documents + other.documents,
             _add(self.paths, other.paths, max_keys),
             max(self.last_seen, other.last_seen),
+            self.whole & other.whole,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -161,6 +165,7 @@ class ColumnProfile:
             "formats": None if self.formats is None else sorted(self.formats),
             "documents": self.documents,
             "last_seen": self.last_seen,
+            "whole": sorted(self.whole) or None,
             "paths": [[path, kind, count] for (path, kind), count in sorted(self.paths.items())],
         }
         return doc | {name: value for name, value in rest.items() if value or isinstance(value, list)}
@@ -182,6 +187,7 @@ class ColumnProfile:
             doc.get("documents", 0),
             {(path, kind): count for path, kind, count in doc.get("paths", ())},
             doc.get("last_seen", 0),
+            frozenset(doc.get("whole", ())),
         )
 
 
@@ -277,4 +283,6 @@ def _add(
     total = dict(one)
     for path, count in other.items():
         total[path] = total.get(path, 0) + count
-    return total if len(total) <= max_keys else shapes.collapse(total, max_keys)
+    # Keys of what is a map on one side are no names on the other, however few there are.
+    few = len(total) <= max_keys and not any(f"/{shapes.VALUE}" in path for path, _ in total)
+    return total if few else shapes.collapse(total, max_keys)

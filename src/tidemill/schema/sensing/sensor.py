@@ -25,7 +25,15 @@ from tidemill.model.table import Column
 from tidemill.model.types import JsonForm
 from tidemill.schema.sensing import values as look
 from tidemill.schema.sensing.options import DeclaredColumn, SensingOptions
-from tidemill.schema.sensing.profile import ColumnProfile, SensedType, ShapeTally, Spot, TableProfile, Tally
+from tidemill.schema.sensing.profile import (
+    VALUE_LOOKS,
+    ColumnProfile,
+    SensedType,
+    ShapeTally,
+    Spot,
+    TableProfile,
+    Tally,
+)
 from tidemill.schema.sensing.shapes import Counted, Shape, collapse, shape_of
 from tidemill.schema.sensing.structure import structure_hashes
 
@@ -103,6 +111,7 @@ class Sensor:
 
     def __init__(self, options: SensingOptions, cache: SensorCache | None = None) -> None:
         self._options = options
+        self._whole = frozenset(name for name in VALUE_LOOKS if getattr(options, name))
         self._cache = cache or SensorCache()
         self._numbers: set[int] = set()
         self._tables: dict[str, Sensed] = {}
@@ -193,7 +202,7 @@ class Sensor:
         )
         found = ColumnProfile(
             kind, frozenset({kind.form}), len(seen.rows), seen.unchanged, seen.odd,
-            seen.tally(seen.nulls) if seen.nulls.any() else Tally(),
+            seen.tally(seen.nulls) if seen.nulls.any() else Tally(), whole=self._whole,
         )  # fmt: skip
         arrow = column.type.arrow
         if options.ranges:

@@ -14,11 +14,18 @@ from tidemill.model.columns import values
 from tidemill.schema.sensing.options import DeclaredColumn
 from tidemill.schema.sensing.profile import Range
 
-# What a whole text must look like. The first five are formats of JSON Schema 2020-12.
+_LEAP_YEAR = r"(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+_DATE = (
+    r"(\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))"
+    rf"|{_LEAP_YEAR}-02-29)"
+)
+_CLOCK = r"([01]\d|2[0-3]):[0-5]\d"
+
+# What a whole text must look like. The first five are formats of JSON Schema 2020-12, and days are those that there
+# are: a validator may know better than a pattern.
 FORMATS = {
-    "date": r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$",
-    "date-time": r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?"
-    r"([Zz]|[+-]\d{2}:\d{2})$",
+    "date": rf"^{_DATE}$",
+    "date-time": rf"^{_DATE}[Tt]{_CLOCK}:[0-5]\d(\.\d+)?([Zz]|[+-]{_CLOCK})$",
     "uuid": r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$",
     "email": r"^[^\s@]+@[^\s@.]+(\.[^\s@.]+)+$",
     "uri": r"^[A-Za-z][A-Za-z0-9+.-]*://[^\s]+$",

@@ -46,8 +46,9 @@ class StreamGroups(dict[str, GroupRun]):
         return next(group for group in self.values() if sink in group.group.sinks)
 
     def have_delivered(self, tail: Offset) -> bool:
-        """Or nobody delivers any more. Sinks that fail are not waited for, unless the pipeline needs them."""
-        waiting = [each for each in self.values() if each.offset < tail and each.running]
+        """Or nobody delivers any more. Not waited for are sinks that fail, unless the pipeline needs them, and those
+        at a schema change on which nobody has decided: that may take days."""
+        waiting = [each for each in self.values() if each.offset < tail and each.running and each.waiting is None]
         return all(each.failing and not each.group.leads for each in waiting)
 
     def await_standstill(self) -> None:

@@ -48,7 +48,8 @@ def accept_catalog(pipeline: Pipeline, table: str) -> int:
     with closing(pipeline.open_registry()) as registry, _reader(pipeline) as reader:
         scan = reader.scan_catalog(pipeline.spec.catalog_scan.timeout_seconds)
         tables = registry.tables_in_force()
-        if table not in {each.full_name for each in tables}:
+        mine = next((each for each in tables if each.full_name == table), None)
+        if mine is None:
             known = ", ".join(each.full_name for each in tables) or "none yet"
             raise ConfigError(f'no table "{table}" is registered', where=registry.where, fix=f"There are: {known}.")
         settled = 0
@@ -58,7 +59,7 @@ def accept_catalog(pipeline: Pipeline, table: str) -> int:
             baseline = CatalogBaseline.from_json(document)
             comparison = baseline.compare(scan, tables)
             settled = sum(each.table == table for each in comparison.findings - baseline.accepted)
-            return baseline.accept(scan, comparison, table).to_json()
+            return baseline.accept(scan, comparison, mine).to_json()
 
         registry.revise(BASELINE, accept)
     return settled

@@ -148,7 +148,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
             self._decoded = int(end[-1])
 
         self._witness = witness = WalWitness(self.config, schemas)
-        statements = SchemaStatements(self.config, self.catalog, schemas, lambda: after or self.began)
+        statements = SchemaStatements(self.config, self.catalog, schemas)
         triggered = self.config.ddl.capture == "trigger"
         self._announced = AnnouncedTables(
             schemas, describe, tells=self.config.ddl.capture != "off",

@@ -23,6 +23,7 @@ from tidemill.decoders.pgoutput import Announcement, Relation, RelationColumn, S
 from tidemill.model.table import Table
 from tidemill.schema.changes import change_between
 from tidemill.schema.ddl_document import changes_between, structure_of, write_document
+from tidemill.sources.postgres.lsn import format_lsn
 
 _BASELINE = "announced.baseline"
 _EARLIER = -1  # of another slot: its positions may be another server's
@@ -113,6 +114,9 @@ class AnnouncedTables:
         if not renamed and not change_between("", 0, before.table, now.table).kinds:
             return ()
         return (_statement("rename" if renamed else "alter", before, now),)
+
+    def correct(self, table: Table, lsn: int) -> Table:
+        return self._schemas.register(table, format_lsn(lsn))
 
     def record(self, lsn: int, now: Announcement) -> None:
         relation = now.relation

@@ -7,7 +7,6 @@ which may be ahead of the stream, is asked for names of types only (invariant 6)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from tidemill.sources.postgres import tables as table_names
 from tidemill.sources.postgres.catalog import RelationAttribute, RelationCatalog
 from tidemill.sources.postgres.ddl_message import DdlMessage, DescribedTable
 from tidemill.sources.postgres.lineage import GENERATED, REWRITTEN, initial_value, trace
+from tidemill.sources.postgres.lsn import format_lsn
 from tidemill.telemetry import events
 
 if TYPE_CHECKING:
@@ -27,17 +27,16 @@ if TYPE_CHECKING:
 
 
 class SchemaStatements:
-    """Of one connection. `position` is where tables that are met now are registered."""
+    """Of one connection."""
 
-    def __init__(
-        self, config: PostgresConfig, catalog: RelationCatalog, schemas: Schemas, position: Callable[[], Position]
-    ) -> None:
-        self._config, self._catalog, self._schemas, self._position = config, catalog, schemas, position
+    def __init__(self, config: PostgresConfig, catalog: RelationCatalog, schemas: Schemas) -> None:
+        self._config, self._catalog, self._schemas = config, catalog, schemas
         self._seal = ""
         self._patterns = [table_names.parse(text) for text in config.tables or ("*.*",)]
 
-    def read(self, content: bytes) -> list[TableStatement]:
-        """Of a table that was renamed two: under its old name and under its new one."""
+    def read(self, content: bytes, lsn: int) -> list[TableStatement]:
+        """Of a table that was renamed two: under its old name and under its new one. `lsn` is where the transaction
+        commits, as of rows."""
         try:
             message = DdlMessage.read(content)
         except (ValueError, KeyError, TypeError) as error:
@@ -48,16 +47,16 @@ class SchemaStatements:
         if not self._is_ours(message):
             events.warn("source.statement_forged", table=message.name, where=self._config.where)
             return []
-        found = []
+        found, position = [], format_lsn(lsn)
         if message.before is not None and message.after is not None:  # what it was published by is not known of then
             before = replace(message.before, publications=message.after.publications)
             message = replace(message, before=before)
-        if (message.after is None or message.renamed) and (known := self._last(message)) is not None:
+        if (message.after is None or message.renamed) and (known := self._last(message, position)) is not None:
             found.append(TableStatement(known, message.document()))
         if message.after is not None and self._captures(message.after):
             if message.before is not None:  # as it was: what a column was called is known from there
-                self._register(message.before)
-            relation, table = self._register(message.after)
+                self._register(message.before, position)
+            relation, table = self._register(message.after, position)
             found.append(TableStatement(table, message.document(), relation))
         return found
 
@@ -68,12 +67,12 @@ class SchemaStatements:
             self._seal = self._catalog.ask(ddl_trigger.read_seal)
         return seal == self._seal
 
-    def _last(self, message: DdlMessage) -> Table | None:
+    def _last(self, message: DdlMessage, position: Position) -> Table | None:
         """The last structure under the name that is gone; None of a table that was never captured."""
         before = message.before
         known = self._schemas.newest(before.full_name if before is not None else message.name)
         if known is None and before is not None and self._captures(before):
-            known = self._register(before)[1]
+            known = self._register(before, position)[1]
         return known
 
     def _captures(self, table: DescribedTable) -> bool:
@@ -83,7 +82,7 @@ class SchemaStatements:
             return not (table.partition and given["root"])
         return not table.partition and any(pattern.matches(table.schema, table.name) for pattern in self._patterns)
 
-    def _register(self, described: DescribedTable) -> tuple[Relation, Table]:
+    def _register(self, described: DescribedTable, position: Position) -> tuple[Relation, Table]:
         relation = described.relation_in(self._config.publication_name)
         attributes = {
             c.name: RelationAttribute(c.not_null, bool(c.generated), c.number in described.key, c.number)
@@ -95,7 +94,7 @@ class SchemaStatements:
             return _initial(described, column)
 
         traced = trace(table, relation.oid, self._catalog, self._schemas, initial)
-        return relation, self._schemas.register(traced, self._position())
+        return relation, self._schemas.register(traced, position)
 
 
 def _initial(table: DescribedTable, column: Column) -> Initial | None:

@@ -151,6 +151,7 @@ class SensingKeeper:
                         if each.table in self._unsaved
                     ],
                     tuple(self._drifted),
+                    self._revision,
                 ),
             )
         except TidemillError as error:
