@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -104,6 +105,56 @@ def test_connections_that_send_nothing_are_closed(server: Harness, monkeypatch: 
             answered += piece
         assert answered.endswith(b"ok"), "answered, and ended although a second request had begun"
     assert raw(server, "GET", "/healthz")[1] == b"ok"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /pipelines HTTP/1.1\r\nHost: x\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n",
+    ],
+    ids=["nothing", "half a request", "a body that never comes"],
+)
+def test_who_takes_every_connection_and_waits_keeps_nobody_out(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(serve_module, "_MOST_CONNECTIONS", 5)
+    server = serve()
+    with ExitStack() as stack:
+        for _ in range(12):
+            stack.enter_context(connect(server.url)).sendall(sent)
+        for _ in range(5):
+            assert raw(server, "GET", "/healthz")[0] == 200
+            assert raw(server, "GET", "/pipelines")[0] == 200
+            stack.enter_context(connect(server.url)).sendall(sent)
+
+
+def test_who_reads_no_answers_on_every_connection_keeps_nobody_out(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_module, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(connections, "STALLED_SECONDS", 600.0)
+    app = create_app(server.control, server.tokens)
+    app.add_api_route("/large", lambda: Response(bytes(32 << 20)))
+    settings = ServerSettings(Address("127.0.0.1", 0), None, server.state)
+    with (
+        serving(app, settings, Metrics().registry, lambda line: None) as (url, _), ExitStack() as stack,
+    ):  # fmt: skip
+        asked = f"GET /large HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.admin}\r\n\r\n".encode()
+        for _ in range(6):
+            deaf = stack.enter_context(connect(url))
+            deaf.sendall(asked)
+            assert deaf.recv(1), "it is being answered"
+        wait_for(lambda: _answers(url), 60, "nobody else is answered")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=30) as answer:
+            return bool(answer.read() == b"ok")
+    except HTTPError:
+        return False
 
 
 def test_a_request_that_takes_long_is_not_taken_for_silence(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
