@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import urllib.request
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -27,6 +28,7 @@ from tidemill.api import connections, ports
 from tidemill.api import serve as serve_module
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
+from tidemill.api.metrics_port import tls_context
 from tidemill.api.ports import Address, serve_metrics
 from tidemill.api.proto import flows_pb2 as flows
 from tidemill.api.routes import events
@@ -104,6 +106,56 @@ def test_connections_that_send_nothing_are_closed(server: Harness, monkeypatch: 
             answered += piece
         assert answered.endswith(b"ok"), "answered, and ended although a second request had begun"
     assert raw(server, "GET", "/healthz")[1] == b"ok"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /pipelines HTTP/1.1\r\nHost: x\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n",
+    ],
+    ids=["nothing", "half a request", "a body that never comes"],
+)
+def test_who_takes_every_connection_and_waits_keeps_nobody_out(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(serve_module, "_MOST_CONNECTIONS", 5)
+    server = serve()
+    with ExitStack() as stack:
+        for _ in range(12):
+            stack.enter_context(connect(server.url)).sendall(sent)
+        for _ in range(5):
+            assert raw(server, "GET", "/healthz")[0] == 200
+            assert raw(server, "GET", "/pipelines")[0] == 200
+            stack.enter_context(connect(server.url)).sendall(sent)
+
+
+def test_who_reads_no_answers_on_every_connection_keeps_nobody_out(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_module, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(connections, "STALLED_SECONDS", 600.0)
+    app = create_app(server.control, server.tokens)
+    app.add_api_route("/large", lambda: Response(bytes(32 << 20)))
+    settings = ServerSettings(Address("127.0.0.1", 0), None, server.state)
+    with (
+        serving(app, settings, Metrics().registry, lambda line: None) as (url, _), ExitStack() as stack,
+    ):  # fmt: skip
+        asked = f"GET /large HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.admin}\r\n\r\n".encode()
+        for _ in range(6):
+            deaf = stack.enter_context(connect(url))
+            deaf.sendall(asked)
+            assert deaf.recv(1), "it is being answered"
+        wait_for(lambda: _answers(url), 60, "nobody else is answered")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=30) as answer:
+            return bool(answer.read() == b"ok")
+    except HTTPError:
+        return False
 
 
 def test_a_request_that_takes_long_is_not_taken_for_silence(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,27 +320,23 @@ def test_metrics_are_shown_only_to_a_token_for_all_pipelines_where_that_is_asked
         ServerSettings(Address("127.0.0.1", 0), None, "x", auth=False, metrics_auth=True).check()
 
 
-def test_the_metrics_port_answers_while_as_many_as_it_takes_are_silent() -> None:
-    metrics = Metrics()
-    url, stop = serve_metrics(Address("127.0.0.1", 0), metrics.registry)
-    silent: list[socket.socket] = []
-    try:
-        place = ("127.0.0.1", urlsplit(url).port or 0)
-        silent = [socket.create_connection(place, 30) for _ in range(40)]
-        for each in silent[32:]:
-            assert each.recv(1) == b"", "more than it takes are closed at once"
-        silent.pop(0).close()
-        answered = None
-        while answered is None:
-            try:
-                answered = urllib.request.urlopen(url, timeout=30).read()
-            except (URLError, ConnectionError, http.client.HTTPException):
-                continue  # the thread of the one that left ends a moment later
-        assert b"# HELP" in answered
-    finally:
-        for each in silent:
-            each.close()
-        stop()
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_the_metrics_port_answers_while_as_many_as_it_takes_are_silent(tmp_path: Path, encrypted: bool) -> None:
+    """Silent from the beginning, which with TLS is the handshake."""
+    made = tls.make(tmp_path) if encrypted else None
+    context = tls_context(made.certificate, made.key, None) if made is not None else None
+    trust = ssl.create_default_context(cafile=str(made.ca)) if made is not None else None
+    url, stop = serve_metrics(Address("127.0.0.1", 0), Metrics().registry, context)
+    place = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
+    with ExitStack() as stack:
+        stack.callback(stop)
+        silent = [stack.enter_context(socket.create_connection(place, 30)) for _ in range(40)]
+        for each in silent[:8]:
+            with suppress(ConnectionResetError):
+                assert each.recv(1) == b"", "the oldest make room"
+        for _ in range(3):
+            silent += [stack.enter_context(socket.create_connection(place, 30)) for _ in range(40)]
+            assert b"# HELP" in urllib.request.urlopen(url, timeout=30, context=trust).read()
 
 
 @pytest.mark.parametrize(

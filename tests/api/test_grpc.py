@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -370,3 +372,22 @@ def test_a_pipeline_that_waits_for_approval_is_shown_so_and_its_life_goes_on(
     assert client.pause("orders").status == "paused"
     states = [each["state"] for each in client.transitions("orders")]
     assert states[:5] == ["paused", "stopping", WAITING, "running", WAITING]
+
+
+def test_a_fork_beside_a_server_of_grpc_writes_nothing_between_our_events() -> None:
+    script = (
+        "import asyncio, os, tidemill.api.rpc.server, grpc\n"
+        "def fork():\n"
+        "    for _ in range(5):\n"
+        "        child = os.fork() or os._exit(0)\n"
+        "        os.waitpid(child, 0)\n"
+        "async def main():\n"
+        "    server = grpc.aio.server()\n"
+        "    server.add_insecure_port('127.0.0.1:0')\n"
+        "    await server.start()\n"
+        "    await asyncio.to_thread(fork)\n"
+        "    await server.stop(0)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""

@@ -14,6 +14,7 @@ from tests.support.terminal import ScriptedResponse, Terminal
 from tidemill.api.local_client import LocalClient
 from tidemill.contracts.installation import StoredDocument
 from tidemill.service.lease.leases import keeping_leases
+from tidemill.service.server import document_set
 from tidemill.service.server.local import LocalPlace
 from tidemill.state import open_installation
 
@@ -115,6 +116,29 @@ def test_a_server_of_the_store_does_what_is_asked_and_answers(tidemill: Place, s
     )
     assert tidemill("delete", "orders", "--yes").code == 0
     assert list(server.client().pipelines()) == []
+
+
+@pytest.mark.parametrize("origin", ["api", "file"])
+def test_between_two_runs_who_reads_the_store_sees_that_a_pipeline_waits_for_its_schedule(
+    tidemill: Place, monkeypatch: pytest.MonkeyPatch, origin: str
+) -> None:
+    monkeypatch.setattr(document_set, "check_ends", lambda pipelines: None)
+    file = tidemill.file("orders", schedule={"cron": "0 0 1 1 *"})
+    with keeping_leases(str(tidemill.state / "state.sqlite"), 3.0) as leases:
+        server = Harness(tidemill.directory, leases=leases, files=(file,) if origin == "file" else ())
+        if origin == "api":
+            tidemill("apply", "-f", file)
+        wait_for(lambda: "waiting_for_schedule" in tidemill("status", "orders").out, 60, "it is not told")
+        shown = tidemill("status", "orders")
+        assert "error" not in shown.out
+        assert shown.out.split("next_run=")[1].strip().endswith("-01-01T00:00:00+00:00")
+        here, there = tidemill("get", "orders").json, server.client().request("GET", "/pipelines/orders")
+        assert (here["status"], here["next_run"]) == (there["status"], there["next_run"])
+        assert tidemill("pause", "orders").out == "orders is paused\n"
+        assert "next_run" not in tidemill("status", "orders").out
+        assert tidemill("resume", "orders").out == "orders is waiting_for_schedule\n"
+        server.close()
+    assert "orders unassigned" in tidemill("status", "orders").out, "nobody keeps its schedule"
 
 
 def test_events_of_the_store_are_each_new_status_and_why_one_failed(tidemill: Place, server: Harness) -> None:

@@ -154,6 +154,9 @@ def test_names_of_columns_and_headers_are_no_paths(tmp_path: Path) -> None:
         ({"state_dir": "/var/lib/other"}, "state_dir"),
         ({"log": {"uri": "/var/log"}}, "log.uri"),
         ({"log": {"uri": "file:///var/log"}}, "log.uri"),
+        ({"log": {"uri": "hdfs:///var/log"}}, "log.uri"),
+        ({"log": {"uri": "hdfs://default:0/var/log"}}, "log.uri"),
+        ({"log": {"uri": "VIEWFS://mount/var/log"}}, "log.uri"),
         ({"state_uri": "postgresql:///state"}, "state_uri"),
         ({"state_uri": "postgresql://db/state?schema=s&sslkey=k"}, "state_uri"),
         ({"source": {"config": {"snapshot": {"dsn": "dbname=shop"}}}}, "source.config.snapshot.dsn"),
@@ -165,6 +168,10 @@ def test_names_of_columns_and_headers_are_no_paths(tmp_path: Path) -> None:
 )
 def test_state_log_and_spark_are_the_servers(tmp_path: Path, spec: dict[str, Any], where: str) -> None:
     assert found(tmp_path, spec) == [where]
+
+
+def test_a_cluster_that_is_named_is_no_file_of_the_server(tmp_path: Path) -> None:
+    assert found(tmp_path, {"log": {"uri": "hdfs://namenode:8020/tidemill"}}) == []
 
 
 def test_a_variables_value_never_becomes_structure() -> None:
@@ -255,7 +262,7 @@ def test_no_field_of_any_component_takes_a_path_of_the_server(family: str, name:
         if Path in _leaves(annotation):
             hostile.append("relative.pem")
         if at[-1] in ("dsn", "url", "uri", "endpoint", "servers"):
-            hostile += ["file:///etc/shadow", "unix:///run/x.sock", "sqlite:////etc/x"]
+            hostile += ["file:///etc/shadow", "unix:///run/x.sock", "sqlite:////etc/x", "hdfs:///etc/shadow"]
         for text in hostile:
             found = list(_local_paths(build(config, at, text), (), kind=name))
             assert found, f"{family}.{name}: {'.'.join(at)} takes {text}"

@@ -24,11 +24,14 @@ import pytest
 
 from tests.crash.actors import command_of, descendants, wait_for
 from tests.delivery.proxy import Proxy
+from tests.support.other_hosts import other_hosts
 from tests.support.seed import WHOLE, dice
 from tidemill.api.client import ServerClient
 from tidemill.errors import ServerError
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.lab.servers.process import free_port
+from tidemill.lab.servers.virtual_host import VirtualHost
+from tidemill.service.server.tokens import Role, open_tokens
 
 LEASE_SECONDS = 6
 # A namespace of processes. Its first process is a shell: that one could not be stopped by itself.
@@ -55,22 +58,26 @@ class ServerProcess:
         elsewhere: bool = False,
         environment: dict[str, str] | None = None,
         options: Sequence[str] = ("--metrics", "none"),
+        host: VirtualHost | None = None,
+        token: str = "",
     ) -> None:
+        """On another `host` it needs a `token`: what is not on loopback asks for one."""
         self.log = directory / f"{name}.log"
-        port = free_port()
+        api = f"{host.far if host is not None else '127.0.0.1'}:{free_port()}"
         given = [
             "serve", "--config", str(directory / "orders.yaml"), "--state-dir", str(directory / "state"),
-            "--state", state, "--api", f"127.0.0.1:{port}", "--grpc", "none", "--auth", "none",
+            "--state", state, "--api", api, "--grpc", "none", "--auth", "token" if token else "none",
             "--lease-seconds", str(LEASE_SECONDS), "--drain", "5", *options,
         ]  # fmt: skip
-        command = [sys.executable, "-c", f"from tidemill.cli.main import main; main({given!r})"]
+        where = (*(host.enter if host is not None else ()), *(ELSEWHERE if elsewhere else ()))
+        command = [*where, sys.executable, "-c", f"from tidemill.cli.main import main; main({given!r})"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*(ELSEWHERE if elsewhere else ()), *command], env=os.environ | (environment or {}),
+                command, env=os.environ | (environment or {}),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=directory, start_new_session=True,
             )  # fmt: skip
-        self.client = ServerClient(f"http://127.0.0.1:{port}", timeout=10)
-        self.patient = ServerClient(f"http://127.0.0.1:{port}")  # a worker that resumes may have to start Spark first
+        self.client = ServerClient(f"http://{api}", token or None, timeout=10)
+        self.patient = ServerClient(f"http://{api}", token or None)  # a resume may have to start Spark first
 
     @property
     def alive(self) -> bool:
@@ -201,6 +208,47 @@ def _let_take_over(holder: ServerProcess, proxy: Proxy, successor: ServerProcess
         holder.signal_all(signal.SIGCONT)
     proxy.release()
     wait_for(lambda: not holder.alive or holder.shows("standby"), 180, holder.last_lines)
+
+
+@pytest.mark.slow
+def test_a_host_that_is_cut_off_is_taken_over_within_seconds_and_writes_nothing_more(
+    tmp_path: Path, postgres18: Postgres
+) -> None:
+    """Each server is on a host of its own. The first one loses store, source and everybody else at once, and nobody is
+    told: the database goes on believing that its reader is there."""
+    lake = tmp_path / "lake"
+    with postgres18.database("partition") as dsn, other_hosts(2) as hosts, ExitStack() as stack:
+        with psycopg.connect(dsn, autocommit=True) as db:
+            db.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
+        proxy = stack.enter_context(Proxy(postgres18.port, hosts[1].near))
+        near = dsn.replace(f"127.0.0.1:{postgres18.port}", f"{hosts[1].near}:{proxy.port}")
+        assert near != dsn
+        document = DOCUMENT.replace("DSN", near).replace("LAKE", str(lake)).replace("two_servers", "partition")
+        (tmp_path / "orders.yaml").write_text(document)
+        with open_tokens(near, create=True) as tokens:
+            token = tokens.create("ann", Role.ADMIN)[0]
+
+        def start(number: int) -> ServerProcess:
+            made = ServerProcess(tmp_path, f"server-{number}", near, elsewhere=True, host=hosts[number], token=token)
+            stack.callback(made.end)
+            return made
+
+        first = start(0)
+        wait_for(first.streams, 180, first.last_lines)
+        second = start(1)
+        wait_for(lambda: second.shows("standby"), 180, second.last_lines)
+        writer = stack.enter_context(TrickleWriter(dsn))
+        wait_for(lambda: len(delivered(lake)) > 0, 180, first.last_lines)
+        hosts[0].cut()
+        wait_for(second.streams, 50, second.last_lines)  # less than wal_sender_timeout
+        assert second.status()["lease"]["epoch"] == 2
+        known = len(delivered(lake))
+        wait_for(lambda: len(delivered(lake)) > known, 60, second.last_lines)
+        hosts[0].join()
+        wait_for(lambda: not first.alive or first.shows("standby"), 180, first.last_lines)
+        writer.__exit__()
+        wait_for(lambda: max(delivered(lake), default=0) == writer.rows, 180, second.last_lines)
+        assert delivered(lake) == list(range(1, writer.rows + 1)), "all of them, once, in the order of the source"
 
 
 @pytest.mark.slow

@@ -98,11 +98,12 @@ def test_a_server_of_an_earlier_version_takes_no_claim_for_an_answer(store: Inst
 
 def test_the_audit_trail_is_newest_first_and_bounded(store: InstallationStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "KEPT_AUDIT", 3)
-    entries = [AuditEntry(f"2026-01-0{n}", "ann", "create", "orders", "") for n in range(1, 6)]
+    entries = [AuditEntry(f"2026-01-0{n}", "ann", "create", "orders", "", n) for n in range(1, 6)]
     for entry in entries:
         store.audit(entry)
     assert store.audit_trail() == entries[:1:-1]
     assert store.audit_trail(limit=1) == entries[-1:]
+    assert store.audit_trail(limit=2, before=5) == entries[3:1:-1]
     assert store.last_audit("orders", ("pause", "create")) == entries[-1]
     assert store.last_audit("orders", ("pause",)) is store.last_audit("users", ("create",)) is None
 

@@ -75,7 +75,7 @@ def test_a_decision_and_its_audit_entry_are_there_together_or_not_at_all(opener:
         assert _status(opener) is ChangeStatus.PENDING
     with closing(open_installation(uri)) as installation:
         assert installation.audit_trail() == []
-        entries = [AuditEntry("now", actor, "approve schema change", "orders", "1") for actor in ("ann", "bob")]
+        entries = [AuditEntry("now", actor, "approve schema change", "orders", "1", 1) for actor in ("ann", "bob")]
         for entry in entries:
             opener().schema_changes.decide("orders", 1, Decision.APPROVED, entry.actor, "why", "now", entry)
         assert installation.audit_trail() == entries[:1]  # the second decided nothing

@@ -9,6 +9,7 @@ federated_metrics.py   and those of its workers with them
 guard.py         size of the body, who asks
 rate.py          how many requests a second one caller may make
 idempotency.py   the answer to a repeated POST
+pages.py         long lists a page at a time
 problems.py      errors as application/problem+json
 shapes.py        what goes over the wire, for OpenAPI
 examples.py      an example of every body and answer, for OpenAPI

@@ -56,7 +56,8 @@ class RequestGuard:
             if wait:
                 await _too_many(wait)(scope, receive, send)
                 return
-        body = await self._body(headers, receive)
+        # What is open to everybody reads no body: who sends none, or slowly, would hold a connection without a token.
+        body = b"" if scope["path"] in OPEN else await self._body(headers, receive)
         if isinstance(body, Response):
             await body(scope, receive, send)
             return

@@ -2,7 +2,7 @@
 who has one that is for all pipelines; with a secret, only for who knows that.
 
 Each connection has a thread of its own, also for its handshake: one that stays silent keeps nobody else waiting, and is
-closed after a while.
+closed after a while. Where all are taken the oldest one makes room: to read metrics takes no time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
@@ -44,11 +45,13 @@ class _ScrapeHandler(WSGIRequestHandler):
 
 class _MetricsServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 128  # with the usual 5 a few connections at once make the next one wait a second to be heard
 
     def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._tls = tls
-        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._changing = threading.Lock()
+        self._open: dict[socket.socket, None] = {}  # oldest first
         super().__init__(address, _ScrapeHandler)
 
     def server_bind(self) -> None:
@@ -57,21 +60,43 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        with self._changing:
+            if len(self._open) >= _MOST_CONNECTIONS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with suppress(OSError):  # not that of SSLSocket, whose thread may be in its handshake
+                    socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+            self._open[request] = None
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             if self._tls is not None:
-                request.settimeout(_SILENT_SECONDS)
-                request = self._tls.wrap_socket(request, server_side=True)
+                request = self._encrypt(request)
             super().process_request_thread(request, client_address)
-        except OSError:  # the handshake failed, and closed the connection
+        except (OSError, ValueError):  # the handshake failed, and closed the connection
             self.handle_error(request, client_address)
         finally:
-            self._free.release()
+            with self._changing:
+                self._open.pop(request, None)
+
+    def _encrypt(self, request: socket.socket) -> ssl.SSLSocket:
+        assert self._tls is not None
+        request.settimeout(_SILENT_SECONDS)
+        with self._changing:
+            if request not in self._open:
+                raise ConnectionAbortedError("it made room")
+            # In the place of the plain one, which is of no use any more.
+            encrypted = self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            self._open = {encrypted if each is request else each: None for each in self._open}
+        try:
+            encrypted.do_handshake()
+        except BaseException:
+            with self._changing:
+                self._open.pop(encrypted, None)
+            encrypted.close()
+            raise
+        return encrypted
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away, or has no certificate that we know."""

@@ -245,6 +245,7 @@ def _serve_api(app: FastAPI, bound: socket.socket, settings: ServerSettings) -> 
         server_header=False, limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=5, ws="none",
         proxy_headers=False, **given,
     )  # fmt: skip
+    events.adopt("uvicorn", "asyncio")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([bound],), name="api", daemon=True)
     thread.start()

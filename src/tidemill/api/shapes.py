@@ -378,6 +378,7 @@ class TableVersion(WireShape):
 
 
 class AuditShape(WireShape):
+    number: int
     at: str
     actor: str
     action: str

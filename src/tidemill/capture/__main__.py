@@ -28,7 +28,7 @@ from tidemill.capture.status import StatusFile
 from tidemill.capture.trace import AppendTracer
 from tidemill.config.advice import fill_in_data, fill_in_error
 from tidemill.config.pipeline import Pipeline
-from tidemill.contracts import SilentSource, SlotHolder, SnapshotSource, StateStore
+from tidemill.contracts import Fencing, SilentSource, SlotHolder, SnapshotSource, StateStore
 from tidemill.disk.private import make_directory
 from tidemill.errors import PositionLost, TidemillError, is_retryable
 from tidemill.log.reader import LogReader
@@ -141,6 +141,8 @@ def _capture(
     pipeline = task.pipeline
     spec, state = pipeline.spec, pipeline.state_path
     source = pipeline.build_source()
+    if isinstance(source, Fencing):
+        source.takes_over = task.takes_over
     _retry_until_stopped(lambda: import_confirmed(kept, pipeline.name, state), stop, status)
     known = _retry_until_stopped(lambda: read_confirmed(kept, pipeline.name, state, log.tail.offset), stop, status)
     resumed = bool(log.tail.position or known)
@@ -165,7 +167,8 @@ def _capture(
         status.update(
             stage="cdc", events=status.count(visible), offset=tail.offset, position=tail.position,
             lag_bytes=source.lag_bytes(), notices=notices(), error={}, tables=effort.tables,
-            busy_seconds=effort.busy_seconds, undelivered_bytes=log.undelivered_bytes(),
+            busy_seconds=effort.busy_seconds, appends=effort.appends, bytes=effort.bytes,
+            undelivered_bytes=log.undelivered_bytes(),
             slot_bytes=source.slot_bytes() if isinstance(source, SlotHolder) else None,
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ class Effort:
 
     def __init__(self) -> None:
         self.busy_seconds = 0.0
+        self.appends = self.bytes = 0
         self._idle_seconds = 0.0
         self._tables: Counter[str] = Counter()
 
@@ -26,6 +27,8 @@ class Effort:
         return dict(self._tables.copy().most_common(_MOST_TABLES))
 
     def note(self, entry: Entry) -> None:
+        self.appends += 1
+        self.bytes += entry.bytes
         for block in entry.blocks:
             self._tables[block.table] += block.rows
 

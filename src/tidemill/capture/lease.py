@@ -29,13 +29,15 @@ _RENEWAL = struct.Struct("<d")
 class CaptureTask:
     """`until` None: nobody else may take this pipeline over. `once`: say when the source's present end is reached. On
     `trial` it connects, and captures nothing before it hears that the document was accepted. `held`: the pipeline is
-    paused, and what is captured gathers in the log."""
+    paused, and what is captured gathers in the log. `takes_over`: the process before us was fenced off; what it left
+    connected to the source is nobody's."""
 
     pipeline: Pipeline
     until: float | None = None
     once: bool = False
     trial: bool = False
     held: bool = False
+    takes_over: bool = False
 
     def pack(self) -> bytes:
         """The first message."""

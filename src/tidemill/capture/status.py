@@ -31,9 +31,9 @@ class CaptureStatus:
     source's position where that was, after which it `resumed` if the pipeline had run before. `caught_up`: the log has
     all that the source had then; only said where it was asked for (`run --once`). `main_since`: when the process had
     loaded its modules. `tables` are events by table, of the busiest so many; `busy_seconds` those in which it read and
-    wrote changes, without what it waited for; `slot_bytes` what PostgreSQL keeps for the slot, `undelivered_bytes`
-    what the log holds for the stream. `reached`: the log has everything of the source up to there, which is further
-    than `position` where nothing was captured since."""
+    wrote changes, without what it waited for; `appends` and `bytes` what it has written to the log; `slot_bytes` what
+    PostgreSQL keeps for the slot, `undelivered_bytes` what the log holds for the stream. `reached`: the log has
+    everything of the source up to there, which is further than `position` where nothing was captured since."""
 
     pid: int
     stage: str = "init"
@@ -55,6 +55,8 @@ class CaptureStatus:
     busy_seconds: float = 0.0
     slot_bytes: int | None = None
     undelivered_bytes: int = 0
+    appends: int = 0
+    bytes: int = 0
 
 
 class StatusFile:

@@ -28,6 +28,8 @@ _FILE_OPTIONS = re.compile(
     re.IGNORECASE,
 )
 _LOCAL_SCHEMES = frozenset({"file", "local", "unix", "sqlite", "sqlite3", "jdbc"})
+# They mean whatever file system Hadoop's settings on this machine name: where there are none, the machine's own.
+_HADOOP_SCHEMES = frozenset({"hdfs", "viewfs", "webhdfs", "har"})
 # What libpq takes for a URI; everything else is `key=value` for it.
 _LIBPQ_URI = re.compile(r"postgres(ql)?://")
 # Options of libpq that reach nothing on this machine. Not `options`: it can set anything in the session.
@@ -209,6 +211,9 @@ def _in_url(text: str, at: Path) -> Iterator[Reach]:
     schemes = set(parts.scheme.lower().split("+"))
     if schemes & _LOCAL_SCHEMES:
         yield at, unquote(f"{parts.netloc}{parts.path}") or "/"
+    host, *_port = parts.netloc.rpartition("@")[2].lower().split(":")
+    if schemes & _HADOOP_SCHEMES and (not host or host == "default" or "viewfs" in schemes):
+        yield at, unquote(parts.path) or "/"
     hosts = parts.netloc.rpartition("@")[2].split(",")
     yield from ((at, unquote(host)) for host in hosts if unquote(host).startswith(("/", "@", ".")))
     yield from ((at, value or "/") for key, value in options if _is_local_option(key, value))

@@ -32,7 +32,17 @@ from tidemill.contracts.snapshot import (
     SnapshotSource,
 )
 from tidemill.contracts.snapshot_store import ChunkCopy, SnapshotRecord, SnapshotStore, TableCopy
-from tidemill.contracts.source import Passage, Removable, Resting, Schemas, SlotHolder, Source, SourceConfig, Triggered
+from tidemill.contracts.source import (
+    Fencing,
+    Passage,
+    Removable,
+    Resting,
+    Schemas,
+    SlotHolder,
+    Source,
+    SourceConfig,
+    Triggered,
+)
 from tidemill.contracts.state_store import ConfirmedPosition, LostRange, StateStore, Transition
 from tidemill.contracts.structure_history import Structure, StructureHistory, history_of
 from tidemill.model.config import Config
@@ -53,6 +63,7 @@ __all__ = [
     "ConfirmedPosition",
     "CopiedSourceConfig",
     "Decoder",
+    "Fencing",
     "Format",
     "LostRange",
     "MarkingSource",

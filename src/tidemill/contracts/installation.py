@@ -85,10 +85,12 @@ class StoredRequest:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A change that somebody asked for: who, when, what, of what."""
+    """A change that somebody asked for: who, when, what, of what. `number` is its place in the trail, 0 before it has
+    one."""
 
     at: str
     actor: str
     action: str
     subject: str
     detail: str
+    number: int = 0

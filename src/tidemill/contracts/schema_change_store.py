@@ -81,8 +81,8 @@ class SchemaChangeStore(Protocol):
         """The change as it is kept. One that came before, at the same offset of the same table, keeps its number and
         what was decided; a new one gets the next number."""
 
-    def changes(self, pipeline: str, limit: int = 100) -> list[StoredChange]:
-        """Newest first."""
+    def changes(self, pipeline: str, limit: int = 100, *, before: int | None = None) -> list[StoredChange]:
+        """Newest first; only those whose number is below `before`."""
 
     def change(self, pipeline: str, number: int) -> StoredChange | None: ...
 

@@ -143,6 +143,16 @@ class SlotHolder(Protocol):
 
 
 @runtime_checkable
+class Fencing(Protocol):
+    """A source whose database lets one connection at a time read, and keeps that of a process that is gone or cut off
+    for as long as it has not noticed."""
+
+    takes_over: bool
+    """The process before us lost the pipeline's lease and never gave it back: what it left connected is ended, not
+    waited for. Set before `open`."""
+
+
+@runtime_checkable
 class Triggered(Protocol):
     """A source that can have its database tell changes of tables, by triggers that an administrator must allow."""
 

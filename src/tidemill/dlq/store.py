@@ -116,14 +116,22 @@ class DeadLetters:
         return Kept(tuple(replace(dead_letter, payload=b"") for dead_letter in new), dropped)
 
     def dead_letters(
-        self, *, sink: str | None = None, numbers: Collection[int] = (), limit: int | None = None
+        self,
+        *,
+        sink: str | None = None,
+        numbers: Collection[int] = (),
+        after: tuple[Offset, int] | None = None,
+        limit: int | None = None,
     ) -> list[DeadLetterRecord]:
-        """In order of their offsets, without their payloads; all of them, or those of a sink or with these numbers."""
+        """In order of their offsets, then numbers, without their payloads; all of them, or those of a sink, with these
+        numbers, or `after` the one that has or had this offset and number."""
         chosen = f" AND dead_letters.number IN ({', '.join('?' * len(numbers))})" if numbers else ""
+        chosen += ' AND ("offset", dead_letters.number) > (?, ?)' if after else ""
         with self._file.connected() as db:
             rows = db.execute(
-                f'SELECT {_HEAD} FROM {_FROM} WHERE (? IS NULL OR sink = ?){chosen} ORDER BY "offset", sink LIMIT ?',
-                (sink, sink, *numbers, -1 if limit is None else limit),
+                f"SELECT {_HEAD} FROM {_FROM} WHERE (? IS NULL OR sink = ?){chosen}"
+                ' ORDER BY "offset", dead_letters.number LIMIT ?',
+                (sink, sink, *numbers, *(after or ()), -1 if limit is None else limit),
             )
             return [_dead_letter(row) for row in rows]
 

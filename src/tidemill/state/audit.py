@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
-
 from tidemill.contracts.installation import AuditEntry
 from tidemill.state.migrations import Rows
 
@@ -17,6 +15,6 @@ def append_audit(run: Rows, entry: AuditEntry) -> None:
     ((last,),) = run("SELECT COALESCE(MAX(sequence), 0) FROM audit")
     run(
         "INSERT INTO audit (sequence, at, actor, action, subject, detail) VALUES (?, ?, ?, ?, ?, ?)",
-        last + 1, *astuple(entry),
+        last + 1, entry.at, entry.actor, entry.action, entry.subject, entry.detail,
     )  # fmt: skip
     run("DELETE FROM audit WHERE sequence <= ?", last + 1 - KEPT_AUDIT)

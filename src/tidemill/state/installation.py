@@ -158,15 +158,16 @@ class InstallationStore(SharedRequests):
         with self._database.writing(INSTALLATION) as run:
             append_audit(run, entry)
 
-    def audit_trail(self, limit: int = 100) -> list[AuditEntry]:
-        """Newest first."""
-        rows = self._read("SELECT at, actor, action, subject, detail FROM audit ORDER BY sequence DESC LIMIT ?", limit)
+    def audit_trail(self, limit: int = 100, *, before: int | None = None) -> list[AuditEntry]:
+        """Newest first; only those whose number is below `before`."""
+        chosen, values = ("", ()) if before is None else ("WHERE sequence < ?", (before,))
+        rows = self._read(f"SELECT {_AUDIT} FROM audit {chosen} ORDER BY sequence DESC LIMIT ?", *values, limit)
         return [AuditEntry(*row) for row in rows]
 
     def last_audit(self, subject: str, actions: Sequence[str]) -> AuditEntry | None:
         """The newest entry that is one of these actions."""
         rows = self._read(
-            "SELECT at, actor, action, subject, detail FROM audit WHERE subject = ? AND action IN"
+            f"SELECT {_AUDIT} FROM audit WHERE subject = ? AND action IN"
             f" ({', '.join('?' * len(actions))}) ORDER BY sequence DESC LIMIT 1",
             subject, *actions,
         )  # fmt: skip
@@ -186,6 +187,7 @@ class InstallationStore(SharedRequests):
 
 _DOCUMENT = "pipeline, origin, document, version, desired, changed_by, changed_at"
 _ANSWER = "request, status, headers, body, at"
+_AUDIT = "at, actor, action, subject, detail, sequence"
 _KEY = "caller = ? AND idempotency_key = ?"
 _TOKEN = "id, name, role, digest, created_at, expires_at, revoked_at, tenant, pipeline"
 _MARKS = ", ".join("?" * len(_TOKEN.split(",")))

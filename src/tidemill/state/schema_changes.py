@@ -47,11 +47,13 @@ class SqlSchemaChangeStore:
             failpoint("state.before_commit")
             return new
 
-    def changes(self, pipeline: str, limit: int = 100) -> list[StoredChange]:
+    def changes(self, pipeline: str, limit: int = 100, *, before: int | None = None) -> list[StoredChange]:
+        chosen, values = ("", ()) if before is None else (" AND number < ?", (before,))
         with self._database.reading() as run:
             rows = run(
-                f"SELECT {_FIELDS} FROM schema_changes WHERE pipeline = ? ORDER BY number DESC LIMIT ?", pipeline, limit
-            )
+                f"SELECT {_FIELDS} FROM schema_changes WHERE pipeline = ?{chosen} ORDER BY number DESC LIMIT ?",
+                pipeline, *values, limit,
+            )  # fmt: skip
             return _with_quarantines(run, pipeline, [_change(row) for row in rows])
 
     def change(self, pipeline: str, number: int) -> StoredChange | None:

@@ -60,6 +60,13 @@ def configure(*, level: str | None = None, stream: Any = None) -> None:
     LOGGER.propagate = False
 
 
+def adopt(*names: str) -> None:
+    """What these loggers of libraries say looks like our events, once `configure` has said where those go."""
+    for name in names if LOGGER.handlers else ():
+        logger = logging.getLogger(name)
+        logger.handlers[:], logger.propagate = LOGGER.handlers, False
+
+
 def level() -> str:
     return logging.getLevelName(LOGGER.getEffectiveLevel())
 
@@ -73,7 +80,7 @@ def set_level(name: str) -> None:
 class _Human(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = fields_of(record)
-        text = " ".join(f"{name}={_quote(value)}" for name, value in fields.items())
+        text = " ".join(f"{name}={_quote(value)}" for name, value in {**fields, **_foreign(self, record)}.items())
         return f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()} {text}".rstrip()
 
 
@@ -81,7 +88,13 @@ class _Machine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = fields_of(record)
         doc = {"time": record.created, "level": record.levelname, "event": record.getMessage(), **fields}
-        return orjson.dumps(doc, default=str).decode()
+        return orjson.dumps({**doc, **_foreign(self, record)}, default=str).decode()
+
+
+def _foreign(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, str]:
+    """Of what a library logged: which, and its traceback."""
+    found = {} if record.name.partition(".")[0] == LOGGER.name else {"logger": record.name}
+    return found | ({"traceback": formatter.formatException(record.exc_info)} if record.exc_info else {})
 
 
 def _quote(value: object) -> str:

@@ -83,6 +83,13 @@ class Metrics:
             "pipeline_state", ("pipeline", "state"), "1 for the state that it is in: running, paused, failed and so on."
         )
         self.captured = counter("captured_events", _PIPELINE, "Events that capture has written to the log.")
+        self.captured_bytes = counter("captured_bytes", _PIPELINE, "Bytes that capture has written to the log.")
+        self.captured_appends = counter(
+            "captured_appends", _PIPELINE, "Appends, of whole transactions, that capture has written to the log."
+        )
+        self.capture_seconds = counter(
+            "capture_seconds", _PIPELINE, "Time in which capture read, decoded and wrote changes."
+        )
         self.table_captured = counter(
             "table_events", _TABLE, "Changes of the table in the log, without rows of snapshots."
         )

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.blocks import make_change
 from tidemill.capture.effort import Effort
 from tidemill.capture.status import CaptureStatus
 from tidemill.dlq import DeadLetterRecord
 from tidemill.errors import ConfigError, ErrorData, LeaseLost, SourceError, TidemillError, to_data
+from tidemill.log import LogConfig, LogWriter
 from tidemill.model.barrier import Barrier
 from tidemill.model.delivery import ProcessorCount, Receipt
 from tidemill.model.position import Position
@@ -155,6 +157,25 @@ def test_the_stage_that_is_busy_is_the_one_to_scale() -> None:
     assert busy.share("write") == 0.0, "it is long ago"
     busy.add("write", 100.0)
     assert busy.share("write") == 1.0
+
+
+def test_what_capture_writes_is_counted_over_all_its_processes(metrics: Metrics, meter: PipelineMeter) -> None:
+    for pid, times in ((1, 1), (1, 2), (1, 2), (2, 0), (2, 1)):
+        said = CaptureStatus(pid, events=10 * times, appends=times, bytes=100 * times, busy_seconds=0.5 * times)
+        meter.count_captured(said)
+    counted = ("captured_events", "captured_appends", "captured_bytes", "capture_seconds")
+    assert [value(metrics, f"{name}_total") for name in counted] == [30, 3, 300, 1.5]
+
+
+def test_an_append_counts_with_its_bytes_and_events_by_table(tmp_path: Path) -> None:
+    effort = Effort()
+    log = LogWriter.open(str(tmp_path), LogConfig.model_validate({"fsync": False}))
+    entries = [log.append(make_change(10)) for _ in range(2)]
+    log.close()
+    for entry in entries:
+        effort.note(entry)
+    assert (effort.appends, effort.bytes) == (2, sum(ref.size for entry in entries for ref in entry.blocks))
+    assert sum(effort.tables.values()) == 20
 
 
 def test_capture_is_idle_while_nothing_comes_and_while_it_is_held_back() -> None:

@@ -145,6 +145,31 @@ def test_a_slot_in_use_by_another_program_is_an_error_that_names_it(database: st
         assert not is_retryable(caught.value)
 
 
+def test_a_slot_that_a_fenced_predecessor_still_holds_is_taken_at_once(database: str) -> None:
+    """Its host is cut off: the server would wait for wal_sender_timeout."""
+    execute(database, TABLE)
+    settings = config(database, "t", slot_wait_seconds=30)
+    with opened(settings) as before, opened(settings) as source, opened(settings) as waiting:
+        source.setup()
+        before.start(None)
+        source.takes_over = True
+        source.start(None)
+        waiting.config = settings.model_copy(update={"slot_wait_seconds": 0.3})
+        with pytest.raises(errors.SlotInUse):
+            waiting.start(None)  # who was not told that it takes over ends nobody
+
+
+def test_a_slot_of_another_program_is_not_taken_over_either(database: str) -> None:
+    execute(database, TABLE)
+    settings = config(database, "t")
+    with opened(settings) as source, opened(config(database, "t", id="x", slot=settings.slot_name)) as other:
+        other.setup()
+        other.start(None)
+        source.takes_over = True
+        with pytest.raises(errors.SlotInUse, match='"tidemill_x"'):
+            source.start(None)
+
+
 def test_a_slot_that_our_own_last_connection_still_holds_is_waited_for(database: str) -> None:
     execute(database, TABLE)
     settings = config(database, "t", slot_wait_seconds=0.3)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from tidemill.api.access import ByOperator, Control, Name, Operator, Viewer
+from tidemill.api.pages import Before, link_next
 from tidemill.api.shapes import PlannedChangeShape, SchemaChangeShape
 from tidemill.contracts.schema_change_store import Decision
 from tidemill.service.cause import Cause
@@ -20,11 +21,19 @@ Number = Annotated[int, Path(ge=1, le=2**63 - 1, description="As the list has it
 
 @router.get("/pipelines/{name}/ddl", summary="Its schema changes, and who decided on them")
 def list_changes(
-    _: Viewer, control: Control, name: Name, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+    _: Viewer,
+    control: Control,
+    name: Name,
+    request: Request,
+    response: Response,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Before = None,
 ) -> list[SchemaChangeShape]:
-    """Newest first."""
-    found = schema_changes.list_changes(control.pipeline(name), limit)
-    return [SchemaChangeShape(**schema_changes.describe_change(each, whole=True)) for each in found]
+    """Newest first. If there are more, the header `Link` has the address of the next page."""
+    found = schema_changes.list_changes(control.pipeline(name), limit + 1, before=before)
+    if len(found) > limit:
+        link_next(request, response, before=found[limit - 1].number)
+    return [SchemaChangeShape(**schema_changes.describe_change(each, whole=True)) for each in found[:limit]]
 
 
 @router.get("/pipelines/{name}/ddl/plan", summary="What sinks would do about the changes that wait")

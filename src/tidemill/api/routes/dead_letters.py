@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from tidemill.api.access import ByOperator, Control, Name, Operator, Viewer
+from tidemill.api.pages import link_next
 from tidemill.api.shapes import ChosenRecords, DeadLetterShape, DeadLettersShape, PurgeShape, ReplayShape
 from tidemill.errors import ConfigError
 from tidemill.service.redelivery import dead_letters
@@ -20,12 +21,23 @@ def list_dead_letters(
     _: Viewer,
     control: Control,
     name: Name,
+    request: Request,
+    response: Response,
     sink: Annotated[str | None, Query(max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: Annotated[
+        str | None, Query(pattern=r"^[0-9]{1,18}:[0-9]{1,18}$", description="Those after this offset and id.")
+    ] = None,
 ) -> DeadLettersShape:
-    """By offset, the oldest event first, without their values."""
-    listing = dead_letters.list_records(control.pipeline(name), sink, limit)
-    return DeadLettersShape(count=listing.counts, dead_letters=[_record(each) for each in listing.records])
+    """By offset, the oldest event first, without their values. If there are more, the header `Link` has the address of
+    the next page."""
+    offset, _separator, number = (after or "").partition(":")
+    place = (int(offset), int(number)) if after else None
+    listing = dead_letters.list_records(control.pipeline(name), sink, limit + 1, after=place)
+    found = listing.records[:limit]
+    if len(listing.records) > limit:
+        link_next(request, response, after=f"{found[-1].offset}:{found[-1].number}")
+    return DeadLettersShape(count=listing.counts, dead_letters=[_record(each) for each in found])
 
 
 @router.get("/pipelines/{name}/dead-letters/{number}", summary="One dead letter with its event")

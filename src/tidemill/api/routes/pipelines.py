@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
-from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from tidemill.api.access import Admin, ByAdmin, ByOperator, Control, Name, Operator, Viewer
+from tidemill.api.pages import link_next
 from tidemill.api.shapes import PipelineShape, StatusShape, TransitionShape, ValidShape
 from tidemill.config import DocumentError
 from tidemill.config.notes import notes
@@ -77,8 +77,7 @@ def list_pipelines(
         if each.name > after and state in (None, each.state) and labels.items() <= dict(each.labels).items()
     ]
     if len(found) > limit:
-        following = request.url.include_query_params(after=found[limit - 1].name)
-        response.headers["Link"] = f'<{quote(f"{following.path}?{following.query}", safe="/?=&%")}>; rel="next"'
+        link_next(request, response, after=found[limit - 1].name)
     return [PipelineShape.of(each) for each in found[:limit]]
 
 

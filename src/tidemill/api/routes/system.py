@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from tidemill import __version__
 from tidemill.api.access import Admin, ByServerAdmin, Control, Viewer
+from tidemill.api.pages import Before, link_next
 from tidemill.api.shapes import AuditShape, ComponentShape, LogLevelShape, ReadyPipeline, ReadyShape, VersionShape
 from tidemill.service import components
 from tidemill.telemetry import events
@@ -77,9 +78,20 @@ def show_component(
 
 
 @router.get("/audit", summary="Who changed what?")
-def audit(principal: Admin, control: Control, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[AuditShape]:
-    """Newest first. A token for a tenant or a pipeline sees changes of the pipelines that it is for."""
-    return [AuditShape(**asdict(each)) for each in control.audit_trail(principal.scope, limit)]
+def audit(
+    principal: Admin,
+    control: Control,
+    request: Request,
+    response: Response,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Before = None,
+) -> list[AuditShape]:
+    """Newest first. If there are more, the header `Link` has the address of the next page. A token for a tenant or a
+    pipeline sees changes of the pipelines that it is for."""
+    found = control.audit_trail(principal.scope, limit + 1, before)
+    if len(found) > limit:
+        link_next(request, response, before=found[limit - 1].number)
+    return [AuditShape(**asdict(each)) for each in found[:limit]]
 
 
 def _component(info: components.ComponentInfo) -> ComponentShape:

@@ -62,10 +62,11 @@ class Purge:
         return f"{what}; {lacking} of them are not superseded by newer ones" if lacking else what
 
 
-def list_records(pipeline: Pipeline, sink: str | None, limit: int) -> Listing:
-    """By offset, the oldest event first. Safe while the pipeline runs."""
+def list_records(pipeline: Pipeline, sink: str | None, limit: int, *, after: tuple[int, int] | None = None) -> Listing:
+    """By offset, the oldest event first, then by number; those `after` an offset and number. Safe while the pipeline
+    runs."""
     with _open(pipeline) as store:
-        return Listing(tuple(store.dead_letters(sink=sink, limit=limit)), store.count())
+        return Listing(tuple(store.dead_letters(sink=sink, after=after, limit=limit)), store.count())
 
 
 def read_record(pipeline: Pipeline, number: int) -> tuple[DeadLetterRecord, bytes]:

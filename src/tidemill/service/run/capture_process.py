@@ -61,7 +61,8 @@ class CaptureProcess:
         assert process.stdin is not None
         try:
             until = self._lease.until if self._lease is not None else None
-            process.stdin.write(CaptureTask(self._pipeline, until, self._once, self.trial, self.held).pack())
+            fenced = self._lease is not None and self._lease.predecessor is not None
+            process.stdin.write(CaptureTask(self._pipeline, until, self._once, self.trial, self.held, fenced).pack())
             process.stdin.flush()
             self._waits, self._holds = self.trial, self.held
         except BrokenPipeError:

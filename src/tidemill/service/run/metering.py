@@ -92,10 +92,9 @@ class PipelineMeter:
     def __init__(self, metrics: Metrics, pipeline: str, log_uri: str = "") -> None:
         self._metrics, self._pipeline = metrics, pipeline
         self._counting = threading.Lock()
-        self._captured = (0, 0)  # the capture process, and how many events it had written
+        self._captured = CaptureStatus(0)  # as it was last seen
         self._restarts = 0
         self._tables: dict[str, int] = {}  # of that process, with how many events it had written of each
-        self._busy = 0.0
         self._error: tuple[str, str] = ("", "")
         self._state = ""
         self._saturation = Saturation()
@@ -159,14 +158,19 @@ class PipelineMeter:
     def count_captured(self, said: CaptureStatus) -> None:
         """A new process counts from zero; what its predecessor wrote after it was last seen is not counted."""
         with self._counting:
-            pid, events = self._captured
-            if said.pid != pid:
-                events, self._busy, self._tables = 0, 0.0, {}
-            new, busy = said.events - events, said.busy_seconds - self._busy
+            if said.pid != self._captured.pid:
+                self._captured, self._tables = CaptureStatus(said.pid), {}
+            before, self._captured = self._captured, said
             tables = {table: count - self._tables.get(table, 0) for table, count in said.tables.items()}
-            self._captured, self._busy = (said.pid, said.events), said.busy_seconds
             self._tables |= said.tables
-        self._metrics.captured.labels(self._pipeline).inc(max(0, new))
+        busy = said.busy_seconds - before.busy_seconds
+        for counter, new in (
+            (self._metrics.captured, said.events - before.events),
+            (self._metrics.captured_bytes, said.bytes - before.bytes),
+            (self._metrics.captured_appends, said.appends - before.appends),
+            (self._metrics.capture_seconds, busy),
+        ):
+            counter.labels(self._pipeline).inc(max(0, new))
         for table, count in tables.items():
             self._metrics.table_captured.labels(self._pipeline, table).inc(max(0, count))
         if busy > 0:

@@ -50,13 +50,13 @@ class PlannedChange:
     plans: dict[str, SinkOutcome]
 
 
-def list_changes(pipeline: Pipeline, limit: int = 100) -> list[StoredChange]:
-    """Newest first; none where nothing has run yet."""
+def list_changes(pipeline: Pipeline, limit: int = 100, *, before: int | None = None) -> list[StoredChange]:
+    """Newest first; only those whose number is below `before`. None where nothing has run yet."""
     state = find_store(pipeline.state_uri)
     if state is None:
         return []
     with closing(state):
-        return state.schema_changes.changes(pipeline.name, limit)
+        return state.schema_changes.changes(pipeline.name, limit, before=before)
 
 
 def show_change(pipeline: Pipeline, number: int) -> StoredChange:

@@ -260,11 +260,13 @@ class Fleet:
         """Before or after a change that somebody asked for; a store that cannot keep it refuses the change."""
         self.store.audit(AuditEntry(utc_now(), cause.actor, action, name, detail or cause.reason))
 
-    def audit_trail(self, scope: Scope, limit: int) -> list[AuditEntry]:
-        """Newest first; of pipelines that are there, where the scope is not everything."""
+    def audit_trail(self, scope: Scope, limit: int, before: int | None = None) -> list[AuditEntry]:
+        """Newest first, only those whose number is below `before`. Where the scope is not everything, only those of
+        pipelines that are there."""
         if scope.is_whole:
-            return self.store.audit_trail(limit)
-        return [each for each in self.store.audit_trail(KEPT_AUDIT) if self.covers(scope, each.subject)][:limit]
+            return self.store.audit_trail(limit, before=before)
+        trail = self.store.audit_trail(KEPT_AUDIT, before=before)
+        return [each for each in trail if self.covers(scope, each.subject)][:limit]
 
     def _find(self, name: str) -> Managed:
         found = self._managed.get(name)

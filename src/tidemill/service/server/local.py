@@ -42,7 +42,7 @@ from tidemill.service.server.elsewhere import TAKE_SECONDS, UNASSIGNED, has_foll
 from tidemill.service.server.lifecycle import REQUEST_SECONDS
 from tidemill.service.server.managed import LeaseView, PipelineView
 from tidemill.service.server.requests import POLL_SECONDS, ask
-from tidemill.service.server.status_board import status_of
+from tidemill.service.server.status_board import NEXT_RUN, status_of
 from tidemill.state import inspect_store, open_installation
 from tidemill.state.installation import InstallationStore
 
@@ -101,13 +101,17 @@ class LocalInstallation:
         lease = self._leases.find(stored.pipeline)
         holder = LeaseView.of(lease, "") if lease is not None and self._leases.is_alive(lease) else None
         found = self._store.status(stored.pipeline)
-        status = status_of(orjson.loads(found.document)) if found is not None else None
+        document = orjson.loads(found.document) if found is not None else {}
+        status = status_of(document) if found is not None else None
+        waits, next_run = found is not None and found.state == m.WAITING_FOR_SCHEDULE, None
         captures = stored.desired == m.PAUSED and pipeline is not None and pipeline.spec.pause.capture
         state, error = stored.desired, problem
         if holder is not None:
-            current = found is not None and found.epoch == holder.epoch
+            current = found is not None and found.epoch == holder.epoch and not waits
             state = found.state if found is not None and current else str(State.CREATED)
             error = status.error if status is not None and current else error
+        elif stored.desired == m.RUNNING and waits and self._anybody_there():
+            state, next_run = m.WAITING_FOR_SCHEDULE, document.get(NEXT_RUN)
         elif stored.desired == m.RUNNING or captures:
             state, error = UNASSIGNED, to_data(_nobody())
             if found is not None and found.state == State.FAILED and status is not None:
@@ -116,7 +120,7 @@ class LocalInstallation:
             stored.pipeline, state, stored.desired, stored.origin, stored.version, _tenant(stored, pipeline),
             pipeline.labels if pipeline else {}, pipeline.mask_secrets()["spec"] if pipeline else None,
             stored.changed_by, stored.changed_at, status or PipelineStatus(stored.pipeline, State.CREATED), error,
-            holder, None,
+            holder, next_run,
         )  # fmt: skip
 
     def _resolve(self, stored: StoredDocument) -> tuple[Pipeline | None, ErrorData]:

@@ -20,6 +20,7 @@ from tidemill.service.run.status import PipelineStatus
 
 API, FILE = "api", "file"
 RUNNING, PAUSED, STOPPED, CREATED = "running", "paused", "stopped", "created"
+WAITING_FOR_SCHEDULE = "waiting_for_schedule"
 
 
 @dataclass(frozen=True, slots=True)

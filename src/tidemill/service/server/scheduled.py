@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -17,7 +17,7 @@ from tidemill.config.spec.schedule import Schedule
 from tidemill.contracts.installation import StoredDocument
 from tidemill.errors import LifecycleError, PipelineBusy, TidemillError, UnknownPipeline
 from tidemill.service.cause import Cause, current_actor
-from tidemill.service.run.status import State
+from tidemill.service.run.status import PipelineStatus, State
 from tidemill.service.runtime import Runtime
 from tidemill.service.schedule.one_run import OneRun
 from tidemill.service.schedule.run_queue import RunQueue
@@ -33,7 +33,6 @@ from tidemill.service.server.restarts import may_mend
 from tidemill.state.installation import InstallationStore
 from tidemill.telemetry import events
 
-WAITING_FOR_SCHEDULE = "waiting_for_schedule"
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 600.0
 """After a failure that another try may mend, for so long; then the run has failed."""
@@ -154,6 +153,7 @@ class ScheduledFleet(ElsewhereFleet):
                 if self._runs(each.name):
                     (wanted if each.desired == m.RUNNING else unwanted)[each.name] = schedule
             self._slots.look(wanted, unwanted)
+            self._publish_waiting(wanted)
             leases = self.runtime.leases
             for run in self._queue.recover(leases.is_there if leases is not None else lambda process: False):
                 events.warn("schedule.run_recovered", run=run)
@@ -163,6 +163,16 @@ class ScheduledFleet(ElsewhereFleet):
                 events.warn("schedule.not_looked_at", code=error.code, error=error.what, where=error.where,
                             fix=error.fix)  # fmt: skip
             self._slot_error = error.what
+
+    def _publish_waiting(self, names: Iterable[str]) -> None:
+        """For who reads the store: between two runs no process has a lease by which it could tell."""
+        for name in names:
+            found = self._managed.get(name)
+            view = self._view(found) if found is not None else None
+            if self._board is not None and view is not None and view.state == m.WAITING_FOR_SCHEDULE:
+                lease = self.lease_of(name)
+                status = view.status or PipelineStatus(name, State.CREATED)
+                self._board.publish_waiting(status, lease.epoch if lease is not None else 0, view.next_run or "")
 
     def _begin_queue(self) -> None:
         if self.runtime.leases is not None:
@@ -205,7 +215,7 @@ class ScheduledFleet(ElsewhereFleet):
             return view
         state, next_run = view.state, None
         if state in (State.CREATED, State.STOPPED):
-            state = WAITING_FOR_SCHEDULE if each.desired == m.RUNNING else each.desired
+            state = m.WAITING_FOR_SCHEDULE if each.desired == m.RUNNING else each.desired
             if self._seen_elsewhere(each.name):
                 state = STANDBY if self._runs(each.name) else str(State.RUNNING)
             elif each.desired == m.RUNNING and each.name in self._executing:

@@ -2,7 +2,8 @@
 that of all others.
 
 A change of state is published at once, numbers once a second. What is published counts for an epoch of the lease: a
-server that has lost it can say what it likes (`state/shared_requests.py`).
+server that has lost it can say what it likes (`state/shared_requests.py`). Between two runs of a schedule nobody has
+the lease: servers that keep the schedule publish that it waits, and for when.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from tidemill.errors import StateError
 from tidemill.model.clock import utc_now
 from tidemill.service.run.status import PipelineStatus, QuarantinedTable, SinkState, SinkStatus, State
 from tidemill.service.runtime import Runtime
+from tidemill.service.server.managed import WAITING_FOR_SCHEDULE
 from tidemill.service.snapshot.status import TableStatus
 from tidemill.state.installation import InstallationStore
+
+NEXT_RUN = "next_run"
 
 
 class StatusBoard:
@@ -43,6 +47,18 @@ class StatusBoard:
         """As the store has it now."""
         found = self._store.status(name)
         return self._take(found) if found is not None else None
+
+    def publish_waiting(self, status: PipelineStatus, epoch: int, next_run: str) -> None:
+        """Of a pipeline that waits for its schedule, with how its last run was; `epoch` is that of the run. Written
+        when it changes."""
+        document = orjson.dumps({**asdict(status), NEXT_RUN: next_run}, default=str)
+        said = epoch, WAITING_FOR_SCHEDULE, document
+        with self._publishing:
+            if self._said.get(status.name) == said:
+                return
+            self._store.publish(PublishedStatus(status.name, epoch, said[1], document.decode(), utc_now()))
+            with self._changing:
+                self._said[status.name] = said
 
     def forget(self, name: str) -> None:
         """The pipeline is removed, here too: nothing of it is published any more."""
@@ -69,7 +85,8 @@ class StatusBoard:
             if known is not None and (known[0] == found or known[0].epoch > found.epoch):
                 return known
             taken = self._others[found.pipeline] = found, status_of(orjson.loads(found.document))
-        if self._runtime.lease_epoch(found.pipeline) != found.epoch:
+        is_old = found.state == WAITING_FOR_SCHEDULE and (known is None or known[1] == taken[1])
+        if not is_old and self._runtime.lease_epoch(found.pipeline) != found.epoch:
             self._runtime.announce(taken[1])
         return taken
 

@@ -48,6 +48,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
     """One stream of one database. For one thread."""
 
     Config = PostgresConfig
+    takes_over = False
 
     def __init__(self, config: PostgresConfig) -> None:
         super().__init__(config)
@@ -125,7 +126,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         with connect(self.config) as db, translate(self.config.where):
             slot = resume.read(db, self.config.slot_name)
             if slot is not None:
-                resume.wait_until_free(db, self.config)
+                resume.wait_until_free(db, self.config, take_over=self.takes_over)
                 db.execute("SELECT pg_drop_replication_slot(%s)", [self.config.slot_name])
         begin = Position(self.setup(None, schemas).position)
         if schemas is not None:
@@ -264,7 +265,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
             if slot is None:
                 raise SlotLost(f'replication slot "{config.slot_name}" is gone', where=config.where, fix=RECOVER)
             resume.verify(db, slot, config)
-            resume.wait_until_free(db, config)
+            resume.wait_until_free(db, config, take_over=self.takes_over)
             slot = resume.read(db, config.slot_name) or slot  # its last reader may have moved it
             recovering, end = resume.in_recovery(db), resume.wal_end(db)
             known = after or confirmed

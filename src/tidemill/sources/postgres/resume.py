@@ -7,6 +7,7 @@ here, and never made anew once a position is known: that would jump over changes
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from tidemill.errors import ConnectionLost, PositionLost, SetupError
 from tidemill.model.position import Position
 from tidemill.sources.postgres import errors
 from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
+from tidemill.telemetry import events
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres.config import PostgresConfig
@@ -121,14 +123,22 @@ def verify(db: psycopg.Connection, slot: ReplicationSlot, config: PostgresConfig
         raise _in_use(slot, config)
 
 
-def wait_until_free(db: psycopg.Connection, config: PostgresConfig) -> None:
-    """Our own connection of a moment ago may still hold the slot, until the server notices that it is gone."""
+def wait_until_free(db: psycopg.Connection, config: PostgresConfig, *, take_over: bool = False) -> None:
+    """Our own connection of a moment ago may still hold the slot, until the server notices that it is gone. With
+    `take_over` it is that of a process which may not go on: it is ended, because a server notices a host that is cut
+    off only after wal_sender_timeout."""
     deadline = time.monotonic() + (
         config.slot_wait_seconds if config.slot_wait_seconds is not None else _sender_timeout(db) + 5
     )
+    ended: int | None = None
     while (slot := read(db, config.slot_name)) is not None and slot.active_pid is not None:
         if slot.holder != config.application_name or time.monotonic() >= deadline:
             raise _in_use(slot, config)
+        if take_over and slot.active_pid != ended:
+            ended = slot.active_pid
+            with suppress(psycopg.errors.InsufficientPrivilege):  # of another role: then it is waited for
+                db.execute("SELECT pg_terminate_backend(%s)", [ended])
+            events.warn("source.predecessor_ended", slot=config.slot_name, process=ended)
         time.sleep(0.1)
 
 
