@@ -26,7 +26,7 @@ class StandInLog:
         self._writing(self._attempts)
         self.stored.append(change.through)
         self.tail = Tail(self.tail.offset + change.events, change.through)
-        return type("Entry", (), {"rows": change.events, "blocks": ()})
+        return type("Entry", (), {"rows": change.events, "bytes": 0, "blocks": ()})
 
     def settle(self) -> int:
         return 0

@@ -47,21 +47,14 @@ class Idempotency:
             return
         self._under_way.add((caller, key))
         try:
-            answer = await self._recall(scope, caller, key)
-            if answer is not None:
-                await answer(scope, receive, send)
-                return
-            try:
-                await self._run(scope, receive, send, caller, key)
-            finally:
-                with suppress(StateError):  # the next request with this key takes what is ours
-                    await anyio.to_thread.run_sync(self._store.release_key, caller, key, self._us)
+            answer = await self._recall(scope, caller, key) or await self._run(scope, receive, caller, key)
         except TidemillError as error:
-            await problems.render(error)(scope, receive, send)
+            answer = problems.render(error)
         finally:
             self._under_way.discard((caller, key))
+        await answer(scope, receive, send)  # who has it may repeat the request at once
 
-    async def _recall(self, scope: Scope, caller: str, key: str) -> Response | None:
+    async def _recall(self, scope: Scope, caller: str, key: str) -> ASGIApp | None:
         if not 1 <= len(key) <= _LONGEST or not key.isascii() or not key.isprintable():
             return problems.problem(
                 422, "idempotency-key-invalid", "the idempotency key is no key",
@@ -92,8 +85,21 @@ class Idempotency:
             return known
         return self._store.claim_key(caller, key, ours, instead_of=known.claimant)
 
-    async def _run(self, scope: Scope, receive: Receive, send: Send, caller: str, key: str) -> None:
-        """The answer goes out after it was kept: who has it can rely on its repetition."""
+    async def _run(self, scope: Scope, receive: Receive, caller: str, key: str) -> ASGIApp:
+        """The answer, which was kept: who has it can rely on its repetition."""
+        try:
+            messages = await self._ask(scope, receive, caller, key)
+        finally:
+            with suppress(StateError):  # the next request with this key takes what is ours
+                await anyio.to_thread.run_sync(self._store.release_key, caller, key, self._us)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            for message in messages:
+                await send(message)
+
+        return answer
+
+    async def _ask(self, scope: Scope, receive: Receive, caller: str, key: str) -> list[Message]:
         messages: list[Message] = []
 
         async def collect(message: Message) -> None:
@@ -111,8 +117,7 @@ class Idempotency:
             )
             forget = (now - _KEPT).isoformat(timespec="seconds")
             await anyio.to_thread.run_sync(lambda: self._store.keep_answer(caller, key, answer, forget_before=forget))
-        for message in messages:
-            await send(message)
+        return messages
 
 
 def _is_under_way() -> Response:

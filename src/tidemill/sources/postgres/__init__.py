@@ -40,8 +40,7 @@ from tidemill.telemetry import events
 
 __all__ = ["PostgresConfig", "PostgresSource", "component"]
 
-_LONGEST_SILENCE = 3600.0
-_HASTE_SECONDS = 0.2
+_LONGEST_SILENCE, _HASTE_SECONDS = 3600.0, 0.2
 
 
 class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
