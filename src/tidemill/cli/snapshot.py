@@ -49,7 +49,7 @@ def start(
 def status(
     file: target.File, watch: Watch = False, pipeline: target.Which = None, as_json: terminal.AsJson = False
 ) -> None:
-    """Show how far a snapshot is, table by table: the one under way, else the newest.
+    """Show how far it is: the one under way, or the newest.
 
     Below the tables stands what sinks have not got yet."""
     from tidemill.service.snapshot import requests as snapshot_requests
