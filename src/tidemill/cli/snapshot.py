@@ -49,9 +49,9 @@ def start(
 def status(
     file: target.File, watch: Watch = False, pipeline: target.Which = None, as_json: terminal.AsJson = False
 ) -> None:
-    """Show how far a snapshot is, table by table.
+    """Show how far it is: the one under way, or the newest.
 
-    It is the one under way, else the newest. Below the tables stands what sinks have not got yet."""
+    Below the tables stands what sinks have not got yet."""
     from tidemill.service.snapshot import requests as snapshot_requests
     from tidemill.service.snapshot.status import count_undelivered
 
