@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pkgutil
+import subprocess
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from tidemill.lab.bench.lanes import LanesBench
 from tidemill.lab.bench.latency import HOPS, PARTS, LatencyBench, summary
 from tidemill.lab.bench.material import TABLE, Material
 from tidemill.lab.bench.plots import save_lanes, save_latency, save_scale, save_throughput
+from tidemill.lab.bench.processes import children
 from tidemill.lab.bench.processors import FilterBench, ProcessorsBench
 from tidemill.lab.bench.sensing import SensingBench
 from tidemill.lab.bench.sinks import SinksBench
@@ -99,6 +103,28 @@ def test_the_bench_of_processors_answers_with_its_documented_keys() -> None:
                 "sql_us_per_row", "python_arrow_us_per_row")  # fmt: skip
     assert all(result[key] > 0 for key in measured)
     assert result["ratio_node"] is None or result["ratio_node"] > 0
+
+
+def test_children_are_found_while_threads_come_and_go() -> None:
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            thread = threading.Thread(target=time.sleep, args=(0,))
+            thread.start()
+            thread.join()
+
+    churning = [threading.Thread(target=churn) for _ in range(4)]
+    with subprocess.Popen(["sleep", "60"]) as child:
+        for thread in churning:
+            thread.start()
+        try:
+            assert all(child.pid in children() for _ in range(500))
+        finally:
+            stop.set()
+            child.kill()
+            for thread in churning:
+                thread.join()
 
 
 def test_the_bench_of_a_filter_end_to_end_answers_with_its_documented_keys(spark: Any) -> None:

@@ -6,14 +6,12 @@ Node would do. Ours begins and ends with Arrow. CPU time of all processes counts
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -26,6 +24,7 @@ from tidemill import registry
 from tidemill.formats.json import JsonFormat
 from tidemill.lab.bench.drain import drain_log
 from tidemill.lab.bench.material import Material, make_block
+from tidemill.lab.bench.processes import children
 from tidemill.model.block import Block
 from tidemill.model.types import DataType, JsonForm
 from tidemill.processors.python import put
@@ -157,14 +156,7 @@ def _with_json(block: Block) -> Block:
 def _children_seconds() -> float:
     """CPU time of the processes that this one started and that still run, and of those that ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return ended.ru_utime + ended.ru_stime + sum(_seconds_of(pid) for pid in _children())
-
-
-def _children() -> Iterator[int]:
-    if not sys.platform.startswith("linux"):
-        return
-    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
-        yield from map(int, (task / "children").read_text().split())
+    return ended.ru_utime + ended.ru_stime + sum(_seconds_of(pid) for pid in children())
 
 
 def _seconds_of(pid: int) -> float:
