@@ -214,3 +214,13 @@ def test_the_bench_of_soaks_restarts_a_stream_and_sees_nothing_written_at_rest(s
     assert result["rest"]["cpu_seconds"].keys() == {"driver", "jvm", "capture", "workers"}
     assert result["rest"]["written"] == []
     assert len(said) == 3
+
+
+def test_the_bench_of_soaks_delivers_what_it_writes_to_postgresql(spark: Any) -> None:
+    bench = SoakBench(
+        pipelines=1, mode="real_time", source="postgres", sink="blackhole", minutes=0, restarts=1, rest_seconds=0,
+        rows=102_500, say=print,
+    )  # fmt: skip
+    result = bench.run(spark)
+    assert (result["source"], result["rows"]) == ("postgres", 1000 + 103_000)
+    assert [each["phase"] for each in result["samples"]] == ["started", "restart"]
