@@ -16,6 +16,7 @@ from tidemill.lab.bench.baselines import BASELINES
 from tidemill.lab.bench.formats import FormatsBench
 from tidemill.lab.bench.lanes import LanesBench
 from tidemill.lab.bench.latency import HOPS, PARTS, LatencyBench, summary
+from tidemill.lab.bench.latency.alone import time_deliveries, time_writes
 from tidemill.lab.bench.material import TABLE, Material
 from tidemill.lab.bench.plots import save_lanes, save_latency, save_scale, save_throughput
 from tidemill.lab.bench.processors import FilterBench, ProcessorsBench
@@ -23,6 +24,7 @@ from tidemill.lab.bench.sensing import SensingBench
 from tidemill.lab.bench.sinks import SinksBench
 from tidemill.lab.bench.soak import MODES, SoakBench
 from tidemill.lab.bench.sqlite import SqliteBench
+from tidemill.lab.servers.kafka import Mock
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.delivery import Receipt
 from tidemill.stream.report import BatchReport
@@ -132,6 +134,15 @@ def test_latency_is_told_hop_by_hop_and_the_hops_add_up(tmp_path: Path) -> None:
     assert 20 <= found["logged_to_taken"]["p99_9"] <= 20 + written[-1] - written[0] + 0.01
     assert [found[part]["p50"] for part in PARTS] == [3, 12, 5]
     assert found.keys() == {"events", *HOPS, *PARTS}
+
+
+def test_the_bench_of_latency_times_a_durable_write_and_a_plain_producer_by_themselves(tmp_path: Path) -> None:
+    writes = time_writes(tmp_path, per_second=100, seconds=0.2)
+    with Mock() as broker:
+        deliveries = time_deliveries(broker.bootstrap, "alone", 10, per_second=50, seconds=0.2)
+    assert (len(writes), len(deliveries)) == (20, 10)
+    assert min(*writes, *deliveries) > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sink_whose_latency_is_not_measured_is_named() -> None:

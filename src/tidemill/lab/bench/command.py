@@ -73,7 +73,7 @@ def latency(
 
     Percentiles in milliseconds over all events, at each rate and into each sink; by traces
     of a tenth of the batches also every step."""
-    from tidemill.lab.bench.latency import LatencyBench, rows_of, steps_rows
+    from tidemill.lab.bench.latency import LatencyBench, alone_rows, rows_of, steps_rows
     from tidemill.lab.bench.plots import save_latency
 
     _check_modes(mode or ())
@@ -92,6 +92,7 @@ def latency(
         title=f"{result['server']}, {result['place']}; milliseconds, p50 / p99",
     )
     terminal.show_table(*steps_rows(result), title="Step by step, of a tenth of the batches")
+    terminal.show_table(*alone_rows(result), title="What the machine takes without a pipeline")
 
 
 @app.command()
