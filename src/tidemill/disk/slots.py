@@ -29,11 +29,22 @@ def read_newest(data: bytes, number: str) -> dict[str, Any] | None:
     return max(found, key=lambda document: int(document[number]), default=None)
 
 
+def read_document(data: bytes, number: str) -> dict[str, Any] | None:
+    """The same of a file that an earlier version may have written, as JSON. `ValueError` where that is damaged."""
+    if not data.startswith(b"{"):
+        return read_newest(data, number)
+    document: dict[str, Any] = orjson.loads(data)
+    return document
+
+
 def overwrite(path: Path, document: dict[str, Any], number: str) -> None:
     """Writes the next document, not durably; its number is that of the last one and one more. One writer at a time."""
+    try:
+        newest = read_newest(path.read_bytes(), number)
+    except FileNotFoundError:
+        newest = None
     file = SlotFile(path, number)
     try:
-        newest = read_newest(path.read_bytes(), number) if path.exists() else None
         file.write({number: newest[number] + 1 if newest else 1} | document, durable=False)
     finally:
         file.close()

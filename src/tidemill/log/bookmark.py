@@ -9,7 +9,7 @@ from collections.abc import Hashable
 
 import orjson
 
-from tidemill.disk.slots import read_newest
+from tidemill.disk.slots import read_document
 from tidemill.log.entry import Tail
 from tidemill.log.store import NOTE, Store
 from tidemill.model.position import Position
@@ -50,7 +50,7 @@ class Bookmark:
 
 def _parse(data: bytes) -> Tail | None:
     try:
-        doc = orjson.loads(data) if data.startswith(b"{") else read_newest(data, NOTE)
+        doc = read_document(data, NOTE)
         return Tail(doc["offset"], Position(doc["position"])) if doc is not None else None
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return None
