@@ -12,16 +12,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import orjson
 import yaml
 
 from tests.crash.harness import SourceHarness
 from tidemill import config
 from tidemill.capture.lease import CaptureTask
+from tidemill.capture.status import read_status
 from tidemill.config.pipeline import Pipeline
 from tidemill.service.schema.changes import list_changes
 
@@ -302,10 +303,8 @@ def uncounted_changes(pipeline: Pipeline, source: SourceHarness) -> int:
 
 
 def capture_status(pipeline: Pipeline) -> dict[str, Any]:
-    with contextlib.suppress(FileNotFoundError):
-        status: dict[str, Any] = orjson.loads((pipeline.state_path / "capture.json").read_bytes())
-        return status
-    return {}
+    found = read_status(pipeline.state_path)
+    return asdict(found) if found is not None else {}
 
 
 def descendants(pid: int) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.disk.slots import SlotFile, read_newest
+from tidemill.disk.slots import SlotFile, overwrite, read_newest
 
 
 def newest(path: Path) -> dict[str, object] | None:
@@ -37,6 +37,25 @@ def test_a_write_into_a_file_that_is_there_is_one_sync_and_no_new_name(
     file.write({"number": 2})
     file.close()
     assert asked == ["fdatasync"]
+
+
+def test_what_need_not_be_on_disk_waits_for_no_disk_and_gets_no_new_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that goes to another file is work for the journal, which every `fdatasync` then waits for."""
+    path = tmp_path / "a"
+    path.write_text('{"of": "an earlier version"}')
+    overwrite(path, {"text": "first"}, "number")
+    there = path.stat().st_ino
+    asked: list[str] = []
+    for call in ("fsync", "fdatasync", "replace", "ftruncate"):
+        monkeypatch.setattr(os, call, lambda *_, call=call: asked.append(call))
+    for text in ("second", "third", "fourth"):
+        overwrite(path, {"text": text}, "number")
+        found = newest(path)
+        assert found is not None
+        assert found["text"] == text
+    assert (asked, path.stat().st_ino, os.listdir(tmp_path)) == ([], there, ["a"])
 
 
 def test_a_document_that_outgrows_its_slot_gets_a_larger_file(tmp_path: Path) -> None:

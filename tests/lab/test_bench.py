@@ -19,6 +19,7 @@ from tidemill.lab.bench.baselines import BASELINES
 from tidemill.lab.bench.formats import FormatsBench
 from tidemill.lab.bench.lanes import LanesBench
 from tidemill.lab.bench.latency import HOPS, PARTS, LatencyBench, summary
+from tidemill.lab.bench.latency.alone import time_deliveries, time_writes
 from tidemill.lab.bench.material import TABLE, Material
 from tidemill.lab.bench.plots import save_lanes, save_latency, save_scale, save_throughput
 from tidemill.lab.bench.processes import children
@@ -27,6 +28,7 @@ from tidemill.lab.bench.sensing import SensingBench
 from tidemill.lab.bench.sinks import SinksBench
 from tidemill.lab.bench.soak import MODES, SoakBench
 from tidemill.lab.bench.sqlite import SqliteBench
+from tidemill.lab.servers.kafka import Mock
 from tidemill.log import LogConfig, LogReader, LogWriter
 from tidemill.model.delivery import Receipt
 from tidemill.stream.report import BatchReport
@@ -160,6 +162,15 @@ def test_latency_is_told_hop_by_hop_and_the_hops_add_up(tmp_path: Path) -> None:
     assert found.keys() == {"events", *HOPS, *PARTS}
 
 
+def test_the_bench_of_latency_times_a_durable_write_and_a_plain_producer_by_themselves(tmp_path: Path) -> None:
+    writes = time_writes(tmp_path, per_second=100, seconds=0.2)
+    with Mock() as broker:
+        deliveries = time_deliveries(broker.bootstrap, "alone", 10, per_second=50, seconds=0.2)
+    assert (len(writes), len(deliveries)) == (20, 10)
+    assert min(*writes, *deliveries) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_sink_whose_latency_is_not_measured_is_named() -> None:
     with pytest.raises(ConfigError, match="no latency is measured to files"):
         LatencyBench(sinks=["files"], modes=["real_time"], rates=[10], seconds=1, say=print)
@@ -240,3 +251,13 @@ def test_the_bench_of_soaks_restarts_a_stream_and_sees_nothing_written_at_rest(s
     assert result["rest"]["cpu_seconds"].keys() == {"driver", "jvm", "capture", "workers"}
     assert result["rest"]["written"] == []
     assert len(said) == 3
+
+
+def test_the_bench_of_soaks_delivers_what_it_writes_to_postgresql(spark: Any) -> None:
+    bench = SoakBench(
+        pipelines=1, mode="real_time", source="postgres", sink="blackhole", minutes=0, restarts=1, rest_seconds=0,
+        rows=102_500, say=print,
+    )  # fmt: skip
+    result = bench.run(spark)
+    assert (result["source"], result["rows"]) == ("postgres", 1000 + 103_000)
+    assert [each["phase"] for each in result["samples"]] == ["started", "restart"]

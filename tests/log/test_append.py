@@ -219,6 +219,34 @@ def test_the_acknowledgement_is_seen_by_a_writer_that_runs(tmp_path: Path) -> No
     writer.close()
 
 
+def test_acknowledgements_that_follow_each_other_at_once_are_all_seen_and_make_no_new_file(tmp_path: Path) -> None:
+    """Times of files are as coarse as the clock's tick: of two changes within one, a look at them shows the first."""
+    writer = LogWriter.open(str(tmp_path), SMALL)
+    (tmp_path / "acknowledged.json").write_text('{"offset": 3, "position": "0/3"}')  # of an earlier version
+    assert writer.acknowledged() == Tail(3, Position("0/3"))
+    acknowledge(str(tmp_path), Tail(4, position(1)))
+    there = (tmp_path / "acknowledged.json").stat().st_ino
+    for number in range(5, 300):
+        acknowledge(str(tmp_path), Tail(number, position(number)))
+        assert writer.acknowledged() == Tail(number, position(number))
+    assert (tmp_path / "acknowledged.json").stat().st_ino == there
+    acknowledge(str(tmp_path), Tail(5, Position("x" * 5000)))  # back, by an operator; sets of GTIDs may be long
+    assert writer.acknowledged() == Tail(5, Position("x" * 5000))
+    writer.close()
+
+
+def test_a_torn_acknowledgement_leaves_the_one_before(tmp_path: Path) -> None:
+    for number in (1, 2):
+        acknowledge(str(tmp_path), Tail(number, position(number)))
+    path = tmp_path / "acknowledged.json"
+    data = path.read_bytes()
+    at = data.index(b'"offset":2')
+    path.write_bytes(data[: at + 9] + b"7" + data[at + 10 :])
+    writer = LogWriter.open(str(tmp_path), SMALL, base=Tail(2, position(2)))
+    assert writer.acknowledged() == Tail(1, position(1))
+    writer.close()
+
+
 def test_a_second_writer_in_the_same_directory_is_refused(tmp_path: Path) -> None:
     writer = LogWriter.open(str(tmp_path), SMALL)
     with pytest.raises(LogError, match=r"another process writes this log \(pid \d+\)"):

@@ -1,6 +1,7 @@
 """What the capture process says of itself, in one small file that the supervisor and the command line read.
 
-`capture.json` in the pipeline's state directory, replaced atomically.
+`capture.json` in the pipeline's state directory: two slots, written in place, of which one is whole. A new file a few
+times a second would be work for the file system's journal, which appends wait for (`disk/slots.py`).
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from tidemill.disk.replace import replace_file
+from tidemill.disk.slots import overwrite, read_document
 from tidemill.errors import ErrorData, TidemillError, to_data
 from tidemill.model.position import Offset, Position
 from tidemill.telemetry import events
 
-_STATUS = "capture.json"
+_STATUS, _NUMBER = "capture.json", "number"
 _INTERVAL = 0.25
 
 
@@ -92,7 +91,7 @@ class StatusFile:
     def _write(self) -> None:
         self._written, self._due = time.time(), False
         try:
-            replace_file(self._path, orjson.dumps(asdict(self._status)), durable=False)
+            overwrite(self._path, asdict(self._status), _NUMBER)
         except OSError as error:  # a full disk must not end capture because it cannot say that the disk is full
             events.warn("capture.status_not_written", error=error.strerror)
 
@@ -113,6 +112,7 @@ class StatusFile:
 def read_status(directory: Path) -> CaptureStatus | None:
     """None before the first capture process has written."""
     try:
-        return CaptureStatus(**orjson.loads((directory / _STATUS).read_bytes()))
+        found = read_document((directory / _STATUS).read_bytes(), _NUMBER)
     except FileNotFoundError:
         return None
+    return CaptureStatus(**{name: value for name, value in found.items() if name != _NUMBER}) if found else None

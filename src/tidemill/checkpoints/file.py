@@ -17,13 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
-import orjson
 from pydantic import Field
 
 from tidemill.checkpoints._shared import succeed
 from tidemill.contracts import Component, Config
 from tidemill.disk.private import make_directory, open_file
-from tidemill.disk.slots import SlotFile, read_newest
+from tidemill.disk.slots import SlotFile, read_document
 from tidemill.errors import CheckpointError
 from tidemill.model.delivery import Checkpoint
 from tidemill.retry import RetryPolicy
@@ -132,8 +131,7 @@ class FileCheckpoints(Component[FileConfig]):
 
 def _read(path: Path) -> dict[str, Any] | None:
     """None where neither line is whole."""
-    data = path.read_bytes()
-    return orjson.loads(data) if data.startswith(b"{") else read_newest(data, _NUMBER)
+    return read_document(path.read_bytes(), _NUMBER)
 
 
 def _no_checkpoint(path: Path, why: str) -> CheckpointError:

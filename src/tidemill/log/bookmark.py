@@ -1,4 +1,7 @@
-"""Small files beside the segments that say where something stands: `acknowledged.json`, `position.json`."""
+"""Small files beside the segments that say where something stands: `acknowledged.json`, `position.json`.
+
+What is written with each batch is written in place where the log is in a directory (`Store.note`).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from collections.abc import Hashable
 
 import orjson
 
+from tidemill.disk.slots import read_document
 from tidemill.log.entry import Tail
-from tidemill.log.store import Store
+from tidemill.log.store import NOTE, Store
 from tidemill.model.position import Position
 
 ACKNOWLEDGED = "acknowledged.json"
@@ -36,14 +40,17 @@ class Bookmark:
         return self._tail
 
     def put(self, tail: Tail, *, durable: bool = True) -> None:
-        data = orjson.dumps({"offset": tail.offset, "position": tail.position})
-        self._store.replace(self._name, data, durable=durable)
+        fields = {"offset": tail.offset, "position": tail.position}
+        if durable:
+            self._store.replace(self._name, orjson.dumps(fields))
+        else:
+            self._store.note(self._name, fields)
         self._seen = None
 
 
 def _parse(data: bytes) -> Tail | None:
     try:
-        doc = orjson.loads(data)
-        return Tail(doc["offset"], Position(doc["position"]))
+        doc = read_document(data, NOTE)
+        return Tail(doc["offset"], Position(doc["position"])) if doc is not None else None
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return None

@@ -10,13 +10,15 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from tidemill.disk.private import make_directory, open_file, sync_path, tighten
 from tidemill.disk.replace import replace_file, write_all
+from tidemill.disk.slots import SLOT_BYTES, overwrite
 from tidemill.errors import LogCorrupt, LogError
-from tidemill.log.store import LOCK, RESTORE
+from tidemill.log.store import LOCK, NOTE, RESTORE
 
 # A mapped file keeps its disk space when it is trimmed, so only few stay mapped.
 _MAPS = 2
@@ -57,6 +59,8 @@ class LocalStore:
             stat = os.stat(self._directory / name)
         except FileNotFoundError:
             return None
+        if stat.st_size and stat.st_size % (2 * SLOT_BYTES) == 0:
+            return self.read(name)  # of a note: two that were written within the same tick have the same times
         return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
@@ -125,6 +129,11 @@ class LocalStore:
         with self._explain(f"cannot write {name}"):
             self._make_folder(name)
             replace_file(self._directory / name, data, durable=durable and self._fsync)
+
+    def note(self, name: str, fields: dict[str, Any]) -> None:
+        with self._explain(f"cannot write {name}"):
+            self._make_folder(name)
+            overwrite(self._directory / name, fields, NOTE)
 
     def cut(self, name: str, size: int) -> None:
         if size == 0:

@@ -28,7 +28,9 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.fs as pafs
 
@@ -162,6 +164,9 @@ class ObjectStore:
             self._make_folder(name)
             with self._fs.open_output_stream(self._at(name)) as file:
                 file.write(data)
+
+    def note(self, name: str, fields: dict[str, Any]) -> None:
+        self.replace(name, orjson.dumps(fields))
 
     def cut(self, name: str, size: int) -> None:
         if size:

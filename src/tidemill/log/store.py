@@ -7,7 +7,7 @@ and when they raise `LogError` the file is as it was before, so the same call ma
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -15,6 +15,8 @@ import pyarrow.fs as pafs
 from tidemill.errors import ConfigError
 
 LOCK = "writer.lock"
+NOTE = "number"
+"""The field of a note in a directory that says which of its two slots is the newer one (`disk/slots.py`)."""
 
 RESTORE = "Restore the log from a copy, or move it away: capture then resumes from the checkpoint."
 """The way out of a log that is damaged."""
@@ -34,7 +36,7 @@ class Store(Protocol):
         """None: there is no such file. Cheap: the idle reader asks every few milliseconds."""
 
     def signature(self, name: str) -> Hashable:
-        """Differs when a file made by `replace` may have changed."""
+        """Differs when a file made by `replace` or `note` may have changed."""
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
         """What is there of the range; empty when the file is not there."""
@@ -59,6 +61,10 @@ class Store(Protocol):
 
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """A reader sees the old bytes or the new ones, never a mixture."""
+
+    def note(self, name: str, fields: dict[str, Any]) -> None:
+        """For what is written often and need not be on disk. A reader finds two slots of which one is whole, or, in an
+        object store, JSON."""
 
     def cut(self, name: str, size: int) -> None:
         """Shortens the file; at 0 it is removed."""

@@ -73,7 +73,7 @@ def latency(
 
     Percentiles in milliseconds over all events, at each rate and into each sink; by traces
     of a tenth of the batches also every step."""
-    from tidemill.lab.bench.latency import LatencyBench, rows_of, steps_rows
+    from tidemill.lab.bench.latency import LatencyBench, alone_rows, rows_of, steps_rows
     from tidemill.lab.bench.plots import save_latency
 
     _check_modes(mode or ())
@@ -92,6 +92,7 @@ def latency(
         title=f"{result['server']}, {result['place']}; milliseconds, p50 / p99",
     )
     terminal.show_table(*steps_rows(result), title="Step by step, of a tenth of the batches")
+    terminal.show_table(*alone_rows(result), title="What the machine takes without a pipeline")
 
 
 @app.command()
@@ -357,6 +358,7 @@ def soak(
     restarts: Annotated[int, typer.Option(min=0, help="Restarts of it after that, in the same session.")] = 20,
     pipelines: Annotated[int, typer.Option(min=1, help="Pipelines in the session; all but one are idle.")] = 1,
     mode: Annotated[str, typer.Option(help="real_time or micro_batch.")] = "real_time",
+    source: Annotated[str, typer.Option(help="sqlite or postgres: what the first pipeline reads.")] = "sqlite",
     sink: Annotated[str, typer.Option(help="blackhole, files or kafka.")] = "blackhole",
     rows: Annotated[int, typer.Option(min=1, help="Row changes written at a time.")] = 100_000,
     rest_seconds: Annotated[float, typer.Option(min=0, help="How long everything is watched at rest.")] = 60,
@@ -364,21 +366,21 @@ def soak(
 ) -> None:
     """Memory over time and over restarts; CPU and writes at rest.
 
-    From SQLite files, in one Spark session. Memory by process, shared pages counted once."""
+    All but the first read SQLite files, in one Spark session. Memory by process, shared pages counted once."""
     from tidemill.lab.bench.show import show_soak
-    from tidemill.lab.bench.soak import MODES, SINKS, SoakBench
+    from tidemill.lab.bench.soak import MODES, SINKS, SOURCES, SoakBench
 
-    for name, given, known in (("trigger", mode, MODES), ("sink", sink, SINKS)):
+    for name, given, known in (("trigger", mode, MODES), ("source", source, SOURCES), ("sink", sink, SINKS)):
         if given not in known:
             raise ConfigError(f'no {name} of this bench is called "{given}"', fix=f"Give {' or '.join(known)}.")
     result = SoakBench(
         pipelines=pipelines, mode=mode, sink=sink, minutes=minutes, restarts=restarts, rest_seconds=rest_seconds,
-        rows=rows, say=(lambda text: None) if as_json else terminal.say,
+        rows=rows, say=terminal.progress, source=source,
     ).run()  # fmt: skip
     if as_json:
         terminal.show_json(result)
         return
-    show_soak(result, f"{pipelines} pipelines, {mode}, {sink}; at rest: {result['rest']}")
+    show_soak(result, f"{pipelines} pipelines, {mode}, {source} to {sink}; at rest: {result['rest']}")
 
 
 @app.command()

@@ -1,23 +1,23 @@
 """What pipelines hold and use over time: memory under load and over restarts, and memory, CPU and writes at rest.
 
-All pipelines run in one Spark session, from SQLite files. The first one gets rows; the others wait for changes that
-never come. Memory is PSS: a page that several processes share counts once. CPU is user and system time, which depends
-less on what else the machine does than time by the clock.
+All pipelines run in one Spark session. The first one gets rows, from a SQLite file or a PostgreSQL; the others, from
+SQLite files, wait for changes that never come. Memory is PSS: a page that several processes share counts once. CPU is
+user and system time, which depends less on what else the machine does than time by the clock.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill import config
 from tidemill.errors import DeliveryError
 from tidemill.lab.bench.processes import cpu_seconds, sizes
+from tidemill.lab.bench.soak_load import AT_ONCE, PostgresLoad, SoakLoad, SqliteLoad
 from tidemill.lab.servers.kafka import local_kafka
 from tidemill.service.run.capture_fork_server import keep_fork_server
 from tidemill.service.run.spark_session import begin_java
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 SINKS = ("blackhole", "files", "kafka")
 MODES = ("real_time", "micro_batch")
-_TABLE = "CREATE TABLE soak (id INTEGER PRIMARY KEY, customer INT, amount DECIMAL(12,2), note TEXT)"
+SOURCES = ("sqlite", "postgres")
 _LIMIT_SECONDS = 900.0
 _LOOK_SECONDS = 0.1
-_AT_ONCE = 1000
 
 
 class SoakBench:
     def __init__(
         self, *, pipelines: int, mode: str, sink: str, minutes: float, restarts: int, rest_seconds: float, rows: int,
-        say: Callable[[str], None],
+        say: Callable[[str], None], source: str = "sqlite",
     ) -> None:  # fmt: skip
         """`rows` are written before each restart, and again and again for `minutes`: as fast as they are delivered."""
         self._pipelines, self._mode, self._sink, self._say = pipelines, mode, sink, say
+        self._source = source
         self._minutes, self._restarts, self._rest_seconds, self._rows = minutes, restarts, rest_seconds, rows
         self._samples: list[dict[str, Any]] = []
         self._written = 0
@@ -63,7 +63,7 @@ class SoakBench:
             before = cpu_seconds()
             self._runtime.start(*self._names)
             self._until(self._all_stand, "not every pipeline streams")  # rows that come before would not be captured
-            self._deliver(_AT_ONCE)
+            self._deliver(AT_ONCE)
             started = _difference(cpu_seconds(), before)
             self._sample("started")
             end = time.monotonic() + 60 * self._minutes
@@ -75,8 +75,8 @@ class SoakBench:
                 self._deliver(self._rows)
                 self._sample("restart")
             return {
-                "pipelines": self._pipelines, "mode": self._mode, "sink": self._sink, "rows": self._written,
-                "start_cpu_seconds": started, "rest": self._rest(), "samples": self._samples,
+                "pipelines": self._pipelines, "mode": self._mode, "source": self._source, "sink": self._sink,
+                "rows": self._written, "start_cpu_seconds": started, "rest": self._rest(), "samples": self._samples,
             }  # fmt: skip
 
     def _documents(self, stack: ExitStack) -> list[config.Pipeline]:
@@ -89,37 +89,33 @@ class SoakBench:
             settings["kafka"] = f"brokers: '{broker.bootstrap}', topic: soak"
         loaded = []
         for number in range(self._pipelines):
-            file = self._folder / f"soak-{number:04}.db"
-            with closing(sqlite3.connect(file)) as db:
-                db.execute("PRAGMA journal_mode = wal")
-                db.execute(_TABLE)
+            name = f"soak-{number:04}"
+            load: SoakLoad
+            if self._source == "postgres" and not number:
+                load = PostgresLoad(stack, name)
+            else:
+                load = SqliteLoad(self._folder / f"{name}.db", name)
+            if not number:
+                self._load = load
             sink = self._sink if not number else "blackhole"
-            document = self._folder / f"soak-{number:04}.yaml"
+            document = self._folder / f"{name}.yaml"
             document.write_text(f"""
-metadata: {{name: soak-{number:04}}}
+metadata: {{name: {name}}}
 spec:
-  source: {{type: sqlite, config: {{id: soak-{number:04}, path: {file}}}}}
+  source: {load.source}
   sinks: [{{type: {sink}, config: {{id: out-{number:04}, {settings[sink]}}}}}]
   trigger: {{mode: {self._mode}}}
   state_dir: {self._folder / "state"}
 """)
             loaded += config.load(document)
-        self._file, self._state = self._folder / "soak-0000.db", self._folder / "state"
+        self._state = self._folder / "state"
         return loaded
 
     # ---------------------------------------------------------------- phases
 
     def _deliver(self, rows: int) -> None:
         """Returns when the first pipeline's sink has them."""
-        with closing(sqlite3.connect(self._file, timeout=60)) as db:
-            for first in range(self._written, self._written + rows, _AT_ONCE):
-                last = min(first + _AT_ONCE, self._written + rows)
-                db.executemany(
-                    "INSERT INTO soak VALUES (?, ?, ?, ?)",
-                    [(n, n % 1000, n % 100_000 / 100, f"note number {n}") for n in range(first, last)],
-                )
-                db.commit()
-        self._written += rows
+        self._written = self._load.write(rows)
         self._until(self._is_delivered, "the rows were not delivered")
 
     def _is_delivered(self) -> bool:

@@ -9,7 +9,9 @@ A tenth of the appends is traced besides, and these hops are told step by step (
 
 The first clock is the server's at commit, the others are those of this machine, where the server runs too. All events
 of a batch share its later hops. Percentiles are over events. On a cluster (`lab/bench/latency/place.py`) the log is on
-S3, and a block counts as logged before its index record is put: that request belongs to the second hop.
+S3, and a block counts as logged before its index record is put: that request belongs to the second hop. What the
+machine takes without a pipeline, for a durable write and for a delivery to the same broker, is told beside it
+(`lab/bench/latency/alone.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from tidemill import config
 from tidemill.errors import ConfigError, DeliveryError
 from tidemill.lab.bench import load
 from tidemill.lab.bench.drain import LIMIT_SECONDS, Observed, prime
+from tidemill.lab.bench.latency.alone import time_deliveries, time_writes
 from tidemill.lab.bench.latency.place import BenchPlace
 from tidemill.lab.bench.processes import ProcessSampler
 from tidemill.lab.servers.kafka import local_kafka
@@ -58,6 +61,7 @@ _SAMPLE_SECONDS = 5.0
 _WATCH_SECONDS = 0.1  # as the supervisor does
 _TRACED = 0.1  # of the appends: of them all, a batch would take a fraction of a millisecond longer
 _EXPORT_MILLISECONDS = 200
+_ALONE_SECONDS = 5.0
 
 
 class LatencyBench:
@@ -74,6 +78,7 @@ class LatencyBench:
         self._sinks, self._cluster = sinks or known, cluster
         self._modes, self._rates, self._seconds, self._say = modes, rates, seconds, say
         self._at_once = at_once
+        self._bootstrap = ""  # of the Kafka, where there is one
 
     def run(self) -> dict[str, Any]:
         with ExitStack() as stack:
@@ -100,6 +105,7 @@ class LatencyBench:
                 "seconds": self._seconds,
                 "at_once": self._at_once,
                 "measured": measured,
+                "alone": [self._alone(rate) for rate in self._rates],
             }
 
     def _settings(self, sink: str, stack: ExitStack) -> str:
@@ -108,6 +114,7 @@ class LatencyBench:
                 cache = Path(".services/kafka").absolute()
                 broker = local_kafka(self._scratch / "kafka", cache, address=self._place.address)
                 stack.callback(broker.stop)
+                self._bootstrap = broker.bootstrap
                 return f"brokers: '{broker.bootstrap}', topic: latency"
             case "postgres":
                 copy = stack.enter_context(self._database.database("copy"))
@@ -159,12 +166,25 @@ spec:
 
     def _offer(self, run: Observed, rate: int, seconds: float) -> None:
         """Returns when the last of these events has its checkpoint."""
-        at_once = self._at_once or max(1, rate // 100)
+        at_once = self._events_at_once(rate)
         due = run.delivered + load.count(rate, seconds, at_once)
         with load.client(self._database.dsn(), rate, seconds, at_once) as client:
             self._await(run, lambda: bool(client.exitcode) or run.delivered >= due)
             if client.exitcode:
                 raise DeliveryError("the load did not come to its end", where=run.pipeline.name)
+
+    def _events_at_once(self, rate: int) -> int:
+        return self._at_once or max(1, rate // 100)
+
+    def _alone(self, rate: int) -> dict[str, Any]:
+        """Nothing of a pipeline runs any more."""
+        at_once, seconds = self._events_at_once(rate), min(self._seconds, _ALONE_SECONDS)
+        often = rate / at_once
+        found: dict[str, Any] = {"rate": rate, "write": _percentiles(time_writes(self._scratch, often, seconds))}
+        if self._bootstrap:
+            waits = time_deliveries(self._bootstrap, "alone", at_once, often, seconds)
+            found["kafka"] = _percentiles(waits)
+        return found
 
     def _steps(self, since: int) -> dict[str, Any]:
         """Of batches that began after that time; empty without the library that exports traces."""
@@ -196,6 +216,15 @@ def rows_of(result: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
             *(f"{one[each]['p50']} / {one[each]['p99']}" for each in columns),
         )
         for one in result["measured"]
+    ]
+
+
+def alone_rows(result: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """What the machine takes by itself."""
+    columns = ("write", "kafka")
+    return ["events/s", "one fdatasync", "a plain producer"], [
+        (f"{one['rate']:,}", *(f"{one[each]['p50']} / {one[each]['p99']}" if each in one else "" for each in columns))
+        for one in result["alone"]
     ]
 
 
