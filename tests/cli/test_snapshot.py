@@ -10,8 +10,10 @@ import pytest
 from tests.support.blocks import make_table
 from tests.support.terminal import Terminal
 from tidemill import config
+from tidemill.contracts import SnapshotRecord
 from tidemill.model.position import Position
-from tidemill.model.snapshot import Chunk, ChunkState, SnapshotTable, TableState
+from tidemill.model.snapshot import Chunk, ChunkState, SnapshotState, SnapshotTable, TableState
+from tidemill.state.snapshots import SqlSnapshotStore
 
 DOCUMENT = """\
 metadata: {name: orders}
@@ -80,6 +82,29 @@ def test_a_table_that_a_cancelled_snapshot_did_not_finish_is_cancelled_too(tidem
     assert [(table["name"], table["state"]) for table in said["tables"]] == [
         ("public.done", "ready"), ("public.half", "cancelled"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("request_", ["pause", "resume", "cancel"])
+def test_a_request_that_comes_as_the_snapshot_ends_does_not_bring_it_back(
+    tidemill: Terminal, file: Path, monkeypatch: pytest.MonkeyPatch, request_: str
+) -> None:
+    """Paused, it was under way again until somebody resumed it, and those after it waited; resumed, a cancelled one
+    was gone on with."""
+    tidemill("snapshot", "start", file)
+    (pipeline,) = config.load(file)
+    with closing(pipeline.build_state()) as state:
+        look = type(state.snapshots).active
+
+        def look_before(store: SqlSnapshotStore, pipeline: str) -> SnapshotRecord | None:
+            found = look(store, pipeline)
+            store.set_state(pipeline, 1, SnapshotState.DONE)
+            return found
+
+        monkeypatch.setattr(SqlSnapshotStore, "active", look_before)
+        answer = tidemill("snapshot", request_, file)
+        assert answer.code != 0
+        assert "is under way" in answer.err
+        assert state.snapshots.records("orders")[0].state is SnapshotState.DONE
 
 
 def test_the_snapshot_under_way_is_shown_however_many_wait_for_it(tidemill: Terminal, file: Path) -> None:

@@ -47,6 +47,17 @@ def test_snapshots_are_numbered_and_the_oldest_that_is_not_over_is_active(opener
     assert other.records("orders")[1].ended == AT
 
 
+def test_a_snapshot_that_is_over_stays_so_whoever_saw_it_before(opener: Opener) -> None:
+    store, late = opener().snapshots, opener().snapshots
+    for ended in (SnapshotState.DONE, SnapshotState.CANCELLED, SnapshotState.FAILED):
+        record = store.begin("orders", "asked for", (), "", AT)
+        assert store.set_state("orders", record.id, SnapshotState.PAUSED)
+        assert store.set_state("orders", record.id, ended, AT)
+        for state in SnapshotState:
+            assert not late.set_state("orders", record.id, state)
+        assert (store.records("orders")[0].state, store.records("orders")[0].ended) == (ended, AT)
+
+
 def test_a_proven_observation_is_kept(opener: Opener) -> None:
     store = opener().snapshots
     record = store.begin("orders", "", (), "", AT)

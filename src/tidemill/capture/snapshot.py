@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tidemill.capture.copied_tables import find_copied
+from tidemill.capture.copied_tables import find_copied, is_filtered
 from tidemill.capture.portions import Portions
 from tidemill.capture.shared_windows import SharedWindows
 from tidemill.capture.trace import AppendTracer
@@ -192,8 +192,11 @@ class ChunkAdopter:
             if None in self._copying.values() and not self._store.records(self._pipeline, 1):
                 self._copying = self._give_up(self._copying)
         tables = self._store.tables(self._pipeline, record.id) if record is not None else []
-        going = {table.name for table in tables if table.state not in (TableState.READY, TableState.FAILED)}
-        going -= self._filtered
+        going = {
+            table.name for table in tables
+            if table.state not in (TableState.READY, TableState.FAILED)
+            and not is_filtered(table.structure, self._filtered)
+        }  # fmt: skip
         if record is not None and record.where:
             going = set()
         elif record is not None and not tables:

@@ -111,8 +111,8 @@ class SnapshotStore(Protocol):
     def active(self, pipeline: str) -> SnapshotRecord | None:
         """The oldest that is neither done nor cancelled nor failed."""
 
-    def set_state(self, pipeline: str, snapshot: int, state: SnapshotState, at: str = "") -> None:
-        """`at`: when it ended."""
+    def set_state(self, pipeline: str, snapshot: int, state: SnapshotState, at: str = "") -> bool:
+        """`at`: when it ended. False, and nothing changes, if it is over already: who asked saw it as it was before."""
 
     def save_observation(self, pipeline: str, snapshot: int, since: Offset, observation: str) -> None: ...
 

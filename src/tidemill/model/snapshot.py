@@ -54,7 +54,8 @@ class SnapshotTable:
     that chunks are cut by, empty where the table can only be read as one. `parts` are the partitions that hold its
     rows, in words of the reader; a plain table is one part without a name. `estimate` is a number of rows, -1 if
     unknown. `high`: the structure holds at this position of the stream or before it. `token` is what the reader wants
-    to know of the table when it reads it: by what it tells that the structure changed, in words of its own."""
+    to know of the table when it reads it: by what it tells that the structure changed, in words of its own. `where`:
+    the filter that holds for all of its copy, empty for none; None where the document says."""
 
     table: Table
     key: tuple[str, ...]
@@ -62,6 +63,7 @@ class SnapshotTable:
     high: Position
     parts: tuple[str, ...] = ("",)
     token: str = ""
+    where: str | None = None
 
     @property
     def name(self) -> str:
@@ -70,7 +72,7 @@ class SnapshotTable:
     def to_json(self) -> str:
         doc = {
             "table": self.table.to_json().decode(), "key": self.key, "estimate": self.estimate, "high": self.high,
-            "parts": self.parts, "token": self.token,
+            "parts": self.parts, "token": self.token, "where": self.where,
         }  # fmt: skip
         return orjson.dumps(doc).decode()
 
@@ -80,7 +82,7 @@ class SnapshotTable:
         doc: dict[str, Any] = orjson.loads(text)
         return SnapshotTable(
             Table.from_json(doc["table"]), tuple(doc["key"]), doc["estimate"], Position(doc["high"]),
-            tuple(doc["parts"]), doc["token"],
+            tuple(doc["parts"]), doc["token"], doc.get("where"),
         )  # fmt: skip
 
 

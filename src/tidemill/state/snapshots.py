@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TABLES = ("snapshots", "snapshot_tables", "snapshot_chunks", "known_tables")
 
+_UNDER_WAY = (str(SnapshotState.RUNNING), str(SnapshotState.PAUSED))
 _RECORD = "id, why, state, began, ended, tables, condition, since, observation, cursor_offset, mark, recovers_from"
 _MINE = "pipeline = ? AND snapshot = ?"
 _ONE = f"{_MINE} AND table_number = ? AND number = ? AND state = ? AND tries = ?"
@@ -55,17 +56,20 @@ class SqlSnapshotStore:
         return self._records("pipeline = ? ORDER BY id DESC LIMIT ?", pipeline, limit)
 
     def active(self, pipeline: str) -> SnapshotRecord | None:
-        found = self._records(
-            "pipeline = ? AND state IN (?, ?) ORDER BY id LIMIT 1",
-            pipeline, str(SnapshotState.RUNNING), str(SnapshotState.PAUSED),
-        )  # fmt: skip
+        found = self._records("pipeline = ? AND state IN (?, ?) ORDER BY id LIMIT 1", pipeline, *_UNDER_WAY)
         return found[0] if found else None
 
-    def set_state(self, pipeline: str, snapshot: int, state: SnapshotState, at: str = "") -> None:
-        self._write(
-            pipeline, "UPDATE snapshots SET state = ?, ended = ? WHERE pipeline = ? AND id = ?",
-            str(state), at, pipeline, snapshot,
-        )  # fmt: skip
+    def set_state(self, pipeline: str, snapshot: int, state: SnapshotState, at: str = "") -> bool:
+        with self._database.writing(pipeline) as run:
+            ((now,),) = run("SELECT state FROM snapshots WHERE pipeline = ? AND id = ?", pipeline, snapshot)
+            if now not in _UNDER_WAY:
+                return False
+            run(
+                "UPDATE snapshots SET state = ?, ended = ? WHERE pipeline = ? AND id = ?",
+                str(state), at, pipeline, snapshot,
+            )  # fmt: skip
+            failpoint("state.before_commit")
+        return True
 
     def save_observation(self, pipeline: str, snapshot: int, since: Offset, observation: str) -> None:
         self._write(

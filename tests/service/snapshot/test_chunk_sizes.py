@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -32,8 +33,6 @@ def adopt(log: LogWriter, id: str) -> None:
 
 def test_chunks_are_small_beside_changes_only(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = ChunkSizes(LARGE, LogReader(log.store))
-    log.append(make_change(3))
-    assert sizes.look(log.tail.offset) == LARGE, "what came before the copy says nothing"
     adopt(log, "one")
     assert sizes.look(log.tail.offset) == LARGE, "what the copy itself brings is no change"
     log.append(make_change(3))
@@ -41,6 +40,24 @@ def test_chunks_are_small_beside_changes_only(log: LogWriter, monkeypatch: pytes
     assert sizes.look(log.tail.offset) == SMALL
     assert sizes.look(log.tail.offset) == SMALL, "for a while"
     monkeypatch.setattr(chunk_sizes, "QUIET_SECONDS", 0.0)
+    assert sizes.look(log.tail.offset) == LARGE
+
+
+def test_the_first_chunks_of_a_copy_that_begins_beside_changes_are_small(log: LogWriter) -> None:
+    """They had 50,000 rows, and some of them were read before the first look that found a change."""
+    log.append(make_change(3))
+    sizes = ChunkSizes(LARGE, LogReader(log.store))
+    assert sizes.look(log.tail.offset) == SMALL
+    assert sizes.ahead < ChunkSizes(LARGE, LogReader(log.store)).ahead, "and fewer of them are read ahead"
+
+
+def test_what_came_long_before_a_copy_says_nothing(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append(make_change(3))
+    later = time.time() + 60
+    monkeypatch.setattr(chunk_sizes.time, "time", lambda: later)
+    sizes = ChunkSizes(LARGE, LogReader(log.store))
+    assert sizes.look(log.tail.offset) == LARGE
+    adopt(log, "one")
     assert sizes.look(log.tail.offset) == LARGE
 
 

@@ -250,6 +250,28 @@ def test_a_row_that_comes_while_an_extra_one_is_deleted_stays(
         assert verdict.is_equal
 
 
+@pytest.mark.parametrize("sink", ["postgres", "clickhouse", "starrocks", "files"])
+def test_a_row_whose_key_only_the_source_takes_for_another_one_is_extra(
+    sink: str, servers: SinkServers, postgres18: Postgres, tmp_path: Path
+) -> None:
+    """The source's collation finds `A` under `a`: the sink's row `a` was taken for it, and the table for equal."""
+    with (
+        postgres18.database(f"cased_{sink}") as dsn,
+        psycopg.connect(dsn, autocommit=True) as db,
+        verified_pair("postgres", dsn, ["public.t"], servers.sink(sink, tmp_path), tmp_path) as pair,
+    ):
+        db.execute("CREATE EXTENSION citext")
+        db.execute("CREATE TABLE t (id citext PRIMARY KEY, v text)")
+        db.execute("INSERT INTO t VALUES ('a', 'one'), ('B', 'two')")
+        pair.pipeline.build_source().setup()
+        pair.copy()
+        db.execute("DELETE FROM t WHERE id = 'a'")
+        db.execute("INSERT INTO t VALUES ('A', 'one')")
+        pair.copy()  # what the gap deleted stays
+        (verdict,) = verify(pair.pipeline, options=VerifyOptions(wait_seconds=0))
+        assert [(key.key, key.fault) for key in verdict.keys] == [(("a",), RowFault.EXTRA)]
+
+
 def _tables(pipeline: config.Pipeline) -> list[Any]:
     source: Any = pipeline.build_source()
     with closing(source.snapshot_reader()) as reader:

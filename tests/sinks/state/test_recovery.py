@@ -14,6 +14,7 @@ import pytest
 
 from tests.sinks.state.support import (
     DELETE,
+    ID,
     INSERT,
     UPDATE,
     Destination,
@@ -140,6 +141,57 @@ def test_a_key_that_changes_with_columns_left_out_is_noted(postgres_there: Postg
     there.write(moving, start=SINCE, sink=sink)
     assert sink.end_recovery(T, "orders", SINCE, remove=True) == 4
     assert there.rows() == [(9, "moved", "n")]
+
+
+_WIDENED = {
+    "numeric(5,2) to numeric(8,4)": ("numeric(5,2)", "numeric(8,4)", pa.string(), pa.string(), "2.50", "7.1234"),
+    "varchar(3) to varchar(9)": ("character varying(3)", "character varying(9)", pa.string(), pa.string(), "b", "long"),
+    "integer to bigint": ("integer", "bigint", pa.int32(), pa.int64(), 2, 5_000_000_000),
+    "integer to text": ("integer", "text", pa.int32(), pa.string(), 2, "two"),
+    "timestamp(0) to timestamp(6)": (
+        "timestamp(0) without time zone", "timestamp(6) without time zone", pa.timestamp("us"), pa.timestamp("us"),
+        1_000_000, 1_750_000,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("widened", _WIDENED)
+def test_keys_that_become_wider_in_a_recovery_are_noted_as_they_are_written(
+    postgres_there: PostgresThere, widened: str
+) -> None:
+    """Numbers and times were rounded as the old type has it, so that living rows were removed; of other types keys
+    could not be noted, and their events became dead letters or stopped the sink."""
+    there, _, db = postgres_there
+    before, after, held, holds, kept, late = _WIDENED[widened]
+    narrow, wide = (
+        structure("t", column("id", kind, arrow, nullable=False), *T.columns[1:], version=version)
+        for version, (kind, arrow) in enumerate([(before, held), (after, holds)], 1)
+    )
+    gone = "a" if held == pa.string() and kept == "b" else "1.25" if held == pa.string() else 1
+    there.write(changes(narrow, *[(INSERT, None, {"id": id, "name": "old", "note": "n"}) for id in (gone, kept)]))
+    there.sink().begin_recovery([narrow], "orders", SINCE)
+    for at, (table, id) in enumerate([(narrow, kept), (wide, late)]):
+        read = changes(table, (Op.READ, None, {"id": id, "name": f"new {at}", "note": "n"}), first=SINCE + at)
+        there.write(read, start=SINCE + at)
+    assert there.sink().end_recovery(wide, "orders", SINCE, remove=True) == 1
+    assert db.execute("SELECT name FROM t ORDER BY name").fetchall() == [("new 0",), ("new 1",)]
+
+
+def test_a_key_whose_new_type_does_not_take_what_was_noted_ends_the_recovery_and_says_so(
+    postgres_there: PostgresThere,
+) -> None:
+    there, _, db = postgres_there
+    old = structure("t", column("id", "text", pa.string(), nullable=False), *T.columns[1:])
+    there.write(changes(old, (INSERT, None, {"id": "one", "name": "old", "note": "n"})))
+    there.sink().begin_recovery([old], "orders", SINCE)
+    read = (Op.READ, None, {"id": "two", "name": "new", "note": "n"})
+    there.write(changes(old, read, first=SINCE), start=SINCE)
+    db.execute("ALTER TABLE t ALTER COLUMN id TYPE bigint USING length(id) + length(name) * 10 + ascii(id)")
+    wide = structure("t", ID, *T.columns[1:], version=2)
+    there.write(changes(wide, (Op.READ, None, row(7, "new")), first=SINCE + 1), start=SINCE + 1)
+    with pytest.raises(Refused, match="whose key changed"):
+        there.sink().end_recovery(wide, "orders", SINCE, remove=True)
+    assert len(there.rows()) == 3
 
 
 @pytest.mark.parametrize("when", ["before the recovery", "in the recovery"])

@@ -1,7 +1,8 @@
-"""How many rows a chunk has.
+"""How many rows a chunk has, and how many chunks are read ahead.
 
-It becomes visible as a whole, and a change that commits after that is delivered after it: so while changes come, chunks
-are small (`capture/portions.py`).
+A chunk becomes visible as a whole, and a change that commits after that is delivered after it: so while changes come,
+chunks are small (`capture/portions.py`). And they are adopted slowly then: what is read far ahead takes the processor
+from those that deliver, and waits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
 
 _BESIDE_CHANGES_ROWS = 8192
+_AHEAD, _AHEAD_BESIDE_CHANGES = 24, 3
 
 
 class ChunkSizes:
@@ -21,19 +23,23 @@ class ChunkSizes:
     def __init__(self, most: int, log: LogReader) -> None:
         self._most, self._log = most, log
         self._seen: Offset = -1
-        self._changed_at = -QUIET_SECONDS
+        self._looked_at = self._changed_at = -QUIET_SECONDS
         self.rows = most
         """Of the chunks that are planned now."""
+        self.ahead = _AHEAD
+        """Chunks that each reader may have at a time, and as many that may be read and not adopted."""
 
     def look(self, tail: Offset) -> int:
         """`rows`, with the log's end at `tail`."""
-        if self._seen < 0 or self._log.head() > self._seen:
-            self._seen = tail
+        now = time.monotonic()
+        if self._seen < 0 or now - self._looked_at > QUIET_SECONDS or self._log.head() > self._seen:
+            self._seen = self._log.offset_at(int((time.time() - QUIET_SECONDS) * 1000))
         if self._seen < tail:
             found = self._log.entries(self._seen)
             if any(not ref.is_copied for entry in found for ref in entry.blocks):
-                self._changed_at = time.monotonic()
-            self._seen = tail
-        beside_changes = time.monotonic() - self._changed_at < QUIET_SECONDS
+                self._changed_at = now
+        self._seen, self._looked_at = tail, now
+        beside_changes = now - self._changed_at < QUIET_SECONDS
         self.rows = min(self._most, _BESIDE_CHANGES_ROWS) if beside_changes else self._most
+        self.ahead = _AHEAD_BESIDE_CHANGES if beside_changes else _AHEAD
         return self.rows

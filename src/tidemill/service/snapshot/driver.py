@@ -25,10 +25,10 @@ from tidemill.service.snapshot.left_over import Delivered, LeftOver
 from tidemill.service.snapshot.moved_rows import find_moved
 from tidemill.service.snapshot.observations import Observations
 from tidemill.service.snapshot.plan import (
-    ADDED,
     OVER,
     AddedTables,
-    find_tables,
+    filter_of,
+    find_again,
     is_small,
     newest_tables,
     now,
@@ -36,6 +36,7 @@ from tidemill.service.snapshot.plan import (
     plan_chunks,
     settings_of,
     state_of,
+    tables_of,
 )
 from tidemill.service.snapshot.readers import Assignment, ChunkReaders, Finding
 from tidemill.service.snapshot.refusals import Refusals
@@ -160,11 +161,9 @@ class SnapshotDriver:
 
     def _begin(self, record: SnapshotRecord, reader: SnapshotReader) -> list[TableCopy]:
         self._readers.begin(self._count_readers(), reader)  # they are there when capture knows the tables
-        exact = record.why == ADDED
-        found = find_tables(reader, record.tables) if exact else reader.tables(record.tables)
+        found = tables_of(record, self._config, reader)
         if not found:
-            # Without names there is nothing to miss: the pipeline has no table yet.
-            self._end(record, SnapshotState.FAILED if record.tables else SnapshotState.DONE)
+            self._end(record, SnapshotState.FAILED if record.tables else SnapshotState.DONE)  # or there is none yet
             events.warn("snapshot.nothing_to_copy", snapshot=record.id, tables=",".join(record.tables))
             return []
         self._store.add_tables(self._name, record.id, found)
@@ -185,20 +184,21 @@ class SnapshotDriver:
         if record.recovers_from >= 0 and not self._remove_left_over(record, tables):
             return False
         failed = [table for table in tables if table.state is TableState.FAILED]
-        self._end(record, SnapshotState.FAILED if failed else SnapshotState.DONE)
-        events.emit("snapshot.ended", snapshot=record.id, rows=sum(t.rows for t in tables), failed=len(failed))
+        if self._end(record, SnapshotState.FAILED if failed else SnapshotState.DONE):  # else it was cancelled meanwhile
+            events.emit("snapshot.ended", snapshot=record.id, rows=sum(t.rows for t in tables), failed=len(failed))
         return True
 
     def _remove_left_over(self, record: SnapshotRecord, tables: Sequence[TableCopy]) -> bool:
         if self._left_over is None:
             tables = self._store.tables(self._name, record.id)
-            self._left_over = LeftOver(self._pipeline, record, tuple(self._config.filters), self._delivered)
+            self._left_over = LeftOver(self._pipeline, record, self._delivered)
         return self._left_over.remove(tables)
 
-    def _end(self, record: SnapshotRecord, state: SnapshotState) -> None:
-        self._store.set_state(self._name, record.id, state, now())
+    def _end(self, record: SnapshotRecord, state: SnapshotState) -> bool:
+        ended = self._store.set_state(self._name, record.id, state, now())
         self.tables = tuple(self._store.tables(self._name, record.id))
         self.floor = None
+        return ended
 
     def _read(self, record: SnapshotRecord, tables: Sequence[TableCopy], reader: SnapshotReader) -> float:
         """Takes what was read, gives what is next, and listens to the readers for a while."""
@@ -244,12 +244,11 @@ class SnapshotDriver:
         by_number = {table.number: table for table in tables if table.registered and table.state not in OVER}
         if time.monotonic() < self._next_read:
             return ()
-        room = readers.room(count)
-        if config.max_rows_per_second:
-            room = max(0, min(room, count - sum(1 for _ in readers.assignments())))
-        rows = self._sizes.look(self._log.tail().offset)
+        rows, ahead = self._sizes.look(self._log.tail().offset), self._sizes.ahead
+        reading = sum(1 for _ in readers.assignments())
+        room = min(readers.room(count), count * (1 if config.max_rows_per_second else ahead) - reading)
         staged = sum(c.rows for c in self._chunks(record, ChunkState.STAGED))
-        if not room or staged > _STAGED_CHUNKS * count * rows:
+        if room <= 0 or staged > min(ahead, _STAGED_CHUNKS) * count * rows:
             return ()
         small = sum(1 for table in by_number.values() if is_small(table, rows))
         wanted = room + min(small, _SMALL_TABLES * room)
@@ -283,7 +282,7 @@ class SnapshotDriver:
         """About `wanted` chunks more, of the first tables that have some left; saved together."""
         logged, plans, refused = self._log.tail().offset, [], {}
         for table in tables:
-            parts = [self._config.filters.get(table.name, ""), record.where]
+            parts = filter_of(table.structure, self._config), record.where
             where = " AND ".join(f"({part})" for part in parts if part)
             chunks: list[Chunk] = []
             known = table
@@ -365,13 +364,13 @@ class SnapshotDriver:
             self._next_read = max(self._next_read, time.monotonic() + _UNPROVEN_SECONDS)
 
     def _describe_again(self, record: SnapshotRecord, name: str, reader: SnapshotReader) -> None:
-        found = find_tables(reader, [name])
-        if not found:
+        found = find_again(reader, name, self._store.tables(self._name, record.id))
+        if found is None:
             error = TidemillError(f"{name} is not there any more, or not captured", where=f"snapshot {record.id}")
             self._fail(record, name, error)
             return
         events.emit("snapshot.structure_changed", table=name)
-        self._store.forget_structure(self._name, record.id, name, found[0])
+        self._store.forget_structure(self._name, record.id, name, found)
 
     def _fail(self, record: SnapshotRecord, name: str, error: TidemillError) -> None:
         self._store.set_table_state(self._name, record.id, name, TableState.FAILED, error=error.what, fix=error.fix)

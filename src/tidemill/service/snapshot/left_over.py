@@ -6,7 +6,7 @@ written is not in the source (contracts/recovery.py), so it does not matter when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from tidemill.config.advice import fill_in
@@ -16,6 +16,7 @@ from tidemill.errors import Refused, TidemillError, is_retryable
 from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
 from tidemill.model.snapshot import TableState
+from tidemill.service.snapshot.plan import filter_of, settings_of
 from tidemill.telemetry import events
 from tidemill.telemetry.failpoints import failpoint
 
@@ -26,11 +27,9 @@ Delivered = Callable[[str], Offset | None]
 class LeftOver:
     """Of one snapshot; `remove` is called until it says that it is done."""
 
-    def __init__(
-        self, pipeline: Pipeline, record: SnapshotRecord, filtered: Collection[str], delivered: Delivered
-    ) -> None:
-        self._pipeline, self._since = pipeline, record.recovers_from
-        self._filtered, self._delivered = frozenset(filtered), delivered
+    def __init__(self, pipeline: Pipeline, record: SnapshotRecord, delivered: Delivered) -> None:
+        self._pipeline, self._since, self._delivered = pipeline, record.recovers_from, delivered
+        self._config = settings_of(pipeline)
         self._wanted = LogReader(pipeline.log_uri).tail().offset  # the whole copy stands before it
         self._done: set[str] = set()
         self._ended: set[tuple[str, str]] = set()  # sinks, each with a table whose left-over rows are gone
@@ -62,7 +61,7 @@ class LeftOver:
             if (name, copy.name) in self._ended:
                 continue
             table = copy.structure.table
-            whole = copy.state is TableState.READY and copy.name not in self._filtered and not given_up
+            whole = copy.state is TableState.READY and not filter_of(copy.structure, self._config) and not given_up
             try:
                 removed = sink.end_recovery(table, self._pipeline.source_id, self._since, remove=whole)
             except Refused as error:

@@ -11,7 +11,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from tidemill.config.pipeline import Pipeline
-from tidemill.contracts import ChunkCopy, SnapshotConfig, SnapshotReader, SnapshotStore, StateStore, TableCopy
+from tidemill.contracts import (
+    ChunkCopy,
+    SnapshotConfig,
+    SnapshotReader,
+    SnapshotRecord,
+    SnapshotStore,
+    StateStore,
+    TableCopy,
+)
 from tidemill.errors import TidemillError
 from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
@@ -115,6 +123,24 @@ def find_tables(reader: SnapshotReader, names: Collection[str]) -> list[Snapshot
     taken for a pattern, is looked for among all."""
     plain = all(re.fullmatch(r"\w+\.\w+", name) for name in names)
     return [table for table in reader.tables(sorted(names) if plain else ()) if table.name in names]
+
+
+def tables_of(record: SnapshotRecord, config: SnapshotConfig, reader: SnapshotReader) -> list[SnapshotTable]:
+    """What the snapshot copies, as it begins. A filter holds for the whole copy of a table, whatever the document says
+    by its end: who removes what no event brought would take what was left out for gone."""
+    found = find_tables(reader, record.tables) if record.why == ADDED else reader.tables(record.tables)
+    return [replace(table, where=filter_of(table, config)) for table in found]
+
+
+def find_again(reader: SnapshotReader, name: str, tables: Sequence[TableCopy]) -> SnapshotTable | None:
+    """One of `tables`, with the structure that it has by now; None if it is not there, or not captured."""
+    where = next((table.structure.where for table in tables if table.name == name), None)
+    return next((replace(found, where=where) for found in find_tables(reader, [name])), None)
+
+
+def filter_of(table: SnapshotTable, config: SnapshotConfig) -> str:
+    """The condition on its rows; empty for none."""
+    return config.filters.get(table.name, "") if table.where is None else table.where
 
 
 def plan_chunks(

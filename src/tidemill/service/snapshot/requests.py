@@ -154,14 +154,15 @@ def _change(pipeline: Pipeline, into: SnapshotState) -> SnapshotStatus:
     with closing(pipeline.build_state()) as state:
         store = state.snapshots
         record = store.active(pipeline.name)
-        if record is None:
+        if record is not None and into is SnapshotState.CANCELLED and record.recovers_from >= 0:
+            abandon(pipeline, store.tables(pipeline.name, record.id))
+        ended = now() if into is SnapshotState.CANCELLED else ""
+        # It may be over since that look: what was done or cancelled does not begin again.
+        if record is None or not store.set_state(pipeline.name, record.id, into, ended):
             raise LifecycleError(
                 f'no snapshot of pipeline "{pipeline.name}" is under way', where=pipeline.file,
                 fix=fill_in('Start one: "tidemill snapshot start FILE".', pipeline),
             )  # fmt: skip
-        if into is SnapshotState.CANCELLED and record.recovers_from >= 0:
-            abandon(pipeline, store.tables(pipeline.name, record.id))
-        store.set_state(pipeline.name, record.id, into, now() if into is SnapshotState.CANCELLED else "")
         (changed,) = [each for each in store.records(pipeline.name) if each.id == record.id]
         return _status(changed, table_statuses(store.tables(pipeline.name, record.id)))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill.capture.status import read_status
 from tidemill.config import Pipeline
@@ -145,21 +145,29 @@ class RowComparison:
         others = [key for key, one in before.items() if one.fault is not RowFault.EXTRA]
         # A key that only the sink has is printed by the sink, and may be another text than the source's.
         groups = [[key] for key in alone] + [others[i : i + _POINTS] for i in range(0, len(others), _POINTS)]
-        for keys in groups:
-            self._look_at(keys, before, found)
+        other = {key: seen for keys in groups if (seen := self._look_at(keys, before, found)) for key in keys}
+        if other:
+            left = self._audit.extra(MOST + 1)
+            found |= {
+                key: _compare(before[key], seen) for key, seen in other.items() if key in left or len(left) > MOST
+            }
         for one in found.values():
             known, one.passed = one.passed, not one.moved and one.high in passed
             one.settled = known and one.passed
         return found
 
-    def _look_at(self, keys: Sequence[Bound], before: _Suspects, found: _Suspects) -> None:
+    def _look_at(self, keys: Sequence[Bound], before: _Suspects, found: _Suspects) -> _Suspect | None:
+        """Adds those that differ. Of a key alone that the source has, but calls otherwise, it is to be asked whether
+        the sink's row is that one: the answer is what to call it if it is not. The source's counts as seen by then."""
         there: set[Bound] = set()
+        blocks: list[Block] = []
         high = _NOWHERE
         for part in self.table.parts:
             chunk = Chunk(self.table.name, 0, part, points=tuple(keys))
             with self._reader.read(chunk, self.table, []) as reading:
                 high = reading.high
                 for block in reading.blocks():
+                    blocks.append(block)
                     strings = _keys(block, range(block.rows))
                     there.update(strings)
                     for one in self._differences(block, note=False):
@@ -167,11 +175,17 @@ class RowComparison:
                         known = before.get(key) or before[keys[0]]
                         seen = _Suspect(one.fault, one.columns, one.values, digest, high)
                         found[key] = _compare(known, seen)
+        extra = _Suspect(RowFault.EXTRA, digest="", high=high)
         if len(keys) == 1 and there:
-            return
+            if keys[0] in there or before[keys[0]].fault is not RowFault.EXTRA:
+                return None
+            for block in blocks:
+                self._differences(block, note=True)
+            return extra
         for key in keys:
             if key not in there and self._audit.has(key):
-                found[key] = _compare(before[key], _Suspect(RowFault.EXTRA, digest="", high=high))
+                found[key] = _compare(before[key], replace(extra))
+        return None
 
     def _has_passed(self, high: Position) -> bool:
         """Whether the sink has all that the stream had up to there: by its checkpoint, or, where that covers the whole

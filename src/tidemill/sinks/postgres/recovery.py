@@ -113,8 +113,8 @@ class Recoveries:
                 emit("sink.recovery_given_up", table=target.full_name, why="its key changed")
                 self._give_up(place, found)
                 found = None
-            elif found is not None:
-                self._make_keys(place, found)
+            elif found is not None and not self._hold_keys(place, found):
+                found = None
             self._known[place] = found
         return self._known[place]
 
@@ -157,7 +157,9 @@ class Recoveries:
             )  # fmt: skip
         removed: int | None = 0 if kept.columns or not remove else None
         if remove and kept.columns and columns(self._db, *place):
-            self._make_keys(place, kept)  # they are not there if nothing was written since
+            if not self._hold_keys(place, kept):  # they are not there if nothing was written since
+                self._drop(place, kept)
+                return None
             self._db.execute(sql.SQL("ANALYZE {}").format(kept.identifier))
             same = sql.SQL(" AND ").join(sql.SQL("k.{0} = t.{0}").format(sql.Identifier(name)) for name in kept.columns)
             removed = self._db.execute(
@@ -168,15 +170,35 @@ class Recoveries:
         self._drop(place, kept)
         return removed
 
+    def _hold_keys(self, place: tuple[str, str], kept: KeptKeys) -> bool:
+        """They are there, with the types that the target has by now: a narrower type would round a key, and a row that
+        the source has would be removed. False: what was noted has no meaning in the new type, and is given up."""
+        import psycopg
+        from psycopg import sql
+
+        self._make_keys(place, kept)
+        noted, target = columns(self._db, kept.schema, kept.name), columns(self._db, *place)
+        retyped = [name for name in kept.columns if noted[name].kind != target[name].kind]
+        if not retyped:
+            return True
+        change = sql.SQL("ALTER COLUMN {0} TYPE {1} USING {0}::{1}")
+        steps = (change.format(sql.Identifier(name), sql.SQL(target[name].kind)) for name in retyped)
+        try:
+            with self._db.transaction():  # a savepoint
+                self._db.execute(sql.SQL("ALTER TABLE {} {}").format(kept.identifier, sql.SQL(", ").join(steps)))
+        except (psycopg.DataError, psycopg.ProgrammingError):
+            emit("sink.recovery_given_up", table=".".join(place), why="the type of its key changed")
+            self._give_up(place, kept)
+            return False
+        return True
+
     def _make_keys(self, place: tuple[str, str], kept: KeptKeys) -> None:
         """If they are not there. Of several lanes one makes them, and the others wait for it to commit. Not under the
         lock of `begin`, which waits for the note of the recovery that a lane holds."""
         import psycopg
         from psycopg import sql
 
-        if self._db.execute(
-            "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = %s", [kept.schema, kept.name]
-        ).fetchone():
+        if columns(self._db, kept.schema, kept.name):
             return
         with suppress(psycopg.errors.DuplicateTable, psycopg.errors.UniqueViolation), self._db.transaction():
             self._db.execute(
