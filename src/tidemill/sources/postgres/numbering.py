@@ -25,6 +25,7 @@ from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.publication import keys as key_history
 from tidemill.sources.postgres.publication.published import Published, PublishedRelation
 from tidemill.sources.postgres.relations import Announcer, announce
+from tidemill.sources.postgres.resume import wal_end
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres.config import PostgresConfig
@@ -66,6 +67,7 @@ class TableNumbering:
 
     def baseline(self, db: psycopg.Connection, schemas: Schemas) -> None:
         """Which tables there are, and how: what the stream announces is compared with it."""
+        lsn = wal_end(db)
         published = Published.read(db, self._config)
         publication = published.publication
         if publication is None:
@@ -75,7 +77,7 @@ class TableNumbering:
             each.relation for each in announce(db, columns, publication.oid, generated=publication.generated).values()
         ]
         with self._catalog.prefetch(said):
-            announced.begin(schemas, [(relation, self._describe(relation)) for relation in said])
+            announced.begin(schemas, [(relation, self._describe(relation)) for relation in said], lsn)
         self._catalog.close()
 
     def _describe(self, relation: Relation) -> Table | None:
