@@ -306,6 +306,7 @@ def test_rows_from_before_a_statement_have_the_columns_that_were_there_however_l
         for block in blocks if block.table.name == "t" and block.column("ddl") is None
     ]  # fmt: skip
     assert numbers == ["2", "2", "3"]
+    assert all(block.table.version for block in blocks if block.table.name == "t"), "all are registered"
 
 
 def test_without_triggers_the_catalog_counts_again_for_what_a_statement_told_before(
@@ -317,13 +318,9 @@ def test_without_triggers_the_catalog_counts_again_for_what_a_statement_told_bef
         caught_up(database, running)
         source.remove_triggers()
     with opened(config(database, "t")) as source, capturing(source, tmp_path) as running:
-        execute(
-            database, "ALTER TABLE t DROP COLUMN v", "ALTER TABLE t ADD COLUMN v text",
-            "ALTER TABLE t DROP COLUMN n", "ALTER TABLE t ADD COLUMN n int", "INSERT INTO t VALUES (2, 'b', 2)",
-        )  # fmt: skip
-        execute(database, "ALTER TABLE t DROP COLUMN n, ADD COLUMN n int", "INSERT INTO t VALUES (3, 'c', 3)")
+        execute(database, "ALTER TABLE t DROP COLUMN n, ADD COLUMN n int", "INSERT INTO t VALUES (2, 'b', 2)")
         told = [
             sorted((each["change"], each["column"]) for each in orjson.loads(row["ddl"])["changes"])
             for row in caught_up(database, running) if row["op"] == DDL
         ]  # fmt: skip
-    assert told[1:] == [[("add", "n"), ("add", "v"), ("drop", "n"), ("drop", "v")], [("add", "n"), ("drop", "n")]]
+    assert told == [[("add", "n")], [("add", "n"), ("drop", "n")]]

@@ -65,6 +65,9 @@ class RelationTables(Protocol):
         """Whether statements tell whatever becomes of the table, so that the catalog, which may be ahead of the stream,
         is not asked while the server announces it in the same way."""
 
+    def number(self, relation: Relation, table: Table, lsn: int) -> Table:
+        """A structure that is known and was not met yet, with its version."""
+
     def correct(self, table: Table, lsn: int) -> Table:
         """A structure that rows proved, with its version, in the place of the one that was described."""
 
@@ -93,6 +96,9 @@ class DescribedBy:
 
     def lasts(self, now: Announcement) -> bool:
         return now.stated
+
+    def number(self, relation: Relation, table: Table, lsn: int) -> Table:
+        return table
 
     def correct(self, table: Table, lsn: int) -> Table:
         return table.with_fingerprint()
@@ -142,6 +148,7 @@ class Relations:
         self.types: dict[int, str] = {}
         self._tables = tables
         self._described: dict[Relation, Table] = {}
+        self._numbered: dict[tuple[Relation, Table], Table] = {}
         self._asked: set[Relation] = set()  # in this feed: what it brings was committed before its first question
         self._slot_of: dict[tuple[Relation, Table, object], int] = {}
         self._learned, self._before_feed = _Learned(), _Learned()
@@ -168,7 +175,7 @@ class Relations:
         """`known`: the transaction is in the log already, and so is what it changed."""
         before = self._tables.in_force(relation, place.lsn) if known else self._find(relation, place)
         if before is not None and before.relation == relation and self._tables.lasts(before):
-            now = before
+            now = replace(before, table=self._number(relation, before.table, place.lsn))
         else:
             earlier = self._tables.recall(relation, before, place)
             table = earlier or self._describe(relation, before, place.lsn)
@@ -299,6 +306,13 @@ class Relations:
         if known not in self._slot_of:
             self._slot_of[known] = self.slots.add(table)
         return self._slot_of[known]
+
+    def _number(self, relation: Relation, table: Table, lsn: int) -> Table:
+        if table.version:
+            return table
+        if (relation, table) not in self._numbered:
+            self._numbered[relation, table] = self._tables.number(relation, table, lsn)
+        return self._numbered[relation, table]
 
     def _describe(self, relation: Relation, before: Announcement | None, lsn: int) -> Table:
         """The stream names a key only where it is the identity (d, i), and never says which column is which over time.

@@ -151,6 +151,10 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
             self._watch.hint()
             return self._numbering.number(relation, type_names, schemas, format_lsn(lsn), self.began, before)
 
+        def number(relation: Relation, table: Table, lsn: int) -> Table:
+            self._watch.hint()
+            return self._numbering.keep(relation, table, schemas, format_lsn(lsn))
+
         def observe(lsn: Ints, end: Ints, xid: Ints, time: Ints, again: bool) -> None:
             witness.observe(lsn, end, xid, time, again)
             self._decoded = int(end[-1])
@@ -164,7 +168,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
             return None if not told else noted if self._watch.untriggered is None else sys.maxsize
 
         self._announced = AnnouncedTables(
-            schemas, describe, tells=self.config.ddl.capture != "off",
+            schemas, describe, number, tells=self.config.ddl.capture != "off",
             by_statements=told and self._watch.untriggered is None, told_since=told_since,
             oldest=lambda: self._confirmed,
         )  # fmt: skip

@@ -50,21 +50,23 @@ def begin(schemas: Schemas, tables: Iterable[tuple[Relation, Table | None]], lsn
 
 
 class AnnouncedTables:
-    """Of one connection. `describe` asks the catalog and numbers the table. `tells`: changes are events;
-    `by_statements`: event triggers tell them, and only what the server announces otherwise is told here. They
-    tell everything since `told_since`; None where they are not used. Before `oldest` nothing is read again."""
+    """Of one connection. `describe` asks the catalog and numbers the table; `number` one that is known. `tells`:
+    changes are events; `by_statements`: event triggers tell them, and only what the server announces otherwise is told
+    here. They tell everything since `told_since`; None where they are not used. Before `oldest` nothing is read
+    again."""
 
     def __init__(
         self,
         schemas: Schemas,
         describe: Callable[[Relation, Mapping[int, str], Table | None, int], Table],
+        number: Callable[[Relation, Table, int], Table],
         *,
         tells: bool,
         by_statements: bool,
         told_since: Callable[[], int | None],
         oldest: Callable[[], int],
     ) -> None:
-        self._schemas, self._describe, self._oldest = schemas, describe, oldest
+        self._schemas, self._describe, self._oldest, self.number = schemas, describe, oldest, number
         self._tells, self._by_statements, self._told_since = tells, by_statements, told_since
         self._known: dict[str, list[_Recorded]] = {}
         self._names: dict[int, str | None] = {}
