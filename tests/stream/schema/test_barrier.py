@@ -278,16 +278,30 @@ def test_columns_that_were_moved_by_hand_are_not_moved_once_more(
     assert (change.status, change.outcomes["copy"].statements) == (ChangeStatus.APPLIED, ())
 
 
-def test_what_was_said_to_be_made_by_hand_and_is_not_there_is_made_by_the_next_delivery(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "row"),
+    [
+        (OLD, structure("items", ID, text("title"), version=2, renamed=[("name", "title")]), (2, "b")),
+        (
+            structure("items", ID, column("name", "integer", pa.int32())),
+            structure("items", ID, column("name", "bigint", pa.int64()), version=2),
+            (2, 2**40),
+        ),
+    ],
+    ids=["renamed", "widened"],
+)
+def test_what_was_said_to_be_made_by_hand_and_was_not_is_made_by_the_next_delivery(
+    bench: Bench, old: Table, new: Table, row: tuple[int, Any]
+) -> None:
     bench.begin(gate=True)
-    bench.insert(OLD, 1, "a")
-    bench.insert(structure("items", ID, text("title"), version=2, renamed=[("name", "title")]), 2, "b")
+    bench.insert(old, 1, None)
+    bench.insert(new, *row)
     bench.stopping.set()
     bench.deliver()
     bench.stopping.clear()
     bench.decide(Decision.MADE)
     bench.deliver()
-    assert (bench.columns(), bench.rows()) == (["id", "title"], [(1, "a"), (2, "b")])
+    assert (bench.columns(), bench.rows()) == ([c.name for c in new.columns], [(1, None), row])
 
 
 def test_ignored_changes_leave_the_table_as_it_was_and_later_ones_are_made_on_that(bench: Bench) -> None:
