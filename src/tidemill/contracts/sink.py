@@ -63,6 +63,10 @@ class Sink(Protocol):
         """Makes the destination ready for rows of the new structure; nothing is left to do if it is already. Only
         between two deliveries."""
 
+    def adopt(self, change: SchemaChange) -> None:
+        """An operator made the change at the destination. Runs none of its statements; a sink that keeps what it made
+        of a table notes that this was made too, where it sees nothing to the contrary."""
+
     def write(self, delivery: Delivery) -> Receipt: ...
 
     def doctor(self) -> Iterable[Check]: ...
@@ -125,6 +129,9 @@ class BaseSink(Component[SinkConfigT]):
 
     def apply(self, change: SchemaChange) -> None:
         self._keeps_no_tables()
+
+    def adopt(self, change: SchemaChange) -> None:
+        """Nothing for a sink that sees at the destination what is there."""
 
     def _keeps_no_tables(self) -> None:
         if self.capabilities.schema_changes:

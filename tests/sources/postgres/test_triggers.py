@@ -9,7 +9,7 @@ import psycopg
 
 from tests.sources.postgres.triggers import TABLE, changes, triggered
 from tests.sources.statements import DDL, caught_up, shown
-from tests.sources.support import end_session, execute, opened
+from tests.sources.support import config, end_session, execute, opened
 from tests.support.capturing import capturing
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.barrier import Barrier
@@ -282,3 +282,45 @@ def test_a_capture_that_is_cut_off_tells_each_statement_once(database: str, tmp_
         ("t", "alter", [{"change": "add", "column": "y", "type": "integer", "nullable": True, "after": "id"}]),
         {"id": 4, "y": 4},
     ]  # fmt: skip
+
+
+def test_rows_from_before_a_statement_have_the_columns_that_were_there_however_late_they_are_read(
+    database: str, tmp_path: Path
+) -> None:
+    """The stream announces the same names before the statement and after it; the catalog has the last columns only."""
+    execute(database, TABLE)
+    settings = triggered(database, "t")
+    with opened(settings) as source, capturing(source, tmp_path) as running:
+        execute(database, "INSERT INTO t VALUES (1, 'a')")
+        caught_up(database, running)
+    execute(
+        database,
+        "INSERT INTO t VALUES (2, 'b'); ALTER TABLE t DROP COLUMN v; ALTER TABLE t ADD COLUMN v text;"
+        "INSERT INTO t VALUES (3, 'c')",
+    )
+    with opened(settings) as source, capturing(source, tmp_path) as running:
+        assert [row["after"]["v"] for row in caught_up(database, running) if row["op"] != DDL] == ["a", "b", "c"]
+        blocks = [running.log.read(ref) for ref in running.log.refs(0, running.events)]
+    numbers = [
+        block.table.columns[1].origin.rpartition(".")[2]
+        for block in blocks if block.table.name == "t" and block.column("ddl") is None
+    ]  # fmt: skip
+    assert numbers == ["2", "2", "3"]
+    assert all(block.table.version for block in blocks if block.table.name == "t"), "all are registered"
+
+
+def test_without_triggers_the_catalog_counts_again_for_what_a_statement_told_before(
+    database: str, tmp_path: Path
+) -> None:
+    execute(database, TABLE)
+    with opened(triggered(database, "t")) as source, capturing(source, tmp_path) as running:
+        execute(database, "ALTER TABLE t ADD COLUMN n int", "INSERT INTO t VALUES (1, 'a', 1)")
+        caught_up(database, running)
+        source.remove_triggers()
+    with opened(config(database, "t")) as source, capturing(source, tmp_path) as running:
+        execute(database, "ALTER TABLE t DROP COLUMN n, ADD COLUMN n int", "INSERT INTO t VALUES (2, 'b', 2)")
+        told = [
+            sorted((each["change"], each["column"]) for each in orjson.loads(row["ddl"])["changes"])
+            for row in caught_up(database, running) if row["op"] == DDL
+        ]  # fmt: skip
+    assert told == [[("add", "n")], [("add", "n"), ("drop", "n")]]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,72 @@ def test_a_change_that_was_made_by_hand_is_not_made_again(bench: Bench) -> None:
     assert change.outcomes["copy"].statements == (), "nothing was run"
 
 
+def numbered(*names: str) -> tuple[Column, ...]:
+    """Columns as a source has them that knows which is which: id, and others by the name that they had first."""
+    numbers = {"name": "1.2", "note": "1.3"}
+    return replace(ID, origin="1.1"), *(replace(text(now), origin=numbers[first]) for first, now in map(pair, names))
+
+
+def pair(text: str) -> tuple[str, str]:
+    first, _, now = text.partition(" as ")
+    return first, now or first
+
+
+@pytest.mark.parametrize(
+    ("after", "by_hand"),
+    [
+        (("name as note", "note as name"), ("RENAME name TO x", "RENAME note TO name", "RENAME x TO note")),
+        (("name as note",), ("DROP note", "RENAME name TO note")),
+    ],
+    ids=["exchanged", "replaced"],
+)
+def test_columns_that_were_moved_by_hand_are_not_moved_once_more(
+    bench: Bench, after: tuple[str, ...], by_hand: tuple[str, ...]
+) -> None:
+    """Their names do not tell that it was done."""
+    options = {"allow_destructive_ddl": True}
+    bench.begin(gate=True, sink=options)
+    bench.insert(structure("items", *numbered("name", "note")), 1, "a", "n")
+    bench.insert(structure("items", *numbered(*after), version=2), 2, *"bc"[: len(after)])
+    bench.stopping.set()
+    bench.deliver()
+    bench.stopping.clear()
+    for statement in by_hand:
+        bench.db(f"ALTER TABLE copy.items {statement}")
+    bench.decide(Decision.MADE)
+    bench.begin(gate=True, sink=options)
+    bench.deliver()
+    assert bench.db("SELECT id, note FROM copy.items ORDER BY id") == [(1, "a"), (2, "b")]
+    (change,) = bench.store.changes("mill")
+    assert (change.status, change.outcomes["copy"].statements) == (ChangeStatus.APPLIED, ())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "row"),
+    [
+        (OLD, structure("items", ID, text("title"), version=2, renamed=[("name", "title")]), (2, "b")),
+        (
+            structure("items", ID, column("name", "integer", pa.int32())),
+            structure("items", ID, column("name", "bigint", pa.int64()), version=2),
+            (2, 2**40),
+        ),
+    ],
+    ids=["renamed", "widened"],
+)
+def test_what_was_said_to_be_made_by_hand_and_was_not_is_made_by_the_next_delivery(
+    bench: Bench, old: Table, new: Table, row: tuple[int, Any]
+) -> None:
+    bench.begin(gate=True)
+    bench.insert(old, 1, None)
+    bench.insert(new, *row)
+    bench.stopping.set()
+    bench.deliver()
+    bench.stopping.clear()
+    bench.decide(Decision.MADE)
+    bench.deliver()
+    assert (bench.columns(), bench.rows()) == ([c.name for c in new.columns], [(1, None), row])
+
+
 def test_ignored_changes_leave_the_table_as_it_was_and_later_ones_are_made_on_that(bench: Bench) -> None:
     kinds = ["add_column", "rename_column", "drop_column"]
     bench.begin(policies=[{"kinds": kinds, "action": "ignore"}], sink={"allow_destructive_ddl": True})
@@ -394,6 +461,8 @@ def test_a_kill_around_any_step_leaves_a_change_that_the_next_start_finishes(
     assert bench.rows("copy") == bench.rows("second") == [(1, "a", None), (2, "b", "n")]
     (change,) = bench.store.changes("mill")
     assert {name: outcome.status for name, outcome in change.outcomes.items()} == dict.fromkeys(PAIR, "applied")
+    ran = {name: outcome.statements[:1] for name, outcome in change.outcomes.items()}
+    assert ran == {name: (f'ALTER TABLE "{name}"."items" ADD COLUMN "note" text',) for name in PAIR}
     assert change.actor == ("ann" if gate else "policy")
 
 

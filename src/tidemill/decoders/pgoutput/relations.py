@@ -25,11 +25,12 @@ _FIRST_MARK = 1 << 32  # beyond every transaction number
 @dataclass(frozen=True, slots=True)
 class Announcement:
     """A table from some place on. `relation` is how the server announces it, None where nobody has seen that. `stated`:
-    a statement said it, so that the catalog, which may be ahead of the stream, is not asked."""
+    a statement said it. `since`: that place, 0 where it is not known."""
 
     relation: Relation | None
     table: Table
     stated: bool = False
+    since: int = field(default=0, compare=False)
 
     def is_same(self, other: Announcement) -> bool:
         return self.table.lineage == other.table.lineage and self.relation in (None, other.relation)
@@ -60,6 +61,13 @@ class RelationTables(Protocol):
     def tell(self, before: Announcement | None, now: Announcement) -> Sequence[TableStatement]:
         """The change as events, at most two: none where nothing differs, or somebody else tells it."""
 
+    def lasts(self, now: Announcement) -> bool:
+        """Whether statements tell whatever becomes of the table, so that the catalog, which may be ahead of the stream,
+        is not asked while the server announces it in the same way."""
+
+    def number(self, relation: Relation, table: Table, lsn: int) -> Table:
+        """A structure that is known and was not met yet, with its version."""
+
     def correct(self, table: Table, lsn: int) -> Table:
         """A structure that rows proved, with its version, in the place of the one that was described."""
 
@@ -85,6 +93,12 @@ class DescribedBy:
 
     def tell(self, before: Announcement | None, now: Announcement) -> Sequence[TableStatement]:
         return ()
+
+    def lasts(self, now: Announcement) -> bool:
+        return now.stated
+
+    def number(self, relation: Relation, table: Table, lsn: int) -> Table:
+        return table
 
     def correct(self, table: Table, lsn: int) -> Table:
         return table.with_fingerprint()
@@ -134,6 +148,7 @@ class Relations:
         self.types: dict[int, str] = {}
         self._tables = tables
         self._described: dict[Relation, Table] = {}
+        self._numbered: dict[tuple[Relation, Table], Table] = {}
         self._asked: set[Relation] = set()  # in this feed: what it brings was committed before its first question
         self._slot_of: dict[tuple[Relation, Table, object], int] = {}
         self._learned, self._before_feed = _Learned(), _Learned()
@@ -159,11 +174,12 @@ class Relations:
     def announce(self, at: int, relation: Relation, place: StreamPlace, *, known: bool) -> None:
         """`known`: the transaction is in the log already, and so is what it changed."""
         before = self._tables.in_force(relation, place.lsn) if known else self._find(relation, place)
-        if before is not None and before.stated and before.relation == relation:
-            now = before
+        if before is not None and before.relation == relation and self._tables.lasts(before):
+            now = replace(before, table=self._number(relation, before.table, place.lsn))
         else:
             earlier = self._tables.recall(relation, before, place)
-            now = Announcement(relation, earlier or self._describe(relation, before, place.lsn))
+            table = earlier or self._describe(relation, before, place.lsn)
+            now = Announcement(relation, table, since=place.lsn)
         if known:
             self._learn(at, "in_force", relation.oid, None)  # the next transaction asks what it is by then
         if known or before is None or not before.is_same(now):
@@ -199,7 +215,7 @@ class Relations:
         relation = statement.relation
         if relation is None:
             return
-        now = Announcement(relation, statement.table, stated=True)
+        now = Announcement(relation, statement.table, stated=True, since=place.lsn)
         if place.xid:
             self._open.setdefault(place.xid, []).append(_Provisional(relation.oid, sub, now))
         else:
@@ -290,6 +306,13 @@ class Relations:
         if known not in self._slot_of:
             self._slot_of[known] = self.slots.add(table)
         return self._slot_of[known]
+
+    def _number(self, relation: Relation, table: Table, lsn: int) -> Table:
+        if table.version:
+            return table
+        if (relation, table) not in self._numbered:
+            self._numbered[relation, table] = self._tables.number(relation, table, lsn)
+        return self._numbered[relation, table]
 
     def _describe(self, relation: Relation, before: Announcement | None, lsn: int) -> Table:
         """The stream names a key only where it is the identity (d, i), and never says which column is which over time.

@@ -148,6 +148,13 @@ class PostgresSink(BaseSink[PostgresSinkConfig]):
             self.close()
             raise
 
+    def adopt(self, change: SchemaChange) -> None:
+        if change.after is None:
+            return
+        schema, name = self._render(change.after, change.source)
+        with explain_errors(self._where), contextlib.closing(connect(self.config, self._where)) as db, db.transaction():
+            self._tables(db).adopt(change.after, schema, name, change.offset)
+
     def write(self, delivery: Delivery) -> Receipt:
         began = time.perf_counter()
         try:

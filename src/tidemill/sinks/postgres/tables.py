@@ -93,6 +93,20 @@ class PostgresTables:
             statements += [self._comment(schema, name, column, text) for column, (_, text) in comments.items()]
         return tuple(statement.as_string(self._db) for statement in statements)
 
+    def adopt(self, table: Table, schema: str, name: str, since: Offset) -> None:
+        """Somebody made the target so: `follow` would rename and drop once more what has other names by now. Where the
+        target lacks something, or has what should have gone, it was not made, and `follow` does it."""
+        self._db.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemill', 0))")
+        found, memory = columns(self._db, schema, name), self._memories.recall(table, schema, name)
+        if memory.table is None or memory.is_newer(table, since, found, False):
+            return
+        known, wanted = memory.table, {c.name for c in table.columns}
+        changes = diff(known, table)
+        if wanted == found.keys() & (wanted | {c.name for c in known.columns}) and not any(
+            self._alter(c, found[c.name], known, changes, table, schema, name) for c in table.columns
+        ):
+            self._memories.remember(schema, name, memory.then(table, since))
+
     def _check_structure(self, schema: str, name: str, table: Table) -> None:
         check_names(schema, name, table, self._where)
         if not table.key and not self._rules.append:

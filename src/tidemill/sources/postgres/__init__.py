@@ -12,6 +12,7 @@ The capture loop calls it:
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from tidemill.errors import ConnectionLost, RegistryError, TidemillError
 from tidemill.model.columns import Ints
 from tidemill.model.position import Ordering, Position
 from tidemill.model.table import Table
-from tidemill.sources.postgres import ddl_trigger, identity, resume, setup, skip
+from tidemill.sources.postgres import ddl_trigger, identity, resume, setup, skip, triggered
 from tidemill.sources.postgres import stream as wire
 from tidemill.sources.postgres.announced import AnnouncedTables
 from tidemill.sources.postgres.catalog import RelationCatalog
@@ -76,17 +77,24 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         With `after` (a position we already have), a missing slot or publication is an error: a new one would skip
         what happened since (invariant 7). Before that, another server than the one of `schemas` is one.
         """
+        did: list[str] = []
         with connect(self.config) as db:
 
+            def trigger() -> None:
+                if self.config.ddl.capture == "trigger":
+                    made, self._watch.untriggered = ddl_trigger.ensure(db, self.config)
+                    did.extend(made)
+                    if schemas is not None and self._watch.untriggered is None:
+                        triggered.note(db, self.config, schemas)
+
             def before_slot() -> None:
+                trigger()  # first: statements tell what becomes of the tables from their baseline on
                 if schemas is not None:
                     self._watch.baseline(db, schemas)
                     self._numbering.baseline(db, schemas)
 
             prepared = setup.prepare(db, self.config, after, schemas, before_slot)
-            if self.config.ddl.capture != "trigger":
-                return prepared
-            did, self._watch.untriggered = ddl_trigger.ensure(db, self.config)
+            trigger()
             return replace(prepared, did=(*prepared.did, *did))
 
     def trigger_script(self) -> str:
@@ -143,20 +151,30 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
             self._watch.hint()
             return self._numbering.number(relation, type_names, schemas, format_lsn(lsn), self.began, before)
 
+        def number(relation: Relation, table: Table, lsn: int) -> Table:
+            self._watch.hint()
+            return self._numbering.keep(relation, table, schemas, format_lsn(lsn))
+
         def observe(lsn: Ints, end: Ints, xid: Ints, time: Ints, again: bool) -> None:
             witness.observe(lsn, end, xid, time, again)
             self._decoded = int(end[-1])
 
         self._witness = witness = WalWitness(self.config, schemas)
         statements = SchemaStatements(self.config, self.catalog, schemas)
-        triggered = self.config.ddl.capture == "trigger"
+        told = self.config.ddl.capture == "trigger"
+        noted = triggered.since(schemas)
+
+        def told_since() -> int | None:
+            return None if not told else noted if self._watch.untriggered is None else sys.maxsize
+
         self._announced = AnnouncedTables(
-            schemas, describe, tells=self.config.ddl.capture != "off",
-            by_statements=triggered and self._watch.untriggered is None, oldest=lambda: self._confirmed,
+            schemas, describe, number, tells=self.config.ddl.capture != "off",
+            by_statements=told and self._watch.untriggered is None, told_since=told_since,
+            oldest=lambda: self._confirmed,
         )  # fmt: skip
         self._decoder = PgOutputDecoder(
             self._announced, self.server_message, observe=observe, messages=self.config.messages,
-            mark_events=mark_events, statements=statements.read if triggered else None,
+            mark_events=mark_events, statements=statements.read if told else None,
         )  # fmt: skip
         self._decoded = 0
         self.began = self.start(after, confirmed, witness)

@@ -37,37 +37,41 @@ class _Recorded:
     now: Announcement
 
 
-def begin(schemas: Schemas, tables: Iterable[tuple[Relation, Table | None]]) -> None:
-    """Before there is a slot: how tables are that it will bring rows of. A table of None could not be described.
-    Positions of an earlier slot mean nothing from here on."""
+def begin(schemas: Schemas, tables: Iterable[tuple[Relation, Table | None]], lsn: int) -> None:
+    """Before there is a slot: how tables are at `lsn` that it will bring rows of. A table of None could not be
+    described. Positions of an earlier slot mean nothing from here on."""
     documents = [
         {"oid": relation.oid, "name": relation.full_name, "relation": orjson.dumps(_dump_relation(relation)).decode(),
          "table": _dump_table(table) if table is not None else None}
         for relation, table in tables
     ]  # fmt: skip
     epoch = _epoch(schemas.recall(_BASELINE)) + 1
-    schemas.remember(_BASELINE, zlib.compress(orjson.dumps({"epoch": epoch, "tables": documents}), 1))
+    schemas.remember(_BASELINE, zlib.compress(orjson.dumps({"epoch": epoch, "lsn": lsn, "tables": documents}), 1))
 
 
 class AnnouncedTables:
-    """Of one connection. `describe` asks the catalog and numbers the table. `tells`: changes are events;
-    `by_statements`: event triggers tell them, and only what the server announces otherwise is told here. Before
-    `oldest` nothing is read again."""
+    """Of one connection. `describe` asks the catalog and numbers the table; `number` one that is known. `tells`:
+    changes are events; `by_statements`: event triggers tell them, and only what the server announces otherwise is told
+    here. They tell everything since `told_since`; None where they are not used. Before `oldest` nothing is read
+    again."""
 
     def __init__(
         self,
         schemas: Schemas,
         describe: Callable[[Relation, Mapping[int, str], Table | None, int], Table],
+        number: Callable[[Relation, Table, int], Table],
         *,
         tells: bool,
         by_statements: bool,
+        told_since: Callable[[], int | None],
         oldest: Callable[[], int],
     ) -> None:
-        self._schemas, self._describe, self._oldest = schemas, describe, oldest
-        self._tells, self._by_statements = tells, by_statements
+        self._schemas, self._describe, self._oldest, self.number = schemas, describe, oldest, number
+        self._tells, self._by_statements, self._told_since = tells, by_statements, told_since
         self._known: dict[str, list[_Recorded]] = {}
         self._names: dict[int, str | None] = {}
         self._baseline: dict[int | str, Mapping[str, Any]] | None = None
+        self._baseline_lsn = 0
         self._number = _epoch(schemas.recall(_BASELINE))
 
     def describe(self, relation: Relation, types: Mapping[int, str], before: Announcement | None, lsn: int) -> Table:
@@ -115,6 +119,11 @@ class AnnouncedTables:
             return ()
         return (_statement("rename" if renamed else "alter", before, now),)
 
+    def lasts(self, now: Announcement) -> bool:
+        """A structure of before the triggers may have changed since with nobody to tell it."""
+        told = self._told_since()
+        return told is not None and (now.stated or now.since >= told)
+
     def correct(self, table: Table, lsn: int) -> Table:
         return self._schemas.register(table, format_lsn(lsn))
 
@@ -153,7 +162,7 @@ class AnnouncedTables:
         doc = orjson.loads(document)
         found = [
             _Recorded(each["lsn"], Announcement(_load_relation(each["relation"]), _load_table(each["table"]),
-                                                each["stated"]))
+                                                each["stated"], each["lsn"]))
             for each in doc["announced"]
         ]  # fmt: skip
         if doc["epoch"] == self._number:
@@ -180,14 +189,16 @@ class AnnouncedTables:
         found = self._all_in_baseline().get(which)
         if found is None or found["table"] is None:
             return None
-        return Announcement(_load_relation(orjson.loads(found["relation"])), _load_table(found["table"]))
+        relation, table = _load_relation(orjson.loads(found["relation"])), _load_table(found["table"])
+        return Announcement(relation, table, since=self._baseline_lsn)
 
     def _all_in_baseline(self) -> Mapping[int | str, Mapping[str, Any]]:
         """By oid and by name. As text: of thousands of tables a few are asked for."""
         if self._baseline is None:
             document = self._schemas.recall(_BASELINE)
-            tables = orjson.loads(zlib.decompress(document))["tables"] if document else []
-            self._baseline = {each[by]: each for each in tables for by in ("oid", "name")}
+            found = orjson.loads(zlib.decompress(document)) if document else {"tables": []}
+            self._baseline = {each[by]: each for each in found["tables"] for by in ("oid", "name")}
+            self._baseline_lsn = found.get("lsn", 0)
         return self._baseline
 
 

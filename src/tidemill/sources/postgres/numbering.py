@@ -1,6 +1,7 @@
 """From announced relations to numbered tables: with the catalog, the keys that they had, and their columns' past.
 
 number(…)       by the stream, at an announcement
+keep(…)         the same, of one that is known from the baseline
 register(…)     for rows that come by another way: a snapshot's
 baseline(…)     before the slot is made: how tables are then
 """
@@ -25,6 +26,7 @@ from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.publication import keys as key_history
 from tidemill.sources.postgres.publication.published import Published, PublishedRelation
 from tidemill.sources.postgres.relations import Announcer, announce
+from tidemill.sources.postgres.resume import wal_end
 
 if TYPE_CHECKING:
     from tidemill.sources.postgres.config import PostgresConfig
@@ -47,6 +49,12 @@ class TableNumbering:
         remember(relation.oid, self._catalog, schemas)
         return known
 
+    def keep(self, relation: Relation, table: Table, schemas: Schemas, position: Position) -> Table:
+        """A table that is as it was before the slot."""
+        known = schemas.register(table, position)
+        remember(relation.oid, self._catalog, schemas)
+        return known
+
     def register(
         self, tables: Sequence[Table], schemas: Schemas, position: Position, began: Position,
         known: AnnouncedTables | None,
@@ -66,6 +74,7 @@ class TableNumbering:
 
     def baseline(self, db: psycopg.Connection, schemas: Schemas) -> None:
         """Which tables there are, and how: what the stream announces is compared with it."""
+        lsn = wal_end(db)
         published = Published.read(db, self._config)
         publication = published.publication
         if publication is None:
@@ -75,7 +84,7 @@ class TableNumbering:
             each.relation for each in announce(db, columns, publication.oid, generated=publication.generated).values()
         ]
         with self._catalog.prefetch(said):
-            announced.begin(schemas, [(relation, self._describe(relation)) for relation in said])
+            announced.begin(schemas, [(relation, self._describe(relation)) for relation in said], lsn)
         self._catalog.close()
 
     def _describe(self, relation: Relation) -> Table | None:

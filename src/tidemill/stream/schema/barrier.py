@@ -292,15 +292,23 @@ class SchemaBarrier:
         created = change.before is None  # by the first delivery: a table without rows is nobody's concern yet
         mine, view = _as_seen(change, seen, verdict)
         ignored = bool(change.kinds) and change.kinds <= verdict.ignored
-        if stored.decision is Decision.MADE or created or ignored or self._settings.processed:
+        by_hand = stored.decision is Decision.MADE
+        if created or ignored or self._settings.processed:
             status = ChangeStatus.IGNORED if ignored else ChangeStatus.APPLIED
-            planned = () if stored.decision is Decision.MADE else self._planned_statements(stored, sink)
+            planned = () if by_hand else self._planned_statements(stored, sink)
             self._note(stored, sink, SinkOutcome(planned, status, refused, utc_now()))
             return view
         statements: tuple[str, ...] = ()
         try:
-            statements = self._plan_of(mine, kind, config)
-            self._try(lambda made: made.apply(mine), kind, config)
+            if by_hand:
+                self._try(lambda made: made.adopt(mine), kind, config)
+            else:
+                statements = self._plan_of(mine, kind, config)
+                if statements:
+                    self._note(stored, sink, SinkOutcome(statements, at=utc_now()))
+                else:  # perhaps because they ran before somebody was killed, or another sink failed
+                    statements = _begun(stored, sink)
+                self._try(lambda made: made.apply(mine), kind, config)
             failpoint("ddl.applied_at_sink")
         except TidemillError as error:
             if self._stopping.is_set() and is_retryable(error):
@@ -378,6 +386,12 @@ class SchemaBarrier:
     @property
     def _names(self) -> list[str]:
         return [str(config["id"]) for _, config in self._settings.sinks]
+
+
+def _begun(stored: StoredChange, sink: str) -> tuple[str, ...]:
+    """What the sink ran at an earlier start, or was about to run."""
+    known = stored.outcomes.get(sink)
+    return known.statements if known is not None and known.at and known.status != ChangeStatus.FAILED else ()
 
 
 def _as_seen(change: SchemaChange, seen: TableView, verdict: ChangeVerdict) -> tuple[SchemaChange, TableView]:
