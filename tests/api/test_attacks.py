@@ -104,6 +104,26 @@ def test_who_has_no_token_writes_nothing_to_the_store(server: Harness, monkeypat
         assert raw(server, "POST", path, b"", {"Authorization": "", "Idempotency-Key": "k"})[0] == 405
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batch: {max_events: 99999999999999999999}",
+        "batch: {max_events: " + "1" * 5000 + "}",
+        "ddl: {gate_timeout_seconds: .inf}",
+        r'state_uri: "\ud800"',
+        "dlq: {max_letters: !!int many}",
+    ],
+    ids=lambda text: str(text)[:40],
+)
+def test_a_document_that_json_and_the_store_would_not_keep_is_refused(server: Harness, text: str) -> None:
+    """YAML can write more than JSON has: such a document is refused where it stands, and nothing breaks later."""
+    smallest = orjson.dumps(document("orders")).decode()
+    posted = f"{smallest[: smallest.rindex('}}')]}, {text}}}}}".encode()
+    for path in ("/validate", "/pipelines"):
+        status, problem, _headers = raw(server, "POST", path, posted, {"Content-Type": "application/yaml"})
+        assert (status, problem["code"]) == (422, "document-invalid"), problem
+
+
 def test_connections_that_send_nothing_are_closed(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """They count against the most connections that the server has, and need no token."""
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
