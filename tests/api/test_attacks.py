@@ -40,6 +40,7 @@ from tidemill.lab.servers import tls
 from tidemill.service.server.managed import PipelineView
 from tidemill.service.server.scope import Scope
 from tidemill.service.server.tokens import Role
+from tidemill.state.installation import InstallationStore
 from tidemill.telemetry.metrics import Metrics
 
 
@@ -92,6 +93,37 @@ def test_a_name_is_no_way_to_another_directory(server: Harness, name: str) -> No
     assert [each[0] for each in sorted(os.walk(server.directory))] == [each[0] for each in before]
 
 
+def test_who_has_no_token_writes_nothing_to_the_store(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by an idempotency key either, on the paths that are open to everybody."""
+
+    def claim(*given: object, **more: object) -> None:
+        raise AssertionError("a key was claimed")
+
+    monkeypatch.setattr(InstallationStore, "claim_key", claim)
+    for path in ("/healthz", "/readyz", "/openapi.json"):
+        assert raw(server, "POST", path, b"", {"Authorization": "", "Idempotency-Key": "k"})[0] == 405
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batch: {max_events: 99999999999999999999}",
+        "batch: {max_events: " + "1" * 5000 + "}",
+        "ddl: {gate_timeout_seconds: .inf}",
+        r'state_uri: "\ud800"',
+        "dlq: {max_letters: !!int many}",
+    ],
+    ids=lambda text: str(text)[:40],
+)
+def test_a_document_that_json_and_the_store_would_not_keep_is_refused(server: Harness, text: str) -> None:
+    """YAML can write more than JSON has: such a document is refused where it stands, and nothing breaks later."""
+    smallest = orjson.dumps(document("orders")).decode()
+    posted = f"{smallest[: smallest.rindex('}}')]}, {text}}}}}".encode()
+    for path in ("/validate", "/pipelines"):
+        status, problem, _headers = raw(server, "POST", path, posted, {"Content-Type": "application/yaml"})
+        assert (status, problem["code"]) == (422, "document-invalid"), problem
+
+
 def test_connections_that_send_nothing_are_closed(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """They count against the most connections that the server has, and need no token."""
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
@@ -129,6 +161,32 @@ def test_who_takes_every_connection_and_waits_keeps_nobody_out(
             assert raw(server, "GET", "/healthz")[0] == 200
             assert raw(server, "GET", "/pipelines")[0] == 200
             stack.enter_context(connect(server.url)).sendall(sent)
+
+
+def test_handshakes_that_never_come_are_only_so_many_and_keep_nobody_out(
+    server: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvicorn does not count them. Each has buffers of a third of a megabyte, and needs neither token nor
+    certificate."""
+    monkeypatch.setattr(connections, "_MOST_HANDSHAKES", 5)
+    made = tls.make(tmp_path)
+    trust = ssl.create_default_context(cafile=str(made.ca))
+    settings = ServerSettings(
+        Address("127.0.0.1", 0), None, server.state, certificate=made.certificate, key=made.key, client_ca=made.ca
+    )
+    trust.load_cert_chain(made.certificate, made.key)
+    app = create_app(server.control, server.tokens)
+    with serving(app, settings, Metrics().registry, lambda line: None) as (url, _), ExitStack() as stack:
+        at = f"https://localhost:{urlsplit(url).port}/healthz"
+        for _ in range(3):
+            silent = [stack.enter_context(connect(url)) for _ in range(8)]
+            for each in silent[:3]:
+                each.settimeout(20)  # a handshake may last a minute
+                with suppress(ConnectionResetError):
+                    assert each.recv(1) == b"", "the oldest make room"
+            for _ in range(6):
+                with urllib.request.urlopen(at, timeout=30, context=trust) as answer:
+                    assert answer.read() == b"ok"
 
 
 def test_who_reads_no_answers_on_every_connection_keeps_nobody_out(
@@ -187,7 +245,7 @@ def test_who_does_not_read_an_answer_loses_the_connection(server: Harness, monke
             super().connection_lost(exc)
             lost.set()
 
-    monkeypatch.setattr(serve_module, "ImpatientProtocol", Noted)
+    monkeypatch.setattr(connections, "ImpatientProtocol", Noted)
     app = create_app(server.control, server.tokens)
     app.add_api_route("/large", lambda: Response(bytes(32 << 20)))
     settings = ServerSettings(Address("127.0.0.1", 0), None, server.state)

@@ -188,7 +188,8 @@ def test_a_variables_value_never_becomes_structure() -> None:
     ("text", "json"), [("[" * 50_000, False), ("[" * 900 + "]" * 900, True), ("{", True), ("a: &a [*a]", False),
                        ("- 1", False), ("", False),
                        ("a: " + "$" * 200_000, False), ('{"a": "' + "x" * 9000 + '"}', True),
-                       ("a: 1\n---\nb: 2", False), ("!!python/object:x {}", False)],
+                       ("a: 1\n---\nb: 2", False), ("!!python/object:x {}", False),
+                       ("a: " + "1" * 5000, False), (r'a: "\ud800"', False), ("a: !!int x", False)],
 )  # fmt: skip
 def test_a_body_that_is_no_document_is_refused_and_breaks_nothing(text: str, json: bool) -> None:
     with pytest.raises(ConfigError):

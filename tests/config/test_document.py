@@ -42,6 +42,7 @@ def test_a_key_given_twice_is_refused_with_both_lines() -> None:
         ("on", "on"), ("no", "no"), ("true", True), ("12:30:00", "12:30:00"), ("2026-01-01", "2026-01-01"),
         ("0/16B3748", "0/16B3748"), ("007", 7), ("0x10", 16), ("0o17", 15), ("1e3", 1000.0), ("-.5", -0.5),
         ("~", None), ("", None), ("'5'", "5"), ("1_000", "1_000"), (".inf", float("inf")), ("+3", 3), ("a-b", "a-b"),
+        ("9223372036854775807", 2**63 - 1), ("!!int 5", 5),
     ],
 )  # fmt: skip
 def test_scalars_follow_yaml_1_2(text: str, value: object) -> None:
@@ -72,6 +73,16 @@ def test_anchors_and_merges_work_and_written_keys_win() -> None:
         "a: \x07",
         "# \x7f",
         "a: \ud800",
+        r'a: "\ud800"',
+        r'"\udfff": 1',
+        "a: " + "1" * 5000,
+        "a: 9223372036854775808",
+        "a: -9223372036854775809",
+        "a: !!int ten",
+        "a: !!bool maybe",
+        "a: !!float much",
+        "a: !!binary aGk=",
+        "a: !!timestamp 2026-01-31",
     ],
 )
 def test_bad_text_is_a_config_error_with_its_line(text: str) -> None:

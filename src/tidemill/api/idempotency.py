@@ -37,11 +37,11 @@ class Idempotency:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = Headers(scope=scope).get("idempotency-key") if scope["type"] == "http" else None
-        if key is None or scope["method"] != "POST":
+        principal = scope["state"]["principal"] if key is not None else None
+        if key is None or principal is None or scope["method"] != "POST":  # for who has no token nothing is kept
             await self._app(scope, receive, send)
             return
-        principal = scope["state"]["principal"]
-        caller = principal.id if principal else ""
+        caller = principal.id
         if (caller, key) in self._under_way:
             await _is_under_way()(scope, receive, send)
             return

@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from tidemill.api.app import create_app
-from tidemill.api.connections import ImpatientProtocol
+from tidemill.api.connections import BACKLOG, ListeningSocket, protocol_behind
 from tidemill.api.federated_metrics import federate
 from tidemill.api.guard import MAX_BODY
 from tidemill.api.ports import Address, LiveCertificate, TlsFiles, check_lease_seconds, serve_metrics
@@ -222,10 +222,10 @@ def _announce(settings: ServerSettings, tokens: Tokens | None, say: Callable[[st
         say(f"first start, admin token (shown only now): {first}")
 
 
-def _bind(address: Address, option: str) -> socket.socket:
+def _bind(address: Address, option: str) -> ListeningSocket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
-        return socket.create_server((address.host, address.port), family=family, backlog=256)
+        return ListeningSocket(socket.create_server((address.host, address.port), family=family, backlog=BACKLOG))
     except OSError as error:
         raise EnvironmentProblem(
             f"the address {address} cannot be used: {error.strerror or error}",
@@ -234,16 +234,18 @@ def _bind(address: Address, option: str) -> socket.socket:
         ) from error
 
 
-def _serve_api(app: FastAPI, bound: socket.socket, settings: ServerSettings) -> tuple[uvicorn.Server, threading.Thread]:
+def _serve_api(
+    app: FastAPI, bound: ListeningSocket, settings: ServerSettings
+) -> tuple[uvicorn.Server, threading.Thread]:
     given: dict[str, Any] = {}
     if settings.tls.context() is not None:
         given = {"ssl_certfile": str(settings.certificate), "ssl_keyfile": str(settings.key)}
         if settings.client_ca is not None:
             given |= {"ssl_ca_certs": str(settings.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", http=ImpatientProtocol, loop="asyncio",
+        app, log_config=None, access_log=False, lifespan="off", http=protocol_behind(bound), loop="asyncio",
         server_header=False, limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=5, ws="none",
-        proxy_headers=False, **given,
+        proxy_headers=False, backlog=BACKLOG, **given,
     )  # fmt: skip
     events.adopt("uvicorn", "asyncio")
     server = uvicorn.Server(config)

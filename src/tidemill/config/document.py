@@ -20,9 +20,12 @@ from tidemill.config.expand import Expanded, expand
 from tidemill.config.problem import DocumentError, Path, Problem, dotted_path
 from tidemill.errors import ConfigError
 
+_MAX_DIGITS = 100
+_HALF = re.compile("[\ud800-\udfff]")  # an escape can write one; UTF-8, so JSON and every store, has none
 _MAX_NODES = 100_000  # far above any real document: stops aliases that multiply themselves
 
 _PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_SCALARS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ def plain_value(text: str) -> Any:
     try:
         tag: Any = loader.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
         return loader.construct_object(yaml.ScalarNode(tag, text))
+    except _TooLarge:
+        return text  # what it stands for says that it should be something else
     finally:
         loader.dispose()
 
@@ -130,6 +135,10 @@ def _build(expanded: Expanded, file: str) -> Iterator[Document]:
         loader.dispose()
 
 
+class _TooLarge(Exception):
+    """A whole number that JSON and state stores would not keep exactly."""
+
+
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the scalars of YAML 1.2's core schema."""
 
@@ -149,7 +158,11 @@ for _tag, _pattern, _first in (
 
 def _construct_int(_: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     text = node.value
-    return int(text, 8) if text.startswith("0o") else int(text, 16) if text.startswith("0x") else int(text)
+    base = 8 if text.startswith("0o") else 16 if text.startswith("0x") else 10
+    number = int(text, base) if len(text) <= _MAX_DIGITS else 0
+    if len(text) > _MAX_DIGITS or not -(2**63) <= number < 2**63:
+        raise _TooLarge
+    return number
 
 
 def _construct_float(_: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
@@ -205,9 +218,23 @@ class _Builder:
                         items.append(self._value(item, (*path, index)))
                     return items
                 case _:
-                    return self.loader.construct_object(node)
+                    return self._scalar(node, path)
         finally:
             self.open.discard(id(node))
+
+    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+        if node.tag not in _SCALARS:
+            self._problem(node, path, f"the tag {node.tag} means nothing here", "Remove the tag.")
+        elif _HALF.search(node.value):
+            self._problem(node, path, "the text has half a character (a surrogate)", "Write the whole character.")
+        else:
+            try:
+                return self.loader.construct_object(node)
+            except _TooLarge:
+                self._problem(node, path, "a number of more than 64 bits", "Write a smaller one.")
+            except (ValueError, KeyError):
+                self._problem(node, path, f"this is not what the tag {node.tag} says", "Remove the tag.")
+        return None
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
@@ -220,6 +247,9 @@ class _Builder:
                 self._problem(key_node, path, "a key is not text", "Put it in quotes.")
                 continue
             key = str(key_node.value)
+            if _HALF.search(key):
+                self._problem(key_node, path, "a key has half a character (a surrogate)", "Write the whole character.")
+                continue
             if key in data:
                 first = self.lines[(*path, key)]
                 self._problem(

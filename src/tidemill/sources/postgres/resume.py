@@ -138,7 +138,7 @@ def wait_until_free(db: psycopg.Connection, config: PostgresConfig, *, take_over
             ended = slot.active_pid
             with suppress(psycopg.errors.InsufficientPrivilege):  # of another role: then it is waited for
                 db.execute("SELECT pg_terminate_backend(%s)", [ended])
-            events.warn("source.predecessor_ended", slot=config.slot_name, process=ended)
+                events.warn("source.predecessor_ended", slot=config.slot_name, process=ended)
         time.sleep(0.1)
 
 
