@@ -32,6 +32,12 @@ _EXPRESSIONS = (
     "max({0}, 'A')",
     "coalesce(nullif({0}, 'A'), 0)",
 )
+_PARTS = (
+    " WHERE {0} IS NOT NULL",
+    " WHERE {0} > 0",
+    " WHERE {0} IS NULL",
+    " WHERE {1}.{0} IS NOT NULL AND length({0}) < 2",
+)
 _GENERATED = (
     "{}",
     "lower({})",
@@ -204,7 +210,7 @@ class RandomSchema:
         if dice.random() < 0.3:
             terms[0] = dice.choice(_EXPRESSIONS).format(terms[0])
         order = ", ".join(term + dice.choice(("", "", " DESC", " COLLATE NOCASE")) for term in terms)
-        part = dice.choice(("", "", " WHERE {} IS NOT NULL", " WHERE {} > 0")).format(dice.choice(columns))
+        part = dice.choice(("", "", *_PARTS)).format(dice.choice(columns), table)
         kind = dice.choice(("UNIQUE INDEX", "UNIQUE INDEX", "INDEX"))
         self.statements.append(f"CREATE {kind} {table}_{number} ON {table} ({order}){part}")
 

@@ -96,3 +96,66 @@ def test_changes_that_were_ignored_leave_no_note_behind(key: str) -> None:
         (gone,) = db.execute(f"SELECT count(*) FROM {CHANGES} WHERE op = {DELETE} AND v2 = 1").fetchone()
         assert gone == 1
         assert_copied(db)
+
+
+_CHILDREN = "(0, 'r', NULL), (1, 'a', NULL), (2, 'b', 1), (4, 'd', 1), (3, 'c', NULL), (5, 'e', 3)"
+
+
+@pytest.mark.parametrize("action", ["SET NULL", "SET DEFAULT", "CASCADE"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "REPLACE INTO z (id, u) VALUES (1, 'c')",
+        "UPDATE OR REPLACE z SET id = 1, u = 'c' WHERE id = 0",
+        "REPLACE INTO z (id, u) VALUES (1, 'c'), (7, 'b'), (8, 'e'), (1, 'e')",
+    ],
+)
+def test_each_of_several_rows_that_replace_deletes_is_a_delete_though_foreign_keys_change_others_between(
+    statement: str, action: str
+) -> None:
+    """What a foreign key does to the children of the first runs triggers before the second is deleted."""
+    with recorded(
+        "PRAGMA foreign_keys = ON",
+        f"CREATE TABLE z (id INTEGER PRIMARY KEY, u UNIQUE, p INTEGER DEFAULT NULL REFERENCES z ON DELETE {action})",
+    ) as db:
+        assert not run(db, f"INSERT INTO z (id, u, p) VALUES {_CHILDREN}")
+        assert not run(db, statement)
+        assert_copied(db)
+        assert db.execute(f"SELECT count(*) FROM {REPLACED}").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("made", "rows", "statement"),
+    [
+        (
+            ("CREATE TABLE z (id INTEGER PRIMARY KEY, u INTEGER DEFAULT 0 UNIQUE REFERENCES z ON DELETE SET DEFAULT)",),
+            "(0, NULL), (1, NULL), (2, 1)",
+            "REPLACE INTO z VALUES (1, 0)",
+        ),
+        (
+            (
+                "CREATE TABLE z (id INTEGER PRIMARY KEY, u, p INTEGER REFERENCES z ON DELETE SET NULL)",
+                "CREATE UNIQUE INDEX i ON z (u) WHERE p IS NULL",
+            ),
+            "(0, 'r', NULL), (1, 'a', NULL), (2, 'b', 1), (3, 'd', 1), (4, 'c', 1)",
+            "REPLACE INTO z VALUES (1, 'c', NULL)",
+        ),
+        (
+            (
+                "CREATE TABLE z (id INTEGER PRIMARY KEY, u UNIQUE)",
+                "CREATE TABLE c (p INTEGER REFERENCES z ON DELETE CASCADE)",
+                "CREATE TRIGGER g AFTER DELETE ON c BEGIN INSERT INTO z VALUES (11, 'x'), (12, 'y'); END",
+                "CREATE TRIGGER h AFTER INSERT ON z WHEN NEW.id < 10 BEGIN INSERT INTO c VALUES (NEW.id); END",
+            ),
+            "(1, 'a'), (2, 'b')",
+            "REPLACE INTO z VALUES (1, 'y')",
+        ),
+    ],
+)
+def test_a_row_that_a_foreign_key_brings_into_the_way_of_replace_is_a_delete(
+    made: tuple[str, ...], rows: str, statement: str
+) -> None:
+    with recorded("PRAGMA foreign_keys = ON", *made) as db:
+        assert not run(db, f"INSERT INTO z VALUES {rows}")
+        assert not run(db, statement)
+        assert_copied(db)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tidemill.decoders.sqlite import SqliteColumn, SqliteTable, cells_of, data_type, to_arrow
 from tidemill.model.table import Initial
-from tidemill.sources._shared.sqlite_statements import SqliteToken, index_terms
+from tidemill.sources._shared.sqlite_statements import SqliteToken, expression_text, index_condition, index_terms
 
 OWN = "_tidemill_"  # how the names of our tables and triggers begin
 
@@ -26,9 +26,12 @@ class IndexTerm:
 
 @dataclass(frozen=True, slots=True)
 class UniqueIndex:
+    """`condition` says which rows a partial one has; empty where only the application can compute it."""
+
     name: str
     terms: tuple[IndexTerm, ...]
     partial: bool
+    condition: tuple[SqliteToken, ...] = ()
 
     @property
     def columns(self) -> set[str]:
@@ -146,7 +149,8 @@ def is_unknown(error: sqlite3.Error) -> bool:
 
 def unique_indexes(db: sqlite3.Connection, name: str) -> list[UniqueIndex]:
     """Also that of the primary key, except where that is the rowid. The statement of an index is asked for only where
-    it has expressions: sqlite_schema has no index, and is read under the write lock, for each of many tables."""
+    it has expressions or is partial: sqlite_schema has no index, and is read under the write lock, for each of many
+    tables."""
     found = []
     indexes = db.execute(
         'SELECT name, partial FROM pragma_index_list(?) WHERE "unique" ORDER BY name', [name]
@@ -155,15 +159,24 @@ def unique_indexes(db: sqlite3.Connection, name: str) -> list[UniqueIndex]:
         rows = db.execute("SELECT cid, name, coll FROM pragma_index_xinfo(?) WHERE key ORDER BY seqno", [index])
         columns = rows.fetchall()
         expressions: list[list[SqliteToken]] = [[]] * len(columns)
-        if any(cid < 0 for cid, _, _ in columns):
+        condition: list[SqliteToken] = []
+        if partial or any(cid < 0 for cid, _, _ in columns):
             made = "SELECT sql FROM sqlite_schema WHERE type = 'index' AND name = ?"
-            expressions = index_terms(db.execute(made, [index]).fetchone()[0])
+            (sql,) = db.execute(made, [index]).fetchone()
+            expressions = index_terms(sql)
+            condition = _computable(db, name, index_condition(sql)) if partial else []
         terms = tuple(
             IndexTerm(column, (), collation) if cid >= 0 else IndexTerm("", tuple(expression), collation)
             for (cid, column, collation), expression in zip(columns, expressions, strict=True)
         )
-        found.append(UniqueIndex(index, terms, bool(partial)))
+        found.append(UniqueIndex(index, terms, bool(partial), tuple(condition)))
     return found
+
+
+def _computable(db: sqlite3.Connection, name: str, condition: list[SqliteToken]) -> list[SqliteToken]:
+    """Empty where a function of the application's is in it: a program without it may update other columns."""
+    names = {column.lower() for (column,) in db.execute("SELECT name FROM pragma_table_xinfo(?)", [name])}
+    return [] if why_unreadable(db, name, expression_text(condition, names)) else condition
 
 
 def table_of_statement(sql: str) -> SqliteTable | None:

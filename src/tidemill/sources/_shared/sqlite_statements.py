@@ -55,6 +55,16 @@ def index_terms(sql: str) -> list[list[SqliteToken]]:
     return [term[:-1] if term[-1].word in ("asc", "desc") and len(term) > 1 else term for term in terms]
 
 
+def index_condition(sql: str) -> list[SqliteToken]:
+    """Of a partial index: which rows it has. Empty for one that has all. Only here names may be qualified, by the
+    table's, which is left out."""
+    tokens = tokenize(sql)
+    opening = next(i for i, token in enumerate(tokens) if token.text == "(")
+    found = tokens[opening + len(_inside(tokens, opening)) + 3 :]  # after the two parentheses and WHERE
+    dots = {i for i, token in enumerate(found) if token.text == "."}
+    return [token for i, token in enumerate(found) if i not in dots and i + 1 not in dots]
+
+
 def generated_expressions(sql: str) -> dict[str, list[SqliteToken]]:
     """Of the generated columns of a CREATE TABLE statement, by name."""
     tokens = tokenize(sql)

@@ -1,15 +1,19 @@
 """Which rows a new one may replace, as SQL over `NEW` and a row `x` of the table. More than these do no harm, because
-only what is gone counts; fewer would be a loss. A partial index is taken as a whole."""
+only what is gone counts; fewer would be a loss. Of a partial index all rows that it has are taken, whether it will have
+the new one or not."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 from tidemill.decoders.sqlite import SqliteKind, SqliteTable, kind_of
 from tidemill.sources._shared.sqlite_catalog import IndexTerm, UniqueIndex, quote
 from tidemill.sources._shared.sqlite_statements import SqliteToken, compares_values, expression_text
+
+_MOST_MOVED = 3  # columns of two possible values each: eight ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +95,54 @@ class ConflictSql:
         """`moved`: of an UPDATE whose row may have been changed, so that it gets for each column the value of NEW or
         that of `cur`."""
         found = [] if self._rowid is None else [f"x.{self._rowid} = NEW.{self._rowid}"]
-        found += [" AND ".join(self._equal(term, moved) for term in index.terms) for index in self._spec.uniques]
+        for index in self._spec.uniques:
+            found += [" AND ".join([*terms, *self._holds(index)]) for terms in self._terms(index, moved)]
         return " OR ".join(f"({condition})" for condition in found)
+
+    def _terms(self, index: UniqueIndex, moved: bool) -> Iterator[Sequence[str]]:
+        """Ways in which all terms of the index may be equal. Of a partial one each has single values: where SQLite has
+        to guess how many there are, it may prefer another index that the condition names."""
+        names = [term.column for term in index.terms if term.column]
+        names += [name for term in index.terms for name in self._named(term.expression)]
+        columns = list(dict.fromkeys(names))
+        recomputed = any(self._is_recomputed(name, moved) for name in columns)
+        if not index.condition or recomputed or (moved and len(columns) > _MOST_MOVED):
+            yield [self._equal(term, moved) for term in index.terms]
+            return
+        ways = ([self._value(c), *([f"(SELECT cur.{quote(c)} {self._current})"] if moved else [])] for c in columns)
+        for made in product(*ways):
+            given = dict(zip(columns, made, strict=True))
+            yield [self._equal_one(term, given) for term in index.terms]
+
+    def _equal_one(self, term: IndexTerm, given: Mapping[str, str]) -> str:
+        """With these values of columns."""
+        collation = f"COLLATE {quote(term.collation)}"
+        if not term.expression:
+            return f"x.{quote(term.column)} = {given[term.column]} {collation}"
+        text = expression_text(term.expression, self._names.keys())
+        inputs = ", ".join(f"{given[name]} AS {quote(name)}" for name in self._named(term.expression))
+        return f"({text}) {collation} = (SELECT {text}{f' FROM (SELECT {inputs})' if inputs else ''})"
+
+    def _named(self, expression: Sequence[SqliteToken]) -> list[str]:
+        """Columns in it."""
+        return list(dict.fromkeys(self._names[token.word] for token in expression if token.word in self._names))
+
+    def may_be_in_the_way(self) -> str:
+        """Of a row `x` that was changed from `OLD` to `NEW`: whether it may stand now where it did not."""
+        found = [] if self._rowid is None else [f"NEW.{self._rowid} IS NOT OLD.{self._rowid}"]
+        for index in self._spec.uniques:
+            given = [f"x.{quote(term.column)} IS NOT NULL" for term in index.terms if term.column]
+            found.append(" AND ".join([*given, *self._holds(index)]) or "1")
+        return f"{self.may_replace()}({' OR '.join(found)})"
+
+    def _holds(self, index: UniqueIndex) -> list[str]:
+        """Whether the index has `x`. SQLite finds a row by a partial index only where a query says so: without it, each
+        write would read the whole table."""
+        return [f"({expression_text(index.condition, self._names.keys())})"] if index.condition else []
 
     def marks(self) -> str:
         """A comment for each unique index, by which a later look knows that it was taken into account."""
-        return " ".join(f"/* unique {mark} */" for mark in index_marks(self._spec.uniques))
+        return " ".join(f"/* unique {index_mark(index)} */" for index in self._spec.uniques)
 
     def load_inputs(self) -> str:
         """A statement that does nothing but name every column. Before an UPDATE, SQLite loads of the row only what it
@@ -142,8 +188,7 @@ class ConflictSql:
 
     def _inputs(self, expression: Sequence[SqliteToken], moved: bool) -> str:
         """FROM what the expression may be computed of."""
-        names = dict.fromkeys(self._names[token.word] for token in expression if token.word in self._names)
-        queries = ", ".join(f"({self._values(name, moved)})" for name in names)
+        queries = ", ".join(f"({self._values(name, moved)})" for name in self._named(expression))
         return f" FROM {queries}" if queries else ""
 
     def _is_recomputed(self, name: str, moved: bool) -> bool:
@@ -170,22 +215,25 @@ class ConflictSql:
         return f"coalesce(NEW.{quote(name)}, {default})" if default else f"NEW.{quote(name)}"
 
 
-def index_marks(uniques: Sequence[UniqueIndex], renamed: Mapping[str, str] | None = None) -> list[str]:
-    """What tells unique indexes apart. `renamed` has the former names of columns, in lower case: a column with another
-    name does not make another index."""
+def are_known(uniques: Sequence[UniqueIndex], known: str, renamed: Mapping[str, str]) -> bool:
+    """Whether a trigger with these marks has noted what each index lets REPLACE delete. One that has all rows stands
+    for any part of them. `renamed` has the former names of columns, in lower case: a column with another name does not
+    make another index."""
+    wholes = (replace(index, condition=()) for index in uniques)
+    pairs = zip(uniques, wholes, strict=True)
+    return all(any(index_mark(each, renamed) in known for each in pair) for pair in pairs)
+
+
+def index_mark(index: UniqueIndex, renamed: Mapping[str, str] | None = None) -> str:
+    """What tells unique indexes apart."""
     former = renamed or {}
 
     def plain(name: str) -> str:
         return former.get(name.lower(), name.lower())
 
-    return [
-        hashlib.sha256(
-            repr(
-                [
-                    (plain(term.column), [plain(t.name) if t.name else t.text for t in term.expression], term.collation)
-                    for term in index.terms
-                ]
-            ).encode()
-        ).hexdigest()[:12]
-        for index in uniques
-    ]
+    def text(tokens: Sequence[SqliteToken]) -> list[str]:
+        return [plain(token.name) if token.name else token.text for token in tokens]
+
+    terms = [(plain(term.column), text(term.expression), term.collation) for term in index.terms]
+    found: object = [terms, text(index.condition)] if index.condition else terms
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:12]

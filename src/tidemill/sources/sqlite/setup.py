@@ -20,7 +20,7 @@ from tidemill.sources._shared.sqlite_catalog import OWN, quote, read_table, tabl
 from tidemill.sources._shared.sqlite_names import is_selected, patterns_of
 from tidemill.sources._shared.sqlite_writes import WriteGraph
 from tidemill.sources.sqlite import gaps
-from tidemill.sources.sqlite.conflicts import TriggerSpec, index_marks
+from tidemill.sources.sqlite.conflicts import TriggerSpec, are_known
 from tidemill.sources.sqlite.errors import TableUncapturable
 from tidemill.sources.sqlite.limits import MOST_COLUMNS, find_obstacle
 from tidemill.sources.sqlite.removal import drop_everything
@@ -227,7 +227,7 @@ class _Installation:
             return ""
         known = there.get(trigger_name(shape.number, "before_insert"), "")
         former = {now.lower(): was.lower() for was, now in renamed.items()}
-        if any(mark not in known for mark in index_marks(spec.uniques, former)):
+        if not are_known(spec.uniques, known, former):
             return "a unique index was made: rows that REPLACE deleted until the triggers knew it are not recorded"
         late = find_misplaced(self._made, spec.table.name, shape.number, self._writes).late
         if any(map(self._writes.returns, late)):

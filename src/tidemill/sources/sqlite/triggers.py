@@ -28,8 +28,11 @@ INSERT, UPDATE, DELETE, TRUNCATE, DDL = 1, 2, 3, 4, 6
 #: Milliseconds since 1970, by the writer's clock. `unixepoch('subsec')` needs SQLite 3.42.
 NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 
-#: Whose note it is: of a row that may be deleted without a word, or of the one that a statement is about.
-_IN_THE_WAY, _UPDATED, _DELETED = 0, 1, 2
+#: What a note is of: a row that may be deleted without a word, the one that a statement is about, or one that was in
+#: the way and is recorded as deleted, while the statement that did it may delete more.
+_IN_THE_WAY, _UPDATED, _DELETED, _ADDED, _GONE = 0, 1, 2, 3, 4
+
+_MOST_TELLING = 50  # columns by which an INSERT is known again
 
 BEFORE_KINDS = ("before_insert", "before_update", "before_delete")
 AFTER_KINDS = ("after_insert", "after_update", "after_delete")
@@ -172,7 +175,9 @@ class _Triggers:
         return self.of("OLD")
 
     def same(self, a: str, b: str) -> str:
-        return " AND ".join(f"{a}.{k} IS {b}.{k} COLLATE BINARY" for k, _ in self.keys())
+        """A row `a` of the table is `b`. What is equal by the key's own collation is found by its index."""
+        found = [f"{a}.{k} = {b}.{k}" for k, _ in self.keys() if self.table.without_rowid]
+        return " AND ".join([*found, *(f"{a}.{k} IS {b}.{k} COLLATE BINARY" for k, _ in self.keys())])
 
 
 class _NestedTriggers(_Triggers):
@@ -180,7 +185,11 @@ class _NestedTriggers(_Triggers):
     row that a statement is about is noted, too: one that it updates, to know how it was at last, and one that it
     deletes, because it is gone before the statement's own AFTER trigger runs. Whichever trigger runs first while a
     noted row is gone records that, so it comes before whatever takes its place. A new row is recorded as it stands in
-    the table: what changed it before its trigger could record it was recorded before it."""
+    the table: what changed it before its trigger could record it was recorded before it.
+
+    REPLACE deletes one row after the other, and what foreign keys do then runs these triggers, too. So until the
+    statement is over for its own row (`end`), it keeps its notes, also those of rows that are recorded as deleted:
+    they tell the others that it is under way, and that a row which they write may come to stand in its way."""
 
     notes_old = ""
     #: Notes that are forgotten if their change did not happen.
@@ -188,8 +197,9 @@ class _NestedTriggers(_Triggers):
 
     def __init__(self, shape: int, spec: TriggerSpec) -> None:
         super().__init__(shape, spec)
-        self.noted = f"{REPLACED}.shape = {shape} AND {REPLACED}.own <> {_UPDATED}"
+        self.noted = f"{REPLACED}.shape = {shape} AND {REPLACED}.own IN ({_IN_THE_WAY}, {_DELETED})"
         self.new = f"FROM {self.name} AS x WHERE {self.same('x', 'NEW')}"
+        self.gone = f"SELECT 1 FROM {REPLACED} AS g WHERE g.shape = {shape} AND g.own = {_GONE} AND g.at = {NOW}"
 
     def bodies(self) -> dict[str, str]:
         table, name, here = self.table, self.name, f"SELECT 1 FROM {self.name} AS x WHERE"
@@ -197,29 +207,76 @@ class _NestedTriggers(_Triggers):
         inserts, updates = sql.conflict(), f"({sql.conflict(moved=True)}) AND NOT ({self.same('x', 'OLD')})"
         stale = f"DELETE FROM {REPLACED} WHERE shape = {self.shape} AND at <> {NOW};"
         # While one of them is gone, a statement that deletes rows is under way, and may delete the others.
-        first = f"n.shape = {self.shape} AND n.own = {_IN_THE_WAY}"
-        pending = f"SELECT 1 FROM {REPLACED} AS n WHERE {first} AND {self.absent('n')}"
+        first = f"n.own = {_GONE} OR (n.own = {_IN_THE_WAY} AND {self.absent('n')})"
+        pending = f"SELECT 1 FROM {REPLACED} AS n WHERE n.shape = {self.shape} AND ({first})"
         clear = (
-            f"{stale} DELETE FROM {REPLACED} WHERE {self.notes} AND NOT EXISTS ({pending});"
-            f" {self.forget_ignored(pending)}"
+            f"{stale} DELETE FROM {REPLACED} WHERE shape = {self.shape} AND own IN ({_IN_THE_WAY}, {_ADDED})"
+            f" AND NOT EXISTS ({pending}); {self.forget_ignored(pending)}"
         )
         updated, deleted = (self.note(self.same("x", "OLD"), own) for own in (_UPDATED, _DELETED))
+        noted_inserts, noted_updates = (self.note(f"({rows}) AND {self.unnoted('x')}") for rows in (inserts, updates))
         gone, replaced = self.find_gone(), self.find_gone(updated=True)
         absent = f"{self.noted} AND at = {NOW} AND {self.absent()}"
+        brought = f"{self.unnoted('NEW')} AND EXISTS ({self.gone})"
         return {
             "before_insert": f"BEFORE INSERT ON {name} WHEN EXISTS ({here} {inserts})"
-            f" BEGIN {sql.marks()} {clear} {self.note(inserts)} END",
-            "before_update": f"BEFORE UPDATE ON {name} BEGIN {sql.load_inputs()}{clear} {self.note(updates)} {updated}"
-            " END",
+            f" BEGIN {sql.marks()} {clear} {self.note_insert()} {noted_inserts} END",
+            "before_update": f"BEFORE UPDATE ON {name} BEGIN {sql.load_inputs()}{clear} {updated} {noted_updates} END",
             "before_delete": f"BEFORE DELETE ON {name} BEGIN {self.notes_old}{stale}"
             f" {self.forget_ignored(pending)} {self.forget()} {deleted} END",
-            "after_insert": f"AFTER INSERT ON {name} BEGIN {self.emit(gone)} DELETE FROM {REPLACED} WHERE {gone};"
-            f" {self.record_insert()} END",
-            "after_update": f"AFTER UPDATE ON {name} BEGIN {self.emit(replaced)}"
-            f" DELETE FROM {REPLACED} WHERE {replaced}; {self.follow()} {self.record_update()} END",
-            "after_delete": f"AFTER DELETE ON {name} BEGIN {self.emit(absent)} DELETE FROM {REPLACED} WHERE {absent};"
-            " END",
+            "after_insert": f"AFTER INSERT ON {name} BEGIN {self.emit(gone)} {self.settle(gone)}"
+            f" {self.record_insert()} {self.end(self.inserted())} {self.note_new(brought)} END",
+            "after_update": f"AFTER UPDATE ON {name} BEGIN {self.emit(replaced)} {self.settle(replaced)}"
+            f" {self.follow()} {self.record_update()} {self.end(self.last())}"
+            f" {self.note_new(f'{brought} AND {sql.may_be_in_the_way()}')} END",
+            "after_delete": f"AFTER DELETE ON {name} BEGIN {self.emit(absent)} {self.settle(absent)} END",
         }
+
+    def settle(self, gone: str) -> str:
+        """What was recorded is not recorded again."""
+        return (
+            f"UPDATE {REPLACED} SET own = {_GONE} WHERE own = {_IN_THE_WAY} AND {gone};"
+            f" DELETE FROM {REPLACED} WHERE {gone};"
+        )
+
+    def note_insert(self) -> str:
+        """What is there of the new row. Its rowid is -1 where SQLite has not chosen it yet."""
+        columns = self.telling()
+        names = "".join(f", v{i}" for i in columns)
+        new = "".join(f", NEW.{quote(self.table.columns[i].name)}" for i in columns)
+        head = f"{self.shape}, {_ADDED}, {NOW}, {self.rid('NEW')}"
+        return f"INSERT INTO {REPLACED} (shape, own, at, rid{names}) VALUES ({head}{new});"
+
+    def inserted(self) -> str:
+        """The note of the INSERT whose row is NEW, the latest one."""
+        pairs = [(i, quote(self.table.columns[i].name)) for i in self.telling()]
+        same = "".join(f" AND v{i} IS NEW.{name} COLLATE BINARY" for i, name in pairs)
+        if not self.table.without_rowid:
+            same = f" AND rid IN (-1, {self.rid('NEW')}){same}"
+        return f"(SELECT max(rowid) FROM {REPLACED} WHERE shape = {self.shape} AND own = {_ADDED}{same})"
+
+    def telling(self) -> list[int]:
+        """Columns by which an INSERT is known again: some that have after it what they had before it."""
+        changing = {*self.spec.defaults, *(self.table.key if self.table.rowid_column is not None else ())}
+        kept = [i for i, c in enumerate(self.table.columns) if c.name not in changing and not c.generated]
+        return [] if self.spec.mixed else kept[:_MOST_TELLING]
+
+    def end(self, note: str) -> str:
+        """The statement with this note is over for its row. What it has noted goes, unless it stands in another one
+        that is not over."""
+        return (
+            f"DELETE FROM {REPLACED} WHERE shape = {self.shape} AND rowid >= {note}"
+            f" AND (rowid = {note} OR NOT EXISTS ({self.gone} AND g.rowid < {note}));"
+        )
+
+    def note_new(self, condition: str) -> str:
+        return (
+            f"INSERT INTO {REPLACED} (shape, own, at, rid, {values(self.count)}) SELECT {self.shape}, {_IN_THE_WAY},"
+            f" {NOW}, {self.rid('x')}, {row_list(self.table, 'x')} {self.new} AND {condition};"
+        )
+
+    def unnoted(self, row: str) -> str:
+        return f"NOT EXISTS (SELECT 1 FROM {REPLACED} WHERE {self.notes} AND at = {NOW} AND {self.of(row)})"
 
     def forget_ignored(self, pending: str) -> str:
         """Notes of changes that did not happen: of OR IGNORE, or of a trigger that said RAISE(IGNORE) after ours. Their
@@ -241,7 +298,7 @@ class _NestedTriggers(_Triggers):
             f"{self.into_both} SELECT {self.shape}, {UPDATE}, {NOW}, o.*, {row_list(self.table, 'x')}"
             f" FROM {self.old()} AS o, {self.name} AS x WHERE {self.same('x', 'NEW')};"
             f" {self.into} SELECT {self.shape}, {DELETE}, {NOW}, o.* FROM {self.old()} AS o"
-            f" WHERE NOT EXISTS (SELECT 1 {self.new}); DELETE FROM {REPLACED} WHERE rowid = {self.last()};"
+            f" WHERE NOT EXISTS (SELECT 1 {self.new});"
         )
 
     def old(self) -> str:
@@ -274,14 +331,14 @@ class _MixedKeyTriggers(_NestedTriggers):
 
     def __init__(self, shape: int, spec: TriggerSpec) -> None:
         super().__init__(shape, spec)
-        found = " AND ".join(self.equal(f"x.{k}", f"NEW.{k}") for k, _ in self.keys())
-        self.new = f"FROM {self.name} AS x WHERE {found}"
+        exact, found = self.same("y", "NEW"), " AND ".join(self.equal(f"y.{k}", f"NEW.{k}") for k, _ in self.keys())
+        number = " OR ".join(f"typeof(NEW.{k}) IN ('integer', 'real')" for k, _ in self.keys())
+        rows = f"SELECT {row_list(self.table, 'y')} FROM {self.name} AS y WHERE"
+        # By the key's index, and only where that is a number, by all keys.
+        self.new = f"FROM ({rows} {exact} UNION ALL {rows} ({number}) AND NOT ({exact}) AND {found}) AS x WHERE 1"
 
     def record_update(self) -> str:
-        return (
-            f"{self.into} SELECT {self.shape}, {DELETE}, {NOW}, o.* FROM {self.old()} AS o; {self.record_insert()}"
-            f" DELETE FROM {REPLACED} WHERE rowid = {self.last()};"
-        )
+        return f"{self.into} SELECT {self.shape}, {DELETE}, {NOW}, o.* FROM {self.old()} AS o; {self.record_insert()}"
 
     def last(self) -> str:
         found = " AND ".join(self.equal(f"n.{v}", f"OLD.{k}") for k, v in self.keys())

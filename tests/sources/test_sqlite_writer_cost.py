@@ -1,0 +1,94 @@
+"""What triggers cost the programs that write: in steps of SQLite's virtual machine, a write to a large table takes as
+many as one to a small table."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tests.sources.test_sqlite_triggers import assert_copied, set_up
+
+_FEW, _MANY = 50, 2000
+_TREE = "n, p INTEGER REFERENCES t ON DELETE SET NULL"
+_PARENTS = "CREATE INDEX parents ON t (p)"
+_TABLES = {
+    "partial": ("CREATE TABLE t (id INTEGER PRIMARY KEY, u, n)", "CREATE UNIQUE INDEX i ON t (u) WHERE n IS NULL"),
+    "partial by its name": (
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, u, n)",
+        "CREATE UNIQUE INDEX i ON t (u) WHERE main.t.n IS NULL AND t.u IS NOT 't.n'",
+    ),
+    "partial of an expression beside another index": (
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, u, n)",
+        "CREATE INDEX b ON t (n)",
+        "CREATE UNIQUE INDEX i ON t (lower(u)) WHERE n IS NULL",
+    ),
+    "partial in a tree": (
+        f"CREATE TABLE t (id INTEGER PRIMARY KEY, u, {_TREE})",
+        _PARENTS,
+        "CREATE UNIQUE INDEX i ON t (u) WHERE p IS NULL",
+    ),
+    "partial of an expression in a tree": (
+        f"CREATE TABLE t (id INTEGER PRIMARY KEY, u, {_TREE})",
+        _PARENTS,
+        "CREATE UNIQUE INDEX i ON t (lower(u), id) WHERE p IS NULL",
+    ),
+    "tree without a rowid, key of a collation": (
+        "CREATE TABLE t (id TEXT COLLATE NOCASE PRIMARY KEY, u, n, p TEXT REFERENCES t ON DELETE SET NULL)"
+        " WITHOUT ROWID",
+        "CREATE INDEX parents ON t (p COLLATE NOCASE)",
+    ),
+    "text key that a column of numbers refers to": (
+        "CREATE TABLE t (id TEXT PRIMARY KEY, u, n) WITHOUT ROWID",
+        "CREATE TABLE c (id INTEGER PRIMARY KEY, t INT REFERENCES t)",
+        "CREATE INDEX parents ON c (t)",
+    ),
+}
+
+
+def _steps(rows: int, tables: tuple[str, ...]) -> dict[str, int]:
+    """Of each statement, tens."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.execute("PRAGMA foreign_keys = ON")
+        for statement in tables:
+            db.execute(statement)
+        db.executemany("INSERT INTO t (id, u) VALUES (?, ?)", [(f"{n}", f"U{n}") for n in range(1, rows)])
+        set_up(db)
+        found = {}
+        for statement in (
+            f"INSERT INTO t (id, u) VALUES ('{rows}', 'new')",
+            "UPDATE t SET n = NULL WHERE id = '7'",
+            "UPDATE t SET u = 'other' WHERE id = '8'",
+            "REPLACE INTO t (id, u) VALUES ('9', 'new')",
+            "DELETE FROM t WHERE id = '10'",
+        ):
+            taken = [0]
+
+            def count(taken: list[int] = taken) -> int:
+                taken[0] += 1
+                return 0
+
+            db.set_progress_handler(count, 10)
+            db.execute(statement)
+            db.set_progress_handler(None, 0)
+            found[statement.replace(f"{rows}", "…")] = taken[0]
+        return found
+
+
+@pytest.mark.parametrize("kind", _TABLES)
+def test_a_write_to_a_large_table_costs_as_much_as_one_to_a_small_table(kind: str) -> None:
+    few, many = _steps(_FEW, _TABLES[kind]), _steps(_MANY, _TABLES[kind])
+    grown = {statement: (few[statement], taken) for statement, taken in many.items() if taken > few[statement] + 20}
+    assert not grown
+
+
+def test_rows_that_replace_deletes_by_a_partial_index_are_deletes_however_its_condition_names_columns() -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        for statement in _TABLES["partial by its name"]:
+            db.execute(statement)
+        set_up(db)
+        db.execute("INSERT INTO t VALUES (1, 'a', NULL), (2, 'a', 1), (3, 'z', NULL)")
+        db.execute("REPLACE INTO t VALUES (4, 'a', NULL), (5, 'z', NULL), (6, 'a', 2)")
+        assert [row[0] for row in db.execute("SELECT id FROM t ORDER BY id")] == [2, 4, 5, 6]
+        assert_copied(db)
