@@ -41,8 +41,11 @@ Spec = tuple[str, dict[str, Any]]
 _BEFORE_SECONDS, _WATCH_SECONDS = 0.02, 0.1  # until the stream is open, and as the supervisor does
 
 
-def drain(pipeline: config.Pipeline, spark: Any, rows: int) -> tuple[float, dict[str, Any]]:
-    """Seconds, and facts: CPU and memory by part, batches, their reports."""
+def drain(
+    pipeline: config.Pipeline, spark: Any, rows: int, *, rest_seconds: float = 0.0
+) -> tuple[float, dict[str, Any]]:
+    """Seconds, and facts: CPU and memory by part, batches, their reports. `rest_seconds`: nothing comes for so long
+    before it begins."""
     watched: list[tuple[float, BatchReport]] = []
     run = Observed(pipeline, spark, lambda report: watched.append((time.time(), report)))
     watch: ProcessSampler | None = None
@@ -53,6 +56,7 @@ def drain(pipeline: config.Pipeline, spark: Any, rows: int) -> tuple[float, dict
         while not watched and time.monotonic() < deadline:
             time.sleep(0.05)
         watched.clear()
+        time.sleep(rest_seconds)
         run.start()
         run.delivered = 0
         while run.delivered < rows:

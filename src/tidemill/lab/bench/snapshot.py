@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from tidemill import config
+from tidemill.capture.portions import QUIET_SECONDS
 from tidemill.errors import SourceError
 from tidemill.lab.bench import load
 from tidemill.lab.bench.copied import CopiedServer, MysqlCopied, PostgresCopied
@@ -38,6 +39,7 @@ _BLACKHOLE = "{type: blackhole, config: {id: nowhere}}"
 _LARGEST = ("capture", "workers")
 _PART = 5
 _LATENCY_SECONDS = 5.0
+_REST_SECONDS = QUIET_SECONDS + 0.5  # a copy beside changes is slower, and what warms up the stream is a change
 
 
 class SnapshotBench(ScratchBench):
@@ -150,7 +152,7 @@ class SnapshotBench(ScratchBench):
         self._target.query(f"CREATE DATABASE {place}")
         document = f"{{type: postgres, config: {{id: copy, dsn: '{self._target.dsn(place)}'}}}}"
         pipeline, slot = self._pipeline(server, "part", document)
-        spent, _ = drain(pipeline, self._spark, self.part)
+        spent, _ = drain(pipeline, self._spark, self.part, rest_seconds=_REST_SECONDS)
         speed = self.part / spent
         self._say(f"{server.title}: to PostgreSQL, rows/s: {speed:,.0f}")
         compared = self._verify(server, pipeline)
@@ -208,7 +210,7 @@ class SnapshotBench(ScratchBench):
     def _deliver(self, server: CopiedServer, table: str, rows: int) -> tuple[float, dict[str, float]]:
         """Seconds until everything is delivered to blackhole, and memory."""
         pipeline, slot = self._pipeline(server, table, _BLACKHOLE)
-        spent, fact = drain(pipeline, self._spark, rows)
+        spent, fact = drain(pipeline, self._spark, rows, rest_seconds=_REST_SECONDS)
         memory = {part: size for part, size in fact["rss"].items() if part in _LARGEST}
         self._forget(server, pipeline, slot)
         return spent, memory | {"capture": fact["capture_hwm"]}
