@@ -20,6 +20,7 @@ _SINKS = {
 }  # fmt: skip
 _MODES = {"real_time": "real time", "micro_batch": "micro-batches"}
 _PERCENTILES = {"p50": "p50", "p99": "p99", "p99_9": "p99.9"}
+_LEGEND_COLUMNS = 4  # more would stand beyond the edges
 _PARTS = {"capture": "capture", "workers": "worker", "jvm": "jvm", "driver": "driver"}
 #: steps of an event's way (`lab/bench/latency/steps.py`) that are drawn as one
 _STEPS = {
@@ -171,9 +172,9 @@ def save_latency(result: dict[str, Any], path: Path) -> None:
     with _figure(path, 10.5, {3.3: len(_PERCENTILES), 1.3 + 0.3 * len(sinks): len(rates)}) as [above, below]:
         for axis, percentile in zip(above, _PERCENTILES, strict=True):
             _draw_percentile(axis, percentile, measured, sinks, rates)
-        most = max(axis.get_ylim()[1] for axis in above)
+        least, most = min(axis.get_ylim()[0] for axis in above), max(axis.get_ylim()[1] for axis in above)
         for axis in above:
-            axis.set_ylim(0, most)
+            axis.set_ylim(least, most)
         above[0].set_ylabel("ms from commit to checkpoint")
         handles, labels = above[0].get_legend_handles_labels()
         above[0].figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=len(labels))
@@ -187,7 +188,7 @@ def save_latency(result: dict[str, Any], path: Path) -> None:
         figure = below[0].figure
         figure.supxlabel("ms, the p50 of each step", fontsize=9)
         handles, labels = below[0].get_legend_handles_labels()
-        figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
+        figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=_LEGEND_COLUMNS)
         above[0].figure.suptitle(f"{_MODES[mode]}, {result.get('place', 'one machine')}", fontsize=10)
 
 
@@ -200,8 +201,11 @@ def _draw_percentile(
         values = [one["total"][percentile] for one in mine]
         axis.plot([one["rate"] for one in mine], values, marker=marker, markersize=5, color=colour, label=sink)
     axis.set_xscale("log")
+    axis.set_yscale("log")  # one stall would hide all the rest
     axis.set_xticks(rates)
     axis.xaxis.set_major_formatter("{x:,.0f}")
+    axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+    axis.yaxis.set_major_formatter("{x:,g}")
     axis.minorticks_off()
     axis.set_xlabel("events a second")
     axis.set_title(_PERCENTILES[percentile])
