@@ -13,9 +13,11 @@ from tidemill.model.position import Position
 
 
 class StandInLog:
-    """`writing` is called in each append, with its number among the attempts. All that it has is delivered."""
+    """`writing` is called in each append, with its number among the attempts. All that it has is delivered, but it may
+    say that objects are `waiting`."""
 
-    def __init__(self, writing: Callable[[int], object]) -> None:
+    def __init__(self, writing: Callable[[int], object], *, waiting: int = 0) -> None:
+        self._waiting = waiting
         self.tail = Tail(0, Position("0"))
         self.stored: list[Position] = []
         self._writing = writing
@@ -39,6 +41,9 @@ class StandInLog:
 
     def kept_bytes(self) -> int:
         return 0
+
+    def waiting_appends(self) -> int:
+        return self._waiting
 
     def drop_spills(self) -> None:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from tests.capture.standins import StandInLog, StandInSource, run
 from tidemill.errors import ConnectionLost, LogError
@@ -23,6 +24,15 @@ def test_the_next_change_is_read_while_one_is_written() -> None:
     assert run(source, log, stop) == [1, 1, 1]
     assert met == [True], "the source was not read before the first change was written"
     assert log.stored == ["1", "2", "3"]
+
+
+def test_small_objects_that_wait_for_delivery_make_the_next_one_wait_for_more() -> None:
+    """Each is requests for whoever reads it: a hundred commits a second were 40 objects, and seconds behind."""
+    read: list[float] = []
+    stop = threading.Event()
+    source = StandInSource(stop, 4, lambda number: read.append(time.monotonic()))
+    run(source, StandInLog(lambda attempt: None, waiting=10), stop)
+    assert read[-1] - read[0] >= 3 * 0.049
 
 
 def test_a_change_that_the_log_refuses_is_stored_before_the_next() -> None:

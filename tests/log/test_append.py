@@ -9,6 +9,7 @@ import pytest
 from tests.log.conftest import OpenStore
 from tests.log.look import events, offsets
 from tests.support.blocks import make_block, make_change, make_table, position
+from tests.support.waiting import until
 from tidemill.errors import BadAppend, ConfigError, LogError, LogFull, is_retryable
 from tidemill.log import BlockRef, LogConfig, LogReader, LogWriter, Tail, acknowledge
 from tidemill.log.local import LocalStore
@@ -216,6 +217,17 @@ def test_the_acknowledgement_is_seen_by_a_writer_that_runs(tmp_path: Path) -> No
     acknowledge(str(tmp_path), Tail(7, position(1)))
     assert writer.acknowledged() == Tail(7, position(1))
     assert writer.undelivered_bytes() > 0
+    writer.close()
+
+
+def test_objects_that_wait_for_delivery_are_counted_and_appends_to_a_directory_are_not(place: OpenStore) -> None:
+    writer = LogWriter.open(place(), SMALL)
+    objects = not place().appends
+    for number in range(1, 4):
+        writer.append(make_change(10, number=number))
+    assert writer.waiting_appends() == 3 * objects
+    acknowledge(place(), Tail(25, position(2)))
+    until(lambda: writer.waiting_appends() == 1 * objects)  # an object is looked at a few times a second
     writer.close()
 
 

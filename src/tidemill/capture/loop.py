@@ -35,6 +35,10 @@ WAIT_SECONDS = 0.2
 
 _TRIAL_SECONDS = 0.05
 
+# Of a small append to an object store, how long after the one before it comes, for each that waits for delivery.
+_SMALL_BYTES = 1 << 20
+_SPACING_SECONDS, _MOST_SPACING_SECONDS = 0.005, 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -88,6 +92,7 @@ class Capture:
         self._writing: tuple[Change, Future[int]] | None = None
         self._passed: Committed | None = None  # the last change, if it had no events: only the position has moved, on
         self._noticed: tuple[tuple[Notice, ...], int] = ((), 0)
+        self._appended_at = 0.0
 
     def run(self) -> None:
         """Connects, streams, and connects again after what `is_retryable` calls passing. Raises the rest."""
@@ -167,6 +172,7 @@ class Capture:
             room = (self._limits.kept_bytes if held else self._limits.ahead_bytes) - waiting
             full = self._log.kept_bytes() > self._limits.kept_bytes
             if not full and room >= 0:
+                self._space_appends(change)
                 self._writing = change, self._pen.submit(self._apply, change)
                 return
             if not held_back and (held or room >= 0):  # else delivery is only slower than capture for a while
@@ -177,6 +183,18 @@ class Capture:
             began = time.monotonic()
             self._stop.wait(0.02)
             self._effort.idle(time.monotonic() - began)
+
+    def _space_appends(self, change: Change) -> None:
+        """In an object store an append is an object, and requests for whoever reads it, one after the other: many small
+        ones take longer to deliver than one with all that they hold. So the more of them wait, the later the next one
+        comes, with what the source has sent by then."""
+        small = isinstance(change, Committed) and sum(block.batch.nbytes for block in change.blocks) < _SMALL_BYTES
+        if small and (waiting := self._log.waiting_appends()):
+            due = self._appended_at + min(_MOST_SPACING_SECONDS, waiting * _SPACING_SECONDS)
+            if (left := due - time.monotonic()) > 0:
+                self._stop.wait(left)
+                self._effort.idle(left)
+        self._appended_at = time.monotonic()
 
     def _settle(self) -> None:
         """Waits until the log has what is being written. Nothing is given up: a full disk only makes it wait."""

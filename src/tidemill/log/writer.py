@@ -10,6 +10,7 @@ first attempt on the append is certain: the same call again, or `settle`, puts t
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class LogWriter:
         self._acknowledged = Bookmark(store, ACKNOWLEDGED)
         self._resting = Bookmark(store, POSITION)
         self._backlog = Backlog(config.max_bytes // _HEAPS)
+        self._unread: deque[Offset] = deque()  # where appends end that are objects and wait for delivery
         self._kept: Backlog | None = None  # what waits in quarantine, and all after it
         self._kept_from: Offset = 0
         acknowledged = self.acknowledged()
@@ -245,6 +247,13 @@ class LogWriter:
             self._backlog.deliver(delivered.offset)
         return self._backlog.bytes
 
+    def waiting_appends(self) -> int:
+        """How many of those that this writer made are objects of their own and not delivered; in a directory none."""
+        delivered = self.acknowledged()
+        while self._unread and delivered is not None and self._unread[0] <= delivered.offset:
+            self._unread.popleft()
+        return len(self._unread)
+
     def keep_from(self, offset: Offset | None) -> None:
         """From here on nothing may go, although it was delivered: rows wait in quarantine. None: none do."""
         if offset is None:
@@ -329,6 +338,8 @@ class LogWriter:
         self.tail = entry.tail
         for backlog in filter(None, (self._backlog, self._kept)):
             backlog.add(entry.end, entry.bytes)
+        if not self._store.appends:
+            self._unread.append(entry.end)
         return entry
 
     def _repeat(self, change: Committed | SpillCommitted | Adoption) -> Entry | None:

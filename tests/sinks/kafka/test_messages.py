@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 from typing import Any
 
 import orjson
@@ -84,6 +87,14 @@ class TestMessages:
         assert sink.write(delivery_of(make_block(20_000))).events == 20_000
         assert ids(consume(kafka.bootstrap, topic)) == list(range(20_000))
 
+    def test_to_a_second_partition_do_not_wait_for_the_first(
+        self, kafka: Broker | Mock, topic: str, sinks: Any
+    ) -> None:
+        before = _connections()
+        sinks(kafka, topic).write(delivery_of(make_block(10)))
+        ours = _connections().items() - before.items()
+        assert {no_delay for _, no_delay in ours} == {1}
+
     def test_can_be_compressed_every_way(self, kafka: Broker | Mock, topic: str, sinks: Any) -> None:
         for codec in ("none", "lz4", "zstd", "snappy", "gzip"):
             sinks(kafka, topic, compression=codec).write(delivery_of(make_block(10)))
@@ -146,3 +157,14 @@ class TestConfiguration:
     def test_decides_the_tier(self) -> None:
         tiers = [KafkaSink(KafkaConfig(id="k", brokers="b:1", topic="t", exactly_once=e)).tier for e in (False, True)]
         assert tiers == [Tier.AT_LEAST_ONCE, Tier.EFFECTIVELY_ONCE]
+
+
+def _connections() -> dict[tuple[Any, ...], int]:
+    """Of this process, by their two ends: whether what is small is sent at once."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
+            if connection.family == socket.AF_INET:
+                ends = (connection.getsockname(), connection.getpeername())
+                found[ends] = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    return found

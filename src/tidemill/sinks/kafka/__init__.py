@@ -125,6 +125,8 @@ class KafkaConfig(EncodedSinkConfig):
             # The end of a delivery flushes, so lingering costs no latency. Messages that are older than this and wait
             # for an earlier request of their partition would keep librdkafka's thread from sleeping (client.flush).
             "linger.ms": str(_linger_ms(self.client_conf.get("message.timeout.ms", timeout))),
+            # A delivery is a small request for each partition: the second would wait until the first is confirmed.
+            "socket.nagle.disable": "true",
             "reconnect.backoff.ms": "250",
             "reconnect.backoff.max.ms": "1000",  # a broker that is back is used again soon
             # A message of 165 bytes takes 600 of memory. A longer queue holds more and makes nothing faster (ADR 59).
