@@ -14,7 +14,7 @@ application's (ADR 65), note the row as it is then, and what else came in betwee
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from tidemill.decoders.sqlite import SqliteTable
@@ -50,6 +50,12 @@ def rowid_name(table: SqliteTable) -> str | None:
     """How the rowid can be named: a column may hide one of its names."""
     taken = {c.name.lower() for c in table.columns}
     return next((name for name in ("rowid", "_rowid_", "oid") if name not in taken), None)
+
+
+def every(conditions: Sequence[str], most: int = 50) -> str:
+    """All of them, in groups: an expression of SQLite is at most 1,000 deep."""
+    groups = [" AND ".join(conditions[at : at + most]) for at in range(0, len(conditions), most)]
+    return " AND ".join(f"({group})" for group in groups)
 
 
 def row_list(table: SqliteTable, row: str) -> str:
@@ -282,7 +288,7 @@ class _NestedTriggers(_Triggers):
         """Notes of changes that did not happen: of OR IGNORE, or of a trigger that said RAISE(IGNORE) after ours. Their
         rows stand as they were; those of a change under way do not, except while REPLACE deletes others for it."""
         places = enumerate(self.table.columns)
-        columns = " AND ".join(f"x.{quote(c.name)} IS {REPLACED}.v{i} COLLATE BINARY" for i, c in places)
+        columns = every([f"x.{quote(c.name)} IS {REPLACED}.v{i} COLLATE BINARY" for i, c in places])
         kinds = ", ".join(map(str, self.ignorable))
         return (
             f"DELETE FROM {REPLACED} WHERE shape = {self.shape} AND own IN ({kinds}) AND NOT EXISTS ({pending})"
