@@ -11,8 +11,8 @@ import orjson
 from tests.sources.sqlite_support import captured, caught_up, config_of, copy_of, shop, shown
 from tests.support.capturing import eventually
 from tidemill.schema.registry import SchemaRegistry
+from tidemill.sources._shared.sqlite_marks import notices
 from tidemill.sources.sqlite import SqliteSource
-from tidemill.sources.sqlite.marks import notices
 from tidemill.sources.sqlite.resume import SqlitePlace, check, identity
 from tidemill.sources.sqlite.setup import is_installed
 from tidemill.sources.sqlite.triggers import CHANGES
