@@ -155,6 +155,42 @@ def test_a_rowid_that_is_no_key_is_refused_where_nothing_else_was_recorded(tmp_p
         assert "full" in error.fix
 
 
+@pytest.mark.parametrize("table", ["turso_cdc", "mine"])
+def test_a_change_table_of_version_1_is_read_whose_transactions_nobody_can_tell_apart(
+    tmp_path: Path, table: str
+) -> None:
+    """Turso goes on with such a table where it finds one."""
+    path = tmp_path / "shop.db"
+    columns = "change_time INTEGER, change_type INTEGER, table_name TEXT, id, before BLOB, after BLOB, updates BLOB"
+    made = f"CREATE TABLE {table} (change_id INTEGER PRIMARY KEY AUTOINCREMENT, {columns})"
+    with writer(path, ORDERS, made, mode=f"full,{table}") as db:
+        with captured(path, tmp_path, cdc_table=table) as running:
+            db.execute("INSERT INTO orders VALUES (1, 'ann', 1)")
+            eventually(lambda: running.events == 1, running)
+        db.execute("BEGIN")
+        db.execute("INSERT INTO orders VALUES (2, 'bob', 2), (3, NULL, NULL)")
+        db.execute("UPDATE orders SET total = 5 WHERE id < 3")
+        db.execute("COMMIT")
+        db.execute("ALTER TABLE orders ADD COLUMN note BLOB")
+        db.execute("UPDATE orders SET note = x'00ff', id = 9 WHERE id = 2")
+        db.execute("DELETE FROM orders WHERE id = 3")
+        with captured(path, tmp_path, cdc_table=table) as running:
+            eventually(lambda: running.events == 9, running)
+            events = running.rows()
+            running.deliver()
+            count = f"SELECT count(*) FROM {table}"
+            eventually(lambda: db.execute(count).fetchone() == (1,), running)
+        config = TursoConfig(id="shop", path=path, cdc_table=table)
+        checks = {check.name: check for check in TursoSource(config).doctor()}
+        assert db.execute("SELECT version FROM turso_cdc_version WHERE table_name = ?", (table,)).fetchone() == ("v1",)
+    assert [e["tx_id"] for e in events] == [None] * 9
+    assert len({(e["position"], e["ordinal"]) for e in events}) == 9
+    told = [(e["op"], (e["after"] or e["before"] or {}).get("id")) for e in events]
+    assert told == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (6, None), (3, 2), (1, 9), (3, 3)]
+    assert events[7]["after"] == {"id": 9, "customer": "bob", "total": 5.0, "note": b"\x00\xff"}
+    assert checks["change table"].outcome is Outcome.WARN
+
+
 def test_every_value_arrives_as_the_file_has_it(tmp_path: Path) -> None:
     dice = Random(f"turso {run_seed()}")
     path = tmp_path / "shop.db"
