@@ -18,7 +18,7 @@ _TABLES = {
     "partial": ("CREATE TABLE t (id INTEGER PRIMARY KEY, u, n)", "CREATE UNIQUE INDEX i ON t (u) WHERE n IS NULL"),
     "partial by its name": (
         "CREATE TABLE t (id INTEGER PRIMARY KEY, u, n)",
-        "CREATE UNIQUE INDEX i ON t (u) WHERE main.t.n IS NULL AND t.u IS NOT 't.n'",
+        "CREATE UNIQUE INDEX i ON t (u) WHERE main.t.n IS NULL AND t.u IS NOT 't.n' AND .5 IS NOT [t].u",
     ),
     "partial of an expression beside another index": (
         "CREATE TABLE t (id INTEGER PRIMARY KEY, u, n)",
