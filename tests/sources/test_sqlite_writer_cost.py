@@ -113,8 +113,8 @@ def _joined(count: int) -> str:
             f" g AS ({_joined(70)}) UNIQUE)",
         ),
         (
-            f"CREATE TABLE t (id INTEGER PRIMARY KEY, p INTEGER REFERENCES t ON DELETE CASCADE, {_columns(20)})",
-            f"CREATE UNIQUE INDEX i ON t ({_joined(20)})",
+            f"CREATE TABLE t (id INTEGER PRIMARY KEY, p INTEGER REFERENCES t ON DELETE CASCADE, {_columns(12)})",
+            f"CREATE UNIQUE INDEX i ON t ({_joined(12)})",
         ),
     ],
     ids=["as wide as can be", "expression of many", "generated from many", "expression of many in a tree"],
@@ -137,3 +137,19 @@ def test_a_table_of_very_many_columns_is_written_to_as_ever(tables: tuple[str, .
         assert_copied(db)
         if len(tables) > 1 or "UNIQUE" in tables[0]:
             assert db.execute("SELECT id FROM t").fetchall() == [(3,)]
+
+
+def test_an_expression_of_too_many_columns_of_a_tree_costs_no_more_and_is_said() -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        parent = "p INTEGER REFERENCES t ON DELETE CASCADE"
+        db.execute(f"CREATE TABLE t (id INTEGER PRIMARY KEY, {parent}, {_columns(30)})")
+        db.execute(f"CREATE UNIQUE INDEX i ON t ({_joined(30)})")
+        set_up(db)
+        assert [(notice.code, notice.subject) for notice in find_limits(db, ())] == [("replace-unrecorded", "main.t")]
+        db.execute("INSERT INTO t (id) VALUES (1)")
+        db.execute("INSERT INTO t (id, c1) VALUES (2, 'a')")
+        db.set_progress_handler(lambda: 1, 1_000_000)
+        db.execute(f"UPDATE t SET {', '.join(f'c{n} = id' for n in range(30))} WHERE id = 1")
+        db.execute(f"UPDATE OR REPLACE t SET {', '.join(f'c{n} = 1' for n in range(30))} WHERE id = 2")
+        assert db.execute("SELECT id FROM t").fetchall() == [(2,)]
+        assert_copied(db)

@@ -14,7 +14,7 @@ from tidemill.sources._shared.sqlite_catalog import IndexTerm, UniqueIndex, quot
 from tidemill.sources._shared.sqlite_statements import SqliteToken, compares_values, expression_text
 
 _MOST_MOVED = 3  # columns of two possible values each: eight ways
-_MOST_INPUTS = 20  # of an expression, likewise
+_MOST_INPUTS = 12  # of an expression, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class TriggerSpec:
                 found[index.name] = "it compares values in an expression"
             elif any(self._is_of_rowid(term) for term in index.terms):
                 found[index.name] = "it is of an expression of the INTEGER PRIMARY KEY"
-            elif self.nested and any(len(self._columns_of(made)) > _MOST_INPUTS for made in self._expressions(index)):
+            elif self._has_many_inputs(index):
                 found[index.name] = f"it is of an expression of more than {_MOST_INPUTS} columns"
         return found
 
@@ -67,8 +67,11 @@ class TriggerSpec:
             if self.recomputes:
                 yield from self._sources(term).values()
 
-    def _columns_of(self, expression: Sequence[SqliteToken]) -> set[str]:
-        return {token.word for token in expression} & {name.lower() for name in self.names}
+    def _has_many_inputs(self, index: UniqueIndex) -> bool:
+        if not (self.nested or self.mixed):
+            return False
+        columns = {name.lower() for name in self.names}
+        return any(len({t.word for t in made} & columns) > _MOST_INPUTS for made in self._expressions(index))
 
     def _is_of_rowid(self, term: IndexTerm) -> bool:
         at = self.table.rowid_column
