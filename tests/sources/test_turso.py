@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import os
 import signal
@@ -22,10 +23,11 @@ from tests.support.capturing import Running, capturing, eventually
 from tests.support.seed import run_seed
 from tidemill.contracts import Outcome, Resting
 from tidemill.errors import PositionLost, SetupError
-from tidemill.model.position import Ordering
+from tidemill.model.position import Ordering, Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources.turso import TursoConfig, TursoSource
 from tidemill.sources.turso import stream as turso_stream
+from tidemill.sources.turso.client import TursoFile
 from tidemill.sources.turso.errors import CdcKeyMissing
 
 turso = pytest.importorskip("turso", reason='pyturso is not installed: pip install "tidemill[turso]"')
@@ -234,6 +236,33 @@ def test_a_transaction_larger_than_a_read_is_spilled_and_only_delivered_changes_
         eventually(lambda: db.execute("SELECT count(*) FROM turso_cdc").fetchone()[0] == 1, running)
         db.execute("DELETE FROM orders WHERE id = 1")
         assert len(caught_up(db, running)) == 37, "numbers began anew"
+
+
+@pytest.mark.parametrize(("held", "fewest", "most"), [(3600.0, 1, 5), (0.0, 50, 100)])
+def test_changes_that_take_long_to_remove_are_removed_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: float, fewest: int, most: int
+) -> None:
+    """Whoever else writes waits for one removal."""
+    module = importlib.import_module("tidemill.sources.turso")
+    monkeypatch.setattr(module, "_HELD_SECONDS", held)
+    monkeypatch.setattr(module, "_TRIM_SECONDS", 3600.0)
+    removals: list[str] = []
+    rows = TursoFile.rows
+    monkeypatch.setattr(
+        TursoFile, "rows", lambda file, sql, *values: (removals.append(sql), rows(file, sql, *values))[1]
+    )
+    path = tmp_path / "shop.db"
+    source = TursoSource(TursoConfig(id="shop", path=path))
+    with writer(path, ORDERS) as db, contextlib.closing(SchemaRegistry(tmp_path / "registry.sqlite")) as registry:
+        db.execute("BEGIN")
+        for _ in range(80):
+            db.execute("INSERT INTO orders (customer) VALUES ('ann')")
+        db.execute("COMMIT")
+        source.open(None, registry)
+        source.acknowledge(Position(source.began))
+        source.close()
+        assert db.execute("SELECT change_id FROM turso_cdc").fetchall() == [(81,)]
+    assert fewest <= sum(sql.startswith("DELETE") for sql in removals) <= most
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM turso_cdc", "DELETE FROM turso_cdc WHERE change_id > 1"])

@@ -35,7 +35,8 @@ from tidemill.sources.turso.tables import CdcTables
 
 __all__ = ["TursoConfig", "TursoSource", "component"]
 
-_TRIM_ROWS = 5_000
+_TRIM_ROWS, _TRIM_FIRST_ROWS = 5_000, 8
+_TRIM_SECONDS, _HELD_SECONDS = 0.1, 0.005  # of one call, and about of one removal: others who write wait for it
 
 
 class TursoConfig(DatabaseFileConfig):
@@ -194,8 +195,8 @@ class TursoSource(DatabaseFileSource[TursoConfig]):
         return CdcPlace.parse(position).number
 
     def acknowledge(self, position: Position) -> None:
-        """Removes what was delivered, some thousand rows at a time. The last one stays: the numbers of the next ones
-        are counted from it."""
+        """Removes what was delivered, as many rows at a time as milliseconds allow. The last one stays: the numbers of
+        the next ones are counted from it."""
         file, _, silence = self._open()
         self._trimmed_at = time.monotonic()
         number = self._number(position)
@@ -205,8 +206,12 @@ class TursoSource(DatabaseFileSource[TursoConfig]):
         table = quote(self._form.table)
         first = file.rows(f"SELECT min(change_id) FROM {table}")[0][0]
         if first is not None and first < number:
-            until = min(number, first + _TRIM_ROWS)
-            file.rows(f"DELETE FROM {table} WHERE change_id < ?", [until])
+            began, until, step = time.monotonic(), first, _TRIM_FIRST_ROWS
+            while until < min(number, first + _TRIM_ROWS) and time.monotonic() - began < _TRIM_SECONDS:
+                until, held = min(number, until + step), time.monotonic()
+                file.rows(f"DELETE FROM {table} WHERE change_id < ?", [until])
+                quick = time.monotonic() - held < _HELD_SECONDS
+                step = 2 * step if quick else max(1, step // 2)
             silence.look(found=True)  # it was we who wrote
             if until < number:
                 return
