@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -248,9 +248,12 @@ def test_changes_that_take_long_to_remove_are_removed_a_few_at_a_time(
     monkeypatch.setattr(module, "_TRIM_SECONDS", 3600.0)
     removals: list[str] = []
     rows = TursoFile.rows
-    monkeypatch.setattr(
-        TursoFile, "rows", lambda file, sql, *values: (removals.append(sql), rows(file, sql, *values))[1]
-    )
+
+    def noted(file: TursoFile, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        removals.append(sql)
+        return rows(file, sql, values)
+
+    monkeypatch.setattr(TursoFile, "rows", noted)
     path = tmp_path / "shop.db"
     source = TursoSource(TursoConfig(id="shop", path=path))
     with writer(path, ORDERS) as db, contextlib.closing(SchemaRegistry(tmp_path / "registry.sqlite")) as registry:
