@@ -112,7 +112,7 @@ class ConflictSql:
         """Ways in which all terms of the index may be equal. Of a partial one each has single values: where SQLite has
         to guess how many there are, it may prefer another index that the condition names."""
         names = [term.column for term in index.terms if term.column]
-        names += [name for term in index.terms for name in self._named(term.expression)]
+        names += [name for term in index.terms for name in self._column_names(term.expression)]
         columns = list(dict.fromkeys(names))
         recomputed = any(self._is_recomputed(name, moved) for name in columns)
         if not index.condition or recomputed or (moved and len(columns) > _MOST_MOVED):
@@ -129,10 +129,10 @@ class ConflictSql:
         if not term.expression:
             return f"x.{quote(term.column)} = {given[term.column]} {collation}"
         text = expression_text(term.expression, self._names.keys())
-        inputs = ", ".join(f"{given[name]} AS {quote(name)}" for name in self._named(term.expression))
+        inputs = ", ".join(f"{given[name]} AS {quote(name)}" for name in self._column_names(term.expression))
         return f"({text}) {collation} = (SELECT {text}{f' FROM (SELECT {inputs})' if inputs else ''})"
 
-    def _named(self, expression: Sequence[SqliteToken]) -> list[str]:
+    def _column_names(self, expression: Sequence[SqliteToken]) -> list[str]:
         """Columns in it."""
         return list(dict.fromkeys(self._names[token.word] for token in expression if token.word in self._names))
 
@@ -201,7 +201,7 @@ class ConflictSql:
 
     def _inputs(self, expression: Sequence[SqliteToken], moved: bool) -> str:
         """FROM what the expression may be computed of."""
-        names = self._named(expression)
+        names = self._column_names(expression)
         if moved and len(names) > _MOST_INPUTS:
             given = ", ".join(f"{self._value(name)} AS {quote(name)}" for name in names)
             kept = ", ".join(f"cur.{quote(name)}" for name in names)

@@ -220,10 +220,12 @@ class _NestedTriggers(_Triggers):
             f" AND NOT EXISTS ({pending}); {self.forget_ignored(pending)}"
         )
         updated, deleted = (self.note(self.same("x", "OLD"), own) for own in (_UPDATED, _DELETED))
-        noted_inserts, noted_updates = (self.note(f"({rows}) AND {self.unnoted('x')}") for rows in (inserts, updates))
+        noted_inserts, noted_updates = (
+            self.note(f"({rows}) AND {self.without_note('x')}") for rows in (inserts, updates)
+        )
         gone, replaced = self.find_gone(), self.find_gone(updated=True)
         absent = f"{self.noted} AND at = {NOW} AND {self.absent()}"
-        brought = f"{self.unnoted('NEW')} AND EXISTS ({self.gone})"
+        brought = f"{self.without_note('NEW')} AND EXISTS ({self.gone})"
         return {
             "before_insert": f"BEFORE INSERT ON {name} WHEN EXISTS ({here} {inserts})"
             f" BEGIN {sql.marks()} {clear} {self.note_insert()} {noted_inserts} END",
@@ -231,7 +233,7 @@ class _NestedTriggers(_Triggers):
             "before_delete": f"BEFORE DELETE ON {name} BEGIN {self.notes_old}{stale}"
             f" {self.forget_ignored(pending)} {self.forget()} {deleted} END",
             "after_insert": f"AFTER INSERT ON {name} BEGIN {self.emit(gone)} {self.settle(gone)}"
-            f" {self.record_insert()} {self.end(self.inserted())} {self.note_new(brought)} END",
+            f" {self.record_insert()} {self.end(self.note_of_insert())} {self.note_new(brought)} END",
             "after_update": f"AFTER UPDATE ON {name} BEGIN {self.emit(replaced)} {self.settle(replaced)}"
             f" {self.follow()} {self.record_update()} {self.end(self.last())}"
             f" {self.note_new(f'{brought} AND {sql.may_be_in_the_way()}')} END",
@@ -247,21 +249,21 @@ class _NestedTriggers(_Triggers):
 
     def note_insert(self) -> str:
         """What is there of the new row. Its rowid is -1 where SQLite has not chosen it yet."""
-        columns = self.telling()
+        columns = self.telling_columns()
         names = "".join(f", v{i}" for i in columns)
         new = "".join(f", NEW.{quote(self.table.columns[i].name)}" for i in columns)
         head = f"{self.shape}, {_ADDED}, {NOW}, {self.rid('NEW')}"
         return f"INSERT INTO {REPLACED} (shape, own, at, rid{names}) VALUES ({head}{new});"
 
-    def inserted(self) -> str:
+    def note_of_insert(self) -> str:
         """The note of the INSERT whose row is NEW, the latest one."""
-        pairs = [(i, quote(self.table.columns[i].name)) for i in self.telling()]
+        pairs = [(i, quote(self.table.columns[i].name)) for i in self.telling_columns()]
         same = "".join(f" AND v{i} IS NEW.{name} COLLATE BINARY" for i, name in pairs)
         if not self.table.without_rowid:
             same = f" AND rid IN (-1, {self.rid('NEW')}){same}"
         return f"(SELECT max(rowid) FROM {REPLACED} WHERE shape = {self.shape} AND own = {_ADDED}{same})"
 
-    def telling(self) -> list[int]:
+    def telling_columns(self) -> list[int]:
         """Columns by which an INSERT is known again: some that have after it what they had before it."""
         changing = {*self.spec.defaults, *(self.table.key if self.table.rowid_column is not None else ())}
         kept = [i for i, c in enumerate(self.table.columns) if c.name not in changing and not c.generated]
@@ -281,7 +283,7 @@ class _NestedTriggers(_Triggers):
             f" {NOW}, {self.rid('x')}, {row_list(self.table, 'x')} {self.new} AND {condition};"
         )
 
-    def unnoted(self, row: str) -> str:
+    def without_note(self, row: str) -> str:
         return f"NOT EXISTS (SELECT 1 FROM {REPLACED} WHERE {self.notes} AND at = {NOW} AND {self.of(row)})"
 
     def forget_ignored(self, pending: str) -> str:

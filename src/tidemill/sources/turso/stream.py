@@ -154,7 +154,7 @@ class CdcStream:
         place = replace(self.place, found=self.place.found + 1)
         statement = self.tables.apply(name, sql, place.text())
         if statement is not None:
-            if (why := _unrecorded(statement)) and self._file.rows(f"SELECT 1 FROM {quote(name)} LIMIT 1"):
+            if (why := _describe_loss(statement)) and self._file.rows(f"SELECT 1 FROM {quote(name)} LIMIT 1"):
                 self._note({name: why}, self.place.text())
             self.place = place
             block = ddl_block(statement, 0, 0, (str(place.text()), 0, place.second * _MICROS))
@@ -215,7 +215,7 @@ class CdcStream:
         yield SpillCommitted(self._spills, place.text(), number, place.second * _MICROS, place.text())
 
 
-def _unrecorded(statement: SchemaStatement) -> str:
+def _describe_loss(statement: SchemaStatement) -> str:
     """What rows lack of a table whose statement stands in no record; empty where that is nothing."""
     kinds = {change["change"] for change in statement.changes}
     if statement.kind == "create":
