@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sqlite3
 import threading
 from contextlib import closing, suppress
@@ -194,6 +195,25 @@ def test_a_removal_does_not_wait_for_somebodys_long_read_and_keeps_nobody_else_f
             reader.execute("COMMIT")
             assert trim(ours, "shop", 9)
         assert db.execute(f"SELECT change_id FROM {CHANGES}").fetchall() == [(9,)]
+
+
+@pytest.mark.parametrize(("held", "most"), [(3600.0, 1), (0.0, 9)])
+def test_changes_that_take_long_to_remove_are_removed_in_several_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: float, most: int
+) -> None:
+    """Whoever else writes waits for one of them."""
+    path, last = tmp_path / "shop.db", 99
+    monkeypatch.setattr(importlib.import_module("tidemill.sources.sqlite.trim"), "_HELD_SECONDS", held)
+    with shop(path, "CREATE TABLE t (id INTEGER PRIMARY KEY)") as db:
+        with captured(path, tmp_path):
+            pass
+        db.executemany("INSERT INTO t VALUES (?)", [(n,) for n in range(last)])
+        statements: list[str] = []
+        with closing(connect(path, "test", 20)) as ours:
+            ours.set_trace_callback(statements.append)
+            eventually(lambda: trim(ours, "shop", last))
+        assert most / 2 < statements.count("COMMIT") <= 2 * most
+        assert db.execute(f"SELECT change_id FROM {CHANGES}").fetchall() == [(last,)]
 
 
 def test_what_is_delivered_is_removed_seldom_unless_much_of_it_waits(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from tests.sources.sqlite_support import captured, caught_up, config_of, copy_of
 from tests.support.capturing import eventually
 from tidemill.contracts import Outcome
 from tidemill.schema.registry import SchemaRegistry
+from tidemill.sources._shared.sqlite_marks import notices
 from tidemill.sources.sqlite import SqliteSource
-from tidemill.sources.sqlite.marks import notices
 
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT)"
 

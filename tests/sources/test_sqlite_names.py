@@ -15,9 +15,10 @@ from tidemill.model.position import Position
 from tidemill.model.tablenames import TableNames, find_name, matches_name
 from tidemill.processors.drop import DropConfig
 from tidemill.schema.registry import SchemaRegistry
+from tidemill.sources._shared import sqlite_marks as marks
 from tidemill.sources._shared.patterns import Unmatched
 from tidemill.sources._shared.sqlite_names import patterns_of
-from tidemill.sources.sqlite import SqliteFileConfig, SqliteSource, marks
+from tidemill.sources.sqlite import SqliteFileConfig, SqliteSource
 from tidemill.sources.turso import TursoConfig
 
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT)"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sources.test_sqlite_triggers import assert_copied, originals, recorded, run
+from tests.sources.test_sqlite_triggers import assert_copied, originals, recorded, run, set_up
 from tidemill.sources.sqlite.limits import find_limits
+from tidemill.sources.sqlite.resume import last_number
 from tidemill.sources.sqlite.triggers import CHANGES, DELETE, REPLACED
 
 
@@ -158,4 +159,18 @@ def test_a_row_that_a_foreign_key_brings_into_the_way_of_replace_is_a_delete(
     with recorded("PRAGMA foreign_keys = ON", *made) as db:
         assert not run(db, f"INSERT INTO z VALUES {rows}")
         assert not run(db, statement)
+        assert_copied(db)
+
+
+@pytest.mark.parametrize(("was", "copied"), [("WHERE n IS NULL", {"t"}), ("WHERE n IS 1", set()), ("", set())])
+def test_a_partial_index_with_another_condition_is_another_index(was: str, copied: set[str]) -> None:
+    """What it lets REPLACE delete until the triggers know it was noted only if the one before had these rows."""
+    with recorded("CREATE TABLE t (id INTEGER PRIMARY KEY, u, n)", f"CREATE UNIQUE INDEX i ON t (u) {was}") as db:
+        run(db, "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', NULL)")
+        seen = last_number(db)
+        run(db, "DROP INDEX i")
+        run(db, "CREATE UNIQUE INDEX j ON t (u) WHERE n IS 1")
+        run(db, "REPLACE INTO t VALUES (3, 'a', 1)")
+        assert db.execute("SELECT id FROM t").fetchall() == [(2,), (3,)]
+        assert set(set_up(db, seen=seen, recopy_rows=10).copied) == copied
         assert_copied(db)

@@ -11,8 +11,8 @@ import orjson
 from tests.sources.sqlite_support import captured, caught_up, config_of, copy_of, shop, shown
 from tests.support.capturing import eventually
 from tidemill.schema.registry import SchemaRegistry
+from tidemill.sources._shared.sqlite_marks import notices
 from tidemill.sources.sqlite import SqliteSource
-from tidemill.sources.sqlite.marks import notices
 from tidemill.sources.sqlite.resume import SqlitePlace, check, identity
 from tidemill.sources.sqlite.setup import is_installed
 from tidemill.sources.sqlite.triggers import CHANGES
@@ -179,3 +179,24 @@ def test_many_tables_cost_a_look_nothing_and_a_set_up_no_search_for_each(tmp_pat
                 assert is_installed(db, "shop", ()) is not None
                 searches.append(sum("sqlite_schema" in statement for statement in said))
     assert searches[0] == searches[1] > 0
+
+
+def test_a_strict_table_has_its_types_and_its_exact_values_and_is_copied_in_chunks(tmp_path: Path) -> None:
+    """Its key may not be NULL, and a column of type ANY keeps what it is given."""
+    path = tmp_path / "shop.db"
+    table = "CREATE TABLE t (id TEXT PRIMARY KEY, i INTEGER, r REAL, b BLOB, a ANY) STRICT"
+    with shop(path, table) as db, captured(path, tmp_path) as running:
+        db.execute("INSERT INTO t VALUES ('a', '7', 2, x'', '5'), ('b', NULL, 1e300, x'00', 5), (7, 1, 0.5, NULL, 5.5)")
+        db.execute("REPLACE INTO t VALUES ('b', 3, NULL, NULL, x'61')")
+        db.execute("UPDATE t SET id = 'A', a = id WHERE id = 'a'")
+        copied = copy_of(caught_up(db, running), "t", (0,))
+        (described,) = SqliteSource(config_of(path)).snapshot_reader().tables()
+    assert copied == {
+        ("7",): ("7", 1, 0.5, None, "5.5"),
+        ("b",): ("b", 3, None, None, "X'61'"),
+        ("A",): ("A", 7, 2.0, b"", "a"),
+    }
+    assert described.key == ("id",)
+    assert [(c.type.native, c.nullable) for c in described.table.columns] == [
+        ("TEXT", False), ("INTEGER", True), ("REAL", True), ("BLOB", True), ("ANY", True),
+    ]  # fmt: skip

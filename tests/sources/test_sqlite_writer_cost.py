@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from tests.sources.test_sqlite_triggers import assert_copied, set_up
+from tidemill.sources.sqlite.limits import find_limits
 
 _FEW, _MANY = 50, 2000
 _TREE = "n, p INTEGER REFERENCES t ON DELETE SET NULL"
@@ -17,7 +18,7 @@ _TABLES = {
     "partial": ("CREATE TABLE t (id INTEGER PRIMARY KEY, u, n)", "CREATE UNIQUE INDEX i ON t (u) WHERE n IS NULL"),
     "partial by its name": (
         "CREATE TABLE t (id INTEGER PRIMARY KEY, u, n)",
-        "CREATE UNIQUE INDEX i ON t (u) WHERE main.t.n IS NULL AND t.u IS NOT 't.n'",
+        "CREATE UNIQUE INDEX i ON t (u) WHERE main.t.n IS NULL AND t.u IS NOT 't.n' AND .5 IS NOT [t].u",
     ),
     "partial of an expression beside another index": (
         "CREATE TABLE t (id INTEGER PRIMARY KEY, u, n)",
@@ -91,4 +92,64 @@ def test_rows_that_replace_deletes_by_a_partial_index_are_deletes_however_its_co
         db.execute("INSERT INTO t VALUES (1, 'a', NULL), (2, 'a', 1), (3, 'z', NULL)")
         db.execute("REPLACE INTO t VALUES (4, 'a', NULL), (5, 'z', NULL), (6, 'a', 2)")
         assert [row[0] for row in db.execute("SELECT id FROM t ORDER BY id")] == [2, 4, 5, 6]
+        assert_copied(db)
+
+
+def _columns(count: int, declared: str = "") -> str:
+    return ", ".join(f"c{n}{declared}" for n in range(count))
+
+
+def _joined(count: int) -> str:
+    return " || ".join(f"coalesce(c{n}, '-')" for n in range(count))
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        (f"CREATE TABLE t (id INTEGER PRIMARY KEY, p INTEGER REFERENCES t ON DELETE CASCADE, {_columns(988)})",),
+        (f"CREATE TABLE t (id INTEGER PRIMARY KEY, {_columns(70)})", f"CREATE UNIQUE INDEX i ON t ({_joined(70)})"),
+        (
+            f"CREATE TABLE t (id INTEGER PRIMARY KEY, {_columns(70, ' NOT NULL DEFAULT 0')},"
+            f" g AS ({_joined(70)}) UNIQUE)",
+        ),
+        (
+            f"CREATE TABLE t (id INTEGER PRIMARY KEY, p INTEGER REFERENCES t ON DELETE CASCADE, {_columns(12)})",
+            f"CREATE UNIQUE INDEX i ON t ({_joined(12)})",
+        ),
+    ],
+    ids=["as wide as can be", "expression of many", "generated from many", "expression of many in a tree"],
+)
+def test_a_table_of_very_many_columns_is_written_to_as_ever(tables: tuple[str, ...]) -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.execute("PRAGMA foreign_keys = ON")
+        for statement in tables:
+            db.execute(statement)
+        set_up(db)
+        assert list(find_limits(db, ())) == []
+        db.set_progress_handler(lambda: 1, 1_000_000)
+        for statement in (
+            "INSERT INTO t (id, c1) VALUES (1, 'a'), (2, 'b')",
+            "UPDATE t SET c5 = 'e' WHERE id = 1",
+            "UPDATE OR REPLACE t SET c1 = 'a', c5 = 'e' WHERE id = 2",
+            "REPLACE INTO t (id, c1, c5) VALUES (3, 'a', 'e')",
+        ):
+            db.execute(statement)
+        assert_copied(db)
+        if len(tables) > 1 or "UNIQUE" in tables[0]:
+            assert db.execute("SELECT id FROM t").fetchall() == [(3,)]
+
+
+def test_an_expression_of_too_many_columns_of_a_tree_costs_no_more_and_is_said() -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        parent = "p INTEGER REFERENCES t ON DELETE CASCADE"
+        db.execute(f"CREATE TABLE t (id INTEGER PRIMARY KEY, {parent}, {_columns(30)})")
+        db.execute(f"CREATE UNIQUE INDEX i ON t ({_joined(30)})")
+        set_up(db)
+        assert [(notice.code, notice.subject) for notice in find_limits(db, ())] == [("replace-unrecorded", "main.t")]
+        db.execute("INSERT INTO t (id) VALUES (1)")
+        db.execute("INSERT INTO t (id, c1) VALUES (2, 'a')")
+        db.set_progress_handler(lambda: 1, 1_000_000)
+        db.execute(f"UPDATE t SET {', '.join(f'c{n} = id' for n in range(30))} WHERE id = 1")
+        db.execute(f"UPDATE OR REPLACE t SET {', '.join(f'c{n} = 1' for n in range(30))} WHERE id = 2")
+        assert db.execute("SELECT id FROM t").fetchall() == [(2,)]
         assert_copied(db)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,10 +23,11 @@ from tests.support.capturing import Running, capturing, eventually
 from tests.support.seed import run_seed
 from tidemill.contracts import Outcome, Resting
 from tidemill.errors import PositionLost, SetupError
-from tidemill.model.position import Ordering
+from tidemill.model.position import Ordering, Position
 from tidemill.schema.registry import SchemaRegistry
 from tidemill.sources.turso import TursoConfig, TursoSource
 from tidemill.sources.turso import stream as turso_stream
+from tidemill.sources.turso.client import TursoFile
 from tidemill.sources.turso.errors import CdcKeyMissing
 
 turso = pytest.importorskip("turso", reason='pyturso is not installed: pip install "tidemill[turso]"')
@@ -155,6 +157,42 @@ def test_a_rowid_that_is_no_key_is_refused_where_nothing_else_was_recorded(tmp_p
         assert "full" in error.fix
 
 
+@pytest.mark.parametrize("table", ["turso_cdc", "mine"])
+def test_a_change_table_of_version_1_is_read_whose_transactions_nobody_can_tell_apart(
+    tmp_path: Path, table: str
+) -> None:
+    """Turso goes on with such a table where it finds one."""
+    path = tmp_path / "shop.db"
+    columns = "change_time INTEGER, change_type INTEGER, table_name TEXT, id, before BLOB, after BLOB, updates BLOB"
+    made = f"CREATE TABLE {table} (change_id INTEGER PRIMARY KEY AUTOINCREMENT, {columns})"
+    with writer(path, ORDERS, made, mode=f"full,{table}") as db:
+        with captured(path, tmp_path, cdc_table=table) as running:
+            db.execute("INSERT INTO orders VALUES (1, 'ann', 1)")
+            eventually(lambda: running.events == 1, running)
+        db.execute("BEGIN")
+        db.execute("INSERT INTO orders VALUES (2, 'bob', 2), (3, NULL, NULL)")
+        db.execute("UPDATE orders SET total = 5 WHERE id < 3")
+        db.execute("COMMIT")
+        db.execute("ALTER TABLE orders ADD COLUMN note BLOB")
+        db.execute("UPDATE orders SET note = x'00ff', id = 9 WHERE id = 2")
+        db.execute("DELETE FROM orders WHERE id = 3")
+        with captured(path, tmp_path, cdc_table=table) as running:
+            eventually(lambda: running.events == 9, running)
+            events = running.rows()
+            running.deliver()
+            count = f"SELECT count(*) FROM {table}"
+            eventually(lambda: db.execute(count).fetchone() == (1,), running)
+        config = TursoConfig(id="shop", path=path, cdc_table=table)
+        checks = {check.name: check for check in TursoSource(config).doctor()}
+        assert db.execute("SELECT version FROM turso_cdc_version WHERE table_name = ?", (table,)).fetchone() == ("v1",)
+    assert [e["tx_id"] for e in events] == [None] * 9
+    assert len({(e["position"], e["ordinal"]) for e in events}) == 9
+    told = [(e["op"], (e["after"] or e["before"] or {}).get("id")) for e in events]
+    assert told == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (6, None), (3, 2), (1, 9), (3, 3)]
+    assert events[7]["after"] == {"id": 9, "customer": "bob", "total": 5.0, "note": b"\x00\xff"}
+    assert checks["change table"].outcome is Outcome.WARN
+
+
 def test_every_value_arrives_as_the_file_has_it(tmp_path: Path) -> None:
     dice = Random(f"turso {run_seed()}")
     path = tmp_path / "shop.db"
@@ -198,6 +236,36 @@ def test_a_transaction_larger_than_a_read_is_spilled_and_only_delivered_changes_
         eventually(lambda: db.execute("SELECT count(*) FROM turso_cdc").fetchone()[0] == 1, running)
         db.execute("DELETE FROM orders WHERE id = 1")
         assert len(caught_up(db, running)) == 37, "numbers began anew"
+
+
+@pytest.mark.parametrize(("held", "fewest", "most"), [(3600.0, 1, 5), (0.0, 50, 100)])
+def test_changes_that_take_long_to_remove_are_removed_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: float, fewest: int, most: int
+) -> None:
+    """Whoever else writes waits for one removal."""
+    module = importlib.import_module("tidemill.sources.turso")
+    monkeypatch.setattr(module, "_HELD_SECONDS", held)
+    monkeypatch.setattr(module, "_TRIM_SECONDS", 3600.0)
+    removals: list[str] = []
+    rows = TursoFile.rows
+
+    def noted(file: TursoFile, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        removals.append(sql)
+        return rows(file, sql, values)
+
+    monkeypatch.setattr(TursoFile, "rows", noted)
+    path = tmp_path / "shop.db"
+    source = TursoSource(TursoConfig(id="shop", path=path))
+    with writer(path, ORDERS) as db, contextlib.closing(SchemaRegistry(tmp_path / "registry.sqlite")) as registry:
+        db.execute("BEGIN")
+        for _ in range(80):
+            db.execute("INSERT INTO orders (customer) VALUES ('ann')")
+        db.execute("COMMIT")
+        source.open(None, registry)
+        source.acknowledge(Position(source.began))
+        source.close()
+        assert db.execute("SELECT change_id FROM turso_cdc").fetchall() == [(81,)]
+    assert fewest <= sum(sql.startswith("DELETE") for sql in removals) <= most
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM turso_cdc", "DELETE FROM turso_cdc WHERE change_id > 1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,11 @@ import pytest
 
 from tests.sources.sqlite_support import copy_of
 from tests.sources.test_turso import ORDERS, captured, caught_up, writer
+from tests.support.capturing import eventually
+from tidemill.model.position import Position
+from tidemill.schema.registry import SchemaRegistry
+from tidemill.sources._shared import sqlite_marks
+from tidemill.sources.turso import TursoConfig, TursoSource
 from tidemill.sources.turso import stream as turso_stream
 
 _FIRST = "INSERT INTO orders VALUES (1, 'ann', 1)"
@@ -36,6 +42,38 @@ def test_a_renamed_table_is_captured_though_its_changes_come_late_in_a_transacti
     assert len(copy_of(events, "orders", (0,))) == 25
     assert copy_of(events, "fresh", (0,)) == {(1,): (1,)}
     assert copy_of(events, "renamed", (0,)) == {(7,): (7,)}
+
+
+@pytest.mark.parametrize(
+    ("statement", "table", "why"),
+    [
+        ("ALTER TABLE orders RENAME TO sales", "main.sales", "rows from before"),
+        ("ALTER TABLE orders RENAME COLUMN customer TO buyer", "main.orders", "a column was renamed"),
+        ("ALTER TABLE empty RENAME TO sales", "", ""),
+        ("ALTER TABLE orders ADD COLUMN note TEXT", "", ""),
+    ],
+)
+def test_a_table_whose_rows_did_not_come_with_a_rename_is_marked_until_an_operator_accepts_it(
+    tmp_path: Path, statement: str, table: str, why: str
+) -> None:
+    """Turso records no rename, and which of two tables or columns it was nobody knows."""
+    path = tmp_path / "shop.db"
+    source = TursoSource(TursoConfig(id="shop", path=path))
+    with writer(path, ORDERS, "CREATE TABLE empty (id INTEGER PRIMARY KEY)") as db:
+        with captured(path, tmp_path) as running:
+            db.execute(_FIRST)
+            caught_up(db, running)
+            db.execute(statement)
+            eventually(lambda: any(e["op"] == 6 for e in running.rows()), running)
+        with closing(SchemaRegistry(tmp_path / "registry.sqlite")) as registry:
+            found = sqlite_marks.notices(registry)
+            assert [(notice.code, notice.subject) for notice in found] == ([("table-incomplete", table)] if why else [])
+            assert why in "".join(notice.what for notice in found)
+            source.open(Position(running.log.tail().position), registry)
+            assert source.notices() == found
+            source.close()
+            assert source.accept("*", registry) == found
+            assert sqlite_marks.notices(registry) == ()
 
 
 @pytest.mark.parametrize("mode", ["id", "before", "after", "full"])

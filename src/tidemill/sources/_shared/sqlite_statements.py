@@ -61,7 +61,7 @@ def index_condition(sql: str) -> list[SqliteToken]:
     tokens = tokenize(sql)
     opening = next(i for i, token in enumerate(tokens) if token.text == "(")
     found = tokens[opening + len(_inside(tokens, opening)) + 3 :]  # after the two parentheses and WHERE
-    dots = {i for i, token in enumerate(found) if token.text == "."}
+    dots = {i for i in range(1, len(found) - 1) if found[i].text == "." and found[i + 1].name}  # not those of numbers
     return [token for i, token in enumerate(found) if i not in dots and i + 1 not in dots]
 
 

@@ -20,10 +20,11 @@ from tidemill.contracts import Check, Notice, Passage, Resting, Schemas
 from tidemill.errors import ConfigError
 from tidemill.model.change import Change
 from tidemill.model.position import Ordering, Position
+from tidemill.sources._shared import sqlite_marks as marks
 from tidemill.sources._shared.sqlite_catalog import file_number, table_names
 from tidemill.sources._shared.sqlite_names import full_name, unmatched_notices
 from tidemill.sources._shared.sqlite_source import DatabaseFileConfig, DatabaseFileSource
-from tidemill.sources.sqlite import gaps, marks, resume
+from tidemill.sources.sqlite import gaps, resume
 from tidemill.sources.sqlite.checks import run_checks
 from tidemill.sources.sqlite.client import connect, reading, writing
 from tidemill.sources.sqlite.errors import translate

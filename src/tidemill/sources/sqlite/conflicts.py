@@ -14,6 +14,7 @@ from tidemill.sources._shared.sqlite_catalog import IndexTerm, UniqueIndex, quot
 from tidemill.sources._shared.sqlite_statements import SqliteToken, compares_values, expression_text
 
 _MOST_MOVED = 3  # columns of two possible values each: eight ways
+_MOST_INPUTS = 12  # of an expression, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class TriggerSpec:
                 found[index.name] = "it compares values in an expression"
             elif any(self._is_of_rowid(term) for term in index.terms):
                 found[index.name] = "it is of an expression of the INTEGER PRIMARY KEY"
+            elif self._has_many_inputs(index):
+                found[index.name] = f"it is of an expression of more than {_MOST_INPUTS} columns"
         return found
 
     def _expressions(self, index: UniqueIndex) -> Iterator[Sequence[SqliteToken]]:
@@ -63,6 +66,12 @@ class TriggerSpec:
             yield term.expression
             if self.recomputes:
                 yield from self._sources(term).values()
+
+    def _has_many_inputs(self, index: UniqueIndex) -> bool:
+        if not (self.nested or self.mixed):
+            return False
+        columns = {name.lower() for name in self.names}
+        return any(len({t.word for t in made} & columns) > _MOST_INPUTS for made in self._expressions(index))
 
     def _is_of_rowid(self, term: IndexTerm) -> bool:
         at = self.table.rowid_column
@@ -103,7 +112,7 @@ class ConflictSql:
         """Ways in which all terms of the index may be equal. Of a partial one each has single values: where SQLite has
         to guess how many there are, it may prefer another index that the condition names."""
         names = [term.column for term in index.terms if term.column]
-        names += [name for term in index.terms for name in self._named(term.expression)]
+        names += [name for term in index.terms for name in self._column_names(term.expression)]
         columns = list(dict.fromkeys(names))
         recomputed = any(self._is_recomputed(name, moved) for name in columns)
         if not index.condition or recomputed or (moved and len(columns) > _MOST_MOVED):
@@ -120,10 +129,10 @@ class ConflictSql:
         if not term.expression:
             return f"x.{quote(term.column)} = {given[term.column]} {collation}"
         text = expression_text(term.expression, self._names.keys())
-        inputs = ", ".join(f"{given[name]} AS {quote(name)}" for name in self._named(term.expression))
+        inputs = ", ".join(f"{given[name]} AS {quote(name)}" for name in self._column_names(term.expression))
         return f"({text}) {collation} = (SELECT {text}{f' FROM (SELECT {inputs})' if inputs else ''})"
 
-    def _named(self, expression: Sequence[SqliteToken]) -> list[str]:
+    def _column_names(self, expression: Sequence[SqliteToken]) -> list[str]:
         """Columns in it."""
         return list(dict.fromkeys(self._names[token.word] for token in expression if token.word in self._names))
 
@@ -184,12 +193,24 @@ class ConflictSql:
             found += f" UNION ALL SELECT {text}{inputs}"
             if kind := self._cast(name):
                 found += f" UNION ALL SELECT CAST({text} AS {kind}){inputs}"
-        return f"{found} UNION ALL SELECT cur.{quoted} {self._current}" if moved else found
+        if not moved:
+            return found
+        given = self._value(name)
+        other = f"(cur.{quoted} IS NOT {given} COLLATE BINARY OR typeof(cur.{quoted}) <> typeof({given}))"
+        return f"{found} UNION ALL SELECT cur.{quoted} {self._current} AND {other}"
 
     def _inputs(self, expression: Sequence[SqliteToken], moved: bool) -> str:
         """FROM what the expression may be computed of."""
-        queries = ", ".join(f"({self._values(name, moved)})" for name in self._named(expression))
-        return f" FROM {queries}" if queries else ""
+        names = self._column_names(expression)
+        if moved and len(names) > _MOST_INPUTS:
+            given = ", ".join(f"{self._value(name)} AS {quote(name)}" for name in names)
+            kept = ", ".join(f"cur.{quote(name)}" for name in names)
+            return f" FROM (SELECT {given} UNION ALL SELECT {kept} {self._current})"
+        several = [name for name in names if moved or self._is_recomputed(name, moved)]
+        one = ", ".join(f"{self._value(name)} AS {quote(name)}" for name in names if name not in several)
+        queries = [f"(SELECT {one})"] if one else []  # SQLite joins 64 at most
+        queries += [f"({self._values(name, moved)})" for name in several]
+        return f" FROM {', '.join(queries)}" if queries else ""
 
     def _is_recomputed(self, name: str, moved: bool) -> bool:
         return (moved or bool(self._spec.defaults)) and name in self._spec.generated

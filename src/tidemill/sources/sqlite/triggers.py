@@ -14,7 +14,7 @@ application's (ADR 65), note the row as it is then, and what else came in betwee
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from tidemill.decoders.sqlite import SqliteTable
@@ -50,6 +50,12 @@ def rowid_name(table: SqliteTable) -> str | None:
     """How the rowid can be named: a column may hide one of its names."""
     taken = {c.name.lower() for c in table.columns}
     return next((name for name in ("rowid", "_rowid_", "oid") if name not in taken), None)
+
+
+def every(conditions: Sequence[str], most: int = 50) -> str:
+    """All of them, in groups: an expression of SQLite is at most 1,000 deep."""
+    groups = [" AND ".join(conditions[at : at + most]) for at in range(0, len(conditions), most)]
+    return " AND ".join(f"({group})" for group in groups)
 
 
 def row_list(table: SqliteTable, row: str) -> str:
@@ -214,10 +220,12 @@ class _NestedTriggers(_Triggers):
             f" AND NOT EXISTS ({pending}); {self.forget_ignored(pending)}"
         )
         updated, deleted = (self.note(self.same("x", "OLD"), own) for own in (_UPDATED, _DELETED))
-        noted_inserts, noted_updates = (self.note(f"({rows}) AND {self.unnoted('x')}") for rows in (inserts, updates))
+        noted_inserts, noted_updates = (
+            self.note(f"({rows}) AND {self.without_note('x')}") for rows in (inserts, updates)
+        )
         gone, replaced = self.find_gone(), self.find_gone(updated=True)
         absent = f"{self.noted} AND at = {NOW} AND {self.absent()}"
-        brought = f"{self.unnoted('NEW')} AND EXISTS ({self.gone})"
+        brought = f"{self.without_note('NEW')} AND EXISTS ({self.gone})"
         return {
             "before_insert": f"BEFORE INSERT ON {name} WHEN EXISTS ({here} {inserts})"
             f" BEGIN {sql.marks()} {clear} {self.note_insert()} {noted_inserts} END",
@@ -225,7 +233,7 @@ class _NestedTriggers(_Triggers):
             "before_delete": f"BEFORE DELETE ON {name} BEGIN {self.notes_old}{stale}"
             f" {self.forget_ignored(pending)} {self.forget()} {deleted} END",
             "after_insert": f"AFTER INSERT ON {name} BEGIN {self.emit(gone)} {self.settle(gone)}"
-            f" {self.record_insert()} {self.end(self.inserted())} {self.note_new(brought)} END",
+            f" {self.record_insert()} {self.end(self.note_of_insert())} {self.note_new(brought)} END",
             "after_update": f"AFTER UPDATE ON {name} BEGIN {self.emit(replaced)} {self.settle(replaced)}"
             f" {self.follow()} {self.record_update()} {self.end(self.last())}"
             f" {self.note_new(f'{brought} AND {sql.may_be_in_the_way()}')} END",
@@ -241,21 +249,21 @@ class _NestedTriggers(_Triggers):
 
     def note_insert(self) -> str:
         """What is there of the new row. Its rowid is -1 where SQLite has not chosen it yet."""
-        columns = self.telling()
+        columns = self.telling_columns()
         names = "".join(f", v{i}" for i in columns)
         new = "".join(f", NEW.{quote(self.table.columns[i].name)}" for i in columns)
         head = f"{self.shape}, {_ADDED}, {NOW}, {self.rid('NEW')}"
         return f"INSERT INTO {REPLACED} (shape, own, at, rid{names}) VALUES ({head}{new});"
 
-    def inserted(self) -> str:
+    def note_of_insert(self) -> str:
         """The note of the INSERT whose row is NEW, the latest one."""
-        pairs = [(i, quote(self.table.columns[i].name)) for i in self.telling()]
+        pairs = [(i, quote(self.table.columns[i].name)) for i in self.telling_columns()]
         same = "".join(f" AND v{i} IS NEW.{name} COLLATE BINARY" for i, name in pairs)
         if not self.table.without_rowid:
             same = f" AND rid IN (-1, {self.rid('NEW')}){same}"
         return f"(SELECT max(rowid) FROM {REPLACED} WHERE shape = {self.shape} AND own = {_ADDED}{same})"
 
-    def telling(self) -> list[int]:
+    def telling_columns(self) -> list[int]:
         """Columns by which an INSERT is known again: some that have after it what they had before it."""
         changing = {*self.spec.defaults, *(self.table.key if self.table.rowid_column is not None else ())}
         kept = [i for i, c in enumerate(self.table.columns) if c.name not in changing and not c.generated]
@@ -275,14 +283,14 @@ class _NestedTriggers(_Triggers):
             f" {NOW}, {self.rid('x')}, {row_list(self.table, 'x')} {self.new} AND {condition};"
         )
 
-    def unnoted(self, row: str) -> str:
+    def without_note(self, row: str) -> str:
         return f"NOT EXISTS (SELECT 1 FROM {REPLACED} WHERE {self.notes} AND at = {NOW} AND {self.of(row)})"
 
     def forget_ignored(self, pending: str) -> str:
         """Notes of changes that did not happen: of OR IGNORE, or of a trigger that said RAISE(IGNORE) after ours. Their
         rows stand as they were; those of a change under way do not, except while REPLACE deletes others for it."""
         places = enumerate(self.table.columns)
-        columns = " AND ".join(f"x.{quote(c.name)} IS {REPLACED}.v{i} COLLATE BINARY" for i, c in places)
+        columns = every([f"x.{quote(c.name)} IS {REPLACED}.v{i} COLLATE BINARY" for i, c in places])
         kinds = ", ".join(map(str, self.ignorable))
         return (
             f"DELETE FROM {REPLACED} WHERE shape = {self.shape} AND own IN ({kinds}) AND NOT EXISTS ({pending})"

@@ -19,6 +19,7 @@ from tidemill.decoders.sqlite import SqliteTable
 from tidemill.errors import ConfigError
 from tidemill.model.change import Change
 from tidemill.model.position import Ordering, Position
+from tidemill.sources._shared import sqlite_marks as marks
 from tidemill.sources._shared.sqlite_catalog import file_number, quote
 from tidemill.sources._shared.sqlite_names import is_selected, unmatched_notices
 from tidemill.sources._shared.sqlite_source import DatabaseFileConfig, DatabaseFileSource
@@ -34,7 +35,8 @@ from tidemill.sources.turso.tables import CdcTables
 
 __all__ = ["TursoConfig", "TursoSource", "component"]
 
-_TRIM_ROWS = 5_000
+_TRIM_ROWS, _TRIM_FIRST_ROWS = 5_000, 8
+_TRIM_SECONDS, _HELD_SECONDS = 0.1, 0.005  # of one call, and about of one removal: others who write wait for it
 
 
 class TursoConfig(DatabaseFileConfig):
@@ -70,6 +72,7 @@ class TursoSource(DatabaseFileSource[TursoConfig]):
         self._form = CdcForm(config.cdc_table, transactions=True)
         self._stream: CdcStream | None = None
         self._silence: FileSilence | None = None
+        self._schemas: Schemas | None = None
 
     def setup(self, after: Position | None = None, schemas: Schemas | None = None) -> CdcForm:
         """Looks whether changes are recorded; changes nothing. Whether it can go on from a position is judged by
@@ -86,7 +89,7 @@ class TursoSource(DatabaseFileSource[TursoConfig]):
     ) -> None:
         self.close()
         config = self.config
-        self._opened_file = file_number(config.path)
+        self._opened_file, self._schemas = file_number(config.path), schemas
         self._file = file = TursoFile(config.path, config.experimental_features, config.where)
         self._form = form = file.form(config.cdc_table)
         if after:
@@ -98,7 +101,8 @@ class TursoSource(DatabaseFileSource[TursoConfig]):
         selected = {name: sql for name, sql in file.statements().items() if config.is_selected(name)}
         tables.begin(place, selected)
         decoder = CdcDecoder(tables, functools.cache(config.is_selected), self._lookup, config.where)
-        self._stream = CdcStream(file, form, decoder, tables, place, config, mark_events)
+        note = functools.partial(marks.note, schemas)
+        self._stream = CdcStream(file, form, decoder, tables, place, config, mark_events, note)
         self._silence = FileSilence(config.path)
         self._trimmed = 0
         self.began = place.text()
@@ -146,6 +150,7 @@ class TursoSource(DatabaseFileSource[TursoConfig]):
             place = CdcPlace(*file.last(file.form(self.config.cdc_table)))
         if schemas is not None:
             history_of(schemas).forget_structures(0)
+            marks.forget(schemas)
         return place.text()
 
     def pass_over(
@@ -181,7 +186,7 @@ class TursoSource(DatabaseFileSource[TursoConfig]):
         return Passage(to.text(), f"changes {place.number + 1} to {to.number} of {form.table}")
 
     def accept(self, subject: str, schemas: Schemas) -> tuple[Notice, ...]:
-        return ()
+        return marks.accept(schemas, subject)
 
     def _stream_position(self) -> Position | None:
         return self._stream.place.text() if self._stream is not None else None
@@ -190,8 +195,8 @@ class TursoSource(DatabaseFileSource[TursoConfig]):
         return CdcPlace.parse(position).number
 
     def acknowledge(self, position: Position) -> None:
-        """Removes what was delivered, some thousand rows at a time. The last one stays: the numbers of the next ones
-        are counted from it."""
+        """Removes what was delivered, as many rows at a time as milliseconds allow. The last one stays: the numbers of
+        the next ones are counted from it."""
         file, _, silence = self._open()
         self._trimmed_at = time.monotonic()
         number = self._number(position)
@@ -201,18 +206,22 @@ class TursoSource(DatabaseFileSource[TursoConfig]):
         table = quote(self._form.table)
         first = file.rows(f"SELECT min(change_id) FROM {table}")[0][0]
         if first is not None and first < number:
-            until = min(number, first + _TRIM_ROWS)
-            file.rows(f"DELETE FROM {table} WHERE change_id < ?", [until])
+            began, until, step = time.monotonic(), first, _TRIM_FIRST_ROWS
+            while until < min(number, first + _TRIM_ROWS) and time.monotonic() - began < _TRIM_SECONDS:
+                until, held = min(number, until + step), time.monotonic()
+                file.rows(f"DELETE FROM {table} WHERE change_id < ?", [until])
+                quick = time.monotonic() - held < _HELD_SECONDS
+                step = 2 * step if quick else max(1, step // 2)
             silence.look(found=True)  # it was we who wrote
             if until < number:
                 return
         self._trimmed = number
 
     def notices(self) -> tuple[Notice, ...]:
-        if self._stream is None or self._silence is None:
+        if self._stream is None or self._silence is None or self._schemas is None:
             return ()
-        names = list(self._stream.tables.known)
-        return unmatched_notices(self.config.patterns, names) + self._silence.notices(self.config.cdc_table)
+        unmatched = unmatched_notices(self.config.patterns, list(self._stream.tables.known))
+        return unmatched + self._silence.notices(self.config.cdc_table) + marks.notices(self._schemas)
 
     def snapshot_reader(self) -> TursoSnapshotReader:
         return TursoSnapshotReader(self.config)

@@ -6,13 +6,13 @@ stands after the last of these changes, whoever writes meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidemill.decoders.sqlite import ddl_block, write_record
+from tidemill.decoders.sqlite import SchemaStatement, ddl_block, write_record
 from tidemill.model.barrier import Barrier
 from tidemill.model.change import Change, Committed, SpillCommitted, Spilled
 from tidemill.model.position import Position
@@ -53,10 +53,12 @@ class CdcStream:
         place: CdcPlace,
         config: TursoConfig,
         mark_events: int,
+        note: Callable[[Mapping[str, str], Position], None],
     ) -> None:
+        """`note` marks tables of which something may be missing, with the reason."""
         self.place, self.tables = place, tables
         self._file, self._form, self._decoder, self._config = file, form, decoder, config
-        self._mark_events = mark_events
+        self._mark_events, self._note = mark_events, note
         self._version = -1
         self._read: dict[int, tuple[Any, ...]] = {}  # by the last look that found any, by number
         self._spills = 0
@@ -152,6 +154,8 @@ class CdcStream:
         place = replace(self.place, found=self.place.found + 1)
         statement = self.tables.apply(name, sql, place.text())
         if statement is not None:
+            if (why := _describe_loss(statement)) and self._file.rows(f"SELECT 1 FROM {quote(name)} LIMIT 1"):
+                self._note({name: why}, self.place.text())
             self.place = place
             block = ddl_block(statement, 0, 0, (str(place.text()), 0, place.second * _MICROS))
             yield Committed((block,), 1, ((1, place.text()),), Barrier.SCHEMA_CHANGE)
@@ -209,6 +213,16 @@ class CdcStream:
             rows = self._look().rows
         place = self.place
         yield SpillCommitted(self._spills, place.text(), number, place.second * _MICROS, place.text())
+
+
+def _describe_loss(statement: SchemaStatement) -> str:
+    """What rows lack of a table whose statement stands in no record; empty where that is nothing."""
+    kinds = {change["change"] for change in statement.changes}
+    if statement.kind == "create":
+        return "it was renamed, or made by a connection without the pragma: rows from before are not captured"
+    if {"add", "drop"} <= kinds:
+        return "a column was renamed: what rows had in it before is not captured under its new name"
+    return ""
 
 
 def _lacks_statement(row: tuple[Any, ...]) -> bool:

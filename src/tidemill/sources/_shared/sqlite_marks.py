@@ -1,4 +1,4 @@
-"""Tables of which changes may be missing, because their triggers were gone for a while.
+"""Tables of which changes may be missing, because nothing recorded them for a while, or no record tells of a rename.
 
 A mark stays, over restarts, until an operator has copied the table and accepts it (`tidemill recover FILE --table`).
 """
