@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,9 @@ _ALTERATIONS = 10
 _PAUSE_SECONDS = 0.02
 """Of the writer. After the last change it is ten times as long: each release appends what is left up to the end, and on
 a busy machine, where the kills take minutes, that would be tens of thousands of events."""
+_MOST_LEFT = 500
+"""Events that the writer may be ahead. Each TRUNCATE and each change ends a batch: what is left in the end takes long,
+and after kills that took a quarter of an hour those were many thousands."""
 _names = itertools.count(1)
 _START_SECONDS, _CATCH_UP_SECONDS = 300, 300
 
@@ -69,7 +73,7 @@ class Writer(threading.Thread):
 
     def __init__(self, dsn: str, chance: Random) -> None:
         super().__init__()
-        self.dsn, self.chance, self.over = dsn, chance, threading.Event()
+        self.dsn, self.chance, self.over, self.held = dsn, chance, threading.Event(), threading.Event()
         self.history: dict[str, list[Fact]] = {table: [] for table in TABLES}
         self.alterations = 0
         self.error: psycopg.Error | None = None
@@ -85,6 +89,8 @@ class Writer(threading.Thread):
         living: dict[str, list[int]] = {table: [] for table in TABLES}
         numbers = itertools.count(1)
         while not self.over.wait(_PAUSE_SECONDS if self.alterations < _ALTERATIONS else 10 * _PAUSE_SECONDS):
+            if self.held.is_set():
+                continue
             table, number, ids = self.chance.choice(TABLES), next(numbers), living
             what = self.chance.choices(
                 ["insert", "update", "delete", "truncate", "alter"], [50, 30, 10, 1, 2 if self._may_alter(table) else 0]
@@ -141,6 +147,7 @@ class Stage:
             ddl=WAYS[way][1],
         )
         self.run = RunActor(directory, document, ",".join(points))
+        self._counted = 0.0
 
     def begin(self) -> None:
         self.run.start()
@@ -166,9 +173,17 @@ class Stage:
         def met() -> bool:
             self.run.keep_running()
             self.decide(all=False)
+            self.hold_writer()
             return self.run.crashed_at_failpoint and self.writer.alterations == _ALTERATIONS
 
         wait_for(met, 3 * _START_SECONDS, lambda: f"not all of {self.run.crash_at}:\n{self.run.testimony()}")
+
+    def hold_writer(self) -> None:
+        """While too much of what it wrote is left. Looks once a second: all files are read."""
+        if (now := time.monotonic()) - self._counted >= 1:
+            self._counted = now
+            left = sum(map(len, self.writer.history.values())) - sum(1 for _ in self.events())
+            (self.writer.held.set if left > _MOST_LEFT else self.writer.held.clear)()
 
     def finish(self) -> None:
         """The load is over."""

@@ -18,6 +18,7 @@ import pymysql
 import pytest
 
 from tests.decoders.binlog.kinds import DOUBLE, KINDS, Kind
+from tests.schema.sensing.every_type import refused
 from tests.servers.mysql import KINDS as SERVERS
 from tests.sources.mysupport import config
 from tests.support.binlogstream import MapTables, decode, end_of_binlog, record
@@ -91,6 +92,12 @@ def test_a_type_has_its_own_name_and_an_arrow_type_that_holds_all_but_its_odd_va
     assert (column.type.native, str(column.type.arrow)) == (kind.native, kind.arrow)
     odd = [item["text"] for block in blocks for items in (block.column("odd") or []) for item in items.as_py() or []]
     assert not [text for text in odd if not re.fullmatch(kind.odd, text)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type[:50])
+def test_the_json_schema_that_is_sensed_of_the_values_validates_their_events(stored: Stored, kind: Kind) -> None:
+    _skip_unless_here(stored, kind)
+    assert refused(stored.blocks[_table(kind)]) == [], f"seed {SEED}"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type[:50])

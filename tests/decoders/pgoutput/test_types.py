@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from tests.decoders.pgoutput.kinds import KINDS, SETUP, Kind, quoted
+from tests.schema.sensing.every_type import refused
 from tests.support.pgstream import decode, record
 from tests.support.seed import run_seed
 from tidemill.decoders.pgoutput.messages import Relation
@@ -107,6 +108,13 @@ def test_a_type_has_its_own_name_and_an_arrow_type_that_holds_all_but_its_odd_va
     assert (column.type.native, str(column.type.arrow)) == (kind.type, kind.arrow)
     unexpected = [text for text in stored.odd[_table(kind)] if not re.fullmatch(kind.odd or "(?!)", text, re.DOTALL)]
     assert not unexpected, f"seed {SEED}: {kind.arrow} should hold {unexpected[:3]}"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type)
+def test_the_json_schema_that_is_sensed_of_the_values_validates_their_events(stored: Stored, kind: Kind) -> None:
+    if kind.type in stored.without:
+        pytest.skip(stored.without[kind.type])
+    assert refused(stored.blocks[_table(kind)]) == [], f"seed {SEED}"
 
 
 def test_every_type_of_the_type_page_is_among_those_tried() -> None:

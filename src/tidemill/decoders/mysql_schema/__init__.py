@@ -94,9 +94,11 @@ class MysqlTables:
         where: str = "",
         account: str = "the account",
         on_renamed: Callable[[str, str, Position], None] = lambda table, was, position: None,
+        null_zero_dates: bool = False,
     ) -> None:
         self._schemas, self._selected, self._flavor = schemas, selected, flavor
         self._identity, self._where, self._account, self._on_renamed = identity, where, account, on_renamed
+        self._null_zero_dates = null_zero_dates
         self._history = TableHistory(mariadb=flavor is Flavor.MARIADB, fold=fold)
         self._resolved: dict[TableMap, Table] = {}
         self._answered: tuple[Position, str, list[DdlChange]] = (Position(""), "", [])
@@ -344,7 +346,10 @@ class MysqlTables:
         return known
 
     def _register(self, state: CatalogTable, position: Position, shape: TableMap | None = None) -> Table:
-        made = structure(state, self._flavor, self._identity, shape.nullable if shape is not None else None)
+        made = structure(
+            state, self._flavor, self._identity, shape.nullable if shape is not None else None,
+            null_zero_dates=self._null_zero_dates,
+        )  # fmt: skip
         # A structure that was there before keeps its number, but what was renamed on the way to it is today's.
         return replace(self._schemas.register(made, position), renamed=made.renamed)
 

@@ -97,11 +97,12 @@ def find(db: MysqlSession, server: MysqlServerInfo, config: MysqlConfig, names: 
     known = {(made.database, made.name): made for made in catalog.read_tables(db, server, left_out)}
     indexes, strings = _indexes(db, server, left_out), _strings(db, left_out)
     identity = "key" if server.setting("binlog_row_image").upper() == "MINIMAL" else "full"
+    nulls = config.zero_dates == "null"
     high = end(db, server, config).text()
     found = []
     for key in sorted(definitions.keys() & known.keys()):
         state, (transactional, estimate) = known[key], facts[key]
-        made = structure(state, server.flavor, identity).with_fingerprint()
+        made = structure(state, server.flavor, identity, null_zero_dates=nulls).with_fingerprint()
         index, columns = _choose(indexes.get(key, {}), state)
         token = CopyToken(
             definitions[key], index, tuple(strings.get((*key, name), ("", "")) for name in columns), transactional,

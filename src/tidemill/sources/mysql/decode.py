@@ -86,6 +86,7 @@ def decoder_of(
         identity="key" if server.setting("binlog_row_image").upper() == "MINIMAL" else "full", where=config.where,
         account="" if sees_all(db) else account(db),
         on_renamed=lambda table, was, position: marks.note(schemas, table, was, position),
+        null_zero_dates=config.zero_dates == "null",
     )  # fmt: skip
     tables.begin(place, lambda: catalog.read(db, server, place, config), fresh=fresh)
     decoder = BinlogDecoder(

@@ -23,12 +23,13 @@ def scan_catalog(config: MysqlConfig, seconds: float) -> CatalogScan:
         captured = config.selection(server)
         left_out = ("", *captured.left_out)  # SQL has no empty list
         identity = "key" if server.setting("binlog_row_image").upper() == "MINIMAL" else "full"
+        nulls = config.zero_dates == "null"
         unique, expressions = _read_unique(db, server, left_out), _read_expressions(db, left_out)
         tables = []
         for state in catalog.read_tables(db, server, left_out):
             key = (state.database, state.name)
             if captured(*key):
-                table = structure(state, server.flavor, identity)
+                table = structure(state, server.flavor, identity, null_zero_dates=nulls)
                 defaults = {column.name: column.default or "" for column in state.columns if not column.generated}
                 tables.append(
                     ScannedTable(

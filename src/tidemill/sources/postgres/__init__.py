@@ -12,7 +12,6 @@ The capture loop calls it:
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from tidemill.errors import ConnectionLost, RegistryError, TidemillError
 from tidemill.model.columns import Ints
 from tidemill.model.position import Ordering, Position
 from tidemill.model.table import Table
-from tidemill.sources.postgres import ddl_trigger, identity, resume, setup, skip, triggered
+from tidemill.sources.postgres import ddl_trigger, identity, resume, setup, skip
 from tidemill.sources.postgres import stream as wire
 from tidemill.sources.postgres.announced import AnnouncedTables
 from tidemill.sources.postgres.catalog import RelationCatalog
@@ -33,7 +32,7 @@ from tidemill.sources.postgres.config import PostgresConfig
 from tidemill.sources.postgres.errors import RECOVER, DecodingFailed, SlotLost, translate
 from tidemill.sources.postgres.lsn import compare_lsn, format_lsn, parse_lsn
 from tidemill.sources.postgres.numbering import TableNumbering
-from tidemill.sources.postgres.publication import watch
+from tidemill.sources.postgres.publication import triggers, watch
 from tidemill.sources.postgres.schema_statements import SchemaStatements
 from tidemill.sources.postgres.snapshot import PostgresSnapshotReader
 from tidemill.sources.postgres.witness import SLACK_BYTES, Ask, WalWitness, identify, place
@@ -80,22 +79,14 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         did: list[str] = []
         with connect(self.config) as db:
 
-            def trigger() -> None:
-                if self.config.ddl.capture == "trigger":
-                    made, self._watch.untriggered = ddl_trigger.ensure(db, self.config)
-                    did.extend(made)
-                    if schemas is not None and self._watch.untriggered is None:
-                        triggered.note(db, self.config, schemas)
-
             def before_slot() -> None:
-                trigger()  # first: statements tell what becomes of the tables from their baseline on
+                did.extend(triggers.ensure(db, self.config, self._watch, schemas))  # before the baseline: see there
                 if schemas is not None:
                     self._watch.baseline(db, schemas)
                     self._numbering.baseline(db, schemas)
 
             prepared = setup.prepare(db, self.config, after, schemas, before_slot)
-            trigger()
-            return replace(prepared, did=(*prepared.did, *did))
+            return replace(prepared, did=(*prepared.did, *did, *triggers.ensure(db, self.config, self._watch, schemas)))
 
     def trigger_script(self) -> str:
         with connect(self.config) as db:
@@ -151,30 +142,21 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
             self._watch.hint()
             return self._numbering.number(relation, type_names, schemas, format_lsn(lsn), self.began, before)
 
-        def number(relation: Relation, table: Table, lsn: int) -> Table:
-            self._watch.hint()
-            return self._numbering.keep(relation, table, schemas, format_lsn(lsn))
-
         def observe(lsn: Ints, end: Ints, xid: Ints, time: Ints, again: bool) -> None:
             witness.observe(lsn, end, xid, time, again)
             self._decoded = int(end[-1])
 
         self._witness = witness = WalWitness(self.config, schemas)
         statements = SchemaStatements(self.config, self.catalog, schemas)
-        told = self.config.ddl.capture == "trigger"
-        noted = triggered.since(schemas)
-
-        def told_since() -> int | None:
-            return None if not told else noted if self._watch.untriggered is None else sys.maxsize
-
+        by_triggers = self.config.ddl.capture == "trigger"
         self._announced = AnnouncedTables(
-            schemas, describe, number, tells=self.config.ddl.capture != "off",
-            by_statements=told and self._watch.untriggered is None, told_since=told_since,
-            oldest=lambda: self._confirmed,
+            schemas, describe, self._numbering.keep, tells=self.config.ddl.capture != "off",
+            by_statements=by_triggers and self._watch.untriggered is None,
+            since=triggers.find_since(self.config, self._watch, schemas), oldest=lambda: self._confirmed,
         )  # fmt: skip
         self._decoder = PgOutputDecoder(
             self._announced, self.server_message, observe=observe, messages=self.config.messages,
-            mark_events=mark_events, statements=statements.read if told else None,
+            mark_events=mark_events, statements=statements.read if by_triggers else None,
         )  # fmt: skip
         self._decoded = 0
         self.began = self.start(after, confirmed, witness)

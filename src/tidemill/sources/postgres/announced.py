@@ -20,6 +20,7 @@ import orjson
 
 from tidemill.contracts import Schemas
 from tidemill.decoders.pgoutput import Announcement, Relation, RelationColumn, StreamPlace, TableStatement
+from tidemill.model.position import Position
 from tidemill.model.table import Table
 from tidemill.schema.changes import change_between
 from tidemill.schema.ddl_document import changes_between, structure_of, write_document
@@ -50,24 +51,24 @@ def begin(schemas: Schemas, tables: Iterable[tuple[Relation, Table | None]], lsn
 
 
 class AnnouncedTables:
-    """Of one connection. `describe` asks the catalog and numbers the table; `number` one that is known. `tells`:
+    """Of one connection. `describe` asks the catalog and numbers the table; `keep` numbers one that is known. `tells`:
     changes are events; `by_statements`: event triggers tell them, and only what the server announces otherwise is told
-    here. They tell everything since `told_since`; None where they are not used. Before `oldest` nothing is read
+    here. They tell everything from `since` on; None where they are not used. Before `oldest` nothing is read
     again."""
 
     def __init__(
         self,
         schemas: Schemas,
         describe: Callable[[Relation, Mapping[int, str], Table | None, int], Table],
-        number: Callable[[Relation, Table, int], Table],
+        keep: Callable[[Relation, Table, Schemas, Position], Table],
         *,
         tells: bool,
         by_statements: bool,
-        told_since: Callable[[], int | None],
+        since: Callable[[], int | None],
         oldest: Callable[[], int],
     ) -> None:
-        self._schemas, self._describe, self._oldest, self.number = schemas, describe, oldest, number
-        self._tells, self._by_statements, self._told_since = tells, by_statements, told_since
+        self._schemas, self._describe, self._oldest, self._keep = schemas, describe, oldest, keep
+        self._tells, self._by_statements, self._since = tells, by_statements, since
         self._known: dict[str, list[_Recorded]] = {}
         self._names: dict[int, str | None] = {}
         self._baseline: dict[int | str, Mapping[str, Any]] | None = None
@@ -121,8 +122,11 @@ class AnnouncedTables:
 
     def lasts(self, now: Announcement) -> bool:
         """A structure of before the triggers may have changed since with nobody to tell it."""
-        told = self._told_since()
-        return told is not None and (now.stated or now.since >= told)
+        since = self._since()
+        return since is not None and (now.stated or now.since >= since)
+
+    def number(self, relation: Relation, table: Table, lsn: int) -> Table:
+        return self._keep(relation, table, self._schemas, format_lsn(lsn))
 
     def correct(self, table: Table, lsn: int) -> Table:
         return self._schemas.register(table, format_lsn(lsn))

@@ -1,7 +1,7 @@
 """From announced relations to numbered tables: with the catalog, the keys that they had, and their columns' past.
 
 number(…)       by the stream, at an announcement
-keep(…)         the same, of one that is known from the baseline
+keep(…)         the same, of a table that is as in the baseline
 register(…)     for rows that come by another way: a snapshot's
 baseline(…)     before the slot is made: how tables are then
 """
@@ -44,14 +44,13 @@ class TableNumbering:
         """`position` is where it is met, `began` where the connection begins, `before` how the table was until then."""
         newest = schemas.newest(relation.full_name)
         keys = [*([newest.key] if newest else []), *key_history.since(began, relation.oid, schemas)]
-        table = self._catalog.describe(relation, type_names, keys)
-        known = schemas.register(trace(table, relation.oid, self._catalog, schemas, before=before), position)
-        remember(relation.oid, self._catalog, schemas)
-        return known
+        return self.keep(relation, self._catalog.describe(relation, type_names, keys), schemas, position, before)
 
-    def keep(self, relation: Relation, table: Table, schemas: Schemas, position: Position) -> Table:
-        """A table that is as it was before the slot."""
-        known = schemas.register(table, position)
+    def keep(
+        self, relation: Relation, table: Table, schemas: Schemas, position: Position, before: Table | None = None
+    ) -> Table:
+        """Of a description that there is already."""
+        known = schemas.register(trace(table, relation.oid, self._catalog, schemas, before=before), position)
         remember(relation.oid, self._catalog, schemas)
         return known
 

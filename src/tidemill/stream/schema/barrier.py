@@ -36,7 +36,7 @@ from tidemill.schema.diff import diff
 from tidemill.schema.policy import ChangePolicy, ChangeVerdict, list_kinds
 from tidemill.schema.view import NEVER_IGNORED, TableView
 from tidemill.stream.batch.failures import ours
-from tidemill.stream.schema.decisions import POLICY, halt_error, is_expired, stored_change, verdict_after
+from tidemill.stream.schema.decisions import POLICY, halt_error, is_expired, list_begun, stored_change, verdict_after
 from tidemill.stream.schema.known_table import KnownTable
 from tidemill.stream.schema.quarantine import QuarantineKeeper
 from tidemill.telemetry.events import emit, warn
@@ -307,7 +307,7 @@ class SchemaBarrier:
                 if statements:
                     self._note(stored, sink, SinkOutcome(statements, at=utc_now()))
                 else:  # perhaps because they ran before somebody was killed, or another sink failed
-                    statements = _begun(stored, sink)
+                    statements = list_begun(stored, sink)
                 self._try(lambda made: made.apply(mine), kind, config)
             failpoint("ddl.applied_at_sink")
         except TidemillError as error:
@@ -386,12 +386,6 @@ class SchemaBarrier:
     @property
     def _names(self) -> list[str]:
         return [str(config["id"]) for _, config in self._settings.sinks]
-
-
-def _begun(stored: StoredChange, sink: str) -> tuple[str, ...]:
-    """What the sink ran at an earlier start, or was about to run."""
-    known = stored.outcomes.get(sink)
-    return known.statements if known is not None and known.at and known.status != ChangeStatus.FAILED else ()
 
 
 def _as_seen(change: SchemaChange, seen: TableView, verdict: ChangeVerdict) -> tuple[SchemaChange, TableView]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tidemill.contracts.schema_change_store import Decision, StoredChange
+from tidemill.contracts.schema_change_store import ChangeStatus, Decision, StoredChange
 from tidemill.errors import SchemaChangeHalted
 from tidemill.model.block import Block
 from tidemill.model.clock import utc_now
@@ -37,6 +37,12 @@ def verdict_after(stored: StoredChange, change: SchemaChange, verdict: ChangeVer
     if stored.actor == POLICY:
         return verdict
     return ChangeVerdict(ignored=verdict.ignored, tried=verdict.tried)
+
+
+def list_begun(stored: StoredChange, sink: str) -> tuple[str, ...]:
+    """The statements that the sink ran at an earlier start, or was about to run."""
+    known = stored.outcomes.get(sink)
+    return known.statements if known is not None and known.at and known.status != ChangeStatus.FAILED else ()
 
 
 def is_expired(stored: StoredChange, seconds: float | None) -> bool:
